@@ -1,0 +1,1 @@
+"""The flights demo: replayer, pipeline and self-check."""

@@ -1,0 +1,1 @@
+"""The Kafka protocol: bytes to broker calls and back, nothing else."""

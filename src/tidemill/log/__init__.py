@@ -1,0 +1,1 @@
+"""The partitioned log on disk: synchronous; no sockets, no asyncio, no protocol names."""

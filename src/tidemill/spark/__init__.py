@@ -1,0 +1,1 @@
+"""Apache Spark through PySpark. Knows Kafka clients, never the broker's inside."""
