@@ -179,6 +179,18 @@ class PolicyViolationError(TidemillError):
     """The request is well-formed, but a limit of this broker forbids it."""
 
 
+class ElectionNotNeededError(TidemillError):
+    """The partition has its leader: there is one broker."""
+
+
+class ResourceNotFoundError(TidemillError):
+    """A named resource (a user, a client-metrics subscription) does not exist."""
+
+
+class SecurityDisabledError(TidemillError):
+    """Access control lists are asked for, and no authorizer is configured."""
+
+
 class FencedLeaderEpochError(TidemillError):
     """The client's leader epoch is older than the partition's."""
 
