@@ -1,14 +1,24 @@
 """The broker's settings: names, types, units, defaults and bounds, each declared once.
 
-Knows no I/O but reading a settings file and the environment. Topic-level settings (Kafka's
-``retention.ms`` and so on) are declared in ``log.config``; here stand the broker's own.
+Knows no I/O: ``cli.settings_file`` reads them from a file, the environment and flags. Topic-level
+settings (Kafka's ``retention.ms`` and so on) are declared in ``log.config``; here stand the
+broker's own.
 """
 
 from __future__ import annotations
 
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+ENV_PREFIX = "TIDEMILL_"
+"""An environment variable is this and the key, dots as underscores: TIDEMILL_KAFKA_PORT."""
 
 
 class Section(BaseModel):
@@ -57,14 +67,37 @@ class Limits(Section):
 class Groups(Section):
     """Consumer groups."""
 
-    min_session_timeout_ms: int = Field(6000, ge=1, description="group.min.session.timeout.ms")
-    max_session_timeout_ms: int = Field(1_800_000, ge=1, description="group.max.session.timeout.ms")
+    min_session_timeout_ms: int = Field(
+        6000,
+        ge=1,
+        description="Shortest session timeout a member may ask for, in milliseconds "
+        "(group.min.session.timeout.ms).",
+    )
+    max_session_timeout_ms: int = Field(
+        1_800_000,
+        ge=1,
+        description="Longest session timeout a member may ask for, in milliseconds "
+        "(group.max.session.timeout.ms).",
+    )
     initial_rebalance_delay_ms: int = Field(
-        100, ge=0, description="group.initial.rebalance.delay.ms (Apache Kafka: 3000)."
+        100,
+        ge=0,
+        description="How long an empty group waits for more members before its first rebalance, "
+        "in milliseconds (group.initial.rebalance.delay.ms; Apache Kafka: 3000).",
     )
     max_size: int = Field(10_000, ge=1, description="Members per group (group.max.size).")
-    offset_metadata_max_bytes: int = Field(4096, ge=0, description="offset.metadata.max.bytes")
-    offsets_retention_minutes: int = Field(10_080, ge=1, description="offsets.retention.minutes")
+    offset_metadata_max_bytes: int = Field(
+        4096,
+        ge=0,
+        description="Longest metadata string of a committed offset, in bytes "
+        "(offset.metadata.max.bytes).",
+    )
+    offsets_retention_minutes: int = Field(
+        10_080,
+        ge=1,
+        description="Committed offsets of an empty group are dropped after this many minutes "
+        "(offsets.retention.minutes).",
+    )
 
 
 class Log(Section):
@@ -75,15 +108,42 @@ class Log(Section):
         description='Defaults of topic configs, e.g. {"retention.ms" = "86400000"}.',
     )
     sync_interval_ms: int = Field(
-        50, ge=1, description="Unsynced data is synced at the latest after this, without a waiter."
+        50,
+        ge=1,
+        description="Data that nobody waits for is synced at the latest after this many "
+        "milliseconds.",
     )
-    retention_check_ms: int = Field(300_000, ge=100, description="log.retention.check.interval.ms")
-    cleaner_backoff_ms: int = Field(15_000, ge=100, description="log.cleaner.backoff.ms")
+    retention_check_ms: int = Field(
+        300_000,
+        ge=100,
+        description="How often retention is applied, in milliseconds "
+        "(log.retention.check.interval.ms).",
+    )
+    cleaner_backoff_ms: int = Field(
+        15_000,
+        ge=100,
+        description="How often compaction looks for work, in milliseconds "
+        "(log.cleaner.backoff.ms).",
+    )
     checkpoint_interval_ms: int = Field(
-        5000, ge=100, description="How often recovery points are written."
+        5000, ge=100, description="How often recovery points are written, in milliseconds."
     )
     producer_id_expiration_ms: int = Field(
-        86_400_000, ge=1000, description="producer.id.expiration.ms"
+        86_400_000,
+        ge=1000,
+        description="An idle producer's sequence numbers are forgotten after it, in milliseconds "
+        "(producer.id.expiration.ms).",
+    )
+
+
+class Telemetry(Section):
+    """What the broker says about itself, on stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severe event that is logged."
+    )
+    format: Literal["auto", "human", "logfmt", "json"] = Field(
+        "auto", description="Form of a log line; auto is human on a terminal, logfmt elsewhere."
     )
 
 
@@ -102,3 +162,71 @@ class Settings(Section):
     limits: Limits = Field(default_factory=Limits)
     groups: Groups = Field(default_factory=Groups)
     log: Log = Field(default_factory=Log)
+    telemetry: Telemetry = Field(default_factory=Telemetry)
+
+
+# --- what there is to set ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SettingDef:
+    """One setting, as the reference and ``config show`` present it.
+
+    Attributes:
+        key: dotted name, as in ``tidemill.toml``.
+        env: its environment variable.
+        type: type and bounds, for people.
+        default: value when nobody sets it.
+        description: what it does.
+        is_map: a table of free keys (topic configs).
+        is_path: a path; relative ones in a file are relative to that file.
+    """
+
+    key: str
+    env: str
+    type: str
+    default: object
+    description: str
+    is_map: bool = False
+    is_path: bool = False
+
+
+def definitions(model: type[Section] = Settings, prefix: str = "") -> Iterator[SettingDef]:
+    """All settings in the order of their declaration, tables after single keys."""
+    sections: list[tuple[str, type[Section]]] = []
+    for name, field in model.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, Section):
+            sections.append((f"{prefix}{name}.", annotation))
+            continue
+        key = prefix + name
+        default = field.get_default(call_default_factory=True)
+        yield SettingDef(
+            key=key,
+            env=ENV_PREFIX + key.replace(".", "_").upper(),
+            type=_type_text(field),
+            default=default,
+            description=field.description or "",
+            is_map=typing.get_origin(annotation) is dict,
+            is_path=Path in (annotation, *typing.get_args(annotation)),
+        )
+    for section_prefix, section in sections:
+        yield from definitions(section, section_prefix)
+
+
+def _type_text(field: FieldInfo) -> str:
+    annotation = field.annotation
+    options = typing.get_args(annotation)
+    if typing.get_origin(annotation) is Literal:
+        return ", ".join(str(option) for option in options)
+    if typing.get_origin(annotation) is dict:
+        return "table of text"
+    if isinstance(annotation, types.UnionType):
+        annotation = next(option for option in options if option is not type(None))
+    names = {int: "integer", bool: "true or false", str: "text", Path: "path"}
+    text = names[typing.cast(type, annotation)]
+    low = next((m.ge for m in field.metadata if hasattr(m, "ge")), None)
+    high = next((m.le for m in field.metadata if hasattr(m, "le")), None)
+    if low is not None and high is not None:
+        return f"{text}, {low} to {high}"
+    return f"{text}, at least {low}" if low is not None else text
