@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from tidemill.log.config import ConfigType as ConfigType
+
 # --- topics --------------------------------------------------------------------------------------
 
 
@@ -43,20 +45,6 @@ class ConfigSource(enum.Enum):
     DYNAMIC_BROKER = enum.auto()
     STATIC_BROKER = enum.auto()
     DEFAULT = enum.auto()
-
-
-class ConfigType(enum.Enum):
-    """Type of a config's value, under Kafka's names."""
-
-    BOOLEAN = enum.auto()
-    STRING = enum.auto()
-    INT = enum.auto()
-    SHORT = enum.auto()
-    LONG = enum.auto()
-    DOUBLE = enum.auto()
-    LIST = enum.auto()
-    CLASS = enum.auto()
-    PASSWORD = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
