@@ -311,3 +311,32 @@ class FetchSessionNotFoundError(TidemillError):
 
 class InvalidFetchSessionEpochError(TidemillError):
     """The epoch of an incremental fetch session is not the expected one."""
+
+
+# --- pipelines -----------------------------------------------------------------------------------
+
+
+class JavaNotFoundError(TidemillError):
+    """There is no Java that Spark can run on."""
+
+    default_hint = 'Install Java 17 or newer, or: pip install "tidemill[jre]".'
+
+
+class JvmStartError(TidemillError):
+    """Java was found, but the JVM of Spark did not come up."""
+
+
+class OptionError(SettingsError):
+    """An option of the Spark source or sink is unknown, malformed or contradicts another."""
+
+
+class DataLossError(TidemillError):
+    """Records that a query has yet to read are gone from the log, or the topic itself is."""
+
+    default_hint = (
+        "Set failOnDataLoss to false to go on without them, or start with a new checkpoint."
+    )
+
+
+class DeliveryError(TidemillError):
+    """Records were not accepted by the broker: the batch is not complete in the topic."""
