@@ -1,0 +1,104 @@
+"""The one table between tidemill's errors and Kafka's error codes.
+
+Source: https://kafka.apache.org/protocol#protocol_error_codes. Nothing else in the package writes
+a code as a number but ``NONE``.
+"""
+
+from __future__ import annotations
+
+from tidemill import errors as e
+from tidemill.kafka.schema import cached
+
+NONE = 0
+UNKNOWN_SERVER_ERROR = -1
+
+CODES: dict[type[e.TidemillError], int] = {
+    e.OffsetOutOfRangeError: 1,
+    e.CorruptBatchError: 2,
+    # Not KAFKA_STORAGE_ERROR: consumers retry that one for ever and say nothing.
+    e.CorruptLogError: 2,
+    e.UnknownTopicOrPartitionError: 3,
+    # NOT_LEADER_OR_FOLLOWER: clients look for the broker again and retry.
+    e.BrokerStoppingError: 6,
+    e.RequestTimedOutError: 7,
+    e.BatchTooLargeError: 10,
+    e.OffsetMetadataTooLargeError: 12,
+    e.CoordinatorLoadingError: 14,
+    e.CoordinatorNotAvailableError: 15,
+    e.InvalidTopicError: 17,
+    e.IllegalGenerationError: 22,
+    e.InconsistentGroupProtocolError: 23,
+    e.InvalidGroupIdError: 24,
+    e.UnknownMemberIdError: 25,
+    e.InvalidSessionTimeoutError: 26,
+    e.RebalanceInProgressError: 27,
+    e.InvalidTimestampError: 32,
+    e.UnsupportedVersionError: 35,
+    e.TopicExistsError: 36,
+    e.InvalidPartitionsError: 37,
+    e.InvalidReplicationFactorError: 38,
+    e.InvalidReplicaAssignmentError: 39,
+    e.InvalidConfigError: 40,
+    e.InvalidRequestError: 42,
+    e.ProtocolError: 42,
+    e.UnsupportedFormatError: 43,
+    e.PolicyViolationError: 44,
+    e.OutOfOrderSequenceError: 45,
+    e.DuplicateSequenceError: 46,
+    e.InvalidProducerEpochError: 47,
+    e.StorageError: 56,
+    e.UnknownProducerIdError: 59,
+    e.NonEmptyGroupError: 68,
+    e.GroupIdNotFoundError: 69,
+    e.FetchSessionNotFoundError: 70,
+    e.InvalidFetchSessionEpochError: 71,
+    e.FencedLeaderEpochError: 74,
+    e.UnknownLeaderEpochError: 75,
+    e.UnsupportedCompressionError: 76,
+    e.MemberIdRequiredError: 79,
+    e.GroupMaxSizeReachedError: 81,
+    e.FencedInstanceIdError: 82,
+    e.NoReassignmentInProgressError: 85,
+    e.GroupSubscribedToTopicError: 86,
+    e.InvalidRecordError: 87,
+    e.UnstableOffsetCommitError: 88,
+    e.UnknownTopicIdError: 100,
+    e.UnreleasedInstanceIdError: 111,
+}
+"""A type that is missing here has its base class's code."""
+
+_GROUP_CODES: dict[type[e.TidemillError], int] = {
+    # COORDINATOR_NOT_AVAILABLE: what clients of the group APIs retry on.
+    e.BrokerStoppingError: 15,
+    e.StorageError: 15,
+}
+
+
+@cached
+def _code_of(kind: type[BaseException], group: bool) -> int:
+    for base in kind.__mro__:
+        if group and base in _GROUP_CODES:
+            return _GROUP_CODES[base]
+        if base in CODES:
+            return CODES[base]
+    return UNKNOWN_SERVER_ERROR
+
+
+def error_code(error: BaseException | None, *, group: bool = False) -> int:
+    """Kafka's code for an error; 0 for None, -1 for what the table does not know.
+
+    Args:
+        error: usually a ``TidemillError``.
+        group: asked by an API of the group coordinator, where a broker that stops or can't write
+            is "coordinator not available".
+    """
+    return NONE if error is None else _code_of(type(error), group)
+
+
+def error_message(error: BaseException | None) -> str | None:
+    """Text for an ``error_message`` field: what happened and the hint; None for None."""
+    if error is None:
+        return None
+    if not isinstance(error, e.TidemillError):
+        return "The broker failed on this request; its log says why."
+    return f"{error} {error.hint}".rstrip()
