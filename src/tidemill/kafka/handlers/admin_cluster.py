@@ -1,0 +1,109 @@
+"""Administration of the cluster: log folders, access control, quotas, credentials.
+
+tidemill is one broker without an authorizer, quotas or SCRAM users; these APIs say so in the way
+Apache Kafka does when it is set up likewise, because admin tools ask them on every page.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidemill.errors import ResourceNotFoundError, SecurityDisabledError, TidemillError
+from tidemill.kafka.apis import RequestContext, Tree, handles
+from tidemill.kafka.errors import error_code, error_message
+
+_NO_AUTHORIZER = SecurityDisabledError("No Authorizer is configured on the broker.")
+
+
+@handles(35)
+def handle_describe_log_dirs(ctx: RequestContext, request: Any) -> Tree:
+    """DescribeLogDirs: one folder. Topics None asks for all partitions."""
+    asked = (
+        None
+        if request.topics is None
+        else {
+            (topic.topic, partition) for topic in request.topics for partition in topic.partitions
+        }
+    )
+    try:
+        log_dir = ctx.broker.log_dirs(asked)
+    except TidemillError as error:
+        return {"error_code": error_code(error), "results": []}
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for size in log_dir.partitions:
+        topics.setdefault(size.topic, []).append(
+            {
+                "partition_index": size.partition,
+                "partition_size": size.size_bytes,
+                "offset_lag": size.offset_lag,
+                "is_future_key": False,
+            }
+        )
+    return {
+        "error_code": 0,
+        "results": [
+            {
+                "error_code": 0,
+                "log_dir": log_dir.path,
+                "topics": [
+                    {"name": name, "partitions": partitions} for name, partitions in topics.items()
+                ],
+                "total_bytes": log_dir.total_bytes,
+                "usable_bytes": log_dir.usable_bytes,
+                "is_cordoned": False,
+            }
+        ],
+    }
+
+
+@handles(29)
+def handle_describe_acls(ctx: RequestContext, request: Any) -> Tree:
+    """DescribeAcls: refused, there is no authorizer."""
+    return {**_refused(_NO_AUTHORIZER), "resources": []}
+
+
+@handles(30)
+def handle_create_acls(ctx: RequestContext, request: Any) -> Tree:
+    """CreateAcls: refused one by one, there is no authorizer."""
+    return {"results": [_refused(_NO_AUTHORIZER) for _ in request.creations]}
+
+
+@handles(31)
+def handle_delete_acls(ctx: RequestContext, request: Any) -> Tree:
+    """DeleteAcls: refused one by one, there is no authorizer."""
+    return {
+        "filter_results": [
+            {**_refused(_NO_AUTHORIZER), "matching_acls": []} for _ in request.filters
+        ]
+    }
+
+
+@handles(48)
+def handle_describe_client_quotas(ctx: RequestContext, request: Any) -> Tree:
+    """DescribeClientQuotas (KIP-546): there are none."""
+    return {"error_code": 0, "error_message": None, "entries": []}
+
+
+@handles(50)
+def handle_describe_user_scram_credentials(ctx: RequestContext, request: Any) -> Tree:
+    """DescribeUserScramCredentials (KIP-554): there are no users, so a named one is not found."""
+    return {
+        "error_code": 0,
+        "error_message": None,
+        "results": [
+            {
+                "user": user.name,
+                **_refused(
+                    ResourceNotFoundError(
+                        "Attempt to describe a user credential that does not exist: " + user.name
+                    )
+                ),
+                "credential_infos": [],
+            }
+            for user in request.users or ()
+        ],
+    }
+
+
+def _refused(error: TidemillError) -> dict[str, Any]:
+    return {"error_code": error_code(error), "error_message": error_message(error)}

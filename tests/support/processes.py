@@ -1,0 +1,157 @@
+"""Server processes under test: started, watched, killed; their output kept for the failure report.
+
+Knows no server in particular: ``broker_process`` and ``apache_kafka`` say what to start and how to
+tell that it is ready.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class StartFailedError(AssertionError):
+    """The process ended, or was not ready in time; the message holds the end of its output."""
+
+
+def free_port() -> int:
+    """A TCP port on loopback that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def accepts_connections(host: str, port: int) -> bool:
+    """Whether something listens there."""
+    try:
+        with socket.create_connection((host, port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def poll_until(
+    condition: Callable[[], bool], timeout: float, what: str, interval: float = 0.01
+) -> None:
+    """Ask until the condition holds.
+
+    Raises:
+        TimeoutError: it did not within ``timeout`` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout} s: {what}")
+        time.sleep(interval)
+
+
+class ServerProcess:
+    """One server in its own process group, with stdout and stderr in one file.
+
+    Args:
+        name: what to call it in messages.
+        command: program and arguments.
+        log_path: where its output goes; appended to, so that restarts are all in one file.
+        env: variables on top of the current ones.
+        cwd: working folder.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log_path: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.log_path = log_path
+        with log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(env or {})},
+                cwd=cwd,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Process id; the process may have ended."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative signal number where a signal ended it."""
+        return self._process.poll()
+
+    def output(self, last_characters: int = 8000) -> str:
+        """The end of what it printed and logged."""
+        return self.log_path.read_text(errors="replace")[-last_characters:]
+
+    def wait_until(self, ready: Callable[[], bool], timeout: float) -> None:
+        """Wait for a condition while the process runs.
+
+        Raises:
+            StartFailedError: the process ended, or ``timeout`` seconds went by.
+        """
+        deadline = time.monotonic() + timeout
+        while not ready():
+            if self.exit_code is not None:
+                raise StartFailedError(
+                    f"{self.name} ended with {self.exit_code} before it was ready:\n{self.output()}"
+                )
+            if time.monotonic() > deadline:
+                raise StartFailedError(
+                    f"{self.name} was not ready within {timeout} s:\n{self.output()}"
+                )
+            time.sleep(0.01)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the whole process group, if it still runs."""
+        if self.exit_code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL: no handler runs, no buffer is flushed. Returns when it is gone."""
+        self.send_signal(signal.SIGKILL)
+        self._process.wait(timeout=30)
+
+    def terminate(self, timeout: float = 30) -> int:
+        """SIGTERM, wait, and return the exit code. Kills and raises where it does not end.
+
+        Raises:
+            TimeoutError: it still ran after ``timeout`` seconds.
+        """
+        self.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise TimeoutError(
+                f"{self.name} ignored SIGTERM for {timeout} s:\n{self.output()}"
+            ) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
