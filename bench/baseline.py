@@ -1,0 +1,122 @@
+"""The raw baseline: the same bytes from a loopback socket to a file and back, and nothing else.
+
+A server that speaks only lengths. In ``write`` mode it appends each frame to one of ``--files``
+files and answers with as many bytes as a Produce answer has; with ``--sync`` the answers wait for
+fdatasync, which one thread runs for all frames that arrived meanwhile. In ``read`` mode it answers
+each 8-byte request with the next ``--chunk`` bytes of the file. Plain blocking calls: what Python
+can do at best when it does not look at the data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import socket
+import struct
+import sys
+import threading
+
+ANSWER = struct.pack(">i", 64) + bytes(64)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("mode", choices=["write", "read"])
+    parser.add_argument("folder")
+    parser.add_argument("--files", type=int, default=1)
+    parser.add_argument("--sync", action="store_true")
+    parser.add_argument("--chunk", type=int, default=1 << 20)
+    args = parser.parse_args()
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(listener.getsockname()[1], flush=True)
+    paths = [os.path.join(args.folder, f"raw-{i}") for i in range(args.files)]
+    while True:
+        sock, _ = listener.accept()
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            if args.mode == "write":
+                write(sock, paths, args.sync)
+            else:
+                read(sock, paths, args.chunk)
+        except ConnectionError as error:
+            print(error, file=sys.stderr)
+        finally:
+            sock.close()
+
+
+def write(sock: socket.socket, paths: list[str], sync: bool) -> None:
+    """Append frames round robin until the client goes."""
+    files = [os.open(p, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for p in paths]
+    written: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    syncer = threading.Thread(target=_sync_and_answer, args=(sock, written), daemon=True)
+    if sync:
+        syncer.start()
+    buffer = bytearray(4 << 20)
+    turn = 0
+    while True:
+        size = _receive(sock, buffer)
+        if size is None:
+            break
+        fd = files[turn % len(files)]
+        turn += 1
+        os.write(fd, memoryview(buffer)[:size])
+        if sync:
+            written.put(fd)
+        else:
+            sock.sendall(ANSWER)
+    if sync:
+        written.put(None)
+        syncer.join()
+    for fd in files:
+        os.close(fd)
+
+
+def _sync_and_answer(sock: socket.socket, written: queue.SimpleQueue[int | None]) -> None:
+    while True:
+        fds = [written.get()]
+        while not written.empty():
+            fds.append(written.get())
+        for fd in {fd for fd in fds if fd is not None}:
+            os.fdatasync(fd)
+        sock.sendall(ANSWER * sum(fd is not None for fd in fds))
+        if None in fds:
+            return
+
+
+def read(sock: socket.socket, paths: list[str], chunk: int) -> None:
+    """Answer each request with the next piece of the next file until all are sent."""
+    files = [os.open(p, os.O_RDONLY) for p in paths]
+    positions = [0] * len(files)
+    turn = 0
+    request = bytearray(8)
+    while _fill(sock, memoryview(request)):
+        index = turn % len(files)
+        turn += 1
+        data = os.pread(files[index], chunk, positions[index])
+        positions[index] += len(data)
+        sock.sendall(struct.pack(">i", len(data)))
+        sock.sendall(data)
+    for fd in files:
+        os.close(fd)
+
+
+def _receive(sock: socket.socket, buffer: bytearray) -> int | None:
+    head = bytearray(4)
+    if not _fill(sock, memoryview(head)):
+        return None
+    (size,) = struct.unpack(">i", head)
+    return size if _fill(sock, memoryview(buffer)[:size]) else None
+
+
+def _fill(sock: socket.socket, view: memoryview) -> bool:
+    while view:
+        count = sock.recv_into(view)
+        if count == 0:
+            return False
+        view = view[count:]
+    return True
+
+
+if __name__ == "__main__":
+    main()

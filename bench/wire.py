@@ -1,0 +1,223 @@
+"""A Kafka client that does almost nothing: it sends bytes that were encoded before the clock ran.
+
+So the server is measured, and not the client. One blocking socket, a window of unanswered
+requests. Knows Produce v9 and Fetch v12 only, which tidemill and Apache Kafka both offer.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidemill.log.records import Record, encode_batch
+
+PRODUCE, FETCH = 0, 1
+PRODUCE_VERSION, FETCH_VERSION = 9, 12
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one measured run moves."""
+
+    record_bytes: int
+    partitions: int
+    total_bytes: int
+    batch_bytes: int = 65_536
+    window: int = 8
+
+    @property
+    def records_per_batch(self) -> int:
+        return max(1, self.batch_bytes // self.record_bytes)
+
+    @property
+    def batches(self) -> int:
+        return max(16, self.total_bytes // (self.records_per_batch * self.record_bytes))
+
+
+def connect(address: tuple[str, int]) -> socket.socket:
+    """A blocking loopback connection without Nagle's delay."""
+    sock = socket.create_connection(address, timeout=60)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+    return sock
+
+
+def make_batch(load: Load) -> bytes:
+    """One record batch of incompressible values."""
+    value = os.urandom(load.record_bytes)
+    now_ms = int(time.time() * 1000)
+    return bytes(
+        encode_batch(
+            [
+                Record(offset=i, timestamp=now_ms, key=None, value=value, headers=())
+                for i in range(load.records_per_batch)
+            ]
+        )
+    )
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _compact(data: bytes) -> bytes:
+    return _varint(len(data) + 1) + data
+
+
+def _frame(api: int, version: int, body: bytes) -> bytes:
+    header = struct.pack(">hhi", api, version, 7) + struct.pack(">h", 5) + b"bench" + b"\x00"
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def produce_frame(topic: str, partition: int, batch: bytes, acks: int) -> bytes:
+    """A whole Produce v9 request with one batch."""
+    data = struct.pack(">i", partition) + _compact(batch) + b"\x00"
+    topics = _varint(2) + _compact(topic.encode()) + _varint(2) + data + b"\x00"
+    body = b"\x00" + struct.pack(">hi", acks, 30_000) + topics + b"\x00"
+    return _frame(PRODUCE, PRODUCE_VERSION, body)
+
+
+def fetch_frame(topic: str, positions: Sequence[tuple[int, int]], max_bytes: int) -> bytes:
+    """A whole Fetch v12 request; ``positions`` are (partition, offset)."""
+    parts = b"".join(
+        struct.pack(">iiqiqi", p, -1, offset, -1, -1, max_bytes) + b"\x00"
+        for p, offset in positions
+    )
+    topics = _varint(2) + _compact(topic.encode()) + _varint(len(positions) + 1) + parts + b"\x00"
+    body = struct.pack(">iiiibii", -1, 500, 1, max_bytes * 2, 0, 0, -1)
+    return _frame(FETCH, FETCH_VERSION, body + topics + _varint(1) + _compact(b"") + b"\x00")
+
+
+def read_exactly(sock: socket.socket, view: memoryview) -> None:
+    """Fill ``view``."""
+    while view:
+        count = sock.recv_into(view)
+        if count == 0:
+            raise ConnectionError("the server closed the connection")
+        view = view[count:]
+
+
+def read_response(sock: socket.socket, buffer: bytearray) -> int:
+    """Read one length-prefixed answer into ``buffer``; its length."""
+    view = memoryview(buffer)
+    read_exactly(sock, view[:4])
+    (size,) = struct.unpack_from(">i", buffer)
+    if size > len(buffer):
+        raise ValueError(f"answer of {size} bytes, room for {len(buffer)}")
+    read_exactly(sock, view[:size])
+    return int(size)
+
+
+def pipelined(sock: socket.socket, frames: Sequence[bytes], count: int, window: int) -> float:
+    """Send ``count`` requests round robin with ``window`` unanswered at most; seconds taken."""
+    buffer = bytearray(1 << 20)
+    started = time.perf_counter()
+    unanswered = 0
+    for i in range(count):
+        if unanswered == window:
+            read_response(sock, buffer)
+            unanswered -= 1
+        sock.sendall(frames[i % len(frames)])
+        unanswered += 1
+    while unanswered:
+        size = read_response(sock, buffer)
+        unanswered -= 1
+    elapsed = time.perf_counter() - started
+    _check_last_produce(buffer[:size])
+    return elapsed
+
+
+def _check_last_produce(answer: bytearray) -> None:
+    """The error code of a Produce v9 answer with one topic and one partition."""
+    position = 4 + 1 + 1  # correlation id, header tags, topic count
+    name = answer[position] - 1
+    position += 1 + name + 1 + 4
+    (error,) = struct.unpack_from(">h", answer, position)
+    if error:
+        raise RuntimeError(f"produce was refused with error code {error}")
+
+
+def consume_all(
+    sock: socket.socket, topic: str, partitions: int, until: int, max_bytes: int
+) -> tuple[float, int]:
+    """Fetch each partition from 0 to ``until``; (seconds, bytes of records)."""
+    buffer = bytearray(max_bytes * 2 + (4 << 20))
+    offsets = dict.fromkeys(range(partitions), 0)
+    moved = 0
+    started = time.perf_counter()
+    while offsets:
+        sock.sendall(fetch_frame(topic, list(offsets.items()), max_bytes))
+        size = read_response(sock, buffer)
+        moved += size
+        for partition, next_offset in _positions_after(buffer, size):
+            if partition in offsets and next_offset > offsets[partition]:
+                offsets[partition] = next_offset
+                if next_offset >= until:
+                    del offsets[partition]
+    return time.perf_counter() - started, moved
+
+
+def _uvarint(buffer: bytearray, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def _positions_after(buffer: bytearray, size: int) -> list[tuple[int, int]]:
+    """(partition, next offset) of each partition of a Fetch v12 answer."""
+    found: list[tuple[int, int]] = []
+    position = 4 + 1 + 4 + 2 + 4  # correlation id, tags, throttle, error, session
+    topics, position = _uvarint(buffer, position)
+    for _ in range(topics - 1):
+        length, position = _uvarint(buffer, position)
+        position += length - 1
+        count, position = _uvarint(buffer, position)
+        for _ in range(count - 1):
+            partition, error = struct.unpack_from(">ih", buffer, position)
+            if error:
+                raise RuntimeError(f"fetch was refused with error code {error}")
+            position += 4 + 2 + 8 * 3
+            aborted, position = _uvarint(buffer, position)
+            position += 17 * max(0, aborted - 1) + 4
+            length, position = _uvarint(buffer, position)
+            end = position + length - 1
+            found.append((partition, _last_offset(buffer, position, end) + 1))
+            position = _skip_tags(buffer, end)
+        position = _skip_tags(buffer, position)
+    return found
+
+
+def _skip_tags(buffer: bytearray, position: int) -> int:
+    count, position = _uvarint(buffer, position)
+    for _ in range(count):
+        _, position = _uvarint(buffer, position)
+        length, position = _uvarint(buffer, position)
+        position += length
+    return position
+
+
+def _last_offset(buffer: bytearray, position: int, end: int) -> int:
+    """Last offset of the last whole batch between the positions; -1 if there is none."""
+    last = -1
+    while end - position >= 61:
+        base, length = struct.unpack_from(">qi", buffer, position)
+        if position + 12 + length > end:
+            break
+        (delta,) = struct.unpack_from(">i", buffer, position + 23)
+        last = base + delta
+        position += 12 + length
+    return last
