@@ -28,7 +28,10 @@ def handle_describe_log_dirs(ctx: RequestContext, request: Any) -> Tree:
     try:
         log_dir = ctx.broker.log_dirs(asked)
     except TidemillError as error:
-        return {"error_code": error_code(error), "results": []}
+        code = error_code(error)
+        # Before v3 only a folder can carry an error.
+        folders = [] if ctx.api_version >= 3 else [{"error_code": code, "log_dir": ""}]
+        return {"error_code": code, "results": folders}
     topics: dict[str, list[dict[str, Any]]] = {}
     for size in log_dir.partitions:
         topics.setdefault(size.topic, []).append(
