@@ -1,0 +1,71 @@
+"""Deadlines by key: set, moved and cancelled cheaply; taken in order of time.
+
+A heap with lazy entries: moving a deadline further away (each heartbeat does) costs a dict write.
+Knows no clock and nothing of what the keys mean.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Timers(Generic[K]):
+    """Deadlines in milliseconds, one per key."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[K, int] = {}
+        self._queued: dict[K, int] = {}
+        self._heap: list[tuple[int, int, K]] = []
+        self._sequence = 0
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    def set(self, key: K, deadline_ms: int) -> None:
+        """Set or move the deadline of ``key``."""
+        self._deadlines[key] = deadline_ms
+        queued = self._queued.get(key)
+        if queued is None or queued > deadline_ms:
+            self._push(key, deadline_ms)
+
+    def cancel(self, key: K) -> None:
+        """Forget ``key``; nothing happens where it is not set."""
+        self._deadlines.pop(key, None)
+
+    def get(self, key: K) -> int | None:
+        """The deadline of ``key``, or None."""
+        return self._deadlines.get(key)
+
+    def next_deadline(self) -> int | None:
+        """The earliest deadline, or None where none is set."""
+        while self._heap:
+            queued, _, key = self._heap[0]
+            actual = self._deadlines.get(key)
+            if actual == queued:
+                return queued
+            heapq.heappop(self._heap)
+            if self._queued.get(key) == queued:
+                del self._queued[key]
+                if actual is not None:
+                    self._push(key, actual)
+        return None
+
+    def pop_due(self, now_ms: int) -> K | None:
+        """Take the key whose deadline is the earliest and not after ``now_ms``, or None."""
+        deadline = self.next_deadline()
+        if deadline is None or deadline > now_ms:
+            return None
+        queued, _, key = heapq.heappop(self._heap)
+        if self._queued.get(key) == queued:
+            del self._queued[key]
+        del self._deadlines[key]
+        return key
+
+    def _push(self, key: K, deadline_ms: int) -> None:
+        self._sequence += 1
+        self._queued[key] = deadline_ms
+        heapq.heappush(self._heap, (deadline_ms, self._sequence, key))
