@@ -53,12 +53,15 @@ from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from tidemill.errors import TidemillError
+from tidemill.kafka.session import FetchSessions
 
 if TYPE_CHECKING:
     from tidemill.broker.broker import Broker
 
 VERSIONS: dict[int, tuple[str, int, int]] = {
-    0: ("Produce", 3, 13),
+    # Produce 0 to 2 are read only to be refused: librdkafka 2.0 and older turns compression off in
+    # silence where the range does not start at 0 (KAFKA-18659).
+    0: ("Produce", 0, 13),
     1: ("Fetch", 4, 18),
     2: ("ListOffsets", 1, 11),
     3: ("Metadata", 0, 13),
@@ -101,12 +104,6 @@ VERSIONS: dict[int, tuple[str, int, int]] = {
 }
 """API key -> (name, oldest, newest version that works). A handler covers the whole range."""
 
-ADVERTISED_MIN: dict[int, int] = {0: 0}
-"""Where the advertised minimum is lower than what works.
-
-KAFKA-18659: librdkafka 2.0 and older turns compression off where Produce starts above 0.
-"""
-
 Tree: TypeAlias = dict[str, Any]
 """A response: kio's field names -> plain values."""
 
@@ -132,6 +129,7 @@ class ConnectionState:
     client_host: str
     software: str = ""
     """Name and version that the client gave in ApiVersions (KIP-511), or empty."""
+    fetch_sessions: FetchSessions = dataclass_field(default_factory=FetchSessions)
     stopping: bool = False
     """The server is stopping: a long poll that is cancelled answers with what it has."""
 
@@ -173,10 +171,6 @@ class Api:
     """May start while earlier requests of its kind are unanswered (Produce)."""
     decode: Decoder | None = dataclass_field(default=None)
     """A decoder written by hand; None: guard and kio."""
-
-    @property
-    def advertised_min(self) -> int:
-        return ADVERTISED_MIN.get(self.key, self.min_version)
 
 
 REGISTRY: dict[int, Api] = {}

@@ -12,6 +12,15 @@ from tidemill.kafka.schema import cached
 NONE = 0
 UNKNOWN_SERVER_ERROR = -1
 
+
+class InvalidRequiredAcksError(e.InvalidRequestError):
+    """``acks`` is none of 0, 1 and -1: only this protocol can say that."""
+
+
+class MismatchedEndpointError(e.InvalidRequestError):
+    """A broker was asked for the controllers' endpoints (KIP-919)."""
+
+
 CODES: dict[type[e.TidemillError], int] = {
     e.OffsetOutOfRangeError: 1,
     e.CorruptBatchError: 2,
@@ -26,6 +35,7 @@ CODES: dict[type[e.TidemillError], int] = {
     e.CoordinatorLoadingError: 14,
     e.CoordinatorNotAvailableError: 15,
     e.InvalidTopicError: 17,
+    InvalidRequiredAcksError: 21,
     e.IllegalGenerationError: 22,
     e.InconsistentGroupProtocolError: 23,
     e.InvalidGroupIdError: 24,
@@ -67,6 +77,7 @@ CODES: dict[type[e.TidemillError], int] = {
     e.ResourceNotFoundError: 91,
     e.UnknownTopicIdError: 100,
     e.UnreleasedInstanceIdError: 111,
+    MismatchedEndpointError: 114,
 }
 """A type that is missing here has its base class's code."""
 

@@ -17,6 +17,7 @@ from uuid import UUID
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
 
+PRODUCE = 0
 API_VERSIONS = 18
 """Key of ApiVersions, whose response header is always v0 (KIP-511)."""
 
@@ -153,4 +154,6 @@ def response_type(api_key: int, version: int) -> type[Any]:
 @cached
 def is_flexible(api_key: int, version: int) -> bool:
     """Whether this version uses compact lengths and tagged fields (KIP-482)."""
+    if api_key == PRODUCE and version < 3:
+        return False  # kio no longer has them
     return bool(request_type(api_key, version).__flexible__)

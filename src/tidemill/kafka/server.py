@@ -1,0 +1,334 @@
+"""The Kafka protocol on the socket loop: requests to handlers, answers in order.
+
+Per connection, Produce requests may overlap one another: each is appended when it arrives, and its
+answer waits for the disk. Any other request starts when all before it are answered. Sockets,
+limits and back-pressure are ``broker.listener``'s; bytes are ``connection``'s and ``codec``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tidemill.broker.listener import Budget, Link, Listener
+from tidemill.errors import ProtocolError, TidemillError
+from tidemill.kafka import codec
+from tidemill.kafka.apis import (
+    Api,
+    Body,
+    Buffer,
+    ConnectionState,
+    Reply,
+    RequestContext,
+    load_handlers,
+)
+from tidemill.kafka.connection import SCRATCH_BYTES, BufferPool, Frame, FrameReader
+from tidemill.kafka.handlers.versions import unsupported_version_body
+from tidemill.kafka.schema import API_VERSIONS
+from tidemill.telemetry import get_logger
+
+if TYPE_CHECKING:
+    from tidemill.broker.broker import Broker
+    from tidemill.settings import Settings
+
+log = get_logger("kafka")
+
+FRAME_OVERHEAD = 512
+"""Counted per unanswered request besides its bytes."""
+
+
+class KafkaServer:
+    """Serves a broker to Kafka clients.
+
+    Usage: ``host, port = await server.start()`` ... ``await server.stop()``.
+    """
+
+    def __init__(self, broker: Broker, settings: Settings, *, budget: Budget | None = None) -> None:
+        self.broker = broker
+        self.settings = settings
+        self.apis: Mapping[int, Api] = load_handlers()
+        self.tasks: set[asyncio.Future[Reply]] = set()
+        """Requests that wait, kept alive here (the event loop itself holds them weakly)."""
+        self.pool = BufferPool()
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.listener = Listener(
+            "kafka", settings.limits, lambda link: KafkaSession(self, link), budget=budget
+        )
+
+    async def start(self) -> tuple[str, int]:
+        """Bind, and tell the broker what address to advertise.
+
+        Returns:
+            Host and port as bound (the port is the free one where 0 was asked for).
+
+        Raises:
+            OSError: the address can't be bound.
+            ssl.SSLError: certificate and key do not fit.
+        """
+        kafka = self.settings.kafka
+        tls = None
+        if kafka.tls_cert is not None:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(kafka.tls_cert, kafka.tls_key)
+        host, port = await self.listener.start(self.settings.host, kafka.port, tls=tls)
+        self.broker.advertised_host = kafka.advertised_host or self.settings.host
+        self.broker.advertised_port = kafka.advertised_port or port
+        return host, port
+
+    async def stop(self, grace_seconds: float = 10.0) -> None:
+        """Accept no more, answer what is open (long polls at once), close."""
+        await self.listener.stop(grace_seconds)
+
+
+class _Slot:
+    """A request that has started: its place in the order of answers."""
+
+    __slots__ = ("api", "buffers", "ctx", "done", "pipelined", "size", "task")
+
+    def __init__(self, api: Api, ctx: RequestContext, size: int) -> None:
+        self.api = api
+        self.ctx = ctx
+        self.size = size
+        self.pipelined = api.pipelined
+        self.done = False
+        self.buffers: list[Buffer] = []
+        self.task: asyncio.Future[Reply] | None = None
+
+
+class KafkaSession:
+    """One connection."""
+
+    def __init__(self, server: KafkaServer, link: Link) -> None:
+        self._server = server
+        self._link = link
+        self._reader = FrameReader(
+            server.settings.limits.request_bytes, server.scratch, server.pool
+        )
+        self._state = ConnectionState(peer=link.peer, client_host=link.host)
+        self._slots: deque[_Slot] = deque()
+        self._queue: deque[Frame] = deque()
+        self._partial = 0
+
+    # --- from the listener -----------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._slots or self._queue)
+
+    @property
+    def is_partial(self) -> bool:
+        return self._reader.is_partial
+
+    def get_buffer(self) -> memoryview:
+        return self._reader.get_buffer()
+
+    def received(self, count: int) -> None:
+        frames = self._reader.received(count)
+        self._count_partial()
+        for frame in frames:
+            self._link.hold_request(len(frame.view) + FRAME_OVERHEAD)
+            if not self._queue and self._may_start(frame):
+                self._start(frame)
+            else:
+                self._queue.append(_kept(frame))
+            if self._link.is_closing:
+                return
+
+    def _count_partial(self) -> None:
+        partial = self._reader.partial_bytes
+        budget = self._server.listener.budget
+        if partial > self._partial:
+            budget.add(self._link, partial - self._partial, whole=False)
+        elif partial < self._partial:
+            budget.remove(self._partial - partial, whole=False)
+        self._partial = partial
+
+    def writable(self) -> None:
+        self._pump()
+
+    def stop(self) -> None:
+        self._state.stopping = True
+        for slot in self._slots:
+            if slot.api.cancellable and slot.task is not None:
+                slot.task.cancel()
+        self._close_when_done()
+
+    def closed(self) -> None:
+        budget = self._server.listener.budget
+        for slot in self._slots:
+            if slot.api.cancellable and slot.task is not None:
+                slot.task.cancel()
+            budget.remove(slot.size, whole=True)
+        for frame in self._queue:
+            budget.remove(len(frame.view) + FRAME_OVERHEAD, whole=True)
+        self._slots.clear()
+        self._queue.clear()
+        self._reader.close()
+        budget.remove(self._partial, whole=False)
+        self._partial = 0
+
+    # --- starting --------------------------------------------------------------------------------
+
+    def _may_start(self, frame: Frame) -> bool:
+        if self._link.is_congested or self._state.stopping:
+            return False
+        if not self._slots:
+            return True
+        api = self._server.apis.get(int.from_bytes(frame.view[:2], "big"))
+        return api is not None and api.pipelined and self._slots[-1].pipelined
+
+    def _pump(self) -> None:
+        """Start what may start."""
+        while self._queue and self._may_start(self._queue[0]) and not self._link.is_closing:
+            self._start(self._queue.popleft())
+        if self._state.stopping:
+            self._close_when_done()
+
+    def _close_when_done(self) -> None:
+        # Requests that have not started get no answer: their clients try again elsewhere.
+        if not self._slots:
+            self._link.close()
+
+    def _start(self, frame: Frame) -> None:
+        """Decode one request and run its handler."""
+        size = len(frame.view) + FRAME_OVERHEAD
+        header = None
+        try:
+            header = codec.peek_header(frame.view)
+            api = self._server.apis.get(header.api_key)
+            if api is None or not api.min_version <= header.api_version <= api.max_version:
+                self._refuse_version(api, header, size)
+                return
+            header = codec.parse_header(frame.view)
+            ctx = RequestContext(
+                self._server.broker,
+                header.api_key,
+                header.api_version,
+                header.correlation_id,
+                header.client_id,
+                self._state,
+            )
+            if api.decode is not None:
+                request = api.decode(frame.view, header.body, header.api_version)
+            else:
+                request = codec.decode_request(
+                    header.api_key, header.api_version, frame.view, header.body
+                )
+            reply = api.handler(ctx, request)
+            slot = _Slot(api, ctx, size)
+            if isinstance(reply, Awaitable):
+                self._await(slot, reply)
+            elif self._slots:
+                slot.buffers, slot.done = self._encode(slot, reply), True
+                self._slots.append(slot)
+            else:
+                self._send(slot, self._encode(slot, reply))
+        except Exception as error:
+            self._fail(error, header, size)
+        finally:
+            if frame.owner is not None:
+                self._server.pool.give(frame.owner)
+
+    def _refuse_version(self, api: Api | None, header: codec.RequestHeader, size: int) -> None:
+        """ApiVersions says what there is (KIP-511); anything else closes, as Kafka does."""
+        if api is None or api.key != API_VERSIONS:
+            what = f"API key {header.api_key}" if api is None else api.name
+            raise ProtocolError(
+                f"{what} version {header.api_version} is not offered",
+                hint="Use a client that asks for the versions first (ApiVersions).",
+            )
+        body = unsupported_version_body(self._server.apis)
+        self._link.write(codec.frame_response(API_VERSIONS, 0, header.correlation_id, [body]))
+        self._link.release_request(size)
+
+    def _fail(
+        self, error: BaseException, header: codec.RequestHeader | None, size: int = 0
+    ) -> None:
+        about: dict[str, Any] = {}
+        if header is not None:
+            api = self._server.apis.get(header.api_key)
+            about = {
+                "client_id": header.client_id,
+                "api": api.name if api is not None else header.api_key,
+                "version": header.api_version,
+            }
+        if self._state.software:
+            about["software"] = self._state.software
+        self._link.fail(error, **about)
+        if size:
+            self._link.release_request(size)
+
+    # --- answering -------------------------------------------------------------------------------
+
+    def _await(self, slot: _Slot, work: Awaitable[Reply]) -> None:
+        task = asyncio.ensure_future(work)
+        self._server.tasks.add(task)
+        slot.task = task
+        self._slots.append(slot)
+        task.add_done_callback(lambda done: self._finished(slot, done))
+
+    def _finished(self, slot: _Slot, task: asyncio.Future[Reply]) -> None:
+        self._server.tasks.discard(task)
+        slot.task = None
+        cancelled = ProtocolError("the request was cancelled")
+        error: BaseException | None = cancelled if task.cancelled() else task.exception()
+        if error is None and not self._link.is_closing:
+            try:
+                slot.buffers = self._encode(slot, task.result())
+            except Exception as failure:
+                error = failure
+        if error is not None:
+            self._fail_later(slot, error)
+        elif not self._link.is_closing:
+            slot.done = True
+            self._flush()
+
+    def _fail_later(self, slot: _Slot, error: BaseException) -> None:
+        if self._link.is_closing:
+            if not isinstance(error, TidemillError):
+                log.error("request failed after its client left", api=slot.api.name, exc_info=error)
+            return
+        ctx = slot.ctx
+        self._fail(
+            error,
+            codec.RequestHeader(
+                ctx.api_key, ctx.api_version, ctx.correlation_id, ctx.client_id, body=-1
+            ),
+        )
+
+    def _flush(self) -> None:
+        """Send what is answered, in order, and start what waited for it."""
+        while self._slots and self._slots[0].done:
+            slot = self._slots.popleft()
+            self._send(slot, slot.buffers)
+        self._pump()
+
+    def _encode(self, slot: _Slot, reply: Reply | Awaitable[Reply]) -> list[Buffer]:
+        ctx = slot.ctx
+        if reply is None:
+            return []
+        body: list[Buffer]
+        if isinstance(reply, dict):
+            body = [codec.encode_response(ctx.api_key, ctx.api_version, reply)]
+        elif isinstance(reply, Body):
+            body = reply.buffers
+        elif isinstance(reply, bytes):
+            body = [reply]
+        else:
+            raise TypeError(f"handler of {slot.api.name} returned {type(reply).__name__}")
+        return codec.frame_response(ctx.api_key, ctx.api_version, ctx.correlation_id, body)
+
+    def _send(self, slot: _Slot, buffers: list[Buffer]) -> None:
+        if buffers:
+            self._link.write(buffers)
+        self._link.release_request(slot.size)
+
+
+def _kept(frame: Frame) -> Frame:
+    """A frame that outlives this call."""
+    if frame.owner is not None:
+        return frame
+    return Frame(memoryview(bytearray(frame.view)), None)
