@@ -1,6 +1,7 @@
 """Logging: one structured line per event, to stderr. Knows nothing else of tidemill.
 
-Code that logs asks once per module: ``log = get_logger("kafka")``; then
+Code that logs asks once per module: ``log = get_logger("kafka")`` (structlog's own
+``get_logger("kafka")`` is the same); then
 ``log.warning("request refused", peer=peer, reason=str(error))``. Events are constant texts, all
 that varies goes into fields, so that logs can be searched and counted. ``configure`` decides the
 form; before it is called only warnings and errors are shown.
@@ -41,7 +42,7 @@ class Logger(Protocol):
 
 def get_logger(component: str) -> Logger:
     """A logger whose lines carry ``component``; may be made before ``configure`` is called."""
-    return cast(Logger, structlog.get_logger(component=component))
+    return cast(Logger, structlog.get_logger(component))
 
 
 def configure(
@@ -75,18 +76,41 @@ def configure(
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
+            _component,
             structlog.processors.TimeStamper(fmt=time_format, utc=style != "human"),
             _exception_as_field,
             _one_line if style == "logfmt" else _unchanged,
             renderers[style],
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        logger_factory=_NamedLoggers(stream),
         cache_logger_on_first_use=False,
     )
 
 
 Event = MutableMapping[str, Any]
+
+
+class _NamedLogger(structlog.WriteLogger):
+    def __init__(self, stream: TextIO, name: str) -> None:
+        super().__init__(stream)
+        self.name = name
+
+
+class _NamedLoggers:
+    """Makes loggers that remember the name they were asked for."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __call__(self, name: str = "", *_: object) -> structlog.WriteLogger:
+        return _NamedLogger(self._stream, name.removeprefix("tidemill."))
+
+
+def _component(logger: Any, _method: str, event: Event) -> Event:
+    if logger is not None and logger.name:
+        event.setdefault("component", logger.name)
+    return event
 
 
 def _unchanged(_logger: object, _method: str, event: Event) -> Event:

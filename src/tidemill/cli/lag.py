@@ -1,0 +1,139 @@
+"""How far a group is behind: in records, and in time.
+
+The lag in time is the age of the first record that the group has not read. No request asks for a
+record's timestamp by its offset, so that record is fetched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tidemill.cli.client import Cluster, TopicPartitionKey, raise_if_failed
+from tidemill.errors import UnknownTopicOrPartitionError
+
+FETCH_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class PartitionLag:
+    """Where a group stands on a partition; None where it is not known."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    start: int | None
+    end: int | None
+    first_unread_ms: int | None
+    now_ms: int
+
+    @property
+    def key(self) -> TopicPartitionKey:
+        return self.topic, self.partition
+
+    @property
+    def lag(self) -> int | None:
+        """Records that are there and not read."""
+        if self.committed is None or self.start is None or self.end is None:
+            return None
+        return max(self.end - max(self.committed, self.start), 0)
+
+    @property
+    def lag_ms(self) -> int | None:
+        """Age of the first unread record; 0 where all is read."""
+        if self.lag == 0:
+            return 0
+        return None if self.first_unread_ms is None else max(self.now_ms - self.first_unread_ms, 0)
+
+    @property
+    def lost(self) -> int:
+        """Records that were deleted before the group read them."""
+        if self.committed is None or self.start is None:
+            return 0
+        return max(self.start - self.committed, 0)
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "committed": self.committed,
+            "start": self.start,
+            "end": self.end,
+            "lag": self.lag,
+            "lag_ms": self.lag_ms,
+            "first_unread_timestamp": self.first_unread_ms,
+            "lost": self.lost,
+        }
+
+
+def partition_lags(
+    cluster: Cluster,
+    committed: Mapping[TopicPartitionKey, int],
+    assigned: Sequence[TopicPartitionKey],
+) -> list[PartitionLag]:
+    """Lag on each partition that the group has committed on or is assigned."""
+    held = {}
+    for topic in sorted({topic for topic, _ in (*committed, *assigned)}):
+        try:
+            held.update(cluster.offsets(cluster.partitions(topic)))
+        except UnknownTopicOrPartitionError:
+            continue  # deleted since: shown with what is known
+    unread = {
+        key: max(offset, held[key].start)
+        for key, offset in committed.items()
+        if key in held and max(offset, held[key].start) < held[key].end
+    }
+    timestamps = _first_timestamps(cluster, unread)
+    now_ms = time.time_ns() // 1_000_000
+    return [
+        PartitionLag(
+            topic=key[0],
+            partition=key[1],
+            committed=committed.get(key),
+            start=held[key].start if key in held else None,
+            end=held[key].end if key in held else None,
+            first_unread_ms=timestamps.get(key),
+            now_ms=now_ms,
+        )
+        for key in sorted({*committed, *assigned})
+    ]
+
+
+def _first_timestamps(
+    cluster: Cluster, positions: Mapping[TopicPartitionKey, int]
+) -> dict[TopicPartitionKey, int]:
+    """Timestamp of the first record at or after each position, where one comes in time."""
+    from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, TopicPartition
+
+    if not positions:
+        return {}
+    consumer = cluster.consumer(
+        auto_offset_reset="earliest",
+        enable_partition_eof=True,
+        queued_min_messages=1,
+        max_partition_fetch_bytes=4096,
+    )
+    found: dict[TopicPartitionKey, int] = {}
+    waiting = set(positions)
+    deadline = time.monotonic() + FETCH_SECONDS
+    try:
+        consumer.assign([TopicPartition(*key, offset) for key, offset in positions.items()])
+        while waiting and time.monotonic() < deadline:
+            message = consumer.poll(0.2)
+            if message is None:
+                continue
+            key = (str(message.topic()), int(message.partition() or 0))
+            error = message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise_if_failed(cluster, message, f"topic {key[0]}")
+            if key not in waiting:
+                continue
+            waiting.discard(key)
+            consumer.pause([TopicPartition(*key)])
+            kind, timestamp = message.timestamp() if error is None else (0, -1)
+            if error is None and kind != TIMESTAMP_NOT_AVAILABLE:
+                found[key] = timestamp
+    finally:
+        consumer.close()
+    return found

@@ -1,0 +1,131 @@
+"""The ``tidemill`` command: its tree of verbs, and what becomes of errors.
+
+Modules of this package are imported before each command runs, so they import nothing heavy at
+their top: a client library, a broker or rich is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from tidemill import __version__
+from tidemill.cli import output
+from tidemill.cli.config import app as config_app
+from tidemill.cli.doctor import doctor
+from tidemill.cli.group import app as group_app
+from tidemill.cli.serve import dev, serve
+from tidemill.cli.topic import app as topic_app
+from tidemill.errors import TidemillError
+
+
+class CommandLine(TyperGroup):
+    """The root command: turns every failure into ``error:`` and ``hint:`` lines and a code."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        arguments = list(sys.argv[1:] if args is None else args)
+        try:
+            code = super().main(
+                arguments, prog_name or "tidemill", complete_var, standalone_mode=False, **extra
+            )
+        except BaseException as failure:
+            if _debug(arguments):
+                traceback.print_exc()
+            code = _report(failure, arguments)
+        sys.exit(code if isinstance(code, int) else output.OK)
+
+
+def _debug(arguments: Sequence[str]) -> bool:
+    return "--debug" in arguments[:1] or bool(os.environ.get("TIDEMILL_DEBUG"))
+
+
+def _report(failure: BaseException, arguments: Sequence[str]) -> int:
+    """Say what happened; return the exit code."""
+    if isinstance(failure, SystemExit):
+        return failure.code if isinstance(failure.code, int) else output.FAILURE
+    if isinstance(failure, TidemillError):
+        output.error(str(failure), failure.hint)
+        return output.exit_code(failure)
+    if isinstance(failure, KeyboardInterrupt | EOFError | typer.Abort):
+        return 130
+    if isinstance(failure, OSError) and failure.errno == errno.EPIPE:
+        # The reader (``| head``) has seen enough. Nothing more may be flushed at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return output.OK
+    if hasattr(failure, "format_message"):  # a click usage error
+        words = [word for word in arguments[:2] if not word.startswith("-")]
+        context = getattr(failure, "ctx", None)
+        path = context.command_path if context else " ".join(["tidemill", *words])
+        output.error(_lower_first(failure.format_message()), f"See: {path} --help")
+        return output.USAGE
+    if isinstance(failure, OSError):
+        output.error(str(failure))
+        return output.FAILURE
+    output.error(
+        f"unexpected {type(failure).__name__}: {failure}",
+        "This is a fault of tidemill. Run it again as 'tidemill --debug ...' and report it.",
+    )
+    return output.FAILURE
+
+
+def _lower_first(text: str) -> str:
+    return (text[:1].lower() + text[1:]).rstrip(".")
+
+
+app = typer.Typer(
+    name="tidemill",
+    cls=CommandLine,
+    help="Event streaming for Python: durable logs behind the Kafka protocol.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def root(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the stack trace of an error.")
+    ] = False,
+) -> None:
+    """Event streaming for Python: durable logs behind the Kafka protocol."""
+
+
+app.command()(dev)
+app.command()(serve)
+app.add_typer(topic_app, name="topic")
+app.add_typer(group_app, name="group")
+app.add_typer(config_app, name="config")
+app.command()(doctor)
+
+
+@app.command()
+def version(
+    as_json: Annotated[bool, typer.Option("--json", help="JSON for machines.")] = False,
+) -> None:
+    """Show the version."""
+    if as_json:
+        output.emit_json({"tidemill": __version__, "python": sys.version.split()[0]})
+    else:
+        print(f"tidemill {__version__}")
+
+
+def main() -> None:
+    """Entry point of the ``tidemill`` script."""
+    app()

@@ -1,0 +1,267 @@
+"""``tidemill topic produce``: records from stdin into a topic."""
+
+from __future__ import annotations
+
+import enum
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemill.cli import output
+from tidemill.cli.client import (
+    BOOTSTRAP_DEFAULT,
+    REQUEST_SECONDS,
+    Bootstrap,
+    Cluster,
+    Json,
+    Property,
+    pairs,
+)
+from tidemill.cli.record_json import InputRecord, from_line
+from tidemill.errors import TidemillError, UnknownTopicOrPartitionError
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
+
+SHOWN_FAILURES = 10
+DELIVERY_SECONDS = 30
+
+
+class InputFormat(enum.StrEnum):
+    """How stdin is read."""
+
+    LINES = "lines"
+    JSON = "json"
+
+
+class AcksChoice(enum.StrEnum):
+    """What is waited for."""
+
+    ALL = "all"
+    ONE = "1"
+    NONE = "0"
+
+
+class Compression(enum.StrEnum):
+    """Codecs of record batches."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
+    input_format: Annotated[
+        InputFormat,
+        typer.Option(
+            "--format",
+            help="lines: a value a line; json: objects with value, key, headers, partition, "
+            "timestamp.",
+        ),
+    ] = InputFormat.LINES,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option("--key-separator", help="What stands between key and value on a line."),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", metavar="KEY=VALUE", help="Header of every record."),
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", min=0, help="Partition; default: by key, else spread."),
+    ] = None,
+    acks: Annotated[
+        AcksChoice,
+        typer.Option(help="Wait for: all = on disk, 1 = written, 0 = nothing."),
+    ] = AcksChoice.ALL,
+    compression: Annotated[
+        Compression, typer.Option(help="Codec of the record batches.")
+    ] = Compression.NONE,
+    as_json: Json = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Produce records from stdin.
+
+    Records that fail are named by their line, and the exit code is 1.
+    """
+    if key_separator is not None and (key is not None or input_format is InputFormat.JSON):
+        raise output.UsageError("--key-separator goes with lines, and not with --key")
+    headers = [(name, value.encode()) for name, value in pairs(header, "--header").items()]
+    cluster = Cluster.at(servers, properties)
+    producer = cluster.producer(
+        acks=acks.value,
+        enable_idempotence=acks is AcksChoice.ALL,
+        compression_type=compression.value,
+        linger_ms=5,
+        message_timeout_ms=DELIVERY_SECONDS * 1000,
+    )
+    _wait_for_topic(cluster, producer, topic)
+    if sys.stdin.isatty():
+        output.note("One record a line; Ctrl-D ends.")
+    sending = _Sending(cluster, producer, topic)
+    started = time.monotonic()
+    for number, line in enumerate(_lines(), 1):
+        try:
+            record = _record(line, input_format, key_separator)
+        except ValueError as error:
+            sending.failed(number, str(error))
+            continue
+        if key is not None and record.key is None:
+            record.key = key.encode()
+        record.headers = [*headers, *record.headers]
+        if record.partition is None:
+            record.partition = partition
+        sending.send(number, record)
+    sending.finish()
+    sending.report(topic, time.monotonic() - started, as_json=as_json)
+
+
+def _lines() -> Iterator[bytes]:
+    for line in sys.stdin.buffer:
+        yield line[:-1] if line.endswith(b"\n") else line
+
+
+def _record(line: bytes, input_format: InputFormat, key_separator: str | None) -> InputRecord:
+    """A record from a line of stdin.
+
+    Raises:
+        ValueError: the line is not what the format asks for.
+    """
+    if input_format is InputFormat.JSON:
+        return from_line(line)
+    if key_separator is None:
+        return InputRecord(None, line)
+    key, separator, value = line.partition(key_separator.encode())
+    if not separator:
+        raise ValueError(f"no key separator {key_separator!r}")
+    return InputRecord(key, value)
+
+
+def _wait_for_topic(cluster: Cluster, producer: Producer, topic: str) -> None:
+    """Let the broker create the topic where it may.
+
+    Raises:
+        UnknownTopicOrPartitionError: it does not exist and is not created on first use.
+    """
+    from confluent_kafka import KafkaError
+
+    deadline = time.monotonic() + REQUEST_SECONDS
+    while True:
+        metadata = cluster.ask(
+            f"topic {topic}", lambda: producer.list_topics(topic, timeout=REQUEST_SECONDS)
+        )
+        error: KafkaError | None = metadata.topics[topic].error
+        if error is None:
+            return
+        creating = error.code() in (
+            KafkaError.LEADER_NOT_AVAILABLE,
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+        )
+        if not creating or time.monotonic() > deadline - REQUEST_SECONDS * 0.8:
+            failure = cluster.translate(error, f"topic {topic}")
+            if isinstance(failure, UnknownTopicOrPartitionError):
+                failure.hint = f"Create it: tidemill topic create {topic}"
+            raise failure
+        time.sleep(0.1)
+
+
+class _Sending:
+    """Records on their way, and what became of them."""
+
+    def __init__(self, cluster: Cluster, producer: Producer, topic: str) -> None:
+        self._cluster = cluster
+        self._producer = producer
+        self._topic = topic
+        self._failures: list[tuple[int, str]] = []
+        self._failed_count = 0
+        self._delivered_count = 0
+
+    def send(self, number: int, record: InputRecord) -> None:
+        """Queue the record of line ``number``; waits while the client's queue is full."""
+        from confluent_kafka import KafkaException
+
+        options = {}
+        if record.partition is not None:
+            options["partition"] = record.partition
+        if record.timestamp_ms is not None:
+            options["timestamp"] = record.timestamp_ms
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic,
+                    record.value,
+                    record.key,
+                    headers=[*record.headers] or None,
+                    on_delivery=partial(self._delivered, number),
+                    **options,  # type: ignore[arg-type]
+                )
+            except BufferError:
+                self._producer.poll(0.1)
+            except KafkaException as error:
+                self.failed(number, self._reason(error.args[0]))
+                return
+            else:
+                self._producer.poll(0)
+                return
+
+    def _delivered(self, number: int, error: KafkaError | None, _message: Message) -> None:
+        if error is None:
+            self._delivered_count += 1
+        else:
+            self.failed(number, self._reason(error))
+
+    @staticmethod
+    def _reason(error: KafkaError) -> str:
+        text = error.str().removeprefix("Broker: ").removeprefix("Local: ")
+        return text[:1].lower() + text[1:]
+
+    def failed(self, number: int, reason: str) -> None:
+        """Remember that line ``number`` was not written."""
+        self._failed_count += 1
+        self._failures.append((number, reason))
+        self._failures = sorted(self._failures)[:SHOWN_FAILURES]
+
+    def finish(self) -> None:
+        """Wait until each record is delivered or has failed."""
+        while self._producer.flush(1.0):
+            pass
+
+    def report(self, topic: str, seconds: float, *, as_json: bool) -> None:
+        """Say what happened.
+
+        Raises:
+            TidemillError: records failed.
+        """
+        if as_json:
+            output.emit_json(
+                {
+                    "topic": topic,
+                    "delivered": self._delivered_count,
+                    "failed": self._failed_count,
+                    "failures": [{"line": n, "reason": reason} for n, reason in self._failures],
+                }
+            )
+        else:
+            records = output.plural(self._delivered_count, "record")
+            output.note(f"{records} to {topic} in {seconds:.1f} s")
+        if not self._failed_count:
+            return
+        for number, reason in self._failures:
+            output.error(f"line {number}: {reason}")
+        hidden = self._failed_count - len(self._failures)
+        more = f" (the first {len(self._failures)} are named)" if hidden else ""
+        total = self._failed_count + self._delivered_count
+        raise TidemillError(
+            f"{self._failed_count:,} of {output.plural(total, 'record')} "
+            f"{'was' if self._failed_count == 1 else 'were'} not written to {topic}{more}"
+        )

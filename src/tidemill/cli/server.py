@@ -1,0 +1,109 @@
+"""The broker process: event loop, broker, protocol servers, signals. Prints nothing.
+
+Start: the broker first (it locks the folder and recovers), then the sockets, so that nobody
+connects to a broker that knows nothing yet. Stop: the sockets first, so that answers of requests
+in flight still go out, then the broker, which syncs and marks the folder clean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import uvloop
+
+from tidemill.cli.output import AddressInUseError
+from tidemill.clock import SystemClock
+from tidemill.errors import SettingsError, StorageError, TidemillError
+from tidemill.settings import Settings
+from tidemill.telemetry import get_logger
+
+GRACE_SECONDS = 5.0
+"""How long requests in flight may take to end when the broker is asked to stop."""
+
+log = get_logger("server")
+
+Ready = Callable[[str, int], None]
+"""Called once with the bound host and port."""
+
+
+def run(settings: Settings, ready: Ready) -> None:
+    """Run a broker until SIGINT or SIGTERM.
+
+    Raises:
+        TidemillError: it could not start, or its storage failed while it ran.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, ready))
+
+
+async def _serve(settings: Settings, ready: Ready) -> None:
+    from tidemill.broker.broker import Broker
+    from tidemill.kafka.server import KafkaServer
+
+    stop = _stop_on_signals()
+    broker = Broker(settings, SystemClock())
+    await broker.start()
+    try:
+        kafka = KafkaServer(broker, settings)
+        try:
+            host, port = await kafka.start()
+        except OSError as error:
+            raise _bind_error(error, settings.host, settings.kafka.port) from error
+        try:
+            log.info("ready", host=host, port=port, data_dir=str(settings.data_dir))
+            ready(host, port)
+            await _stopped_or_failed(stop, broker.failed)
+        finally:
+            log.info("stopping")
+            await kafka.stop(GRACE_SECONDS)
+    finally:
+        await broker.stop()
+        log.info("stopped")
+
+
+def _stop_on_signals() -> asyncio.Event:
+    """An event that the first SIGINT or SIGTERM sets; the second ends the process at once."""
+    stop = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal, number)
+    return stop
+
+
+async def _stopped_or_failed(stop: asyncio.Event, failed: asyncio.Future[StorageError]) -> None:
+    """Wait for a stop or for the storage to fail.
+
+    Raises:
+        StorageError: the storage failed: nothing can be promised any more.
+    """
+    stopping = asyncio.ensure_future(stop.wait())
+    waiting: set[asyncio.Future[Any]] = {stopping, failed}
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if failed.done():
+        raise failed.result()
+
+
+def _bind_error(error: OSError, host: str, port: int) -> TidemillError:
+    where = f"{host}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return AddressInUseError(
+            f"another process listens on {where}",
+            hint="Stop it, or pick another port: --kafka-port 0 takes a free one.",
+        )
+    if error.errno == errno.EACCES:
+        return SettingsError(
+            f"not allowed to listen on {where}", hint="Ports below 1024 need privileges."
+        )
+    return SettingsError(f"can't listen on {where}: {error.strerror or error}")
