@@ -1,0 +1,140 @@
+"""A Spark session with the settings that streaming on one machine needs.
+
+The user's settings win over every default here: arguments first, then ``spark-defaults.conf`` in
+SPARK_CONF_DIR. Must not know: Kafka, topics, pipelines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemill.spark import jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_STREAMING = "org.apache.spark.sql.execution.streaming"
+
+DEFAULTS: Mapping[str, str] = {
+    # JVM and Python workers talk over Unix sockets instead of TCP: half the latency of a batch.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.streaming.stateStore.providerClass": (
+        f"{_STREAMING}.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Times of events are instants; what the machine's zone is must not change a window.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""For every master."""
+
+LOCAL_DEFAULTS: Mapping[str, str] = {
+    # Nothing but this machine can connect.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # A rename is enough on a local file system; the default manager costs 30 ms more a batch.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+"""On top, for a local master."""
+
+MAX_LOCAL_SHUFFLE_PARTITIONS = 4
+"""More state stores than this cost more per batch than they bring on one machine."""
+
+
+def spark_session(
+    app_name: str,
+    *,
+    master: str = "local[2]",
+    extra: Mapping[str, str] | None = None,
+    log_file: Path | None = None,
+) -> SparkSession:
+    """A Spark session in which ``format("tidemill")`` works.
+
+    Starts a JVM if this process has none (see ``tidemill.spark.jvm``). A session that exists
+    already is returned, with ``extra`` applied as far as Spark allows at run time.
+
+    Args:
+        app_name: as shown by Spark.
+        master: Spark's master URL.
+        extra: Spark settings; they win over the defaults.
+        log_file: file that gets what the JVM and its Python workers print; default: stderr. Has
+            effect only when the JVM is started.
+
+    Raises:
+        JavaNotFoundError: there is no Java 17 or newer.
+        JvmStartError: the JVM did not come up.
+    """
+    # Of pandas, nothing is used here: what PySpark says of its version would only worry.
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+    from pyspark.sql import SparkSession
+
+    given = dict(extra or {})
+    is_local = master.startswith("local")
+    _use_this_python(is_local)
+    settings = session_settings(master, given)
+    environ = {"SPARK_LOCAL_IP": "127.0.0.1"} if is_local else {}
+    with contextlib.ExitStack() as files:
+        output = files.enter_context(log_file.open("ab")) if log_file is not None else None
+        jvm.ensure_gateway(
+            lambda: {"spark.master": master, "spark.app.name": app_name, **settings},
+            environ={name: value for name, value in environ.items() if name not in os.environ},
+            output=output,
+        )
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+
+    import pyspark_tidemill
+
+    pyspark_tidemill.register(spark)
+    return spark
+
+
+def session_settings(master: str, extra: Mapping[str, str]) -> dict[str, str]:
+    """Spark's settings for a master: defaults, less what the user set elsewhere, then ``extra``."""
+    defaults = dict(DEFAULTS)
+    if master.startswith("local"):
+        defaults |= LOCAL_DEFAULTS
+        defaults["spark.sql.shuffle.partitions"] = str(_local_partitions(master))
+    for key in _user_defaults():
+        defaults.pop(key, None)
+    return defaults | dict(extra)
+
+
+def _local_partitions(master: str) -> int:
+    """Shuffle partitions for ``local``, ``local[n]``, ``local[n,retries]`` or ``local[*]``."""
+    threads = master.removeprefix("local").strip("[]").split(",")[0] or "1"
+    count = (os.cpu_count() or 1) if threads == "*" else int(threads)
+    return max(1, min(count, MAX_LOCAL_SHUFFLE_PARTITIONS))
+
+
+def _user_defaults() -> set[str]:
+    """Keys in the user's ``spark-defaults.conf``, which Spark reads itself."""
+    folder = os.environ.get("SPARK_CONF_DIR")
+    path = Path(folder) / "spark-defaults.conf" if folder else None
+    if path is None or not path.is_file():
+        return set()
+    lines = (line.strip() for line in path.read_text().splitlines())
+    return {
+        line.replace("=", " ", 1).split(maxsplit=1)[0]
+        for line in lines
+        if line and not line.startswith("#")
+    }
+
+
+def _use_this_python(is_local: bool) -> None:
+    """Workers must import what the driver imports: the same interpreter and environment."""
+    if is_local:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
