@@ -26,10 +26,6 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     "message.timeout.ms": "120000",
 }
 """librdkafka settings that the user may override."""
-_FIXED_SETTINGS: Mapping[str, str] = {
-    # A callback for each record in Python would halve the speed; failures are all that is asked.
-    "delivery.report.only.error": "true",
-}
 _ALIASES = {
     "request.required.acks": "acks",
     "delivery.timeout.ms": "message.timeout.ms",
@@ -44,7 +40,7 @@ def producer_settings(kafka: Mapping[str, str]) -> dict[str, str]:
     given = {_ALIASES.get(key, key): value for key, value in kafka.items()}
     if given.get("acks", "all") not in ("all", "-1"):
         given.setdefault("enable.idempotence", "false")
-    return {**DEFAULT_SETTINGS, **given, **_FIXED_SETTINGS}
+    return {**DEFAULT_SETTINGS, **given}
 
 
 def write_rows(
@@ -135,7 +131,8 @@ class Delivery:
 
     def _connect(self) -> _PooledProducer:
         outcome, last = _Outcome(), LastError()
-        config = {**self._settings, "on_delivery": outcome}
+        # A callback for each record in Python would halve the speed; failures are all that counts.
+        config = {**self._settings, "on_delivery": outcome, "delivery.report.only.error": True}
         return _PooledProducer(make_client(Producer, config, last), outcome, last)
 
     def send(

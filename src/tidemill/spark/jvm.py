@@ -190,7 +190,7 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 logger.utils.name = org.apache.spark.util.Utils
-logger.utils.level = error
+logger.utils.level = off
 logger.adaptive.name = org.apache.spark.sql.execution.streaming.runtime.ResolveWriteToStream
 logger.adaptive.level = error
 logger.behind.name = org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor
@@ -198,6 +198,8 @@ logger.behind.level = error
 # A failed task's error reaches the user as the query's; these would print it three times more.
 logger.executor.name = org.apache.spark.executor.Executor
 logger.executor.level = off
+logger.writing.name = org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask
+logger.writing.level = off
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
 logger.tasks.level = error
 logger.sources.name = org.apache.spark.sql.execution.datasources.DataSourceManager
