@@ -1,0 +1,95 @@
+"""Files beside the segments: producer snapshots, and files that are on their way out.
+
+Knows where they stand and when they may go; ``partition`` and ``recovery`` say when to write them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemill.log.environment import Report
+from tidemill.log.files import storage_error
+from tidemill.log.producers import ProducerStates
+from tidemill.log.segment import DELETED, SNAPSHOT, Segment
+
+if TYPE_CHECKING:
+    from tidemill.log.partition import PartitionLog
+
+
+def write_snapshot(log: PartitionLog) -> None:
+    """Write the producers as of the log's end; unsynced, for its CRC tells whether it is whole.
+
+    Raises:
+        DiskFullError, StorageError: it can't be written.
+    """
+    path = log.snapshot_path(log.log_end_offset)
+    try:
+        log.environment.fs.write_bytes(path, log.producers.encode())
+    except OSError as error:
+        raise storage_error(error, "writing", path) from error
+
+
+def snapshot_offsets(names: dict[str, int]) -> list[int]:
+    """Offsets of the snapshots among a folder's files, ascending."""
+    stems = (name[: -len(SNAPSHOT)] for name in names if name.endswith(SNAPSHOT))
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def drop_old_snapshots(log: PartitionLog) -> None:
+    """Remove snapshots that recovery will not want: all but the last two up to its point.
+
+    Raises:
+        StorageError: the file system refuses.
+    """
+    fs = log.environment.fs
+    try:
+        offsets = snapshot_offsets(fs.files(log.folder))
+        for offset in [each for each in offsets if each <= log.recovery_point][:-2]:
+            fs.remove(log.snapshot_path(offset))
+    except OSError as error:
+        raise storage_error(error, "removing old snapshots in", log.folder) from error
+
+
+def load_producers(log: PartitionLog, snapshot_offset: int) -> ProducerStates:
+    """The producers after a clean stop; read from the log where the snapshot is damaged.
+
+    Raises:
+        CorruptLogError, StorageError: the log can't be read.
+    """
+    env = log.environment
+    if snapshot_offset < 0:
+        return ProducerStates()
+    path = log.snapshot_path(snapshot_offset)
+    try:
+        states = ProducerStates.decode(env.fs.read_bytes(path))
+    except (OSError, ValueError) as error:
+        states = ProducerStates()
+        for segment in log.segments:
+            replay_producers(states, segment, 0, env.clock.now_ms())
+        env.reports.append(
+            Report(log.tp, path, f"producers read from the log: snapshot unusable ({error})")
+        )
+    states.expire(env.clock.now_ms(), env.producer_expiry_ms)
+    return states
+
+
+def replay_producers(states: ProducerStates, segment: Segment, position: int, now_ms: int) -> None:
+    """Learn the producers of a segment's batches from ``position`` on.
+
+    Raises:
+        CorruptLogError, StorageError: a batch can't be read.
+    """
+    for _, header in segment.batches(position):
+        if header.producer_id >= 0:
+            states.update(header, header.base_offset, now_ms)
+
+
+def doom(log: PartitionLog, segment: Segment) -> None:
+    """Rename a segment's files to ``.deleted``; they are removed after ``file.delete.delay.ms``.
+
+    Raises:
+        StorageError: the file system refuses.
+    """
+    env = log.environment
+    due = env.clock.monotonic_ms() + log.config.file_delete_delay_ms
+    env.doomed.extend((due, path) for path in segment.rename(DELETED))

@@ -1,0 +1,80 @@
+"""Group commit: what one sync covers, as a piece of work for another thread.
+
+Knows files and folders to sync; who waits for it is the broker's business.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemill.log.environment import Environment
+from tidemill.log.segment import INDEX, TIME_INDEX, Segment
+
+if TYPE_CHECKING:
+    from tidemill.log.partition import PartitionLog
+
+METADATA = "partition.metadata"
+
+
+class SyncTicket:
+    """All that was appended to a partition when the ticket was drawn.
+
+    Attributes:
+        end_offset: the high watermark once it is done.
+        sizes: (segment, size) of each segment with unsynced bytes, the active one last.
+        closed: segments that were rolled since the last sync: their indexes are synced too.
+        done: ``run`` succeeded.
+    """
+
+    __slots__ = ("_env", "_log", "closed", "done", "end_offset", "new_folder", "sizes")
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        env: Environment,
+        closed: list[Segment],
+        active: Segment,
+        new_folder: bool,
+    ) -> None:
+        self._log = log
+        self._env = env
+        self.end_offset = log.log_end_offset
+        self.closed = closed
+        self.sizes = [(segment, segment.size) for segment in (*closed, active)]
+        self.new_folder = new_folder
+        self.done = False
+
+    def run(self) -> None:
+        """Sync; blocks. System calls only: may run in any thread while appends go on.
+
+        The order: older segments before newer ones, then the folders that name them.
+
+        Raises:
+            SyncFailedError: the broker must stop.
+        """
+        failure = self._env.pool.sync_failure
+        if failure is not None:
+            raise failure
+        for segment, size in self.sizes:
+            if size > segment.synced_size:
+                segment.file.datasync()
+        folder = self._log.folder
+        try:
+            for segment in self.closed:
+                self._env.fs.sync_file(segment.path(INDEX))
+                self._env.fs.sync_file(segment.path(TIME_INDEX))
+            if self.new_folder:
+                self._env.fs.sync_file(f"{folder}/{METADATA}")
+            if self.closed or self.new_folder:
+                self._env.fs.sync_dir(folder)
+            if self.new_folder:
+                self._env.fs.sync_dir(folder.rpartition("/")[0])
+        except OSError as error:
+            # Topics and segments may be deleted while this runs: their files need no sync.
+            if not (isinstance(error, FileNotFoundError) and self._is_gone()):
+                raise self._env.pool.fail_sync(error, folder) from error
+        self.done = True
+
+    def _is_gone(self) -> bool:
+        live = {id(segment) for segment in self._log.segments}
+        return self._log.removed or any(id(segment) not in live for segment in self.closed)
