@@ -117,11 +117,10 @@ def read_response(sock: socket.socket, buffer: bytearray) -> int:
     return int(size)
 
 
-def pipelined(sock: socket.socket, frames: Sequence[bytes], count: int, window: int) -> float:
-    """Send ``count`` requests round robin with ``window`` unanswered at most; seconds taken."""
+def windowed(sock: socket.socket, frames: Sequence[bytes], count: int, window: int) -> bytes:
+    """Send ``count`` frames round robin with ``window`` unanswered at most; the last answer."""
     buffer = bytearray(1 << 20)
-    started = time.perf_counter()
-    unanswered = 0
+    unanswered = size = 0
     for i in range(count):
         if unanswered == window:
             read_response(sock, buffer)
@@ -131,12 +130,23 @@ def pipelined(sock: socket.socket, frames: Sequence[bytes], count: int, window: 
     while unanswered:
         size = read_response(sock, buffer)
         unanswered -= 1
+    return bytes(buffer[:size])
+
+
+def pipelined(sock: socket.socket, frames: Sequence[bytes], count: int, window: int) -> float:
+    """Send ``count`` Produce requests; seconds until the last is answered.
+
+    Raises:
+        RuntimeError: the last one was refused.
+    """
+    started = time.perf_counter()
+    answer = windowed(sock, frames, count, window)
     elapsed = time.perf_counter() - started
-    _check_last_produce(buffer[:size])
+    _check_last_produce(answer)
     return elapsed
 
 
-def _check_last_produce(answer: bytearray) -> None:
+def _check_last_produce(answer: bytes) -> None:
     """The error code of a Produce v9 answer with one topic and one partition."""
     position = 4 + 1 + 1  # correlation id, header tags, topic count
     name = answer[position] - 1

@@ -140,7 +140,7 @@ class ReadResult:
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
-    records: bytes | memoryview = b""
+    records: bytes | bytearray | memoryview = b""
     aborted: tuple[tuple[int, int], ...] = ()
     """(producer id, first offset) of aborted transactions that touch the bytes (read_committed)."""
     error: TidemillError | None = None

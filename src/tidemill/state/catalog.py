@@ -13,6 +13,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 from tidemill.errors import (
@@ -126,7 +127,7 @@ class Catalog:
             self._folded[_fold(name)] = name
             self._partitions += topic.partitions
 
-    def write_failed(self, outcome: Outcome[object]) -> None:
+    def write_failed(self, outcome: Outcome[Any]) -> None:
         """The outcome's records could not be written: what it promised is not to be."""
         for record in outcome.records:
             self._landed(record.key, record.value)

@@ -14,27 +14,23 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 from tidemill.errors import (
     CoordinatorNotAvailableError,
     GroupIdNotFoundError,
-    GroupMaxSizeReachedError,
     IllegalGenerationError,
     InconsistentGroupProtocolError,
-    InvalidGroupIdError,
-    InvalidSessionTimeoutError,
-    MemberIdRequiredError,
     NonEmptyGroupError,
     RebalanceInProgressError,
     TidemillError,
     UnknownMemberIdError,
 )
-from tidemill.state.consumer_protocol import subscribed_topics
 from tidemill.state.group import Group, GroupState
+from tidemill.state.group_join import Joins, check_group_id
 from tidemill.state.group_members import Member
 from tidemill.state.group_rebalance import (
     JOIN,
-    NEW_MEMBER_JOIN_TIMEOUT_MS,
     SESSION,
     Rebalancer,
     sync_result,
@@ -51,7 +47,6 @@ from tidemill.state.types import (
     GroupDescription,
     GroupListing,
     JoinRequest,
-    JoinResult,
     LeaveMember,
     SyncRequest,
 )
@@ -79,12 +74,17 @@ class Groups:
         max_size: int = 2**31 - 1,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
-        self._session_bounds = (min_session_timeout_ms, max_session_timeout_ms)
         self._max_size = max_size
-        self._new_id = new_id
         self._groups: dict[str, Group] = {}
         self._stored: dict[str, bytes] = {}
         self._rebalancer = Rebalancer(initial_rebalance_delay_ms)
+        self._joins = Joins(
+            self._groups,
+            self._rebalancer,
+            session_bounds=(min_session_timeout_ms, max_session_timeout_ms),
+            max_size=max_size,
+            new_id=new_id,
+        )
 
     # --- what survives a restart -----------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class Groups:
                 self._rebalancer.prepare(group, now_ms, out)
         return out
 
-    def write_failed(self, outcome: Outcome[object], now_ms: int) -> list[Reply]:
+    def write_failed(self, outcome: Outcome[Any], now_ms: int) -> list[Reply]:
         """The outcome's records could not be written: what to answer instead of its replies.
 
         A generation that could not be persisted is given up; its members join again.
@@ -155,163 +155,10 @@ class Groups:
         out = nothing()
         self._rebalancer.park(ticket)
         try:
-            self._join(request, ticket, now_ms, out)
+            self._joins.join(request, ticket, now_ms, out)
         except TidemillError as error:
             self._rebalancer.answer(ticket, error, out)
         return out
-
-    def _join(self, request: JoinRequest, ticket: int, now_ms: int, out: Outcome[None]) -> None:
-        _check_group_id(request.group_id)
-        low, high = self._session_bounds
-        if not low <= request.session_timeout_ms <= high:
-            raise InvalidSessionTimeoutError(
-                f"session timeout {request.session_timeout_ms} ms is not within {low} to {high} ms",
-                hint="Set session.timeout.ms of the client within the broker's bounds.",
-            )
-        group = self._groups.get(request.group_id)
-        if group is None:
-            if request.member_id:
-                raise UnknownMemberIdError(
-                    f"there is no group {request.group_id!r} with member {request.member_id!r}"
-                )
-            group = Group(request.group_id, now_ms)
-        self._check_room(group, request, now_ms, out)
-        if not group.supports(request.protocol_type, request.protocols):
-            raise InconsistentGroupProtocolError(
-                f"group {group.group_id!r}: no protocol of {_names(request)} (type "
-                f"{request.protocol_type!r}) is supported by all members",
-                hint="All members must share a protocol type and an assignor.",
-            )
-        if request.member_id:
-            self._join_known(group, request, ticket, now_ms, out)
-        else:
-            self._join_unknown(group, request, ticket, now_ms, out)
-        self._groups.setdefault(group.group_id, group)
-
-    def _check_room(
-        self, group: Group, request: JoinRequest, now_ms: int, out: Outcome[None]
-    ) -> None:
-        """Hold the limit of members; while a rebalance is prepared those count that have joined,
-        so that a group over a lowered limit loses whoever joins last."""
-        member_id = request.member_id or group.static_members.get(request.instance_id or "", "")
-        member = group.members.get(member_id)
-        if group.is_in(_S.EMPTY):
-            return
-        if group.is_in(_S.PREPARING_REBALANCE):
-            if (member and member.awaits_join) or group.awaiting_join < self._max_size:
-                return
-        elif member or len(group.members) < self._max_size:
-            return
-        if member is not None:
-            self._rebalancer.drop(group, member, out)
-            self._rebalancer.after_removal(group, now_ms, out)
-        elif member_id in group.pending_members:
-            self._remove_pending(group, member_id, now_ms, out)
-        raise GroupMaxSizeReachedError(
-            f"group {group.group_id!r} has {self._max_size} members, the most it may have"
-        )
-
-    def _join_unknown(
-        self, group: Group, request: JoinRequest, ticket: int, now_ms: int, out: Outcome[None]
-    ) -> None:
-        instance_id = request.instance_id
-        prefix = request.client_id if instance_id is None else instance_id
-        member_id = f"{prefix}-{self._new_id()}"
-        if instance_id is not None and instance_id in group.static_members:
-            self._replace_static(group, request, member_id, ticket, now_ms, out)
-        elif instance_id is None and request.require_known_member_id:
-            if len(group.pending_members) >= self._max_size:
-                raise GroupMaxSizeReachedError(
-                    f"group {group.group_id!r} has {self._max_size} members about to join"
-                )
-            group.pending_members.add(member_id)
-            self._groups[group.group_id] = group
-            self._rebalancer.expect_heartbeat(group, member_id, request.session_timeout_ms, now_ms)
-            raise MemberIdRequiredError("join again with this member id", member_id=member_id)
-        else:
-            self._add(group, request, member_id, ticket, now_ms, out)
-
-    def _join_known(
-        self, group: Group, request: JoinRequest, ticket: int, now_ms: int, out: Outcome[None]
-    ) -> None:
-        if request.member_id in group.pending_members:
-            self._add(group, request, request.member_id, ticket, now_ms, out)
-            return
-        group.check_member(request.member_id, request.instance_id)
-        member = group.members[request.member_id]
-        unchanged = member.protocols == request.protocols
-        if group.is_in(_S.COMPLETING_REBALANCE) and unchanged:
-            # it missed the answer to its join: the current generation once more
-            self._answer_with_generation(group, member, ticket, now_ms, out)
-        elif group.is_in(_S.STABLE) and unchanged and group.leader != member.member_id:
-            self._answer_with_generation(group, member, ticket, now_ms, out)
-        else:
-            # new metadata, or the leader, who asks for a rebalance by joining again
-            group.update(member, request)
-            self._rebalancer.park_join(group, member, ticket, out)
-            self._rebalancer.prepare_or_complete(group, now_ms, out)
-
-    def _answer_with_generation(
-        self, group: Group, member: Member, ticket: int, now_ms: int, out: Outcome[None]
-    ) -> None:
-        self._rebalancer.refresh(group, member, now_ms)
-        self._rebalancer.answer(ticket, self._rebalancer.join_result(group, member), out)
-
-    def _add(
-        self,
-        group: Group,
-        request: JoinRequest,
-        member_id: str,
-        ticket: int,
-        now_ms: int,
-        out: Outcome[None],
-    ) -> None:
-        member = Member.of_request(request, member_id)
-        member.is_new = True
-        group.new_member_added = True
-        group.add(member, request.protocol_type)
-        self._rebalancer.park_join(group, member, ticket, out)
-        self._rebalancer.expect_heartbeat(group, member_id, NEW_MEMBER_JOIN_TIMEOUT_MS, now_ms)
-        self._rebalancer.prepare_or_complete(group, now_ms, out)
-
-    def _replace_static(
-        self,
-        group: Group,
-        request: JoinRequest,
-        new_id: str,
-        ticket: int,
-        now_ms: int,
-        out: Outcome[None],
-    ) -> None:
-        """A static member has restarted (KIP-345): it takes its old place under a new id, and
-        while the group is Stable and its subscription the same, without a rebalance."""
-        assert request.instance_id is not None
-        old_leader = group.leader
-        old_id = group.static_members[request.instance_id]
-        member = group.replace_static(request.instance_id, new_id)
-        self._rebalancer.forget_session(group, old_id)
-        self._rebalancer.fence_old(group, member, out)
-        old_topics = subscribed_topics(member.metadata(group.protocol))
-        group.update(member, request)
-        self._rebalancer.refresh(group, member, now_ms)
-        same_topics = old_topics == subscribed_topics(member.metadata(group.protocol))
-        if group.is_in(_S.STABLE) and group.select_protocol() == group.protocol and same_topics:
-            out.records.append(self._rebalancer.record(group))
-            result = self._rebalancer.join_result(group, member, skip_assignment=True)
-            if not request.supports_skipping_assignment:
-                # told the old leader's id, an old client does not take itself for the leader,
-                # whose assignment a Stable group would not take
-                result = JoinResult(
-                    group.generation,
-                    group.protocol_type or "",
-                    group.protocol or "",
-                    old_leader or "",
-                    new_id,
-                )
-            self._rebalancer.answer(ticket, result, out)
-            return
-        self._rebalancer.park_join(group, member, ticket, out)
-        self._rebalancer.prepare_or_complete(group, now_ms, out)
 
     # --- SyncGroup -------------------------------------------------------------------------------
 
@@ -379,7 +226,7 @@ class Groups:
             InvalidGroupIdError: the group id is empty.
             UnknownMemberIdError: there is no such group.
         """
-        _check_group_id(group_id)
+        check_group_id(group_id)
         group = self._groups.get(group_id)
         if group is None:
             raise UnknownMemberIdError(f"there is no group {group_id!r}")
@@ -433,17 +280,10 @@ class Groups:
     ) -> None:
         member = group.members.get(member_id)
         if member_id in group.pending_members:
-            self._remove_pending(group, member_id, now_ms, out)
+            self._joins.remove_pending(group, member_id, now_ms, out)
         elif member is not None and not member.is_kept_alive:
             self._rebalancer.drop(group, member, out)
             self._rebalancer.after_removal(group, now_ms, out)
-
-    def _remove_pending(
-        self, group: Group, member_id: str, now_ms: int, out: Outcome[None]
-    ) -> None:
-        group.remove(member_id)
-        self._rebalancer.forget_session(group, member_id)
-        self._rebalancer.complete_if_all_joined(group, now_ms, out)
 
     def cancel(self, ticket: int) -> None:
         """The connection of a parked request has gone; its ticket is never answered. The member
@@ -550,18 +390,13 @@ class Groups:
     def _member(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> tuple[Group, Member]:
-        _check_group_id(group_id)
+        check_group_id(group_id)
         group = self._groups.get(group_id)
         if group is None:
             raise UnknownMemberIdError(f"there is no group {group_id!r}")
         group.check_member(member_id, instance_id)
         _check_generation(group, generation)
         return group, group.members[member_id]
-
-
-def _check_group_id(group_id: str) -> None:
-    if not group_id:
-        raise InvalidGroupIdError("the group id is empty", hint="Set group.id.")
 
 
 def _check_generation(group: Group, generation: int) -> None:
@@ -578,7 +413,3 @@ def _check_same(what: str, given: str | None, actual: str | None) -> None:
 
 def _rebalancing(group: Group) -> RebalanceInProgressError:
     return RebalanceInProgressError(f"group {group.group_id!r} is rebalancing: join again")
-
-
-def _names(request: JoinRequest) -> list[str]:
-    return [name for name, _ in request.protocols]

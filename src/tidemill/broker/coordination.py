@@ -1,0 +1,239 @@
+"""Drives the group machines: commands in, records to the journal, replies once they are on disk.
+
+The decisions are those of ``state.groups`` and ``state.offsets``; here are the futures, the one
+timer and the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import structlog
+
+from tidemill import settings
+from tidemill.broker.api import (
+    CommitRequest,
+    CommittedOffset,
+    GroupDescription,
+    GroupListing,
+    JoinRequest,
+    JoinResult,
+    LeaveMember,
+    SyncRequest,
+    SyncResult,
+)
+from tidemill.broker.journal import Journal
+from tidemill.clock import Clock
+from tidemill.errors import CoordinatorNotAvailableError, TidemillError
+from tidemill.state.groups import Groups
+from tidemill.state.offsets import Offsets
+from tidemill.state.outcome import Outcome
+
+R = TypeVar("R")
+
+log_line = structlog.get_logger("tidemill.groups")
+
+
+class SteadyClock:
+    """Wall-clock milliseconds that follow the monotonic clock from start on.
+
+    Session timeouts must not fire because somebody set the machine's clock.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset_ms = clock.now_ms() - clock.monotonic_ms()
+
+    def now_ms(self) -> int:
+        return self._clock.monotonic_ms() + self._offset_ms
+
+    def monotonic_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+
+class GroupCoordination:
+    """The classic group protocol and committed offsets, over one journal."""
+
+    def __init__(self, journal: Journal, settings: settings.Groups, clock: Clock) -> None:
+        self._groups = Groups(
+            min_session_timeout_ms=settings.min_session_timeout_ms,
+            max_session_timeout_ms=settings.max_session_timeout_ms,
+            initial_rebalance_delay_ms=settings.initial_rebalance_delay_ms,
+            max_size=settings.max_size,
+        )
+        self._offsets = Offsets(
+            self._groups,
+            retention_ms=settings.offsets_retention_minutes * 60_000,
+            metadata_max_bytes=settings.offset_metadata_max_bytes,
+        )
+        self._journal = journal
+        self._clock = SteadyClock(clock)
+        self._tickets = itertools.count(1)
+        self._parked: dict[int, asyncio.Future[Any]] = {}
+        self._writing: set[asyncio.Future[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- start and stop --------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Replay the journal into both machines; members get a fresh session timeout.
+
+        Raises:
+            CorruptLogError, InvalidRecordError, FormatVersionError: the journal can't be read.
+        """
+        for key, value in self._journal.replay():
+            self._replay(key, value)
+        now_ms = self._clock.now_ms()
+        outcome = self._groups.loaded(now_ms)
+        self._offsets.loaded(now_ms)
+        self._apply(outcome)
+
+    def stop(self, error: TidemillError) -> None:
+        """Answer everybody who still waits with ``error``."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for future in [*self._parked.values(), *self._writing]:
+            if not future.done():
+                future.set_exception(error)
+
+    # --- members ---------------------------------------------------------------------------------
+
+    async def join(self, request: JoinRequest) -> JoinResult:
+        """Parked until the generation is complete."""
+        return cast(JoinResult, await self._park(lambda t, now: self._groups.join(request, t, now)))
+
+    async def sync(self, request: SyncRequest) -> SyncResult:
+        """Parked until the leader's assignment is on disk."""
+        return cast(SyncResult, await self._park(lambda t, now: self._groups.sync(request, t, now)))
+
+    async def heartbeat(
+        self, group_id: str, generation: int, member_id: str, instance_id: str | None
+    ) -> None:
+        await self._run(
+            self._groups.heartbeat(
+                group_id, generation, member_id, instance_id, self._clock.now_ms()
+            )
+        )
+
+    async def leave(
+        self, group_id: str, members: Sequence[LeaveMember]
+    ) -> list[TidemillError | None]:
+        return await self._run(self._groups.leave(group_id, members, self._clock.now_ms()))
+
+    # --- offsets ---------------------------------------------------------------------------------
+
+    async def commit(self, request: CommitRequest) -> list[TidemillError | None]:
+        return await self._run(self._offsets.commit(request, self._clock.now_ms()))
+
+    def fetch(
+        self, group_id: str, partitions: Sequence[tuple[str, int]] | None
+    ) -> dict[tuple[str, int], CommittedOffset]:
+        return self._offsets.fetch(group_id, partitions)
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[tuple[str, int]]
+    ) -> list[TidemillError | None]:
+        return await self._run(self._offsets.delete(group_id, partitions))
+
+    async def forget_topics(self, topics: Sequence[str]) -> None:
+        """Topics were deleted: their committed offsets go."""
+        await self._run(self._offsets.topics_deleted(topics))
+
+    async def expire_offsets(self) -> None:
+        """Drop what ``offsets.retention.minutes`` says."""
+        await self._run(self._offsets.expire(self._clock.now_ms()))
+
+    # --- admin -----------------------------------------------------------------------------------
+
+    def list_groups(self, states: Sequence[str], types: Sequence[str]) -> list[GroupListing]:
+        return self._groups.list_groups(states, types)
+
+    def describe(self, group_id: str) -> GroupDescription:
+        return self._groups.describe(group_id)
+
+    async def delete_group(self, group_id: str) -> None:
+        await self._run(self._offsets.delete_group(group_id))
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    async def _park(self, command: Callable[[int, int], Outcome[None]]) -> object:
+        """Run a command that answers through its ticket, perhaps much later.
+
+        A caller that goes away (its connection closed) is forgotten by both sides.
+        """
+        ticket = next(self._tickets)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._parked[ticket] = future
+        try:
+            self._apply(command(ticket, self._clock.now_ms()))
+            return await future
+        finally:
+            del self._parked[ticket]
+            if future.cancelled():
+                self._groups.cancel(ticket)
+
+    async def _run(self, outcome: Outcome[R]) -> R:
+        """Write an outcome; its result counts when the records are on disk."""
+        if outcome.records:
+            written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._writing.add(written)
+            try:
+                self._apply(outcome, written)
+                await written
+            finally:
+                self._writing.discard(written)
+        else:
+            self._apply(outcome)
+        return outcome.result
+
+    def _apply(self, outcome: Outcome[Any], written: asyncio.Future[None] | None = None) -> None:
+        def done(error: Exception | None) -> None:
+            if error is None:
+                for record in outcome.records:
+                    self._replay(record.key, record.value)
+                self._release(outcome.replies)
+            else:
+                self._release(self._groups.write_failed(outcome, self._clock.now_ms()))
+                self._schedule()
+            if written is None or written.done():
+                return
+            if error is None:
+                written.set_result(None)
+            else:
+                written.set_exception(
+                    CoordinatorNotAvailableError(f"the group's state could not be written: {error}")
+                )
+
+        self._journal.submit(outcome.records, done)
+        self._schedule()
+
+    def _replay(self, key: bytes, value: bytes | None) -> None:
+        if not self._offsets.replay(key, value) and not self._groups.replay(key, value):
+            log_line.warning("groups.foreign_record", key=key[:64].hex())
+
+    def _release(self, replies: Sequence[tuple[int, object]]) -> None:
+        for ticket, reply in replies:
+            future = self._parked.get(ticket)
+            if future is None or future.done():
+                continue
+            if isinstance(reply, TidemillError):
+                future.set_exception(reply)
+            else:
+                future.set_result(reply)
+
+    def _schedule(self) -> None:
+        """One timer, at the machine's next deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._groups.next_deadline()
+        if deadline is not None:
+            delay_s = max(0, deadline - self._clock.now_ms()) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._apply(self._groups.tick(self._clock.now_ms()))

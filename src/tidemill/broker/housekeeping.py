@@ -1,0 +1,152 @@
+"""What a broker does by itself: retention, compaction, checkpoints, expiry.
+
+Long work runs in short slices on the event loop, so that no lock is needed and no client waits
+longer than a slice. Knows when to do things; how is the log's and the state machines' business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from tidemill.broker.coordination import GroupCoordination
+from tidemill.broker.waiters import Waiters
+from tidemill.clock import Clock
+from tidemill.errors import (
+    DiskFullError,
+    InvalidRecordError,
+    StorageError,
+    SyncFailedError,
+    TidemillError,
+)
+from tidemill.log.compaction import Steps, cleanable, compact
+from tidemill.log.partition import PartitionLog
+from tidemill.log.retention import delete_old_segments
+from tidemill.log.store import LogStore
+from tidemill.settings import Settings
+
+SLICE_MS = 2
+EXPIRY_INTERVAL_MS = 600_000
+
+log_line = structlog.get_logger("tidemill.housekeeping")
+
+
+class Housekeeping:
+    """Background tasks of one broker.
+
+    Args:
+        on_failure: told of an error that background work can't live with.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        coordination: GroupCoordination,
+        waiters: Waiters,
+        settings: Settings,
+        clock: Clock,
+        on_failure: Callable[[StorageError], None],
+    ) -> None:
+        self._store = store
+        self._coordination = coordination
+        self._waiters = waiters
+        self._settings = settings
+        self._clock = clock
+        self._on_failure = on_failure
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Start all periodic tasks."""
+        log = self._settings.log
+        for interval_ms, work in (
+            (log.retention_check_ms, self.retain),
+            (log.cleaner_backoff_ms, self.clean),
+            (log.checkpoint_interval_ms, self.checkpoint),
+            (EXPIRY_INTERVAL_MS, self.expire),
+        ):
+            self._tasks.append(asyncio.create_task(self._every(interval_ms, work)))
+
+    async def stop(self) -> None:
+        """Cancel all tasks; a compaction that is under way leaves no trace."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- the work --------------------------------------------------------------------------------
+
+    async def retain(self) -> None:
+        """Delete segments that are past retention; remove deleted files."""
+        for log in list(self._store.partitions.values()):
+            before = log.log_start_offset
+            delete_old_segments(log, self._clock.now_ms())
+            if log.log_start_offset != before:
+                self._waiters.wake(log.tp)
+            await asyncio.sleep(0)
+        self._store.purge_deleted()
+
+    async def clean(self) -> None:
+        """Compact every log that is due, the dirtiest first."""
+        now_ms = self._clock.now_ms()
+        due: list[tuple[float, PartitionLog]] = []
+        for log in list(self._store.partitions.values()):
+            if log.config.compact and log.failure is None:
+                found = cleanable(log, now_ms)
+                if found.is_due:
+                    due.append((found.dirty_ratio, log))
+                await asyncio.sleep(0)
+        for _, log in sorted(due, key=lambda each: each[0], reverse=True):
+            if self._store.partitions.get(log.tp) is log:
+                await self._compact(log, now_ms)
+
+    async def _compact(self, log: PartitionLog, now_ms: int) -> None:
+        try:
+            await self._in_slices(compact(log, now_ms))
+        except SyncFailedError:
+            raise
+        except DiskFullError as error:
+            log_line.warning("compaction.postponed", partition=str(log.tp), error=str(error))
+        except (StorageError, InvalidRecordError) as error:
+            log_line.error("compaction.refused", partition=str(log.tp), error=str(error))
+
+    async def checkpoint(self) -> None:
+        """Write recovery points and log starts."""
+        self._store.checkpoint()
+
+    async def expire(self) -> None:
+        """Drop committed offsets and producer ids that nobody has used for long."""
+        await self._coordination.expire_offsets()
+        for log in list(self._store.partitions.values()):
+            log.producers.expire(self._clock.now_ms(), self._settings.log.producer_id_expiration_ms)
+            await asyncio.sleep(0)
+
+    # --- how -------------------------------------------------------------------------------------
+
+    async def _every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            try:
+                await work()
+            except SyncFailedError as error:
+                self._on_failure(error)
+                return
+            except StorageError as error:
+                log_line.error("housekeeping.postponed", error=str(error), hint=error.hint)
+            except Exception:
+                log_line.exception("housekeeping.failed", work=getattr(work, "__name__", "?"))
+
+    async def _in_slices(self, steps: Steps) -> None:
+        clock = self._clock
+        loop = asyncio.get_running_loop()
+        slice_ends = clock.monotonic_ms() + SLICE_MS
+        for work in steps:
+            if work is not None:
+                try:
+                    await loop.run_in_executor(None, work.run)
+                except TidemillError as error:
+                    steps.throw(error)
+            elif clock.monotonic_ms() >= slice_ends:
+                # As long as it worked, so that cleaning takes half of the loop at most.
+                await asyncio.sleep(SLICE_MS / 1000)
+                slice_ends = clock.monotonic_ms() + SLICE_MS

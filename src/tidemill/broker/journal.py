@@ -1,0 +1,82 @@
+"""A state machine's own log: records are appended, synced, and only then replayed.
+
+State machine replication with one replica: recovery is the same replay, from the start of the
+log. Knows logs and the flusher, and nothing of what the records mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from tidemill.broker.flusher import Flusher
+from tidemill.clock import Clock
+from tidemill.errors import TidemillError
+from tidemill.log.batch import Buffer, iter_headers
+from tidemill.log.partition import PartitionLog
+from tidemill.log.records import NewRecord, decode_records, encode_batch
+from tidemill.state.outcome import StateRecord
+
+READ_BYTES = 1 << 20
+
+
+class Journal:
+    """Appends state records to one internal partition.
+
+    Args:
+        log: the internal partition.
+        flusher: what makes it durable.
+        clock: gives the records their timestamps.
+    """
+
+    def __init__(self, log: PartitionLog, flusher: Flusher, clock: Clock) -> None:
+        self.log = log
+        self._flusher = flusher
+        self._clock = clock
+
+    def replay(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """All records (key, value) of the log, oldest first; for recovery.
+
+        Raises:
+            CorruptLogError: the log is damaged.
+        """
+        offset = self.log.log_start_offset
+        while offset < self.log.log_end_offset:
+            piece = self.log.read(offset, READ_BYTES, limit_offset=self.log.log_end_offset)
+            if piece is None:
+                return
+            for batch, last_offset in _batches(piece.load()):
+                for record in decode_records(batch):
+                    if record.offset >= offset and record.key is not None:
+                        yield (
+                            bytes(record.key),
+                            None if record.value is None else bytes(record.value),
+                        )
+                offset = last_offset + 1
+
+    def submit(
+        self,
+        records: Sequence[StateRecord],
+        done: Callable[[Exception | None], None],
+    ) -> None:
+        """Append ``records`` as one batch; call ``done`` when they are on disk, or with the error.
+
+        Calls come in the order of submission, so ``done`` may replay into the state.
+        """
+        if not records:
+            done(None)
+            return
+        now_ms = self._clock.now_ms()
+        batch = encode_batch([NewRecord(r.key, r.value) for r in records], timestamp_ms=now_ms)
+        try:
+            info = self.log.append(batch, now_ms=now_ms, from_client=False)
+        except TidemillError as error:
+            done(error)
+            return
+        self._flusher.written(self.log)
+        self._flusher.call_when_durable(self.log, info.last_offset + 1, done)
+
+
+def _batches(data: Buffer) -> Iterator[tuple[memoryview, int]]:
+    view = memoryview(data)
+    for position, header in iter_headers(view):
+        yield view[position : position + header.size], header.last_offset
