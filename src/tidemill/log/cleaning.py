@@ -1,7 +1,8 @@
 """The cleaner's rules: which records of a compacted log stay, and how a batch is rewritten.
 
 Pure: bytes in, bytes out. Knows nothing of segments, files or when cleaning is due; that stands in
-``compaction``.
+``compaction``. A batch can hold tens of thousands of records, so what walks over records is a
+generator that yields in between: an event loop can run it in slices.
 
 Sources: Kafka documentation, "Log Compaction"; KIP-98 (empty batches keep sequences), and
 KIP-534 (a tombstone's delete horizon: attribute bit 6 is set and the batch's base timestamp is the
@@ -10,7 +11,7 @@ time from which the tombstone may go).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -31,6 +32,8 @@ from tidemill.log.records import RawRecord, encode_with_rest, records_body, scan
 
 DEFAULT_MAP_KEYS = 250_000
 """Keys that an offset map holds, about 40 MB. A log with more dirty keys takes several passes."""
+
+_RECORDS_PER_STEP = 512
 
 
 @dataclass(slots=True)
@@ -62,7 +65,9 @@ class OffsetMap:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def add_batch(self, batch: Buffer, header: BatchHeader, start_offset: int) -> bool:
+    def add_batch(
+        self, batch: Buffer, header: BatchHeader, start_offset: int
+    ) -> Generator[None, None, bool]:
         """Take in the keys of a batch that are at or above ``start_offset``.
 
         Control and transactional batches only move ``latest_offset``: without the index of aborted
@@ -70,7 +75,8 @@ class OffsetMap:
 
         Returns:
             False where the map is full: the batch is not covered, though some keys of it may be
-            known. (That is safe: a key's later record is known to exist, and stays.)
+            known. (That is safe: a key's later record is known to exist, and stays.) The first
+            batch is always covered, so that there is progress.
 
         Raises:
             InvalidRecordError: the records are not well-formed.
@@ -78,12 +84,16 @@ class OffsetMap:
         if not header.is_control and not header.is_transactional:
             body = records_body(batch, header, limit=DEFAULT_LIMIT)
             offsets = self._offsets
-            for raw in scan_records(body, header.record_count):
+            may_refuse = self.latest_offset >= 0
+            for raw in _in_steps(scan_records(body, header.record_count)):
+                if raw is None:
+                    yield
+                    continue
                 offset = header.base_offset + raw.offset_delta
                 if raw.key_length < 0 or offset < start_offset:
                     continue
                 digest = _digest(body, raw)
-                if len(offsets) >= self._max_keys and digest not in offsets:
+                if may_refuse and len(offsets) >= self._max_keys and digest not in offsets:
                     return False
                 offsets[digest] = offset
         self.latest_offset = max(self.latest_offset, header.last_offset)
@@ -92,6 +102,13 @@ class OffsetMap:
     def is_latest(self, body: bytes, raw: RawRecord, offset: int) -> bool:
         """Whether no later record of this key is known."""
         return offset >= self._offsets.get(_digest(body, raw), -1)
+
+
+def _in_steps(records: Iterator[RawRecord]) -> Iterator[RawRecord | None]:
+    for count, raw in enumerate(records, 1):
+        yield raw
+        if not count % _RECORDS_PER_STEP:
+            yield None
 
 
 def _digest(body: bytes, raw: RawRecord) -> bytes:
@@ -117,7 +134,7 @@ def clean_batch(
     stats: CleaningStats,
     *,
     keep_empty: bool = False,
-) -> Buffer | None:
+) -> Generator[None, None, Buffer | None]:
     """What is left of one batch.
 
     Offsets never change, and base and last offset, producer fields and leader epoch stay, so that
@@ -147,7 +164,7 @@ def clean_batch(
         kept: Buffer | None = batch
         count = header.record_count
     else:
-        kept, count = _filter(batch, header, cleaning, stats)
+        kept, count = yield from _filter(batch, header, cleaning, stats)
         if kept is None:
             last = cleaning.producers.get(header.producer_id)
             is_last_of_producer = (
@@ -163,14 +180,16 @@ def clean_batch(
 
 def _filter(
     batch: Buffer, header: BatchHeader, cleaning: Cleaning, stats: CleaningStats
-) -> tuple[Buffer | None, int]:
+) -> Generator[None, None, tuple[Buffer | None, int]]:
     body = records_body(batch, header, limit=DEFAULT_LIMIT)
     horizon = header.base_timestamp if header.has_delete_horizon else None
     tombstones_stay = horizon is None or cleaning.now_ms < horizon
     kept: list[RawRecord] = []
     has_tombstone = False
-    for raw in scan_records(body, header.record_count):
-        if raw.key_length < 0:
+    for raw in _in_steps(scan_records(body, header.record_count)):
+        if raw is None:
+            yield
+        elif raw.key_length < 0:
             stats.records_without_key += 1
         elif cleaning.offsets.is_latest(body, raw, header.base_offset + raw.offset_delta):
             if raw.value_length >= 0:

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemill.errors import InvalidConfigError
+from tidemill.log.configdef import MAX_LONG as MAX_LONG
 from tidemill.log.configdef import (
-    MAX_LONG,
     Check,
     ConfigDef,
     Synonym,
