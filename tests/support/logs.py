@@ -1,0 +1,78 @@
+"""Partitions for tests of the log: a store in a temporary folder, and its records read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from uuid import UUID
+
+from tidemill.clock import ManualClock
+from tidemill.log.batch import iter_headers
+from tidemill.log.config import LogConfig
+from tidemill.log.files import FileSystem
+from tidemill.log.names import TopicPartition
+from tidemill.log.partition import PartitionLog
+from tidemill.log.records import NewRecord, Record, decode_records, encode_batch
+from tidemill.log.store import LogStore
+
+TP = TopicPartition("t", 0)
+
+
+def open_store(folder: Path | str, clock: ManualClock, fs: FileSystem | None = None) -> LogStore:
+    """A store in ``folder``."""
+    return LogStore.open(folder, clock=clock, fs=fs)
+
+
+def open_log(store: LogStore, configs: Mapping[str, str]) -> PartitionLog:
+    """The partition ``TP``, created if it is not there, with these configs."""
+    config = LogConfig.parse(configs)
+    if TP in store.partitions:
+        log = store.get(TP)
+        log.config = config
+        return log
+    return store.create(TP, config, UUID(int=1))
+
+
+def write(
+    log: PartitionLog,
+    records: Iterable[tuple[bytes | None, bytes | None]],
+    now_ms: int,
+    *,
+    codec: int = 0,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    sync: bool = True,
+) -> int:
+    """Append one batch of (key, value); returns its first offset."""
+    batch = encode_batch(
+        [NewRecord(key, value) for key, value in records],
+        timestamp_ms=now_ms,
+        codec=codec,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=producer[2],
+    )
+    info = log.append(memoryview(batch), now_ms=now_ms)
+    if sync:
+        log.flush()
+    return info.first_offset
+
+
+def read_bytes(log: PartitionLog) -> bytes:
+    """All that a reader can get, from the start on."""
+    out = bytearray()
+    offset = log.log_start_offset
+    while True:
+        found = log.read(offset, 1 << 30, limit_offset=log.high_watermark)
+        if found is None:
+            return bytes(out)
+        data = bytes(found.load())
+        out += data
+        offset = [header for _, header in iter_headers(data)][-1].last_offset + 1
+
+
+def read_records(log: PartitionLog) -> list[Record]:
+    """All readable records."""
+    data = read_bytes(log)
+    return [
+        record for position, _ in iter_headers(data) for record in decode_records(data, position)
+    ]
