@@ -214,8 +214,8 @@ class Cluster:
         from confluent_kafka import KafkaError
 
         code = error.code()
-        text = error.str().removeprefix("Broker: ").removeprefix("Local: ") or error.name()
-        message = f"{subject}: {text[:1].lower()}{text[1:]}"
+        text = error_text(error)
+        message = f"{subject}: {text}"
         if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return UnknownTopicOrPartitionError(
                 f"{subject} does not exist", hint="See what there is: tidemill topic list"
@@ -230,9 +230,13 @@ class Cluster:
             KafkaError._TIMED_OUT,
             KafkaError._RESOLVE,
         ):
-            return self._unreachable(text.lower())
+            return self._unreachable(text)
+        if code == KafkaError.TOPIC_ALREADY_EXISTS:
+            return TopicExistsError(
+                f"{subject} exists",
+                hint="Add --if-not-exists if that is no error, or pick another name.",
+            )
         kinds: dict[int, type[TidemillError]] = {
-            KafkaError.TOPIC_ALREADY_EXISTS: TopicExistsError,
             KafkaError.TOPIC_EXCEPTION: InvalidTopicError,
             KafkaError.NON_EMPTY_GROUP: NonEmptyGroupError,
             KafkaError.INVALID_CONFIG: InvalidConfigError,
@@ -302,6 +306,12 @@ class Cluster:
                     hint=f"It has partitions 0 to {there[-1]}.",
                 )
         return [(topic, number) for number in there if not only or number in only]
+
+
+def error_text(error: KafkaError) -> str:
+    """What librdkafka says, without its prefixes."""
+    text = error.str().rpartition("Broker: ")[2].rpartition("Local: ")[2] or error.name()
+    return (text[:1].lower() + text[1:]).rstrip(".")
 
 
 def is_internal(topic: str) -> bool:

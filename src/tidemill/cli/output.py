@@ -81,6 +81,18 @@ def error(message: str, hint: str = "") -> None:
         print(f"{style('hint:', '1;36', sys.stderr)} {hint}", file=sys.stderr)
 
 
+def raise_all(failures: Sequence[TidemillError]) -> None:
+    """Name every failure of a command that goes on after one; its exit code is the first's.
+
+    Raises:
+        TidemillError: there is one.
+    """
+    for failure in failures[1:]:
+        error(str(failure), failure.hint)
+    if failures:
+        raise failures[0]
+
+
 def note(message: str) -> None:
     """Say something that only a person wants to know."""
     if sys.stderr.isatty():
@@ -98,7 +110,7 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
-            f"{question} Nobody can be asked here.",
+            f"nobody can be asked here: {question}",
             hint="Add --yes to do it, or --dry-run to see what it would do.",
         )
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)

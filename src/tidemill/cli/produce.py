@@ -19,6 +19,7 @@ from tidemill.cli.client import (
     Cluster,
     Json,
     Property,
+    error_text,
     pairs,
 )
 from tidemill.cli.record_json import InputRecord, from_line
@@ -208,7 +209,7 @@ class _Sending:
             except BufferError:
                 self._producer.poll(0.1)
             except KafkaException as error:
-                self.failed(number, self._reason(error.args[0]))
+                self.failed(number, error_text(error.args[0]))
                 return
             else:
                 self._producer.poll(0)
@@ -218,12 +219,7 @@ class _Sending:
         if error is None:
             self._delivered_count += 1
         else:
-            self.failed(number, self._reason(error))
-
-    @staticmethod
-    def _reason(error: KafkaError) -> str:
-        text = error.str().removeprefix("Broker: ").removeprefix("Local: ")
-        return text[:1].lower() + text[1:]
+            self.failed(number, error_text(error))
 
     def failed(self, number: int, reason: str) -> None:
         """Remember that line ``number`` was not written."""

@@ -113,7 +113,7 @@ def _run(loaded: LoadedSettings, *, level: str, hints: bool) -> None:
                 "data_dir": str(data_dir),
                 "pid": os.getpid(),
             }
-            print(json.dumps(event), flush=True)
+            print(json.dumps(event, separators=(",", ":")), flush=True)
 
     server.run(settings, ready)
 

@@ -160,9 +160,9 @@ def _from_environ(environ: Mapping[str, str], known: Mapping[str, SettingDef]) -
 
 
 def _from_flags(flags: Mapping[str, tuple[str, object]], known: Mapping[str, SettingDef]) -> Layer:
-    unknown = flags.keys() - known.keys()
-    if unknown:
-        raise ValueError(f"flags for settings that do not exist: {sorted(unknown)}")
+    for key, (origin, _) in flags.items():
+        if _definition_of(key, known) is None:
+            raise SettingsError(f"{origin}: unknown key {key}", hint=_suggestion(key, known))
     return {key: flag for key, flag in flags.items() if flag[1] is not None}
 
 

@@ -21,7 +21,7 @@ from tidemill.cli.client import (
 )
 from tidemill.cli.consume import consume
 from tidemill.cli.produce import produce
-from tidemill.errors import InvalidTopicError, TopicExistsError
+from tidemill.errors import InvalidTopicError, TidemillError, TopicExistsError
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import ConfigEntry
@@ -71,14 +71,15 @@ def create(
         new, request_timeout=REQUEST_SECONDS, validate_only=dry_run
     )
     results = []
+    failures: list[TidemillError] = []
     for name, future in futures.items():
         created = True
         try:
             cluster.ask(f"topic {name}", future.result)
-        except TopicExistsError as error:
-            if not if_not_exists:
-                error.hint = "Add --if-not-exists if that is no error, or pick another name."
-                raise
+        except TidemillError as error:
+            if not (if_not_exists and isinstance(error, TopicExistsError)):
+                failures.append(error)
+                continue
             created = False
         results.append({"topic": name, "created": created and not dry_run})
         if not as_json:
@@ -86,6 +87,7 @@ def create(
             print(f"{verb} {name}" if created else f"{name} exists")
     if as_json:
         output.emit_json(results)
+    output.raise_all(failures)
 
 
 @app.command("list")

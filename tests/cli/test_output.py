@@ -1,0 +1,114 @@
+"""How the command line talks."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from tidemill import errors
+from tidemill.cli import output
+
+
+def test_exit_codes_follow_the_kind_of_error() -> None:
+    expected = {
+        errors.SettingsError("x"): 2,
+        output.UsageError("x"): 2,
+        errors.UnknownTopicOrPartitionError("x"): 3,
+        errors.GroupIdNotFoundError("x"): 3,
+        errors.TopicExistsError("x"): 4,
+        errors.NonEmptyGroupError("x"): 4,
+        errors.DataDirLockedError("x"): 4,
+        output.AddressInUseError("x"): 4,
+        errors.UnreachableError("x"): 5,
+        errors.StorageError("x"): 1,
+        errors.TidemillError("x"): 1,
+    }
+    assert {error: output.exit_code(error) for error in expected} == expected
+
+
+def test_a_table_has_no_borders_and_aligns_numbers_right(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output.emit_table(["TOPIC", "N", "NOTE"], [["a", 5, None], ["longer", 1000, "x\ny"]])
+    assert capsys.readouterr().out.splitlines() == [
+        "TOPIC      N  NOTE",
+        "a          5  -",
+        "longer  1000  x\\ny",
+    ]
+
+
+def test_an_empty_table_still_names_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    output.emit_table(["TOPIC", "N"], [])
+    assert capsys.readouterr().out == "TOPIC  N\n"
+
+
+def test_notes_are_for_terminals_only(capsys: pytest.CaptureFixture[str]) -> None:
+    output.note("hello")
+    assert capsys.readouterr().err == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colour_needs_a_terminal_and_no_wish_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert output.style("x", "1", Terminal()) == "\x1b[1mx\x1b[0m"
+    assert output.style("x", "1", io.StringIO()) == "x"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert output.style("x", "1", Terminal()) == "x"
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert output.style("x", "1", Terminal()) == "x"
+
+
+@pytest.mark.parametrize(("answer", "goes_on"), [("y\n", True), ("YES\n", True), ("\n", False)])
+def test_on_a_terminal_it_asks_and_no_is_the_default(
+    monkeypatch: pytest.MonkeyPatch, answer: str, goes_on: bool
+) -> None:
+    asked = Terminal()
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    monkeypatch.setattr("sys.stderr", asked)
+    if goes_on:
+        output.confirm("Delete x?", yes=False)
+    else:
+        with pytest.raises(errors.TidemillError, match="nothing was changed"):
+            output.confirm("Delete x?", yes=False)
+    assert asked.getvalue() == "Delete x? [y/N] "
+
+
+def test_where_nobody_can_be_asked_it_needs_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    output.confirm("Delete x?", yes=True)
+    with pytest.raises(output.UsageError) as refused:
+        output.confirm("Delete x?", yes=False)
+    assert "--yes" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (None, None),
+        (0, "0ms"),
+        (999, "999ms"),
+        (1000, "1s"),
+        (61_000, "1m 1s"),
+        (60_000, "1m"),
+        (3_600_000, "1h"),
+        (3_660_000, "1h 1m"),
+        (90_061_000, "1d 1h"),
+    ],
+)
+def test_durations_have_two_units_at_most(milliseconds: int | None, text: str | None) -> None:
+    assert output.duration_text(milliseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(None, None), (0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2_500_000_000_000, "2.5 TB")],
+)
+def test_sizes_are_for_people(size: int | None, text: str | None) -> None:
+    assert output.size_text(size) == text

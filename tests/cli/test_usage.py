@@ -1,0 +1,155 @@
+"""Wrong usage, failures and their exit codes; no broker is needed here."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tidemill.cli.main import app
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TIDEMILL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, arguments, input=stdin)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["topc"], "no such command 'topc'"),
+        (["topic", "lst"], "did you mean 'list'"),
+        (["topic", "create"], "missing argument"),
+        (["topic", "create", "a", "--partitions", "0"], "--partitions"),
+        (["topic", "create", "a", "--set", "novalue"], "--set novalue: expected key=value"),
+        (["topic", "alter", "a"], "nothing to change"),
+        (["topic", "consume", "a", "--from", "soon"], "--from soon: not a position"),
+        (["topic", "consume", "a", "--group", "g", "--from", "5"], "--from is beginning or end"),
+        (["topic", "consume", "a", "--group", "g", "--partition", "0"], "--partition does not"),
+        (["topic", "produce", "a", "--key", "k", "--key-separator", ":"], "--key-separator goes"),
+        (["topic", "produce", "a", "--acks", "2"], "--acks"),
+        (["topic", "list", "-b", "nonsense:x"], "expected host:port"),
+        (["group", "seek", "g"], "give either --to or --shift"),
+        (["group", "seek", "g", "--to", "end", "--shift", "1"], "give either --to or --shift"),
+        (["group", "seek", "g", "--to", "end", "--partition", "1"], "needs one --topic"),
+        (["serve", "--config", "nowhere.toml"], "nowhere.toml: no such file"),
+        (["dev", "--set", "kafka.port"], "expected key=value"),
+        (["config", "show", "--set", "kafka.prt=1"], "unknown key kafka.prt"),
+    ],
+)
+def test_wrong_usage_is_exit_2_with_an_error_line_and_a_hint(
+    arguments: list[str], said: str
+) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    first, *_ = result.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert said in first.lower()
+    assert "Traceback" not in result.stderr
+
+
+def test_help_goes_to_stdout_and_names_every_verb() -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    for verb in ("dev", "serve", "topic", "group", "config", "doctor", "version"):
+        assert f"  {verb}" in result.stdout
+
+
+def test_version_says_which() -> None:
+    assert run("version").stdout.startswith("tidemill ")
+    assert set(json.loads(run("version", "--json").stdout)) == {"tidemill", "python"}
+
+
+def test_config_show_names_the_origin_of_each_value(tmp_path: Path) -> None:
+    (tmp_path / "tidemill.toml").write_text("default_partitions = 4")
+    table = run("config", "show", "--kafka-port", "0").stdout
+    assert "default_partitions" in table
+    assert [line.split() for line in table.splitlines() if line.startswith("kafka.port")] == [
+        ["kafka.port", "0", "--kafka-port"]
+    ]
+    values = json.loads(run("config", "show", "--json").stdout)
+    assert values["default_partitions"] == {"value": 4, "origin": "tidemill.toml"}
+    assert values["host"]["origin"] == "default"
+
+
+CLIENT_COMMANDS = [
+    ["topic", "create", "a"],
+    ["topic", "list"],
+    ["topic", "describe", "a"],
+    ["topic", "alter", "a", "--partitions", "2"],
+    ["topic", "delete", "a", "--yes"],
+    ["topic", "produce", "a"],
+    ["topic", "consume", "a"],
+    ["group", "list"],
+    ["group", "describe", "g"],
+    ["group", "seek", "g", "--to", "end", "--yes"],
+    ["group", "delete", "g", "--yes"],
+]
+
+
+@pytest.mark.parametrize("command", CLIENT_COMMANDS, ids=" ".join)
+def test_without_a_broker_every_client_command_is_exit_5_at_once(command: list[str]) -> None:
+    with socket.socket() as bound:  # bound but not listening: connections are refused
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        started = time.monotonic()
+        result = run(*command, "-b", f"127.0.0.1:{port}", stdin="")
+    assert result.exit_code == 5
+    assert f"error: no broker answers at 127.0.0.1:{port}" in result.stderr
+    assert "hint: Start one with 'tidemill dev'" in result.stderr
+    assert time.monotonic() - started < 3
+
+
+def test_the_brokers_address_may_come_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        monkeypatch.setenv("TIDEMILL_BOOTSTRAP_SERVERS", address)
+        assert f"no broker answers at {address}" in run("topic", "list").stderr
+
+
+def test_a_wrong_librdkafka_property_is_wrong_usage() -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        result = run("topic", "list", "-b", address, "-X", "no.such=1")
+    assert result.exit_code == 2
+    assert "no.such" in result.stderr
+
+
+def test_debug_shows_the_stack_trace() -> None:
+    result = run("--debug", "group", "seek", "g")
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+
+
+def test_what_dev_imports_is_light() -> None:
+    program = (
+        "import sys\n"
+        "import tidemill.cli.main, tidemill.cli.server, tidemill.cli.settings_file\n"
+        "import tidemill.broker.broker, tidemill.kafka.server\n"
+        "heavy = ['confluent_kafka', 'pyspark', 'pandas', 'pyarrow', 'numpy', 'rich',"
+        " 'pydantic_settings', 'py4j']\n"
+        "print([name for name in heavy if sys.modules.get(name) is not None])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

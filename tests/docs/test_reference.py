@@ -1,0 +1,58 @@
+"""The generated reference is current, and nothing is missing in it."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tidemill.cli import reference
+from tidemill.cli.settings_file import load
+from tidemill.log.config import DEFINITIONS
+from tidemill.settings import definitions
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("name", ["settings.md", "cli.md"])
+def test_the_page_is_what_the_code_says(name: str) -> None:
+    assert (DOCS / name).read_text() == reference.pages()[name], (
+        "stale: run python -m tidemill.cli.reference docs"
+    )
+
+
+def test_every_setting_and_topic_config_is_documented() -> None:
+    page = (DOCS / "settings.md").read_text()
+    for definition in definitions():
+        assert f"`{definition.key}`<br>`{definition.env}`" in page
+    for name, config in DEFINITIONS.items():
+        assert config.internal or f"| `{name}` |" in page
+
+
+def test_every_command_and_option_is_documented_and_explained() -> None:
+    page = (DOCS / "cli.md").read_text()
+    for path, command in reference.commands():
+        assert f"## {path}\n" in page
+        assert (command.help or "").strip(), f"{path} has no help"
+        for parameter in command.params:
+            assert parameter.help, f"{path} {parameter.name} has no help"
+
+
+def test_the_example_of_a_settings_file_is_valid(tmp_path: Path) -> None:
+    page = (DOCS / "settings.md").read_text()
+    example = page.split("```toml\n")[1].split("```")[0]
+    assert tomllib.loads(example)
+    file = tmp_path / "tidemill.toml"
+    file.write_text(example)
+    assert load(file, environ={}).settings.kafka.port == 9092
+
+
+def test_check_says_when_a_page_is_stale(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reference.main([str(tmp_path)]) == 0
+    assert reference.main(["--check", str(tmp_path)]) == 0
+    (tmp_path / "cli.md").write_text("old")
+    assert reference.main(["--check", str(tmp_path)]) == 1
+    assert "cli.md is not current" in capsys.readouterr().err

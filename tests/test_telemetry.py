@@ -1,0 +1,74 @@
+"""Logging: one line per event, in the form asked for."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from tidemill import telemetry
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    yield
+    telemetry.configure("warning")
+
+
+def lines(style: telemetry.Format, level: telemetry.Level = "info") -> list[str]:
+    stream = io.StringIO()
+    telemetry.configure(level, style, stream=stream)
+    log = telemetry.get_logger("tidemill.kafka")
+    log.debug("not of interest")
+    log.info("connection refused", peer="1.2.3.4:5", reason="a\nb\x1b[31m", count=3)
+    log.error("disk", error=OSError("gone"))
+    return stream.getvalue().splitlines()
+
+
+def test_logfmt_has_time_level_component_and_event_first() -> None:
+    first, second = lines("logfmt")
+    assert first.startswith("timestamp=20")
+    assert ' level=info component=kafka event="connection refused" peer=1.2.3.4:5' in first
+    assert "\x1b" not in first
+    assert first.endswith("count=3")
+    assert second.endswith('event=disk error="OSError: gone"')
+
+
+def test_json_keeps_types() -> None:
+    first = json.loads(lines("json")[0])
+    assert first["component"] == "kafka"
+    assert first["count"] == 3
+    assert first["reason"] == "a\nb\x1b[31m"
+
+
+def test_human_lines_are_short_and_safe_for_a_terminal() -> None:
+    first, second = lines("human")
+    assert "info    kafka: connection refused peer=1.2.3.4:5" in first
+    assert "\x1b" not in first
+    assert "error='OSError: gone'" in second
+
+
+def test_auto_is_logfmt_where_nobody_looks() -> None:
+    assert lines("auto")[0].startswith("timestamp=")
+
+
+def test_less_severe_events_are_left_out() -> None:
+    assert len(lines("logfmt", "debug")) == 3
+    assert len(lines("logfmt", "warning")) == 1
+
+
+def test_structlogs_own_loggers_take_part() -> None:
+    stream = io.StringIO()
+    telemetry.configure("info", "logfmt", stream=stream)
+    structlog.get_logger("broker").info("hello")
+    assert "component=broker event=hello" in stream.getvalue()
+
+
+def test_one_event_is_one_line_also_of_an_exception() -> None:
+    stream = io.StringIO()
+    telemetry.configure("info", "logfmt", stream=stream)
+    telemetry.get_logger("x").error("failed", error=ValueError("a\nb"))
+    assert stream.getvalue().count("\n") == 1
