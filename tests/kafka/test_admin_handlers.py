@@ -116,6 +116,7 @@ def test_delete_topics_by_name_or_id(broker: FakeBroker) -> None:
     asked = [
         {"name": None, "topic_id": TOPIC_ID},
         {"name": "plain", "topic_id": None},
+        {"name": "users", "topic_id": None},
         {"name": None, "topic_id": MISSING_ID},
         {"name": "users", "topic_id": OTHER_ID},
         {"name": None, "topic_id": None},
@@ -125,12 +126,13 @@ def test_delete_topics_by_name_or_id(broker: FakeBroker) -> None:
     assert [(r["name"], r["topic_id"], r["error_code"]) for r in answer["responses"]] == [
         ("orders", TOPIC_ID, 0),
         ("plain", None, 0),
+        ("users", OTHER_ID, 0),
         (None, MISSING_ID, 100),
         ("users", OTHER_ID, 42),
         (None, None, 42),
         ("orders", None, 42),
     ]
-    assert broker.calls == [("delete_topics", ["orders", "plain"])]
+    assert broker.calls == [("delete_topics", ["orders", "plain", "users"])]
 
 
 @pytest.mark.parametrize("version", versions(GROW))

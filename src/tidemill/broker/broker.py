@@ -13,6 +13,7 @@ from uuid import UUID
 
 import structlog
 
+from tidemill.broker import replicas
 from tidemill.broker.api import (
     Acks,
     CommitRequest,
@@ -281,11 +282,25 @@ class Broker:
         """
         await self._topics.create_partitions(topic, total, assignments, validate_only)
 
+    def elect_leaders(self, partitions: Sequence[tuple[str, int]]) -> list[TidemillError | None]:
+        """Elections of partition leaders; an error per partition: none is ever needed."""
+        return replicas.elect_leaders(self._topics.catalog, partitions)
+
+    def alter_reassignments(
+        self, changes: Sequence[tuple[str, int, Sequence[int] | None]]
+    ) -> list[TidemillError | None]:
+        """Moves of partitions to (topic, partition, replicas); an error per partition."""
+        return replicas.alter_reassignments(self._topics.catalog, self.node_id, changes)
+
     # --- configs ---------------------------------------------------------------------------------
 
     def topic_configs(self, topic: str) -> list[ConfigEntry]:
         """All configs of a topic with value, source and synonyms."""
         return self._topics.topic_configs(topic)
+
+    def new_topic_configs(self, configs: Mapping[str, str | None]) -> list[ConfigEntry]:
+        """All configs that a topic with these overrides has, or would have."""
+        return self._topics.catalog.new_topic_entries(configs)
 
     def broker_configs(self) -> list[ConfigEntry]:
         """All configs of the broker, under Kafka's names."""

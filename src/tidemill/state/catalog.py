@@ -194,6 +194,11 @@ class Catalog:
         """The topic's configs as admins see them. Raises UnknownTopicOrPartitionError."""
         return rules.topic_entries(self._find(name).configs, self._broker_configs, self._static)
 
+    def new_topic_entries(self, configs: Mapping[str, str | None]) -> list[ConfigEntry]:
+        """The configs that a topic with these overrides has, or would have."""
+        overrides = {name: value for name, value in configs.items() if value is not None}
+        return rules.topic_entries(overrides, self._broker_configs, self._static)
+
     def _find(self, name: str) -> Topic:
         topic = self._topics.get(name)
         if topic is None:

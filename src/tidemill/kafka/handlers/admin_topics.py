@@ -95,6 +95,7 @@ async def handle_delete_topics(ctx: RequestContext, request: Any) -> Tree:
         asked = [(topic.name, topic.topic_id) for topic in request.topics]
     twice = _twice(asked)
     names: dict[_NameOrId, str] = {}
+    ids: dict[_NameOrId, UUID | None] = {}
     outcomes: dict[_NameOrId, TidemillError | None] = {}
     for key in dict.fromkeys(asked):
         try:
@@ -104,6 +105,7 @@ async def handle_delete_topics(ctx: RequestContext, request: Any) -> Tree:
             if name in names.values():
                 raise InvalidRequestError("The topic is named twice, by its name and by its id.")
             names[key] = name
+            ids[key] = key[1] or _id_of(ctx, name)
         except TidemillError as error:
             outcomes[key] = error
     deleted = await ctx.broker.delete_topics(list(names.values()))
@@ -112,7 +114,7 @@ async def handle_delete_topics(ctx: RequestContext, request: Any) -> Tree:
         "responses": [
             {
                 "name": names.get(key, key[0]),
-                "topic_id": key[1],
+                "topic_id": ids.get(key, key[1]),
                 "error_code": error_code(outcomes[key]),
                 "error_message": error_message(outcomes[key]),
             }
@@ -129,6 +131,13 @@ def _name_of(ctx: RequestContext, name: str | None, topic_id: UUID | None) -> st
     if topic_id is None:
         raise InvalidRequestError("Neither topic name nor id were specified.")
     return ctx.broker.topic_by_id(topic_id).name
+
+
+def _id_of(ctx: RequestContext, name: str) -> UUID | None:
+    try:
+        return ctx.broker.topic(name).topic_id
+    except TidemillError:
+        return None
 
 
 @handles(37)

@@ -242,13 +242,13 @@ def _describe_group(ctx: RequestContext, group_id: str) -> dict[str, Any]:
 
 @handles(42)
 async def handle_delete_groups(ctx: RequestContext, request: Any) -> Tree:
-    """DeleteGroups. Every group named is answered: librdkafka aborts its process otherwise."""
+    """DeleteGroups. Every group named is answered, once: librdkafka aborts its process otherwise."""
     return {
         "results": [
             {
                 "group_id": group_id,
                 "error_code": code(await outcome(ctx.broker.delete_group(group_id))),
             }
-            for group_id in request.groups_names
+            for group_id in dict.fromkeys(request.groups_names)
         ]
     }
