@@ -53,12 +53,13 @@ _OPENED_PACKAGES = (
             "jdk.internal.ref",
             "sun.nio.ch",
             "sun.nio.cs",
-            "sun.security.action",
             "sun.util.calendar",
         )
     ),
     "java.security.jgss/sun.security.krb5",
 )
+# Gone since Java 24, which warns of the name.
+_OPENED_BEFORE_24 = "java.base/sun.security.action"
 _JVM_FLAGS = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
@@ -136,13 +137,14 @@ def _candidates(env: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def jvm_command(
-    java: Path, spark_home: Path, conf: Mapping[str, str], log_config: Path
+    java: Java, spark_home: Path, conf: Mapping[str, str], log_config: Path
 ) -> list[str]:
     """The command that runs Spark's gateway for Python.
 
     What only takes effect at the start of a JVM (memory, its options, the class path) is taken
     from ``conf`` here, as Spark's launcher does; the rest is handed on as ``--conf``.
     """
+    opened = [] if java.version >= 24 else [f"--add-opens={_OPENED_BEFORE_24}=ALL-UNNAMED"]
     options = shlex.split(conf.get("spark.driver.defaultJavaOptions", ""))
     options += shlex.split(conf.get("spark.driver.extraJavaOptions", ""))
     if not any(option.startswith(f"-D{key}=") for option in options for key in _LOG4J_KEYS):
@@ -154,11 +156,12 @@ def jvm_command(
         class_path.insert(0, conf_dir)
     settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
     return [
-        str(java),
+        str(java.path),
         "-cp",
         os.pathsep.join(class_path),
         f"-Xmx{conf.get('spark.driver.memory', '1g')}",
         *_JVM_FLAGS,
+        *opened,
         *options,
         "org.apache.spark.deploy.SparkSubmit",
         *settings,
@@ -186,9 +189,11 @@ appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{short}
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
+logger.files.name = org.apache.spark.network.util.JavaUtils
+logger.files.level = error
 logger.utils.name = org.apache.spark.util.Utils
 logger.utils.level = off
 logger.adaptive.name = org.apache.spark.sql.execution.streaming.runtime.ResolveWriteToStream
@@ -292,7 +297,7 @@ def start_jvm(
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file),
         }
         # The file is read once, at start-up: the folder may go when the gateway answers.
-        command = jvm_command(found.path, spark_home, conf, log_config_file(Path(folder)))
+        command = jvm_command(found, spark_home, conf, log_config_file(Path(folder)))
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -1,0 +1,233 @@
+"""Options: what is accepted, what it means, and how each wrong one is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.errors import OptionError
+from tidemill.spark.options import (
+    EARLIEST,
+    LATEST,
+    REFUSED_SINK_SETTINGS,
+    REFUSED_SOURCE_SETTINGS,
+    Position,
+    Subscription,
+    check_batch_options,
+    check_stream_options,
+    parse_sink_options,
+    parse_source_options,
+)
+
+SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
+MINIMAL = {**SERVERS, "subscribe": "flights"}
+
+
+def source(**options: str):
+    return parse_source_options({**MINIMAL, **options})
+
+
+def test_minimal_source_has_sparks_defaults():
+    options = source()
+    assert options.subscription == Subscription(topics=("flights",))
+    assert options.kafka == {"bootstrap.servers": "localhost:9092"}
+    assert options.starting is None
+    assert options.ending is None
+    assert options.fail_on_data_loss
+    assert not options.include_headers
+    assert options.max_offsets_per_trigger is None
+
+
+def test_names_are_matched_without_regard_to_case_as_spark_lowers_them():
+    options = source(startingoffsets="earliest", MAXOFFSETSPERTRIGGER="7", failondataloss="FALSE")
+    assert options.starting == Position("earliest")
+    assert options.max_offsets_per_trigger == 7
+    assert not options.fail_on_data_loss
+
+
+def test_kafka_settings_go_to_librdkafka_without_their_prefix():
+    options = source(**{"kafka.isolation.level": "read_committed", "kafka.sasl.username": "u"})
+    assert options.kafka["isolation.level"] == "read_committed"
+    assert options.kafka["sasl.username"] == "u"
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({"subscribe": "a, b ,a,"}, Subscription(topics=("a", "b"))),
+        ({"subscribePattern": "dep.*"}, Subscription(pattern="dep.*")),
+        ({"assign": '{"a": [1, 0, 1], "b": [2]}'}, Subscription(partitions={"a": (0, 1), "b": (2,)})),
+    ],
+)
+def test_each_way_to_name_partitions(raw, expected):
+    assert parse_source_options({**SERVERS, **raw}).subscription == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingOffsets": "Earliest"}, Position("earliest")),
+        ({"startingOffsets": " latest "}, Position("latest")),
+        (
+            {"startingOffsets": '{"flights": {"0": 23, "1": -2, "2": -1}}'},
+            Position("offsets", by_partition={"flights": {0: 23, 1: EARLIEST, 2: LATEST}}),
+        ),
+        (
+            {"startingOffsets": '{"#topicIds": {"flights": "id"}, "flights": {"0": 1}}'},
+            Position("offsets", by_partition={"flights": {0: 1}}),
+        ),
+        (
+            {"startingOffsetsByTimestamp": '{"flights": {"0": 1000}}'},
+            Position("timestamps", by_partition={"flights": {0: 1000}}),
+        ),
+        ({"startingTimestamp": "1357000000000"}, Position("timestamp", at_ms=1357000000000)),
+    ],
+)
+def test_each_way_to_name_a_start(options, expected):
+    assert source(**options).starting == expected
+
+
+def test_a_timestamp_wins_over_offsets_as_in_sparks_connector():
+    both = source(startingOffsets="latest", startingTimestamp="5")
+    assert both.starting == Position("timestamp", at_ms=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        ({"subscrbe": "x"}, "unknown option subscrbe", "Did you mean subscribe?"),
+        ({"startingOffset": "latest"}, "unknown option startingOffset", "startingOffsets?"),
+        ({"maxRowsEver": "1"}, "unknown option maxRowsEver", "Known are"),
+        ({"bootstrap.servers": "x"}, "unknown option", "kafka.bootstrap.servers"),
+        ({"topic": "x"}, "one of the sink", ""),
+        ({"subscribePattern": "x"}, "exclude each other", "exactly one"),
+        ({"subscribe": " , "}, "names no topic", ""),
+        ({"subscribe": "a b"}, "'a b' is no name of a topic", "Letters"),
+        ({"startingOffsets": "yesterday"}, "not 'yesterday'", ""),
+        ({"startingOffsets": '{"flights": {"0": -3}}'}, "-3", ""),
+        ({"startingOffsets": '{"flights": {"0": true}}'}, "True", ""),
+        ({"startingOffsets": '{"flights": {"zero": 1}}'}, "zero", ""),
+        ({"startingOffsets": '{"flights": [1]}'}, "[1]", ""),
+        ({"startingOffsets": "[1]"}, "must be earliest, latest or JSON", ""),
+        ({"startingOffsetsByTimestamp": '{"flights": {"0": -1}}'}, "-1", ""),
+        ({"startingTimestamp": "soon"}, "'soon'", "Milliseconds"),
+        ({"startingOffsetsByTimestampStrategy": "guess"}, "guess", "error or latest"),
+        ({"maxOffsetsPerTrigger": "0"}, "positive whole number", ""),
+        ({"minPartitions": "-1"}, "positive whole number", ""),
+        ({"minPartitions": "many"}, "positive whole number", ""),
+        ({"failOnDataLoss": "perhaps"}, "true or false", ""),
+        ({"kafka.max.poll.records": "1"}, "Java client only", "maxOffsetsPerTrigger"),
+        ({"kafka.sasl.jaas.config": "x"}, "Java client only", "kafka.sasl.username"),
+    ],
+)
+def test_a_wrong_source_option_is_refused_with_what_to_do(options, message, hint):
+    with pytest.raises(OptionError) as refusal:
+        source(**options)
+    assert message in str(refusal.value)
+    assert hint in refusal.value.hint
+    if refusal.value.hint:
+        assert refusal.value.__notes__ == [f"hint: {refusal.value.hint}"]
+
+
+@pytest.mark.parametrize("setting", sorted(REFUSED_SOURCE_SETTINGS))
+def test_kafka_settings_that_would_break_the_source_are_refused(setting):
+    with pytest.raises(OptionError, match="can't be set"):
+        source(**{f"kafka.{setting}": "x"})
+
+
+@pytest.mark.parametrize("setting", sorted(REFUSED_SINK_SETTINGS))
+def test_kafka_settings_that_would_break_the_sink_are_refused(setting):
+    with pytest.raises(OptionError, match="can't be set"):
+        parse_sink_options({**SERVERS, "topic": "t", f"kafka.{setting}": "x"})
+
+
+@pytest.mark.parametrize("servers", [{}, {"kafka.bootstrap.servers": "  "}])
+def test_servers_must_be_named(servers):
+    with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers is missing"):
+        parse_source_options({**servers, "subscribe": "flights"})
+    with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers is missing"):
+        parse_sink_options({**servers, "topic": "flights"})
+
+
+def test_some_topic_must_be_named():
+    with pytest.raises(OptionError, match="no topic is named"):
+        parse_source_options(SERVERS)
+
+
+@pytest.mark.parametrize("pattern", ["", "(", "*"])
+def test_a_pattern_must_be_a_regular_expression(pattern):
+    with pytest.raises(OptionError, match="subscribePattern"):
+        parse_source_options({**SERVERS, "subscribePattern": pattern})
+
+
+@pytest.mark.parametrize(
+    "assignment", ["a", "[]", "{}", '{"a": []}', '{"a": [-1]}', '{"a": ["0"]}', '{"a": 0}']
+)
+def test_an_assignment_must_name_partitions(assignment):
+    with pytest.raises(OptionError, match="assign"):
+        parse_source_options({**SERVERS, "assign": assignment})
+
+
+@pytest.mark.parametrize(
+    "ending", [{"endingOffsets": "latest"}, {"endingTimestamp": "1"}]
+)
+def test_a_stream_has_no_end(ending):
+    with pytest.raises(OptionError, match="has no end"):
+        check_stream_options(source(**ending))
+    check_batch_options(source(**ending))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffsets": "latest"}, "can't start at latest"),
+        ({"startingOffsets": '{"flights": {"0": -1}}'}, "can't start at latest"),
+        ({"endingOffsets": "earliest"}, "can't end at earliest"),
+        ({"endingOffsets": '{"flights": {"0": -2}}'}, "can't end at earliest"),
+        (
+            {
+                "startingOffsets": '{"flights": {"0": 1}}',
+                "endingOffsets": '{"flights": {"1": 2}}',
+            },
+            "different partitions",
+        ),
+        (
+            {
+                "startingOffsets": '{"flights": {"0": 3}}',
+                "endingOffsets": '{"flights": {"0": 2}}',
+            },
+            "would start at 3 and end at 2",
+        ),
+    ],
+)
+def test_a_batch_has_two_ends_that_fit(options, message):
+    with pytest.raises(OptionError, match=message):
+        check_batch_options(source(**options))
+
+
+def test_a_batch_may_end_at_latest_whatever_it_starts_at():
+    check_batch_options(
+        source(
+            startingOffsets='{"flights": {"0": 3}}', endingOffsets='{"flights": {"0": -1}}'
+        )
+    )
+
+
+def test_a_sink_takes_what_spark_passes_along():
+    options = parse_sink_options(
+        {**SERVERS, "topic": " out ", "checkpointlocation": "/tmp/c", "queryname": "q"}
+    )
+    assert options.topic == "out"
+    assert parse_sink_options(SERVERS).topic is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topics": "x"}, "unknown option topics"),
+        ({"subscribe": "x"}, "one of the source"),
+        ({"topic": "no/slash"}, "no name of a topic"),
+    ],
+)
+def test_a_wrong_sink_option_is_refused(options, message):
+    with pytest.raises(OptionError, match=message):
+        parse_sink_options({**SERVERS, **options})
