@@ -55,12 +55,13 @@ def poll_until(
 
 
 class ServerProcess:
-    """One server in its own process group, with stdout and stderr in one file.
+    """One server in its own process group, with its output in files.
 
     Args:
         name: what to call it in messages.
         command: program and arguments.
-        log_path: where its output goes; appended to, so that restarts are all in one file.
+        log_path: where stderr goes; appended to, so that restarts are all in one file.
+        stdout_path: where stdout goes; default: with stderr.
         env: variables on top of the current ones.
         cwd: working folder.
     """
@@ -71,17 +72,18 @@ class ServerProcess:
         command: Sequence[str],
         log_path: Path,
         *,
+        stdout_path: Path | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> None:
         self.name = name
         self.log_path = log_path
-        with log_path.open("ab") as log:
+        with log_path.open("ab") as log, (stdout_path or log_path).open("ab") as stdout:
             self._process = subprocess.Popen(
                 list(command),
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                stdout=stdout,
+                stderr=log,
                 env={**os.environ, **(env or {})},
                 cwd=cwd,
                 start_new_session=True,

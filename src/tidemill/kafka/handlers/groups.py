@@ -242,7 +242,7 @@ def _describe_group(ctx: RequestContext, group_id: str) -> dict[str, Any]:
 
 @handles(42)
 async def handle_delete_groups(ctx: RequestContext, request: Any) -> Tree:
-    """DeleteGroups. Every group named is answered, once: librdkafka aborts its process otherwise."""
+    """DeleteGroups. Every group named is answered, or librdkafka aborts its process."""
     return {
         "results": [
             {

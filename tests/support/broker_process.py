@@ -1,0 +1,131 @@
+"""A real tidemill broker in its own process: started, awaited, killed, started again.
+
+Knows the command line only (``tidemill serve``), nothing of the broker's inside.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from tests.support.processes import ServerProcess
+
+
+class BrokerProcess:
+    """``tidemill serve`` on loopback over one data folder. Use as a context manager.
+
+    The port stays the same over restarts, so that clients find the broker again.
+
+    Args:
+        folder: for the data folder, the log and the output; created, and kept.
+        settings: ``--set`` values, e.g. ``{"default_partitions": "4"}``.
+        env: variables on top of the current ones.
+        command: what to start instead of ``python -m tidemill`` (a wrapper that injects faults).
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "tidemill"),
+    ) -> None:
+        self.folder = folder
+        self.data_dir = folder / "data"
+        self.log_path = folder / "broker.log"
+        self.ready_event: dict[str, Any] = {}
+        self._settings = dict(settings or {})
+        self._env = dict(env or {})
+        self._command = list(command)
+        self._port = 0
+        self._starts = 0
+        self._process: ServerProcess | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` for clients."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def port(self) -> int:
+        """Port of the Kafka protocol, known from the first start on."""
+        return self._port
+
+    @property
+    def process(self) -> ServerProcess:
+        """The process of the last start."""
+        assert self._process is not None, "not started"
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """Process id of the last start."""
+        return self.process.pid
+
+    def start(self, timeout: float = 30) -> Self:
+        """Start and wait until it says that it is ready.
+
+        Raises:
+            StartFailedError: it ended or was not ready in time; the message holds its log.
+        """
+        if self._process is not None and self._process.exit_code is None:
+            raise AssertionError("the broker runs already")
+        self._starts += 1
+        stdout = self.folder / f"stdout-{self._starts}"
+        self._process = ServerProcess(
+            "tidemill serve",
+            [
+                *self._command,
+                *("serve", "--data-dir", str(self.data_dir)),
+                *("--host", "127.0.0.1", "--kafka-port", str(self._port)),
+                *(f"--set={key}={value}" for key, value in self._settings.items()),
+            ],
+            self.log_path,
+            stdout_path=stdout,
+            env=self._env,
+            cwd=self.folder,
+        )
+        try:
+            self._process.wait_until(lambda: self._read_ready(stdout), timeout)
+        except AssertionError:
+            self._process.kill()
+            raise
+        return self
+
+    def _read_ready(self, stdout: Path) -> bool:
+        """One JSON line on stdout says that the broker is ready, and where."""
+        line, newline, _ = stdout.read_text().partition("\n")
+        if not newline:
+            return False
+        self.ready_event = json.loads(line)
+        self._port = int(str(self.ready_event["kafka"]).rpartition(":")[2])
+        return True
+
+    def kill(self) -> None:
+        """SIGKILL; returns when the process is gone."""
+        self.process.kill()
+
+    def terminate(self, timeout: float = 30) -> int:
+        """SIGTERM: a graceful stop. Returns the exit code."""
+        return self.process.terminate(timeout)
+
+    def restart(self, timeout: float = 30) -> Self:
+        """Graceful stop, then start on the same port and data."""
+        self.terminate()
+        return self.start(timeout)
+
+    def log(self, last_characters: int = 8000) -> str:
+        """The end of its log, over all starts."""
+        return self.process.output(last_characters)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
