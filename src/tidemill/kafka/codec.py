@@ -112,12 +112,12 @@ def decode_request(api_key: int, version: int, frame: Buffer, position: int) -> 
     if rewritten is not None:
         buffer, position = rewritten, 0
     try:
-        request, end = _reader(api_key, version)(buffer, position)
+        request, size = _reader(api_key, version)(buffer, position)
     except Exception as error:
         # kio's own errors, and ValueError, OverflowError and TypeError for odd values.
         raise ProtocolError(f"{type(error).__name__}: {error}") from error
-    if end != len(buffer):
-        raise ProtocolError(f"{len(buffer) - end} bytes follow the request's body")
+    if position + size != len(buffer):
+        raise ProtocolError(f"the body was read up to {position + size} of {len(buffer)} bytes")
     return request
 
 

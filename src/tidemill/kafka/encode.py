@@ -90,11 +90,10 @@ def _struct_writer(entity: type[Any], api_key: int, path: tuple[str, ...]) -> Wr
     specs = fields_of(entity)
     names = frozenset(spec.name for spec in specs)
     writers = _field_writers([s for s in specs if s.tag is None], flexible, api_key, path)
-    tags = sorted(
-        (spec.tag, spec.name, spec.default, _writer(spec, flexible, api_key, path))
-        for spec in specs
-        if spec.tag is not None
-    )
+    tags = [
+        (spec, _writer(spec, flexible, api_key, path)) for spec in specs if spec.tag is not None
+    ]
+    tags.sort(key=lambda entry: entry[0].tag or 0)
 
     def write_struct(out: bytearray, tree: Tree) -> None:
         if not names >= tree.keys():
@@ -109,19 +108,31 @@ def _struct_writer(entity: type[Any], api_key: int, path: tuple[str, ...]) -> Wr
     return write_struct
 
 
-def _write_tags(out: bytearray, tree: Tree, tags: list[tuple[int, str, Any, Writer]]) -> None:
+def _write_tags(out: bytearray, tree: Tree, tags: list[tuple[FieldSpec, Writer]]) -> None:
     present = bytearray()
     count = 0
-    for tag, name, default, write in tags:
-        value = tree.get(name, default)
-        if value == default or (value is None and default == {}):
+    for spec, write in tags:
+        value = tree.get(spec.name, spec.default)
+        if _is_default(spec, value):
             continue
         content = bytearray()
         write(content, value)
-        present += uvarint(tag) + uvarint(len(content)) + content
+        present += uvarint(spec.tag or 0) + uvarint(len(content)) + content
         count += 1
     out += uvarint(count)
     out += present
+
+
+def _is_default(spec: FieldSpec, value: Any) -> bool:
+    """Whether a tagged field is left out of the message."""
+    if value is None or (spec.is_array and not value):
+        return True
+    if spec.struct is None or spec.is_array:
+        return bool(value == spec.default)
+    return all(
+        inner.name not in value or _is_default(inner, value[inner.name])
+        for inner in fields_of(spec.struct)
+    )
 
 
 def _field_writers(
