@@ -32,6 +32,9 @@ READ_BYTES = 64 * 1024
 """A run yields at least once per this many bytes, or per batch where one is larger."""
 
 
+_GONE = "segments were deleted meanwhile"
+
+
 class Work:
     """Something that blocks (syncs), and that may run in another thread before the run goes on.
 
@@ -200,7 +203,7 @@ def compact(
         end = offsets.latest_offset + 1
         for group in _groups(log, todo, end):
             if not _all_there(log, group):
-                run.aborted = "segments were deleted meanwhile"
+                run.aborted = _GONE
                 return
             yield from _clean_group(log, group, cleaning, run)
             if run.aborted:
@@ -278,43 +281,50 @@ def _clean_group(
     )
     discard = True
     try:
-        changed = len(group) > 1
-        for segment in group:
-            is_last = segment is group[-1]
-            position = 0
-            for read in _batches(segment, 0):
-                if read is None:
-                    yield None
-                    continue
-                batch, header = read
-                position += header.size
-                kept = yield from clean_batch(
-                    batch,
-                    header,
-                    cleaning,
-                    run.stats,
-                    keep_empty=is_last and position >= segment.size,
-                )
-                changed = changed or kept is not batch
-                if kept is not None:
-                    cleaned.append(kept, header)
-        if changed:
+        changed = yield from _copy_group(group, cleaned, cleaning, run.stats)
+        if changed and _all_there(log, group):
             cleaned.finish()
             yield from _off_loop(cleaned.commit)
-            if _all_there(log, group):
-                discard = False  # from here on its files are the log's, whatever happens
-                cleaned.replace(log, group)
-                yield from _off_loop(cleaned.settle)
-            else:
-                run.aborted = "segments were deleted meanwhile"
-    except BaseException:
+        if not _all_there(log, group):
+            run.aborted = _GONE
+        elif changed:
+            discard = False  # from here on its files are the log's, whatever happens
+            cleaned.replace(log, group)
+            yield from _off_loop(cleaned.settle)
+    except BaseException as error:
         if discard:
             # The first error is the one that counts; what is left over is dropped on opening.
             with suppress(StorageError):
                 cleaned.discard()
-        raise
+        if not (log.removed and isinstance(error, StorageError)):
+            raise
+        run.aborted = _GONE  # the topic was deleted, and its files with it
+        return
     if discard:
         cleaned.discard()
+
+
+def _copy_group(
+    group: list[Segment], cleaned: CleanedSegment, cleaning: Cleaning, stats: CleaningStats
+) -> Generator[Work | None, None, bool]:
+    """Write what stays of a group; returns whether that differs from what there is."""
+    changed = len(group) > 1
+    for segment in group:
+        is_last = segment is group[-1]
+        position = 0
+        for read in _batches(segment, 0):
+            if read is None:
+                yield None
+                continue
+            batch, header = read
+            position += header.size
+            # The last batch tells where the segment ends, so that none can be missing unseen.
+            keep_empty = is_last and position >= segment.size
+            kept = yield from clean_batch(batch, header, cleaning, stats, keep_empty=keep_empty)
+            changed = changed or kept is not batch
+            if kept is not None:
+                cleaned.append(kept, header)
+    return changed
 
 
 def _off_loop(run: Callable[[], None]) -> Steps:

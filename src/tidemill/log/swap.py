@@ -17,6 +17,7 @@ Knows files and segments; what is cleaned, and when, stands in ``compaction``.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 from tidemill.errors import CorruptLogError, StorageError
@@ -65,6 +66,8 @@ class CleanedSegment:
         self._table = IndexTable()
         self._pending = bytearray()
         self._first_timestamp: int | None = None
+        self._lock = threading.Lock()
+        self._discarded = False
         self.size = 0
         self._file = LogFile(env.pool, self._path(LOG, CLEANED), 0, create=True)
         self._file.create()
@@ -119,18 +122,22 @@ class CleanedSegment:
 
         Raises:
             SyncFailedError: the broker must stop.
-            StorageError: the file system refuses to rename.
+            StorageError: the file system refuses to rename, or the folder was deleted.
         """
-        self._file.datasync()
         fs = self._env.fs
-        for kind in _INDEXES:
-            try:
-                fs.sync_file(self._path(kind, CLEANED))
-            except OSError as error:
-                raise self._env.pool.fail_sync(error, self._path(kind, CLEANED)) from error
-            _rename(fs, self._path(kind, CLEANED), self._path(kind, SWAP))
-        self._file.rename(self._path(LOG, SWAP))
-        self._sync_folder()
+        with self._lock:
+            if self._discarded:  # by a driver that did not wait
+                return
+            self._file.datasync()
+            for kind in _INDEXES:
+                path = self._path(kind, CLEANED)
+                try:
+                    fs.sync_file(path)
+                except OSError as error:
+                    raise _sync_failure(self._env, error, path) from error
+                _rename(fs, path, self._path(kind, SWAP))
+            self._file.rename(self._path(LOG, SWAP))
+            _sync(self._env, self._folder)
 
     def replace(self, log: PartitionLog, old: Sequence[Segment]) -> None:
         """Steps 3 and 4, but for the last sync of the folder: that is ``settle``.
@@ -148,7 +155,7 @@ class CleanedSegment:
         try:
             for segment in old:
                 doom(log, segment)
-            self._sync_folder()
+            _sync(self._env, self._folder)
             self._file.rename(self._path(LOG))
             for kind in _INDEXES:
                 _rename(self._env.fs, self._path(kind, SWAP), self._path(kind))
@@ -173,15 +180,21 @@ class CleanedSegment:
 
         Raises:
             SyncFailedError: the broker must stop.
+            StorageError: the folder was deleted.
         """
-        self._sync_folder()
+        _sync(self._env, self._folder)
 
     def discard(self) -> None:
-        """Remove its files: the log stays as it is.
+        """Remove its files, after a ``commit`` that is running: the log stays as it is.
 
         Raises:
             StorageError: the file system refuses.
         """
+        with self._lock:
+            self._discarded = True
+            self._remove_files()
+
+    def _remove_files(self) -> None:
         self._file.close()
         fs = self._env.fs
         for suffix in (SWAP, CLEANED):
@@ -192,12 +205,6 @@ class CleanedSegment:
                         fs.remove(path)
                 except OSError as error:
                     raise storage_error(error, "removing", path) from error
-
-    def _sync_folder(self) -> None:
-        try:
-            self._env.fs.sync_dir(self._folder)
-        except OSError as error:
-            raise self._env.pool.fail_sync(error, self._folder) from error
 
 
 def finish_swaps(env: Environment, folder: str) -> list[str]:
@@ -270,7 +277,13 @@ def _sync(env: Environment, folder: str) -> None:
     try:
         env.fs.sync_dir(folder)
     except OSError as error:
-        raise env.pool.fail_sync(error, folder) from error
+        raise _sync_failure(env, error, folder) from error
+
+
+def _sync_failure(env: Environment, error: OSError, path: str) -> StorageError:
+    if isinstance(error, FileNotFoundError):
+        return storage_error(error, "syncing", path)  # the topic was deleted: nothing is lost
+    return env.pool.fail_sync(error, path)
 
 
 def _rename(fs: FileSystem, old: str, new: str) -> None:

@@ -1,0 +1,247 @@
+"""The cleaner's rules, against what Apache Kafka's own cleaner makes of the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.golden import tables
+from tidemill.log.batch import Buffer, build_batch, check_batch, parse_header
+from tidemill.log.cleaning import Cleaning, CleaningStats, OffsetMap, clean_batch
+from tidemill.log.records import NewRecord, Record, decode_records, encode_batch
+
+T = TypeVar("T")
+
+
+def run(steps: Generator[None, None, T]) -> T:
+    """The value that a generator returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+
+
+def offsets_of(*batches: Buffer, max_keys: int = 100) -> OffsetMap:
+    offsets = OffsetMap(max_keys)
+    for batch in batches:
+        assert run(offsets.add_batch(batch, parse_header(batch), 0))
+    return offsets
+
+
+def clean(
+    batch: Buffer,
+    offsets: OffsetMap,
+    *,
+    now_ms: int = 1000,
+    retention_ms: int = 100,
+    producers: dict[int, int] | None = None,
+    keep_empty: bool = False,
+    stats: CleaningStats | None = None,
+) -> Buffer | None:
+    cleaning = Cleaning(offsets, now_ms, retention_ms, producers or {})
+    stats = CleaningStats() if stats is None else stats
+    return run(clean_batch(batch, parse_header(batch), cleaning, stats, keep_empty=keep_empty))
+
+
+def batch_of(*records: tuple[bytes | None, bytes | None], base: int = 0, **more: Any) -> bytes:
+    return bytes(
+        encode_batch(
+            [NewRecord(key, value) for key, value in records],
+            timestamp_ms=500,
+            base_offset=base,
+            **more,
+        )
+    )
+
+
+class _Told(OffsetMap):
+    """Keeps the offsets it was told to keep."""
+
+    def __init__(self, keep: list[int]) -> None:
+        super().__init__()
+        self.keep = set(keep)
+        self.latest_offset = 1 << 40
+
+    def is_latest(self, body: bytes, raw: Any, offset: int) -> bool:
+        return offset in self.keep
+
+
+@pytest.mark.parametrize("case", tables.filtered(), ids=lambda case: case["name"])
+def test_the_outcome_is_that_of_apache_kafka(case: dict[str, Any]) -> None:
+    before = bytes.fromhex(case["before"])
+    cleaned = clean(
+        before,
+        _Told(case["keep"]),
+        now_ms=case["now"],
+        retention_ms=case["delete_retention_ms"],
+        keep_empty=case["retain_empty"],
+    )
+    expected = bytes.fromhex(case["after"])
+    if not expected:
+        assert cleaned is None
+        return
+    assert cleaned is not None
+    ours, theirs = check_batch(cleaned), check_batch(expected)
+    assert decode_records(cleaned) == decode_records(expected)
+    if not theirs.has_delete_horizon and theirs.record_count:
+        # Kafka moves the base timestamp to the first record that stays; here it stays as it was,
+        # and records are copied as they are. Both say the same.
+        theirs = theirs._replace(base_timestamp=ours.base_timestamp)
+        ours = ours._replace(crc=theirs.crc, batch_length=theirs.batch_length)
+    if ours.codec:
+        ours = ours._replace(crc=theirs.crc, batch_length=theirs.batch_length)
+    elif theirs.has_delete_horizon and not theirs.is_log_append_time:
+        assert bytes(cleaned) == expected
+    if theirs.is_log_append_time:  # deltas that nobody reads
+        ours = ours._replace(crc=theirs.crc, batch_length=theirs.batch_length)
+    assert ours == theirs
+
+
+def test_the_last_record_of_each_key_stays() -> None:
+    first = batch_of((b"a", b"1"), (b"b", b"1"), (b"a", b"2"))
+    second = batch_of((b"b", b"2"), (b"c", b"1"), base=3)
+    offsets = offsets_of(first, second)
+    stats = CleaningStats()
+    kept = clean(first, offsets, stats=stats)
+    assert kept is not None
+    assert decode_records(kept) == [Record(2, 500, b"a", b"2")]
+    assert clean(second, offsets, stats=stats) is second
+    assert (stats.records_read, stats.records_kept) == (5, 3)
+    assert (stats.bytes_read, stats.bytes_kept) == (
+        len(first) + len(second),
+        len(kept) + len(second),
+    )
+
+
+def test_a_batch_of_which_nothing_stays_goes() -> None:
+    first, second = batch_of((b"a", b"1")), batch_of((b"a", b"2"), base=1)
+    assert clean(first, offsets_of(first, second)) is None
+
+
+def test_records_above_the_map_stay_untouched() -> None:
+    first, second = batch_of((b"a", b"1"), (b"a", None)), batch_of((b"a", b"2"), base=2)
+    assert clean(second, offsets_of(first)) is second
+
+
+def test_records_without_key_are_dropped_and_counted() -> None:
+    batch = batch_of((None, b"1"), (b"a", b"1"), (None, None))
+    stats = CleaningStats()
+    kept = clean(batch, offsets_of(batch), stats=stats)
+    assert kept is not None
+    assert [record.offset for record in decode_records(kept)] == [1]
+    assert stats.records_without_key == 2
+
+
+def test_a_tombstone_gets_a_horizon_stays_until_then_and_goes() -> None:
+    batch = batch_of((b"a", None), (b"b", b"1"))
+    offsets = offsets_of(batch)
+    kept = clean(batch, offsets, now_ms=1000, retention_ms=100)
+    assert kept is not None
+    header = check_batch(kept)
+    assert header.has_delete_horizon
+    assert header.base_timestamp == 1100
+    assert decode_records(kept) == decode_records(batch)
+    assert clean(kept, offsets, now_ms=1099) is kept
+    gone = clean(kept, offsets, now_ms=1100)
+    assert gone is not None
+    assert decode_records(gone) == [Record(1, 500, b"b", b"1")]
+
+
+def test_a_tombstone_hides_what_it_deletes_at_once() -> None:
+    first, second = batch_of((b"a", b"1"), (b"b", b"1")), batch_of((b"a", None), base=2)
+    kept = clean(first, offsets_of(first, second))
+    assert kept is not None
+    assert [record.key for record in decode_records(kept)] == [b"b"]
+
+
+def test_the_batch_with_a_producers_last_sequence_stays_as_a_header() -> None:
+    fields = {"producer_id": 7, "producer_epoch": 2, "base_sequence": 40, "codec": 1}
+    first = batch_of((b"a", b"1"), (b"a", b"2"), **fields)
+    second = batch_of((b"a", b"3"), base=2)
+    offsets = offsets_of(first, second)
+    kept = clean(first, offsets, producers={7: 1})
+    assert kept is not None
+    header = check_batch(kept)
+    assert header.size == 61
+    assert (header.base_offset, header.last_offset, header.last_sequence) == (0, 1, 41)
+    assert (header.producer_id, header.producer_epoch) == (7, 2)
+    assert clean(kept, offsets, producers={7: 1}) is kept
+    assert clean(kept, offsets, producers={7: 99}) is None
+    assert clean(first, offsets, producers={8: 1}) is None
+
+
+@pytest.mark.parametrize("attributes", [{"control": True}, {"transactional": True}])
+def test_control_and_transactional_batches_are_left_alone(attributes: dict[str, bool]) -> None:
+    first = batch_of((b"a", b"1"), producer_id=1, producer_epoch=0, base_sequence=0, **attributes)
+    second = batch_of((b"a", b"2"), base=1)
+    assert clean(first, offsets_of(first, second)) is first
+    # Their records may be aborted: they do not supersede others.
+    plain = batch_of((b"a", b"0"))
+    later = batch_of(
+        (b"a", b"1"), base=1, producer_id=1, producer_epoch=0, base_sequence=0, **attributes
+    )
+    assert clean(plain, offsets_of(plain, later)) is plain
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_rewritten_batch_keeps_its_codec(codec: int) -> None:
+    batch = batch_of((b"a", b"1" * 50), (b"b", b"2" * 50), (b"a", b"3" * 50), codec=codec)
+    kept = clean(batch, offsets_of(batch))
+    assert kept is not None
+    assert check_batch(kept).codec == codec
+    assert [record.value for record in decode_records(kept)] == [b"2" * 50, b"3" * 50]
+
+
+def test_a_full_map_covers_the_batches_before() -> None:
+    first = batch_of((b"a", b"1"), (b"b", b"1"))
+    second = batch_of((b"b", b"2"), (b"c", b"1"), base=2)
+    offsets = offsets_of(first, max_keys=2)
+    assert not run(offsets.add_batch(second, parse_header(second), 0))
+    assert (offsets.latest_offset, len(offsets)) == (1, 2)
+    # A key of the batch that no longer fit may be known already: its later record stays.
+    assert clean(second, offsets) is second
+    kept = clean(first, offsets)
+    assert kept is not None
+    assert [record.key for record in decode_records(kept)] == [b"a"]
+
+
+def test_one_batch_always_fits_the_map() -> None:
+    batch = batch_of(*((b"%d" % number, b"") for number in range(10)))
+    assert len(offsets_of(batch, max_keys=3)) == 10
+
+
+def test_offsets_below_the_dirty_section_are_not_taken_in() -> None:
+    batch = batch_of((b"a", b"1"), (b"b", b"1"))
+    offsets = OffsetMap()
+    assert run(offsets.add_batch(batch, parse_header(batch), 1))
+    assert len(offsets) == 1
+
+
+def test_timestamps_that_leave_64_bits_stay_readable() -> None:
+    body = bytes.fromhex("20 00 feffffffffffffffff01 00 0261 01 00")  # 2**63 - 1 ms later
+    batch = bytes(
+        build_batch(
+            base_offset=0,
+            body=body,
+            attributes=0,
+            last_offset_delta=0,
+            base_timestamp=500,
+            max_timestamp=500,
+            record_count=1,
+        )
+    )
+    kept = clean(batch, offsets_of(batch), now_ms=-(2**62), retention_ms=0)
+    assert kept is not None
+    assert len(decode_records(kept)) == 1
+
+
+def test_long_batches_are_cleaned_in_steps() -> None:
+    batch = batch_of(*((b"%d" % number, b"") for number in range(2000)))
+    offsets = OffsetMap()
+    assert len(list(offsets.add_batch(batch, parse_header(batch), 0))) >= 3
+    cleaning = Cleaning(offsets, 0, 0, {})
+    assert len(list(clean_batch(batch, parse_header(batch), cleaning, CleaningStats()))) >= 3
