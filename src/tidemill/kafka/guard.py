@@ -42,11 +42,11 @@ Walker = Callable[[bytes, int, Walk], int]
 
 
 def check(entity: type[Any], buffer: bytes, position: int) -> bytes | None:
-    """Prove that ``buffer[position:]`` is exactly one ``entity``.
+    """Prove that ``buffer[position:]`` begins with one ``entity``.
 
     Returns:
         None where kio can read ``buffer`` as it is; else the body (from position 0) to read
-        instead, without tags that kio does not know.
+        instead, without tags that kio does not know and without what follows the body.
 
     Raises:
         ProtocolError: it is not.
@@ -56,15 +56,13 @@ def check(entity: type[Any], buffer: bytes, position: int) -> bytes | None:
         end = compile_walker(entity)(buffer, position, walk)
     except (IndexError, struct.error):
         raise ProtocolError("the request ends in the middle of a field") from None
-    if end != walk.end:
-        raise ProtocolError(
-            f"{walk.end - end} bytes follow the request's body"
-            if end < walk.end
-            else "the request ends in the middle of a field"
-        )
-    if not walk.cuts:
+    if end > walk.end:
+        raise ProtocolError("the request ends in the middle of a field")
+    if end == walk.end and not walk.cuts:
         return None
-    return _without(walk.cuts, buffer, position)
+    # What follows the body is dropped, as Apache Kafka does: librdkafka (2.16) leaves three bytes
+    # behind a Metadata request for all topics.
+    return _without(walk.cuts, buffer[:end], position)
 
 
 def _without(cuts: list[tuple[int, int, bytes]], buffer: bytes, position: int) -> bytes:
