@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from tidemill import __version__
 from tidemill.cli import output
 from tidemill.cli.config import app as config_app
+from tidemill.cli.demo import demo
 from tidemill.cli.doctor import doctor
 from tidemill.cli.group import app as group_app
 from tidemill.cli.serve import dev, serve
@@ -112,6 +113,7 @@ app.command()(serve)
 app.add_typer(topic_app, name="topic")
 app.add_typer(group_app, name="group")
 app.add_typer(config_app, name="config")
+app.command()(demo)
 app.command()(doctor)
 
 

@@ -138,3 +138,27 @@ def iso(instant: int) -> str:
 
 def _report(topic: str, flight: Flight, event_time: int) -> Report:
     return Report(topic, flight, event_time, event_time + latency(topic, flight))
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How far the order of reports is from the order of events.
+
+    Attributes:
+        out_of_order: reports of an event older than one that was reported before, per topic.
+        longest: the longest time between an event and its report, in seconds.
+    """
+
+    out_of_order: int
+    longest: int
+
+
+def lateness(sent: Iterable[Report]) -> Lateness:
+    """The lateness of reports, given in the order in which they are sent."""
+    newest: dict[str, int] = {}
+    out_of_order = longest = 0
+    for report in sent:
+        out_of_order += report.event_time < newest.get(report.topic, 0)
+        newest[report.topic] = max(report.event_time, newest.get(report.topic, 0))
+        longest = max(longest, report.reported_at - report.event_time)
+    return Lateness(out_of_order, longest)

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
+from confluent_kafka.admin import (
     AdminClient,
     NewTopic,
     OffsetSpec,
@@ -29,7 +29,8 @@ _TIMEOUT_S = 15.0
 # at most so late holds for what the pipeline reads, not only for what was sent. Spark has one
 # watermark for a query, not one per partition; with several partitions, how far one is read ahead
 # of another would add to the lateness.
-_PARTITIONS = {DEPARTURES: 1, ARRIVALS: 1, HOURLY: 3}
+PARTITIONS = {DEPARTURES: 1, ARRIVALS: 1, HOURLY: 3}
+"""How many partitions each topic has."""
 
 # Records carry the time of their report, in 2013: any retention by time would delete them at once.
 _CONFIG = {"retention.ms": "-1"}
@@ -82,7 +83,7 @@ def create_topics(bootstrap_servers: str) -> None:
             hint="Delete them, or run the demo with --reset, which does so.",
         )
     new = [
-        NewTopic(name, num_partitions=_PARTITIONS[name], replication_factor=-1, config=_CONFIG)
+        NewTopic(name, num_partitions=PARTITIONS[name], replication_factor=-1, config=_CONFIG)
         for name in TOPICS
     ]
     _finish(admin.create_topics(new, operation_timeout=_TIMEOUT_S), "created")
@@ -115,7 +116,7 @@ def end_offsets(bootstrap_servers: str, topics: Iterable[str]) -> dict[tuple[str
     asked = {
         TopicPartition(name, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
         for name in topics
-        for number in range(_PARTITIONS[name])
+        for number in range(PARTITIONS[name])
     }
     # Named, to be kept alive: answers never come to a client that has been collected.
     admin = admin_client(bootstrap_servers)
