@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,12 +105,12 @@ BLOBS = "00000002" + "0102" + "00000001" + "03"
 HEAD = s("consumer") + "00000005" + s("range") + s("m-1")
 
 
-def member(**changes: object) -> StoredMember:
+def member(**changes: Any) -> StoredMember:
     fields = {name: getattr(MEMBER, name) for name in MEMBER.__dataclass_fields__}
-    return StoredMember(**(fields | changes))  # type: ignore[arg-type]
+    return StoredMember(**(fields | changes))
 
 
-def group(state_timestamp_ms: int, **changes: object) -> GroupValue:
+def group(state_timestamp_ms: int, **changes: Any) -> GroupValue:
     return GroupValue("consumer", 5, "range", "m-1", state_timestamp_ms, (member(**changes),))
 
 
@@ -168,10 +171,10 @@ def test_unknown_versions_are_refused() -> None:
     + [(decode_offset_value, data) for data, _ in OFFSET_VALUES]
     + [(decode_group_value, data) for data, _ in GROUP_VALUES],
 )
-def test_every_cut_is_refused(decode: object, data: bytes) -> None:
+def test_every_cut_is_refused(decode: Callable[[bytes], object], data: bytes) -> None:
     for size in range(len(data)):
         with pytest.raises(InvalidRecordError):
-            decode(data[:size])  # type: ignore[operator]
+            decode(data[:size])
 
 
 @given(st.binary(max_size=80))

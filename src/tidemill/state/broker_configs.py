@@ -228,7 +228,7 @@ def _entry(
     chain: list[tuple[str, str | None, ConfigSource]] = []
     if name in dynamic:
         chain.append((name, dynamic[name], ConfigSource.DYNAMIC_BROKER))
-    if name in static:
+    if name in static and static[name] != default:
         chain.append((name, static[name], ConfigSource.STATIC_BROKER))
     if default is not None:
         chain.append((name, default, ConfigSource.DEFAULT))

@@ -49,7 +49,7 @@ class Offsets:
     ) -> None:
         self._groups = groups
         self._retention_ms = retention_ms
-        self._metadata_max_bytes = metadata_max_bytes
+        self._metadata_max_bytes = min(metadata_max_bytes, 0x7FFF)  # what a record holds
         self._offsets: dict[str, dict[Position, OffsetValue]] = {}
 
     # --- what survives a restart -----------------------------------------------------------------
