@@ -201,6 +201,17 @@ def test_leave_refused_as_a_whole(broker: FakeBroker, version: int) -> None:
     assert call(broker, LEAVE, version, request)["error_code"] == 14
 
 
+@pytest.mark.parametrize("version", versions(LEAVE))
+def test_leave_of_an_unknown_group(broker: FakeBroker, version: int) -> None:
+    broker.answers["leave_group"] = UnknownMemberIdError("no such group")
+    request = {"group_id": "g", "member_id": "m", "members": [{"member_id": "m"}]}
+    answer = call(broker, LEAVE, version, request)
+    if version < 3:
+        assert answer["error_code"] == 25
+    else:
+        assert (answer["error_code"], answer["members"][0]["error_code"]) == (0, 25)
+
+
 @pytest.mark.parametrize("version", versions(LIST))
 def test_list_groups_filters_by_state_and_type(broker: FakeBroker, version: int) -> None:
     request = {"states_filter": ["Stable"], "types_filter": ["classic"]}

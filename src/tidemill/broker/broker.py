@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import structlog
@@ -367,7 +368,12 @@ class Broker:
 
     async def commit_offsets(self, request: CommitRequest) -> list[TidemillError | None]:
         """Commit offsets; durable when answered. Errors of the whole request are raised."""
-        return await self._coordination.commit(request)
+        missing = [self._missing(each.topic, each.partition) for each in request.offsets]
+        known = tuple(
+            each for each, error in zip(request.offsets, missing, strict=True) if error is None
+        )
+        outcomes = iter(await self._coordination.commit(replace(request, offsets=known)))
+        return [error or next(outcomes) for error in missing]
 
     def fetch_offsets(
         self,
@@ -402,4 +408,10 @@ class Broker:
         self, group_id: str, partitions: Sequence[tuple[str, int]]
     ) -> list[TidemillError | None]:
         """Delete committed offsets (KIP-496)."""
-        return await self._coordination.delete_offsets(group_id, partitions)
+        missing = [self._missing(*each) for each in partitions]
+        known = [each for each, error in zip(partitions, missing, strict=True) if error is None]
+        outcomes = iter(await self._coordination.delete_offsets(group_id, known))
+        return [error or next(outcomes) for error in missing]
+
+    def _missing(self, topic: str, partition: int) -> TidemillError | None:
+        return replicas.missing(self._topics.catalog, topic, partition)

@@ -1,4 +1,4 @@
-"""Leaders and replicas where there is one broker: nothing to elect, nothing to move.
+"""Which partitions exist; their leaders and replicas: one broker, nothing to elect or to move.
 
 Answers what admin tools ask in the way Apache Kafka answers on a cluster of one. Knows the catalog
 only, and changes nothing.
@@ -57,6 +57,15 @@ def alter_reassignments(
         else:
             outcomes.append(None)
     return outcomes
+
+
+def missing(catalog: Catalog, topic: str, partition: int) -> TidemillError | None:
+    """Why there is no such partition, or None where there is one."""
+    try:
+        _check_exists(catalog, topic, partition)
+    except UnknownTopicOrPartitionError as error:
+        return error
+    return None
 
 
 def _check_exists(catalog: Catalog, topic: str, partition: int) -> None:

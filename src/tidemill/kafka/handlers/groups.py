@@ -16,6 +16,7 @@ from tidemill.errors import (
     InconsistentGroupProtocolError,
     MemberIdRequiredError,
     TidemillError,
+    UnknownMemberIdError,
 )
 from tidemill.kafka.apis import RequestContext, Tree, field, handles, millis, outcome
 from tidemill.kafka.errors import error_code, error_message
@@ -151,8 +152,12 @@ async def handle_leave_group(ctx: RequestContext, request: Any) -> Tree:
         LeaveMember(member.member_id, member.group_instance_id, field(member, "reason", None))
         for member in request.members
     ]
+    outcomes: list[TidemillError | None]
     try:
         outcomes = await ctx.broker.leave_group(request.group_id, leaving)
+    except UnknownMemberIdError as error:
+        # Raised where there is no such group: then nobody in it is known either.
+        outcomes = [error] * len(leaving)
     except TidemillError as error:
         return {"error_code": code(error), "members": []}
     return {
