@@ -115,4 +115,5 @@ def error_message(error: BaseException | None) -> str | None:
         return None
     if not isinstance(error, e.TidemillError):
         return "The broker failed on this request; its log says why."
-    return f"{error} {error.hint}".rstrip()
+    text = str(error)
+    return f"{text.rstrip('.')}. {error.hint}" if error.hint else text
