@@ -119,10 +119,18 @@ class Budget:
             waiting, self._waiting = self._waiting, {}
             for link in waiting:
                 link.unhold(_Hold.TOTAL)
-        elif self.unanswered == 0 and self._favoured is None:
-            self._favoured = next(iter(self._waiting))
-            del self._waiting[self._favoured]
-            self._favoured.unhold(_Hold.TOTAL)
+        elif self.unanswered == 0:
+            self._let_through()
+
+    def _let_through(self) -> None:
+        """Whoever is between two requests, and one connection that is in the middle of one."""
+        for link in list(self._waiting):
+            if link.is_partial and self._favoured is not None:
+                continue
+            if link.is_partial:
+                self._favoured = link
+            del self._waiting[link]
+            link.unhold(_Hold.TOTAL)
 
 
 class Link(asyncio.BufferedProtocol):
@@ -146,6 +154,11 @@ class Link(asyncio.BufferedProtocol):
     @property
     def is_closing(self) -> bool:
         return self._transport is None or self._transport.is_closing()
+
+    @property
+    def is_partial(self) -> bool:
+        """A request has arrived in part."""
+        return self._session is not None and self._session.is_partial
 
     @property
     def is_congested(self) -> bool:
