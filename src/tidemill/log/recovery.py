@@ -18,7 +18,7 @@ from uuid import UUID
 from tidemill.errors import CorruptLogError
 from tidemill.log.config import LogConfig
 from tidemill.log.environment import Environment, Report
-from tidemill.log.files import storage_error, sync_error
+from tidemill.log.files import storage_error
 from tidemill.log.index import (
     OFFSET_ENTRY,
     TIME_ENTRY,
@@ -37,6 +37,7 @@ from tidemill.log.producers import ProducerStates
 from tidemill.log.scan import BatchScanner, find_batch
 from tidemill.log.segment import INDEX, LOG, SEGMENT_SUFFIXES, SNAPSHOT, TIME_INDEX, Segment
 from tidemill.log.segment import file_name as name_of
+from tidemill.log.syncing import METADATA
 
 
 def recover_partition(
@@ -98,6 +99,8 @@ class _Recovery:
             end = self._start_over()
         self._drop_snapshots_above(names, end)
         self.producers.expire(self.now_ms, self.env.producer_expiry_ms)
+        if end > self.recovery_point or self.recovery_point == 0:
+            self._make_durable(names, end)
         log = PartitionLog(
             self.env,
             self.tp,
@@ -106,12 +109,25 @@ class _Recovery:
             self.segments,
             log_start_offset=max(self.log_start, self.segments[0].base_offset),
             log_end_offset=end,
-            recovery_point=min(self.recovery_point, end),
+            recovery_point=end,
             topic_id=topic_id,
             producers=self.producers,
         )
         log.changed = True
         return log
+
+    def _make_durable(self, names: dict[str, int], end: int) -> None:
+        """What is there was seen by the system, perhaps not by the disk; and it is proven now, so
+        the recovery point moves to the end, with a snapshot of the producers there."""
+        snapshot = f"{self.folder}/{name_of(end, SNAPSHOT)}"
+        self.env.fs.write_bytes(snapshot, self.producers.encode())
+        try:
+            self.env.fs.sync_file(snapshot)
+            if METADATA in names:
+                self.env.fs.sync_file(f"{self.folder}/{METADATA}")
+            self.env.fs.sync_dir(self.folder)
+        except OSError as error:
+            raise self.env.pool.fail_sync(error, self.folder) from error
 
     def report(
         self, what: str, path: str, *, position: int = -1, removed: int = 0, offset: int = -1
@@ -162,8 +178,10 @@ class _Recovery:
                 self.env.fs.remove(segment.path(suffix))
 
     def _load_snapshot(self, names: dict[str, int]) -> None:
+        # What deleted segments told of producers is in the snapshot at the first that is left.
+        newest = max(self.recovery_point, self.segments[0].base_offset)
         for offset in reversed(snapshot_offsets(names)):
-            if offset > self.recovery_point:
+            if offset > newest:
                 continue
             path = f"{self.folder}/{name_of(offset, SNAPSHOT)}"
             try:
@@ -294,7 +312,7 @@ class _Recovery:
             try:
                 self.env.fs.sync_file(segment.path(suffix))
             except OSError as error:
-                raise sync_error(error, segment.path(suffix)) from error
+                raise self.env.pool.fail_sync(error, segment.path(suffix)) from error
 
     # --- damage ----------------------------------------------------------------------------------
 

@@ -187,6 +187,9 @@ class LogStore:
                 found.add(tp)
                 entry = None if manifest is None else manifest.get(tp)
                 self._open_partition(tp, f"{self.path}/{name}", config, entry)
+        if manifest is None and found:
+            self._env.fs.sync_dir(self.path)
+            self._write_checkpoints()
         for tp in set(manifest or ()) - found:
             self._env.offline[tp] = StorageError(
                 f"{self.path}/{folder_name(tp)} is missing, but was there at the last stop",

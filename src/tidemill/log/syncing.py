@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidemill.log.environment import Environment
-from tidemill.log.segment import INDEX, TIME_INDEX, Segment
+from tidemill.log.segment import INDEX, SNAPSHOT, TIME_INDEX, Segment
 
 if TYPE_CHECKING:
     from tidemill.log.partition import PartitionLog
@@ -63,6 +63,7 @@ class SyncTicket:
             for segment in self.closed:
                 self._env.fs.sync_file(segment.path(INDEX))
                 self._env.fs.sync_file(segment.path(TIME_INDEX))
+            self._sync_snapshots()
             if self.new_folder:
                 self._env.fs.sync_file(f"{folder}/{METADATA}")
             if self.closed or self.new_folder:
@@ -74,6 +75,13 @@ class SyncTicket:
             if not (isinstance(error, FileNotFoundError) and self._is_gone()):
                 raise self._env.pool.fail_sync(error, folder) from error
         self.done = True
+
+    def _sync_snapshots(self) -> None:
+        for segment, _ in self.sizes[1:]:
+            try:  # the one that was written when this segment was started
+                self._env.fs.sync_file(segment.path(SNAPSHOT))
+            except FileNotFoundError:
+                continue  # a newer one has replaced it
 
     def _is_gone(self) -> bool:
         live = {id(segment) for segment in self._log.segments}
