@@ -152,6 +152,7 @@ class ApacheKafka:
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "100",
+            "group.min.session.timeout.ms": "1000",
         }
 
     def start(self, timeout: float = 60) -> Self:

@@ -1,0 +1,38 @@
+"""Fixtures for all tests: real broker processes, none of which outlives its test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+
+
+class BrokerFactory:
+    """Makes broker processes below one folder; ``close`` kills what still runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: list[BrokerProcess] = []
+
+    def __call__(self, **options: Any) -> BrokerProcess:
+        """A broker that is ready; options are ``BrokerProcess``'s."""
+        broker = BrokerProcess(self._folder / f"broker-{len(self._made)}", **options)
+        self._made.append(broker)
+        return broker.start()
+
+    def close(self) -> None:
+        """Kill every broker that runs."""
+        for broker in self._made:
+            broker.__exit__()
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[BrokerFactory]:
+    """Starts broker processes: ``broker = start_broker(settings={...})``."""
+    factory = BrokerFactory(tmp_path)
+    yield factory
+    factory.close()
