@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidemill.log.records import Record, encode_batch
+from tidemill.log.records import NewRecord, encode_batch
 
 PRODUCE, FETCH = 0, 1
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
@@ -50,14 +50,8 @@ def make_batch(load: Load) -> bytes:
     """One record batch of incompressible values."""
     value = os.urandom(load.record_bytes)
     now_ms = int(time.time() * 1000)
-    return bytes(
-        encode_batch(
-            [
-                Record(offset=i, timestamp=now_ms, key=None, value=value, headers=())
-                for i in range(load.records_per_batch)
-            ]
-        )
-    )
+    records = [NewRecord(None, value)] * load.records_per_batch
+    return bytes(encode_batch(records, timestamp_ms=now_ms))
 
 
 def _varint(value: int) -> bytes:

@@ -152,6 +152,7 @@ class Settings(Section):
 
     data_dir: Path = Field(Path("tidemill-data"), description="The data folder.")
     host: str = Field("127.0.0.1", description="Address to bind.")
+    node_id: int = Field(1, ge=0, le=2**31 - 1, description="The broker's id (node.id).")
     auto_create_topics: bool = Field(
         True, description="Create topics on first use (auto.create.topics.enable)."
     )

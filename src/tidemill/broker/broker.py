@@ -52,7 +52,6 @@ from tidemill.log.partition import PartitionLog
 from tidemill.log.store import LogStore
 from tidemill.settings import Settings
 
-NODE_ID = 1
 STOPPING = "the broker is stopping"
 
 log_line = structlog.get_logger("tidemill.broker")
@@ -71,12 +70,11 @@ class Broker:
             the process must end.
     """
 
-    node_id = NODE_ID
-
     def __init__(
         self, settings: Settings, clock: Clock | None = None, fs: FileSystem | None = None
     ) -> None:
         self.settings = settings
+        self.node_id = settings.node_id
         self.clock: Clock = clock or SystemClock()
         self.advertised_host = settings.kafka.advertised_host or settings.host
         self.advertised_port = settings.kafka.advertised_port or settings.kafka.port
@@ -118,7 +116,7 @@ class Broker:
             on_failure=self._on_failure,
         )
         self._topics = TopicAdmin(
-            self._store, self._flusher, self._waiters, self.clock, self.settings, NODE_ID
+            self._store, self._flusher, self._waiters, self.clock, self.settings, self.node_id
         )
         await self._topics.recover()
         self._data = DataPlane(
