@@ -8,7 +8,7 @@ Sources: Kafka protocol guide; KIP-482 (flexible versions), KIP-511 (ApiVersions
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from kio.serial import entity_reader
 
@@ -24,51 +24,40 @@ _I16 = struct.Struct(">h")
 _SIZE_AND_CORRELATION = struct.Struct(">ii")
 
 
-class RequestHeader(NamedTuple):
-    """Request header v1 or v2 (v2 adds tagged fields, which carry nothing today)."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str
-    """Empty where it is null."""
-    body: int
-    """Position of the body in the frame; -1 where only the fixed part was read."""
-
-
-def peek_header(frame: Buffer) -> RequestHeader:
-    """The part that all versions share: key, version and correlation id.
+def peek_header(frame: Buffer) -> tuple[int, int, int]:
+    """API key, version and correlation id: the part of a request that all versions share.
 
     Raises:
         ProtocolError: fewer than eight bytes.
     """
-    if len(frame) < _FIXED_HEADER.size:
-        raise ProtocolError(f"a request of {len(frame)} bytes is shorter than any header")
-    api_key, api_version, correlation_id = _FIXED_HEADER.unpack_from(frame)
-    return RequestHeader(api_key, api_version, correlation_id, client_id="", body=-1)
+    try:
+        return _FIXED_HEADER.unpack_from(frame)
+    except struct.error:
+        raise ProtocolError(f"a request of {len(frame)} bytes is shorter than any header") from None
 
 
-def parse_header(frame: Buffer) -> RequestHeader:
-    """The whole header of a request whose key and version kio knows.
+def parse_header(frame: Buffer, api_key: int, version: int) -> tuple[str, int]:
+    """The rest of the header (v1 or v2) of a request whose key and version are known.
+
+    Returns:
+        The client id (empty where it is null) and the position of the body.
 
     Raises:
         ProtocolError: torn, or the client id is not UTF-8.
     """
-    api_key, api_version, correlation_id, _, _ = peek_header(frame)
-    position = _FIXED_HEADER.size
-    if len(frame) < position + 2:
+    position = _FIXED_HEADER.size + 2
+    if len(frame) < position:
         raise ProtocolError("the request ends in its header")
-    (length,) = _I16.unpack_from(frame, position)
-    position += 2
+    (length,) = _I16.unpack_from(frame, _FIXED_HEADER.size)
     if length < -1 or position + length > len(frame):
         raise ProtocolError(f"client id of {length} bytes in a request of {len(frame)}")
     client_id = ""
     if length > 0:
         client_id = _text(frame[position : position + length])
         position += length
-    if is_flexible(api_key, api_version):
+    if is_flexible(api_key, version):
         position = _skip_tags(frame, position)
-    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+    return client_id, position
 
 
 def _text(content: Buffer) -> str:

@@ -23,6 +23,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _ACKS_TIMEOUT = struct.Struct(">hi")
+_ACKS_TIMEOUT_COUNT = struct.Struct(">hii")
+_INDEX_LENGTH = struct.Struct(">ii")
 _TORN = "the request ends in the middle of a field"
 
 
@@ -46,13 +48,6 @@ class ProduceRequest(NamedTuple):
     topics: list[ProduceTopic]
 
 
-def _text(content: Buffer) -> str:
-    try:
-        return str(content, "utf-8")
-    except UnicodeDecodeError as error:
-        raise ProtocolError(f"a name is not UTF-8: {error}") from None
-
-
 # --- Produce request -----------------------------------------------------------------------------
 
 
@@ -62,128 +57,138 @@ def decode_produce(frame: memoryview, position: int, version: int) -> ProduceReq
     Raises:
         ProtocolError: the body is not exactly one such request.
     """
-    decoder = _CompactProduce if version >= 9 else _LegacyProduce
     try:
-        return decoder(frame, position, version).request()
+        if version >= 9:
+            request, end = _decode_compact(frame, position, by_id=version >= 13)
+        else:
+            request, end = _decode_legacy(frame, position, transactional=version >= 3)
     except (struct.error, IndexError):
         raise ProtocolError(_TORN) from None
+    if end != len(frame):
+        raise ProtocolError(
+            f"{len(frame) - end} bytes follow the request's body" if end < len(frame) else _TORN
+        )
+    return request
 
 
-class _LegacyProduce:
-    """v0 to v8: 16-bit string lengths and 32-bit counts."""
-
-    def __init__(self, frame: memoryview, position: int, version: int) -> None:
-        self.frame = frame
-        self.position = position
-        self.version = version
-        self.end = len(frame)
-        self.elements = MAX_ELEMENTS
-
-    def request(self) -> ProduceRequest:
-        transactional_id = self.string() if self.version >= 3 else None
-        acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(self.frame, self.position)
-        self.position += 6
-        topics = [self.topic() for _ in range(self.count("topics"))]
-        self.tags()
-        if self.position != self.end:
-            raise ProtocolError(f"{self.end - self.position} bytes follow the request's body")
-        return ProduceRequest(transactional_id, acks, timeout_ms, topics)
-
-    def topic(self) -> ProduceTopic:
-        name, topic_id = "", None
-        if self.version >= 13:
-            raw = bytes(self.frame[self.position : self.position + 16])
-            if len(raw) < 16:
-                raise ProtocolError(_TORN)
-            topic_id = UUID(bytes=raw)
-            self.position += 16
-        else:
-            given = self.string()
-            if given is None:
-                raise ProtocolError("a topic's name may not be null")
-            name = given
-        partitions = [self.partition() for _ in range(self.count("partitions"))]
-        self.tags()
-        return ProduceTopic(name, topic_id, partitions)
-
-    def partition(self) -> tuple[int, memoryview | None]:
-        (index,) = _I32.unpack_from(self.frame, self.position)
-        self.position += 4
-        length = self.blob_length()
-        records = None
-        if length >= 0:
-            start = self.position
-            self.position += length
-            records = self.frame[start : self.position]
-        self.tags()
-        return index, records
-
-    def count(self, what: str) -> int:
-        count = self.raw_count()
-        if not 0 <= count <= self.end - self.position:
-            raise ProtocolError(
-                f"{count} {what}, but {self.end - self.position} bytes are left in the request"
-            )
-        self.elements -= count
-        if self.elements < 0:
-            raise ProtocolError(f"more than {MAX_ELEMENTS} array elements in one request")
-        return count
-
-    def string(self) -> str | None:
-        length = self.fits(self.raw_string_length())
-        if length < 0:
-            return None
-        start = self.position
-        self.position += length
-        return _text(self.frame[start : self.position])
-
-    def fits(self, length: int) -> int:
-        if not -1 <= length <= self.end - self.position:
-            raise ProtocolError(
-                f"length {length}, but {self.end - self.position} bytes are left in the request"
-            )
-        return length
-
-    def blob_length(self) -> int:
-        (length,) = _I32.unpack_from(self.frame, self.position)
-        self.position += 4
-        return self.fits(length)
-
-    def raw_count(self) -> int:
-        (count,) = _I32.unpack_from(self.frame, self.position)
-        self.position += 4
-        return int(count)
-
-    def raw_string_length(self) -> int:
-        (length,) = _I16.unpack_from(self.frame, self.position)
-        self.position += 2
-        return int(length)
-
-    def tags(self) -> None:
-        """No tagged fields before v9."""
-
-
-class _CompactProduce(_LegacyProduce):
+def _decode_compact(frame: memoryview, position: int, *, by_id: bool) -> tuple[ProduceRequest, int]:
     """v9 on: varint lengths plus one, and tagged fields (none are defined: all are skipped)."""
+    transactional_id, position = _compact_text(frame, position)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, position)
+    count, position = read_uvarint(frame, position + 6)
+    elements = _checked_count(count - 1, frame, position, MAX_ELEMENTS)
+    topics: list[ProduceTopic] = []
+    for _ in range(count - 1):
+        name, topic_id = "", None
+        if by_id:
+            topic_id = _uuid(frame, position)
+            position += 16
+        else:
+            given, position = _compact_text(frame, position)
+            name = _named(given)
+        inner, position = read_uvarint(frame, position)
+        elements = _checked_count(inner - 1, frame, position, elements)
+        partitions: list[tuple[int, memoryview | None]] = []
+        for _ in range(inner - 1):
+            (index,) = _I32.unpack_from(frame, position)
+            length, position = read_uvarint(frame, position + 4)
+            start, position = position, position + max(length - 1, 0)
+            partitions.append((index, frame[start:position] if length else None))
+            position = _skip_tags(frame, position)
+        position = _skip_tags(frame, position)
+        topics.append(ProduceTopic(name, topic_id, partitions))
+    position = _skip_tags(frame, position)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
 
-    def raw_count(self) -> int:
-        value, self.position = read_uvarint(self.frame, self.position)
-        return value - 1
 
-    raw_string_length = raw_count
+def _decode_legacy(
+    frame: memoryview, position: int, *, transactional: bool
+) -> tuple[ProduceRequest, int]:
+    """v0 to v8: 16-bit string lengths and 32-bit counts."""
+    transactional_id = None
+    if transactional:
+        transactional_id, position = _legacy_text(frame, position)
+    acks, timeout_ms, count = _ACKS_TIMEOUT_COUNT.unpack_from(frame, position)
+    position += 10
+    elements = _checked_count(count, frame, position, MAX_ELEMENTS)
+    topics: list[ProduceTopic] = []
+    for _ in range(count):
+        given, position = _legacy_text(frame, position)
+        (inner,) = _I32.unpack_from(frame, position)
+        position += 4
+        elements = _checked_count(inner, frame, position, elements)
+        partitions: list[tuple[int, memoryview | None]] = []
+        for _ in range(inner):
+            index, length = _INDEX_LENGTH.unpack_from(frame, position)
+            if length < -1:
+                raise ProtocolError(f"records of length {length}")
+            start = position + 8
+            position = start + max(length, 0)
+            partitions.append((index, frame[start:position] if length >= 0 else None))
+        topics.append(ProduceTopic(_named(given), None, partitions))
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
 
-    def blob_length(self) -> int:
-        return self.fits(self.raw_count())
 
-    def tags(self) -> None:
-        if self.frame[self.position] == 0:
-            self.position += 1
-            return
-        count, self.position = read_uvarint(self.frame, self.position)
-        for _ in range(count):
-            _, self.position = read_uvarint(self.frame, self.position)
-            size, self.position = read_uvarint(self.frame, self.position)
-            self.position += self.fits(size)
+def _checked_count(count: int, frame: memoryview, position: int, elements: int) -> int:
+    """How many elements are left to this request after ``count`` more (of a byte at least)."""
+    if not 0 <= count <= len(frame) - position:
+        raise ProtocolError(f"{count} elements, but {len(frame) - position} bytes are left")
+    if count > elements:
+        raise ProtocolError(f"more than {MAX_ELEMENTS} array elements in one request")
+    return elements - count
+
+
+def _named(name: str | None) -> str:
+    if name is None:
+        raise ProtocolError("a topic's name may not be null")
+    return name
+
+
+def _uuid(frame: memoryview, position: int) -> UUID:
+    raw = bytes(frame[position : position + 16])
+    if len(raw) < 16:
+        raise ProtocolError(_TORN)
+    return UUID(bytes=raw)
+
+
+def _compact_text(frame: memoryview, position: int) -> tuple[str | None, int]:
+    length, position = read_uvarint(frame, position)
+    if length == 0:
+        return None, position
+    end = position + length - 1
+    return _text(frame, position, end), end
+
+
+def _legacy_text(frame: memoryview, position: int) -> tuple[str | None, int]:
+    (length,) = _I16.unpack_from(frame, position)
+    position += 2
+    if length < 0:
+        if length < -1:
+            raise ProtocolError(f"a name of length {length}")
+        return None, position
+    end = position + length
+    return _text(frame, position, end), end
+
+
+def _text(frame: memoryview, start: int, end: int) -> str:
+    if end > len(frame):
+        raise ProtocolError(f"length {end - start}, but {len(frame) - start} bytes are left")
+    try:
+        return str(frame[start:end], "utf-8")
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"a name is not UTF-8: {error}") from None
+
+
+def _skip_tags(frame: memoryview, position: int) -> int:
+    # A position behind the end raises IndexError: records that are not there are noticed here.
+    if frame[position] == 0:
+        return position + 1
+    count, position = read_uvarint(frame, position)
+    for _ in range(count):
+        _, position = read_uvarint(frame, position)
+        size, position = read_uvarint(frame, position)
+        position += size
+    return position
 
 
 # --- Produce response ----------------------------------------------------------------------------

@@ -86,13 +86,12 @@ class KafkaServer:
 class _Slot:
     """A request that has started: its place in the order of answers."""
 
-    __slots__ = ("api", "buffers", "ctx", "done", "pipelined", "size", "task")
+    __slots__ = ("api", "buffers", "ctx", "done", "size", "task")
 
     def __init__(self, api: Api, ctx: RequestContext, size: int) -> None:
         self.api = api
         self.ctx = ctx
         self.size = size
-        self.pipelined = api.pipelined
         self.done = False
         self.buffers: list[Buffer] = []
         self.task: asyncio.Future[Reply] | None = None
@@ -178,7 +177,7 @@ class KafkaSession:
         if not self._slots:
             return True
         api = self._server.apis.get(int.from_bytes(frame.view[:2], "big"))
-        return api is not None and api.pipelined and self._slots[-1].pipelined
+        return api is not None and api.pipelined and self._slots[-1].api.pipelined
 
     def _pump(self) -> None:
         """Start what may start."""
@@ -194,79 +193,77 @@ class KafkaSession:
 
     def _start(self, frame: Frame) -> None:
         """Decode one request and run its handler."""
-        size = len(frame.view) + FRAME_OVERHEAD
-        header = None
+        view = frame.view
+        size = len(view) + FRAME_OVERHEAD
+        about: tuple[int, int, str] | None = None
         try:
-            header = codec.peek_header(frame.view)
-            api = self._server.apis.get(header.api_key)
-            if api is None or not api.min_version <= header.api_version <= api.max_version:
-                self._refuse_version(api, header, size)
+            key, version, correlation_id = codec.peek_header(view)
+            about = (key, version, "")
+            api = self._server.apis.get(key)
+            if api is None or not api.min_version <= version <= api.max_version:
+                self._refuse_version(api, key, version, correlation_id, size)
                 return
-            header = codec.parse_header(frame.view)
-            ctx = RequestContext(
-                self._server.broker,
-                header.api_key,
-                header.api_version,
-                header.correlation_id,
-                header.client_id,
-                self._state,
-            )
+            client_id, body = codec.parse_header(view, key, version)
+            about = (key, version, client_id)
             if api.decode is not None:
-                request = api.decode(frame.view, header.body, header.api_version)
+                request = api.decode(view, body, version)
             else:
-                request = codec.decode_request(
-                    header.api_key, header.api_version, frame.view, header.body
-                )
-            reply = api.handler(ctx, request)
-            slot = _Slot(api, ctx, size)
-            if isinstance(reply, Awaitable):
-                self._await(slot, reply)
-            elif self._slots:
-                slot.buffers, slot.done = self._encode(slot, reply), True
-                self._slots.append(slot)
-            else:
-                self._send(slot, self._encode(slot, reply))
+                request = codec.decode_request(key, version, view, body)
+            ctx = RequestContext(
+                self._server.broker, key, version, correlation_id, client_id, self._state
+            )
+            self._answer(api, ctx, size, api.handler(ctx, request))
         except Exception as error:
-            self._fail(error, header, size)
+            self._fail(error, about)
+            self._link.release_request(size)
         finally:
             if frame.owner is not None:
                 self._server.pool.give(frame.owner)
 
-    def _refuse_version(self, api: Api | None, header: codec.RequestHeader, size: int) -> None:
+    def _refuse_version(
+        self, api: Api | None, key: int, version: int, correlation_id: int, size: int
+    ) -> None:
         """ApiVersions says what there is (KIP-511); anything else closes, as Kafka does."""
-        if api is None or api.key != API_VERSIONS:
-            what = f"API key {header.api_key}" if api is None else api.name
+        if api is None or key != API_VERSIONS:
+            what = f"API key {key}" if api is None else api.name
             raise ProtocolError(
-                f"{what} version {header.api_version} is not offered",
+                f"{what} version {version} is not offered",
                 hint="Use a client that asks for the versions first (ApiVersions).",
             )
         body = unsupported_version_body(self._server.apis)
-        self._link.write(codec.frame_response(API_VERSIONS, 0, header.correlation_id, [body]))
+        self._link.write(codec.frame_response(API_VERSIONS, 0, correlation_id, [body]))
         self._link.release_request(size)
 
-    def _fail(
-        self, error: BaseException, header: codec.RequestHeader | None, size: int = 0
-    ) -> None:
+    def _fail(self, error: BaseException, header: tuple[int, int, str] | None) -> None:
+        """Close with a line that says who (peer, client id, software), at what, and why."""
         about: dict[str, Any] = {}
         if header is not None:
-            api = self._server.apis.get(header.api_key)
-            about = {
-                "client_id": header.client_id,
-                "api": api.name if api is not None else header.api_key,
-                "version": header.api_version,
-            }
+            key, about["version"], about["client_id"] = header
+            api = self._server.apis.get(key)
+            about["api"] = api.name if api is not None else key
         if self._state.software:
             about["software"] = self._state.software
         self._link.fail(error, **about)
-        if size:
-            self._link.release_request(size)
 
     # --- answering -------------------------------------------------------------------------------
 
-    def _await(self, slot: _Slot, work: Awaitable[Reply]) -> None:
-        task = asyncio.ensure_future(work)
+    def _answer(
+        self, api: Api, ctx: RequestContext, size: int, reply: Reply | Awaitable[Reply]
+    ) -> None:
+        if reply is None or isinstance(reply, bytes | dict | Body):
+            buffers = _encode(ctx, reply)
+            if not self._slots:
+                if buffers:
+                    self._link.write(buffers)
+                self._link.release_request(size)
+                return
+            slot = _Slot(api, ctx, size)
+            slot.buffers, slot.done = buffers, True
+            self._slots.append(slot)
+            return
+        slot = _Slot(api, ctx, size)
+        slot.task = task = asyncio.ensure_future(reply)
         self._server.tasks.add(task)
-        slot.task = task
         self._slots.append(slot)
         task.add_done_callback(lambda done: self._finished(slot, done))
 
@@ -277,7 +274,7 @@ class KafkaSession:
         error: BaseException | None = cancelled if task.cancelled() else task.exception()
         if error is None and not self._link.is_closing:
             try:
-                slot.buffers = self._encode(slot, task.result())
+                slot.buffers = _encode(slot.ctx, task.result())
             except Exception as failure:
                 error = failure
         if error is not None:
@@ -287,44 +284,34 @@ class KafkaSession:
             self._flush()
 
     def _fail_later(self, slot: _Slot, error: BaseException) -> None:
-        if self._link.is_closing:
-            if not isinstance(error, TidemillError):
-                log.error("request failed after its client left", api=slot.api.name, exc_info=error)
-            return
         ctx = slot.ctx
-        self._fail(
-            error,
-            codec.RequestHeader(
-                ctx.api_key, ctx.api_version, ctx.correlation_id, ctx.client_id, body=-1
-            ),
-        )
+        if not self._link.is_closing:
+            self._fail(error, (ctx.api_key, ctx.api_version, ctx.client_id))
+        elif not isinstance(error, TidemillError):
+            log.error("request failed after its client left", api=slot.api.name, exc_info=error)
 
     def _flush(self) -> None:
         """Send what is answered, in order, and start what waited for it."""
         while self._slots and self._slots[0].done:
             slot = self._slots.popleft()
-            self._send(slot, slot.buffers)
+            if slot.buffers:
+                self._link.write(slot.buffers)
+            self._link.release_request(slot.size)
         self._pump()
 
-    def _encode(self, slot: _Slot, reply: Reply | Awaitable[Reply]) -> list[Buffer]:
-        ctx = slot.ctx
-        if reply is None:
-            return []
-        body: list[Buffer]
-        if isinstance(reply, dict):
-            body = [codec.encode_response(ctx.api_key, ctx.api_version, reply)]
-        elif isinstance(reply, Body):
-            body = reply.buffers
-        elif isinstance(reply, bytes):
-            body = [reply]
-        else:
-            raise TypeError(f"handler of {slot.api.name} returned {type(reply).__name__}")
-        return codec.frame_response(ctx.api_key, ctx.api_version, ctx.correlation_id, body)
 
-    def _send(self, slot: _Slot, buffers: list[Buffer]) -> None:
-        if buffers:
-            self._link.write(buffers)
-        self._link.release_request(slot.size)
+def _encode(ctx: RequestContext, reply: Reply) -> list[Buffer]:
+    """The framed response; nothing where there is none."""
+    if reply is None:
+        return []
+    body: list[Buffer]
+    if isinstance(reply, dict):
+        body = [codec.encode_response(ctx.api_key, ctx.api_version, reply)]
+    elif isinstance(reply, Body):
+        body = reply.buffers
+    else:
+        body = [reply]
+    return codec.frame_response(ctx.api_key, ctx.api_version, ctx.correlation_id, body)
 
 
 def _kept(frame: Frame) -> Frame:
