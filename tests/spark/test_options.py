@@ -55,7 +55,10 @@ def test_kafka_settings_go_to_librdkafka_without_their_prefix():
     [
         ({"subscribe": "a, b ,a,"}, Subscription(topics=("a", "b"))),
         ({"subscribePattern": "dep.*"}, Subscription(pattern="dep.*")),
-        ({"assign": '{"a": [1, 0, 1], "b": [2]}'}, Subscription(partitions={"a": (0, 1), "b": (2,)})),
+        (
+            {"assign": '{"a": [1, 0, 1], "b": [2]}'},
+            Subscription(partitions={"a": (0, 1), "b": (2,)}),
+        ),
     ],
 )
 def test_each_way_to_name_partitions(raw, expected):
@@ -167,9 +170,7 @@ def test_an_assignment_must_name_partitions(assignment):
         parse_source_options({**SERVERS, "assign": assignment})
 
 
-@pytest.mark.parametrize(
-    "ending", [{"endingOffsets": "latest"}, {"endingTimestamp": "1"}]
-)
+@pytest.mark.parametrize("ending", [{"endingOffsets": "latest"}, {"endingTimestamp": "1"}])
 def test_a_stream_has_no_end(ending):
     with pytest.raises(OptionError, match="has no end"):
         check_stream_options(source(**ending))
@@ -206,9 +207,7 @@ def test_a_batch_has_two_ends_that_fit(options, message):
 
 def test_a_batch_may_end_at_latest_whatever_it_starts_at():
     check_batch_options(
-        source(
-            startingOffsets='{"flights": {"0": 3}}', endingOffsets='{"flights": {"0": -1}}'
-        )
+        source(startingOffsets='{"flights": {"0": 3}}', endingOffsets='{"flights": {"0": -1}}')
     )
 
 

@@ -19,7 +19,8 @@ from tidemill.spark.options import noted
 DEFAULT_SETTINGS: Mapping[str, str] = {
     "acks": "all",
     "enable.idempotence": "true",
-    "linger.ms": "5",
+    # Full batches while rows come; at a task's end the flush does not wait for it.
+    "linger.ms": "50",
     # The Java client's partitioner: a key's partition is the same whoever writes it.
     "partitioner": "murmur2_random",
     # A record that is not acknowledged within this fails its task, as with the Java client.
@@ -31,7 +32,9 @@ _ALIASES = {
     "delivery.timeout.ms": "message.timeout.ms",
     "queue.buffering.max.ms": "linger.ms",
 }
-_POLL_S = 0.5
+_FLUSH_S = 0.5
+# Success is not reported: nothing would end a longer pause when the queue has room again.
+_FULL_S = 0.002
 _POLL_EVERY = 20_000
 
 
@@ -155,7 +158,7 @@ class Delivery:
             try:
                 self._producer.produce(topic, value, key, **extra)
             except BufferError:
-                self._producer.poll(_POLL_S)
+                self._producer.poll(_FULL_S)
                 self.check()
             except KafkaException as error:
                 raise DeliveryError(
@@ -187,7 +190,7 @@ class Delivery:
         Raises:
             DeliveryError: see ``check``.
         """
-        while self._producer.flush(_POLL_S) > 0:
+        while self._producer.flush(_FLUSH_S) > 0:
             self.check()
         self.check()
         _pool.give(self._settings, self._pooled)

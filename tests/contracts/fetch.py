@@ -1,0 +1,189 @@
+"""What any decoder of a range of offsets must do. Subclass it and give it ``fetch``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import KafkaException, Producer, TopicPartition
+
+from tests.support.processes import free_port, poll_until
+from tidemill.errors import DataLossError, OptionError, TidemillError
+from tidemill.spark.fetch import SCHEMA, SCHEMA_WITH_HEADERS, FetchPlan
+from tidemill.spark.ranges import OffsetRange
+
+Fetch = Callable[[OffsetRange, FetchPlan], Iterator[pa.RecordBatch]]
+
+
+class FetchContract:
+    """Exactly the readable records of ``[start, end)``, as Arrow, with the source's columns."""
+
+    @pytest.fixture
+    def fetch(self) -> Fetch:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def plan(self, broker: Any) -> Callable[..., FetchPlan]:
+        def make(*, kafka: dict[str, str] | None = None, **fields: Any) -> FetchPlan:
+            return FetchPlan({"bootstrap.servers": broker.bootstrap, **(kafka or {})}, **fields)
+
+        return make
+
+    @pytest.fixture
+    def read(self, fetch: Fetch, plan: Callable[..., FetchPlan]) -> Callable[..., list[Any]]:
+        """Offsets that a range gives."""
+
+        def offsets(topic: str, start: int, end: int, **fields: Any) -> list[int]:
+            batches = list(fetch(OffsetRange(topic, 0, start, end), plan(**fields)))
+            assert all(batch.num_rows > 0 for batch in batches)
+            return [o for batch in batches for o in batch.column("offset").to_pylist()]
+
+        return offsets
+
+    def test_each_column_holds_what_was_written(self, broker, fetch, plan):
+        topic = broker.topic(2)
+        broker.produce(
+            topic,
+            [
+                {"value": b"v0", "key": b"k0", "timestamp": 1357000000123},
+                {"value": None, "key": b"", "timestamp": 2},
+                {"value": b"", "key": None, "timestamp": 1},
+            ],
+            partition=1,
+        )
+        (batch,) = fetch(OffsetRange(topic, 1, 0, 3), plan())
+        assert batch.schema == SCHEMA
+        columns = batch.to_pydict()
+        assert columns["key"] == [b"k0", b"", None]
+        assert columns["value"] == [b"v0", None, b""]
+        assert columns["topic"] == [topic] * 3
+        assert columns["partition"] == [1] * 3
+        assert columns["offset"] == [0, 1, 2]
+        micros = batch.column("timestamp").cast(pa.int64()).to_pylist()
+        assert micros == [1357000000123000, 2000, 1000]
+        assert columns["timestampType"] == [0] * 3
+
+    def test_broker_time_is_told_from_the_producers(self, broker, fetch, plan):
+        topic = broker.topic(message_timestamp_type="LogAppendTime")
+        before = time.time_ns() // 1_000_000
+        broker.produce(topic, [{"value": b"v", "timestamp": 5}])
+        (batch,) = fetch(OffsetRange(topic, 0, 0, 1), plan())
+        assert batch.column("timestampType").to_pylist() == [1]
+        (micros,) = batch.column("timestamp").cast(pa.int64()).to_pylist()
+        assert before <= micros // 1000 <= time.time_ns() // 1_000_000
+
+    def test_headers_come_in_order_with_repeats_and_nulls(self, broker, fetch, plan):
+        topic = broker.topic()
+        headers = [("a", b"1"), ("b", None), ("a", b"")]
+        broker.produce(topic, [{"value": b"v", "headers": headers}, {"value": b"w"}])
+        (batch,) = fetch(OffsetRange(topic, 0, 0, 2), plan(include_headers=True))
+        assert batch.schema == SCHEMA_WITH_HEADERS
+        assert batch.column("headers").to_pylist() == [
+            [{"key": k, "value": v} for k, v in headers],
+            None,
+        ]
+
+    @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+    def test_a_range_may_begin_and_end_inside_a_batch(self, broker, read, codec):
+        topic = broker.topic()
+        broker.produce(topic, [b"x" * 50] * 300, **{"compression.type": codec})
+        assert read(topic, 100, 200) == list(range(100, 200))
+        assert read(topic, 299, 300) == [299]
+        assert read(topic, 0, 300) == list(range(300))
+
+    def test_an_empty_range_is_no_work(self, read):
+        assert read("no-such-topic", 7, 7) == []
+
+    def test_many_ranges_one_after_the_other(self, broker, read):
+        topics = [broker.topic(), broker.topic()]
+        for topic in topics:
+            broker.produce(topic, [b"x"] * 20)
+        for start in range(0, 20, 5):
+            for topic in topics:
+                assert read(topic, start, start + 5) == list(range(start, start + 5))
+
+    def test_a_reader_that_leaves_early_does_not_disturb_the_next(self, broker, fetch, plan, read):
+        topic = broker.topic()
+        broker.produce(topic, [b"x"] * 5000)
+        batches = fetch(OffsetRange(topic, 0, 0, 5000), plan(batch_rows=10))
+        assert next(batches).num_rows == 10
+        batches.close()
+        assert read(topic, 3, 6) == [3, 4, 5]
+
+    def test_large_records_come_in_small_batches(self, broker, fetch, plan):
+        topic = broker.topic()
+        broker.produce(topic, [bytes(900_000)] * 40)
+        batches = list(fetch(OffsetRange(topic, 0, 0, 40), plan()))
+        assert sum(batch.num_rows for batch in batches) == 40
+        assert max(batch.nbytes for batch in batches) <= 30 * 1024 * 1024
+
+    def test_offsets_that_compaction_removed_are_passed_over(self, broker, read):
+        topic = broker.topic(
+            cleanup_policy="compact", segment_ms="50", min_cleanable_dirty_ratio="0.001"
+        )
+        broker.produce(topic, [{"key": b"k", "value": b"%d" % i} for i in range(100)])
+        written = [100]
+
+        def compacted() -> bool:
+            # An append rolls the segment; only closed segments are cleaned.
+            broker.produce(topic, [{"key": b"other", "value": b"x"}])
+            written[0] += 1
+            time.sleep(0.05)
+            return len(read(topic, 0, 100)) == 1
+
+        poll_until(compacted, 60, "the topic is compacted", interval=0.05)
+        assert read(topic, 0, 99) == []
+        assert read(topic, 10, 60) == []
+        assert read(topic, 98, 100) == [99]
+        assert read(topic, 0, written[0])[-1] == written[0] - 1
+
+    def test_transaction_markers_and_aborted_records(self, broker, read):
+        topic = broker.topic()
+        producer = Producer(
+            {"bootstrap.servers": broker.bootstrap, "transactional.id": topic, "log_level": 2}
+        )
+        try:
+            producer.init_transactions(3)
+        except KafkaException as error:
+            pytest.skip(f"{broker.name} has no transactions: {error}")
+        for end in (producer.commit_transaction, producer.abort_transaction):
+            producer.begin_transaction()
+            for _ in range(3):
+                producer.produce(topic, b"x", partition=0)
+            producer.flush(10)
+            end(10)
+        # 0-2 committed, 3 marker, 4-6 aborted, 7 marker: the range ends where no record is.
+        assert read(topic, 0, 8) == [0, 1, 2, 4, 5, 6]
+        committed = {"isolation.level": "read_committed"}
+        assert read(topic, 0, 8, kafka=committed) == [0, 1, 2]
+        assert read(topic, 3, 4) == []
+        assert read(topic, 7, 8) == []
+
+    def test_removed_records_fail_the_read_or_are_passed_over(self, broker, read, caplog):
+        topic = broker.topic()
+        broker.produce(topic, [b"x"] * 30)
+        for future in broker.admin.delete_records([TopicPartition(topic, 0, 20)]).values():
+            future.result(10)
+        with pytest.raises(DataLossError, match="holds offsets 20 to 30, but 5"):
+            read(topic, 5, 25)
+        assert read(topic, 5, 25, fail_on_data_loss=False) == [20, 21, 22, 23, 24]
+        assert read(topic, 5, 15, fail_on_data_loss=False) == []
+        assert "going on without them" in caplog.text
+
+    def test_offsets_beyond_the_logs_end_are_lost_data(self, broker, read):
+        topic = broker.topic()
+        broker.produce(topic, [b"x"] * 3)
+        with pytest.raises(DataLossError, match="holds offsets 0 to 3"):
+            read(topic, 5, 9)
+
+    def test_an_unknown_setting_is_refused(self, fetch, plan):
+        with pytest.raises(OptionError, match=r"no\.such\.thing"):
+            list(fetch(OffsetRange("t", 0, 0, 1), plan(kafka={"no.such.thing": "1"})))
+
+    def test_no_broker_is_an_error_in_time(self, fetch):
+        nowhere = FetchPlan({"bootstrap.servers": f"127.0.0.1:{free_port()}"}, timeout_ms=500)
+        with pytest.raises(TidemillError, match="for 500 ms"):
+            list(fetch(OffsetRange("t", 0, 0, 1), nowhere))

@@ -1,0 +1,103 @@
+"""Brokers and one Spark session for the tests of ``spark/``.
+
+Every test against a broker runs against tidemill and, where its jars are to hand, against Apache
+Kafka: nothing in ``spark/`` may depend on which of them answers.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from tests.support.apache_kafka import ApacheKafka, KafkaNotFoundError
+from tests.support.broker_process import BrokerProcess
+from tests.support.processes import poll_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A running broker, and the few things that tests do to it besides what they test."""
+
+    name: str
+    bootstrap: str
+    admin: AdminClient
+
+    def topic(self, partitions: int = 1, name: str | None = None, **config: str) -> str:
+        """Create a topic and wait until its partitions have leaders. Returns its name."""
+        name = name or f"t-{uuid.uuid4().hex[:12]}"
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        new = NewTopic(name, partitions, 1, config=settings)
+        self.admin.create_topics([new])[name].result(30)
+        poll_until(lambda: self._leads(name, partitions), 30, f"leaders of {name}")
+        return name
+
+    def _leads(self, name: str, partitions: int) -> bool:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        try:
+            asked = {TopicPartition(name, p): OffsetSpec.latest() for p in range(partitions)}
+            for answer in self.admin.list_offsets(asked).values():
+                answer.result(10)
+        except KafkaException:
+            return False
+        return True
+
+    def produce(self, topic: str, values: Any, *, partition: int = 0, **settings: Any) -> None:
+        """Write values, or dicts of ``produce``'s arguments, and wait until they are there."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 50, **settings})
+        for value in values:
+            extra = value if isinstance(value, dict) else {"value": value}
+            producer.produce(topic, partition=partition, **extra)
+        assert producer.flush(30) == 0
+
+
+def _broker(name: str, bootstrap: str) -> Broker:
+    return Broker(name, bootstrap, AdminClient({"bootstrap.servers": bootstrap, "log_level": 2}))
+
+
+@pytest.fixture(scope="session")
+def tidemill_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """tidemill in a process of its own."""
+    settings = {"log.cleaner_backoff_ms": "100"}
+    with BrokerProcess(tmp_path_factory.mktemp("tidemill"), settings=settings) as process:
+        yield _broker("tidemill", process.bootstrap)
+
+
+@pytest.fixture(scope="session")
+def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Apache Kafka, or a skip that says what is missing."""
+    properties = {"log.cleaner.backoff.ms": "100", "log.cleaner.dedupe.buffer.size": "2097152"}
+    try:
+        kafka = ApacheKafka(tmp_path_factory.mktemp("kafka"), properties=properties)
+    except KafkaNotFoundError as error:
+        pytest.skip(str(error))
+    with kafka:
+        yield _broker("kafka", kafka.bootstrap)
+
+
+@pytest.fixture(scope="session", params=["tidemill", pytest.param("kafka", marks=pytest.mark.slow)])
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """Each of the brokers in turn."""
+    name = "tidemill_broker" if request.param == "tidemill" else "apache_kafka"
+    found: Broker = request.getfixturevalue(name)
+    return found
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one Spark session of a test run."""
+    from tidemill.spark import jvm
+    from tidemill.spark.session import spark_session
+
+    yield spark_session("tests", log_file=tmp_path_factory.mktemp("spark") / "jvm.log")
+    jvm.shutdown()

