@@ -38,9 +38,9 @@ class Desk:
 
     def __init__(self, log: list[StateRecord] | None = None, **settings: Any) -> None:
         settings.setdefault("initial_rebalance_delay_ms", 0)
-        ids = itertools.count(1)
+        self._ids = settings.pop("ids", None) or itertools.count(1)
         offsets = {k: settings.pop(k) for k in ("retention_ms",) if k in settings}
-        self.groups = Groups(new_id=lambda: f"id{next(ids)}", **settings)
+        self.groups = Groups(new_id=lambda: f"id{next(self._ids)}", **settings)
         self.offsets = Offsets(self.groups, **offsets)
         self.log: list[StateRecord] = []
         self.now = START_MS
@@ -51,8 +51,9 @@ class Desk:
 
     def restart(self, **settings: Any) -> Desk:
         """The same log, read by a fresh coordinator."""
-        desk = Desk(self.log, **settings)
+        desk = type(self)(self.log, ids=self._ids, **settings)
         desk.now = self.now
+        desk._tickets = self._tickets
         desk.run(desk.groups.loaded(desk.now))
         desk.offsets.loaded(desk.now)
         return desk

@@ -1,0 +1,307 @@
+"""Groups under clients that behave, hesitate, crash and come back, on a broker that restarts.
+
+What must hold whatever happens: a ticket is answered once at most, and once exactly when time
+passes; generations do not run backwards; in a generation each partition has one owner, the one
+that the leader named; what a restart reads is what was written; and when nothing else happens any
+more, those that live share all partitions in one Stable generation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from tests.state.harness import Desk
+from tidemill.errors import (
+    FencedInstanceIdError,
+    GroupMaxSizeReachedError,
+    MemberIdRequiredError,
+    TidemillError,
+    UnknownMemberIdError,
+)
+from tidemill.state.offsets_format import decode_group_value
+from tidemill.state.outcome import Outcome
+from tidemill.state.types import JoinResult, LeaveMember, SyncResult
+
+PARTITIONS = range(5)
+SESSION_MS = 8_000
+REBALANCE_MS = 20_000
+MAX_SIZE = 5
+
+
+class UnreliableDesk(Desk):
+    """A coordinator whose next write may fail."""
+
+    fail_next = False
+
+    def run(self, outcome: Outcome[Any]) -> Any:
+        if self.fail_next and outcome.records:
+            self.fail_next = False
+            outcome = Outcome(outcome.result, [], self.groups.write_failed(outcome, self.now))
+        return super().run(outcome)
+
+
+@dataclass(eq=False)
+class Client:
+    """A consumer that follows the protocol, one step for each poll."""
+
+    instance_id: str | None
+    old_protocol: bool
+    number: int
+    topics: tuple[str, ...] = ("t",)
+    member_id: str = ""
+    generation: int = -1
+    joining: int | None = None
+    syncing: int | None = None
+    owned: frozenset[int] | None = None
+    """Partitions of the current generation; None while it has to join."""
+    alive: bool = True
+    tickets: list[int] = field(default_factory=list)
+
+    @property
+    def lineage(self) -> str:
+        """Who it is for the group: a static member is the same under a new id."""
+        return self.instance_id or self.member_id
+
+
+class GroupSimulation(RuleBasedStateMachine):
+    clients = Bundle("clients")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings: dict[str, Any] = {"max_size": MAX_SIZE, "initial_rebalance_delay_ms": 500}
+        self.desk: Desk = UnreliableDesk(**self.settings)
+        self.all: list[Client] = []
+        self.owners: dict[int, dict[int, str]] = {}
+        """generation -> partition -> lineage"""
+        self.last_generation = 0
+
+    # --- what clients do -------------------------------------------------------------------------
+
+    @rule(target=clients, static=st.sampled_from([None, None, "a", "b"]), old=st.booleans())
+    def start(self, static: str | None, old: bool) -> Client:
+        for other in self.all:
+            if static is not None and other.instance_id == static:
+                other.alive = False  # the process restarts: its former self is gone
+        client = Client(static, old, len(self.all))
+        self.all.append(client)
+        self.poll(client)
+        return client
+
+    @rule(client=clients)
+    def poll(self, client: Client) -> None:
+        if not client.alive:
+            return
+        if client.joining is not None:
+            self._on_join_answer(client)
+        elif client.syncing is not None:
+            self._on_sync_answer(client)
+        elif client.owned is None:
+            self._join(client)
+
+    def _join(self, client: Client) -> None:
+        client.owned = None
+        client.joining = self.desk.join(
+            client.member_id,
+            instance_id=client.instance_id,
+            topics=client.topics,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=REBALANCE_MS,
+            require_known_member_id=not client.old_protocol,
+            supports_skipping_assignment=not client.old_protocol,
+        )
+        client.tickets.append(client.joining)
+
+    def _on_join_answer(self, client: Client) -> None:
+        assert client.joining is not None
+        answer = self.desk.replies.get(client.joining)
+        if answer is None:
+            return
+        client.joining = None
+        if isinstance(answer, JoinResult):
+            self._sync(client, answer)
+        else:
+            self._on_error(client, answer)
+
+    def _sync(self, client: Client, result: JoinResult) -> None:
+        client.member_id, client.generation = result.member_id, result.generation
+        assignments = {}
+        if result.leader == result.member_id and not result.skip_assignment:
+            ids = [member.member_id for member in result.members]
+            assert result.member_id in ids
+            assert len(set(ids)) == len(ids) <= MAX_SIZE
+            assignments = {
+                member_id: bytes(p for p in PARTITIONS if p % len(ids) == index)
+                for index, member_id in enumerate(ids)
+            }
+        client.syncing = self.desk.sync(
+            client.member_id, client.generation, assignments, instance_id=client.instance_id
+        )
+        client.tickets.append(client.syncing)
+
+    def _on_sync_answer(self, client: Client) -> None:
+        assert client.syncing is not None
+        answer = self.desk.replies.get(client.syncing)
+        if answer is None:
+            return
+        client.syncing = None
+        if isinstance(answer, SyncResult):
+            client.owned = frozenset(answer.assignment)
+            owners = self.owners.setdefault(client.generation, {})
+            for partition in client.owned:
+                assert owners.setdefault(partition, client.lineage) == client.lineage
+        else:
+            self._on_error(client, answer)
+
+    def _on_error(self, client: Client, error: object) -> None:
+        assert isinstance(error, TidemillError), repr(error)
+        client.owned = None
+        if isinstance(error, MemberIdRequiredError):
+            client.member_id = error.member_id
+        elif isinstance(error, UnknownMemberIdError):
+            client.member_id = ""
+        elif isinstance(error, FencedInstanceIdError | GroupMaxSizeReachedError):
+            client.alive = False
+            client.member_id = ""
+
+    @rule(client=clients)
+    def heartbeat(self, client: Client) -> None:
+        if not client.alive or client.owned is None:
+            return
+        try:
+            self.desk.heartbeat(client.member_id, client.generation, client.instance_id)
+        except TidemillError as error:
+            self._on_error(client, error)
+
+    @rule(client=clients)
+    def subscribe_to_more(self, client: Client) -> None:
+        if client.alive and client.joining is None and client.syncing is None:
+            client.topics = (*client.topics, f"t{len(client.topics)}")
+            self._join(client)
+
+    @rule(client=consumes(clients))
+    def leave(self, client: Client) -> None:
+        if not client.alive or not client.member_id:
+            return
+        client.alive = False
+        error: TidemillError | None
+        try:
+            (error,) = self.desk.leave(LeaveMember(client.member_id, client.instance_id))
+        except UnknownMemberIdError as unknown:
+            error = unknown
+        assert error is None or isinstance(error, UnknownMemberIdError | FencedInstanceIdError)
+
+    @rule(client=consumes(clients), noticed=st.booleans())
+    def crash(self, client: Client, noticed: bool) -> None:
+        client.alive = False
+        if noticed:
+            self._cancel(client)
+
+    @rule(client=clients)
+    def reconnect(self, client: Client) -> None:
+        """The connection breaks while a request is parked: the client asks again."""
+        self._cancel(client)
+        client.owned = None
+
+    def _cancel(self, client: Client) -> None:
+        for ticket in (client.joining, client.syncing):
+            if ticket is not None and ticket not in self.desk.replies:
+                self.desk.groups.cancel(ticket)
+                client.tickets.remove(ticket)
+        client.joining = client.syncing = None
+
+    # --- what happens to them --------------------------------------------------------------------
+
+    @rule(milliseconds=st.sampled_from([10, 500, 3_000, 7_900, 21_000]))
+    def time_passes(self, milliseconds: int) -> None:
+        self.desk.advance(milliseconds)
+
+    @rule()
+    def write_fails(self) -> None:
+        assert isinstance(self.desk, UnreliableDesk)
+        self.desk.fail_next = True
+
+    @rule()
+    def broker_restarts(self) -> None:
+        stored = self.desk.groups.stored()
+        fresh = self.desk.restart(**self.settings)
+        assert fresh.groups.stored() == stored
+        for client in self.all:
+            self._cancel(client)
+            client.tickets.clear()
+        self.desk = fresh
+        value = stored.get("g")
+        self.last_generation = decode_group_value(value).generation if value else 0
+        # generations that were never written may come again, with other owners
+        self.owners = {g: o for g, o in self.owners.items() if g <= self.last_generation}
+        for client in self.all:
+            if client.generation > self.last_generation:
+                client.owned = None
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    @invariant()
+    def generations_do_not_run_backwards(self) -> None:
+        group = self.desk.groups.get("g")
+        if group is None:
+            return
+        assert group.generation >= self.last_generation
+        self.last_generation = group.generation
+
+    @invariant()
+    def each_partition_has_one_owner(self) -> None:
+        members = self.desk.groups.describe("g").members
+        owned = [partition for member in members for partition in member.assignment]
+        assert len(set(owned)) == len(owned)
+
+    @invariant()
+    def counts_are_those_of_the_members(self) -> None:
+        group = self.desk.groups.get("g")
+        if group is None:
+            return
+        assert group.awaiting_join == sum(m.awaits_join for m in group.members.values())
+        assert group.leader in group.members or (not group.members and group.leader is None)
+        assert set(group.static_members.values()) == {
+            m.member_id for m in group.members.values() if m.is_static
+        }
+        assert group.pending_sync <= set(group.members)
+        assert not group.pending_members & set(group.members)
+
+    def teardown(self) -> None:
+        self._those_that_live_share_everything()
+        tickets = [ticket for client in self.all for ticket in client.tickets]
+        self.desk.advance(20 * 60_000)
+        assert [ticket for ticket in tickets if ticket not in self.desk.replies] == []
+        assert self.desk.state in ("Empty", "Dead")
+        assert self.desk.groups.next_deadline() is None
+        super().teardown()
+
+    def _those_that_live_share_everything(self) -> None:
+        living = [client for client in self.all if client.alive]
+        for client in living[MAX_SIZE:]:
+            client.alive = False
+        for _ in range(200):
+            for client in living:
+                self.heartbeat(client)
+                self.poll(client)
+            self.desk.advance(1000)
+        living = [client for client in living if client.alive]
+        if not living:
+            return
+        assert self.desk.state == "Stable"
+        assert {client.generation for client in living} == {self.desk.generation}
+        owned = [partition for client in living for partition in client.owned or ()]
+        assert sorted(owned) == list(PARTITIONS)
+
+
+TestGroups = GroupSimulation.TestCase
+TestGroups.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
