@@ -1,0 +1,158 @@
+"""Offsets against a dict: commits, deletions, expiry and restarts in any order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.state.harness import Desk
+from tidemill.errors import GroupSubscribedToTopicError, UnknownMemberIdError
+from tidemill.state.types import LeaveMember, OffsetToCommit
+
+RETENTION_MS = 60_000
+SESSION_MS = 6_000
+positions = st.tuples(st.sampled_from(["t", "u", "v"]), st.integers(0, 2))
+
+
+@dataclass
+class Stored:
+    offset: int
+    metadata: str
+    committed_ms: int
+    expires_ms: int | None
+
+
+class OffsetSimulation(RuleBasedStateMachine):
+    """One group that has a member of topics "t" and "u", or none, and simple commits in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.desk = Desk(retention_ms=RETENTION_MS)
+        self.model: dict[tuple[str, int], Stored] = {}
+        self.member: str | None = None
+        self.was_joined = False
+        self.empty_since = 0
+
+    # --- the member ------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.member is None)
+    @rule()
+    def join(self) -> None:
+        (self.member,) = self.desk.stable(topics=("t", "u"), session_timeout_ms=SESSION_MS)
+        self.was_joined = True
+
+    @precondition(lambda self: self.member is not None)
+    @rule()
+    def leave(self) -> None:
+        assert self.desk.leave(LeaveMember(self.member or "")) == [None]
+        self.member, self.empty_since = None, self.desk.now
+
+    @rule(milliseconds=st.sampled_from([1, 4_000, 5_999, 30_000, 60_000]))
+    def time_passes(self, milliseconds: int) -> None:
+        if self.member is not None and milliseconds >= SESSION_MS:
+            self.desk.heartbeat(self.member, self.desk.generation)
+            self.member, self.empty_since = None, self.desk.now + SESSION_MS
+        elif self.member is not None:
+            self.desk.heartbeat(self.member, self.desk.generation)
+        self.desk.advance(milliseconds)
+        if self.member is not None:
+            self.desk.heartbeat(self.member, self.desk.generation)
+
+    # --- offsets ---------------------------------------------------------------------------------
+
+    @rule(
+        at=positions,
+        offset=st.integers(0, 2**63 - 1),
+        metadata=st.text(max_size=8).map(lambda text: text.encode("utf-8", "ignore").decode()),
+        retention_ms=st.sampled_from([-1, -1, 1_000, 100_000]),
+    )
+    def commit(self, at: tuple[str, int], offset: int, metadata: str, retention_ms: int) -> None:
+        item = OffsetToCommit(*at, offset, -1, metadata)
+        generation = self.desk.generation if self.member is not None else -1
+        result = self.desk.commit(self.member or "", generation, item, retention_ms=retention_ms)
+        assert result == [None]
+        expires = self.desk.now + retention_ms if retention_ms >= 0 else None
+        self.model[at] = Stored(offset, metadata, self.desk.now, expires)
+
+    @precondition(lambda self: self.member is not None)
+    @rule(at=positions)
+    def commit_without_membership_is_refused(self, at: tuple[str, int]) -> None:
+        try:
+            self.desk.commit("", -1, OffsetToCommit(*at, 1))
+        except UnknownMemberIdError:
+            return
+        raise AssertionError("a simple consumer committed to a group with members")
+
+    @rule(at=positions)
+    def delete(self, at: tuple[str, int]) -> None:
+        if self.desk.groups.get("g") is None:
+            return
+        (error,) = self.desk.run(self.desk.offsets.delete("g", [at]))
+        if self.member is not None and at[0] != "v":
+            assert isinstance(error, GroupSubscribedToTopicError)
+        else:
+            assert error is None
+            self.model.pop(at, None)
+
+    @rule(topic=st.sampled_from(["t", "u", "v"]))
+    def topic_is_deleted(self, topic: str) -> None:
+        self.desk.run(self.desk.offsets.topics_deleted([topic]))
+        self.model = {at: stored for at, stored in self.model.items() if at[0] != topic}
+
+    @precondition(lambda self: self.member is None)
+    @rule()
+    def group_is_deleted(self) -> None:
+        if self.desk.groups.get("g") is None:
+            return
+        self.desk.run(self.desk.offsets.delete_group("g"))
+        self.model, self.was_joined = {}, False
+
+    @rule()
+    def expire(self) -> None:
+        self.desk.run(self.desk.offsets.expire(self.desk.now))
+        self.model = {at: s for at, s in self.model.items() if not self._is_due(at[0], s)}
+        if not self.model and self.member is None:
+            self.was_joined = False
+            assert self.desk.state == "Dead"
+
+    def _is_due(self, topic: str, stored: Stored) -> bool:
+        if self.member is not None and topic != "v":
+            return False
+        if stored.expires_ms is not None:
+            return stored.expires_ms <= self.desk.now
+        since = stored.committed_ms
+        if self.member is None and self.was_joined:
+            since = self.empty_since
+        return self.desk.now - since >= RETENTION_MS
+
+    @rule()
+    def restart(self) -> None:
+        self.desk = self.desk.restart(retention_ms=RETENTION_MS)
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    @invariant()
+    def fetched_is_what_was_committed(self) -> None:
+        fetched = {
+            at: (found.offset, found.metadata, found.commit_timestamp_ms)
+            for at, found in self.desk.offsets.fetch("g").items()
+        }
+        assert fetched == {
+            at: (stored.offset, stored.metadata, stored.committed_ms)
+            for at, stored in self.model.items()
+        }
+
+    @invariant()
+    def replaying_the_log_gives_the_same(self) -> None:
+        fresh = Desk(self.desk.log)
+        assert sorted(fresh.offsets.stored(), key=repr) == sorted(
+            self.desk.offsets.stored(), key=repr
+        )
+        assert fresh.groups.stored() == self.desk.groups.stored()
+
+
+TestOffsets = OffsetSimulation.TestCase
+TestOffsets.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
