@@ -1,0 +1,111 @@
+"""Apache Kafka's own dump tool reads our files: the log, both indexes, producer snapshots."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.apache_kafka import KAFKA_VERSION, KafkaNotFoundError, find_classpath, find_java
+from tests.support.logs import open_log, open_store, write
+from tidemill.clock import ManualClock
+from tidemill.log.compaction import compact
+
+RECORDS = 120
+
+
+@pytest.fixture(scope="module")
+def dump_command() -> list[str]:
+    try:
+        java, classpath = find_java(), find_classpath()
+    except KafkaNotFoundError as error:
+        pytest.skip(f"Apache Kafka is not here: {error}")
+    if not os.environ.get("KAFKA_HOME"):
+        tools = Path.home() / ".m2/repository/org/apache/kafka/kafka-tools" / KAFKA_VERSION
+        jar = tools / f"kafka-tools-{KAFKA_VERSION}.jar"
+        if not jar.exists():
+            artifact = f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}"
+            pytest.skip(f"{jar} is missing: mvn dependency:get -Dartifact={artifact}")
+        classpath = f"{jar}{os.pathsep}{classpath}"
+    return [java, "-Xmx256m", "-cp", classpath, "org.apache.kafka.tools.DumpLogSegments"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A partition of several segments, with every codec, a producer and a compacted part."""
+    data = tmp_path_factory.mktemp("data")
+    clock = ManualClock()
+    store = open_store(data, clock)
+    log = open_log(
+        store,
+        {
+            "internal.segment.bytes": "6000",
+            "index.interval.bytes": "200",
+            "cleanup.policy": "compact",
+        },
+    )
+    for number in range(RECORDS):
+        clock.advance(1000)
+        write(
+            log,
+            [(b"key-%d" % (number % 50), b"value-%d" % number * 20)],
+            clock.now_ms(),
+            codec=number % 5,
+            producer=(4711, 3, number),
+        )
+    for work in compact(log, clock.now_ms()):
+        if work is not None:
+            work.run()
+    for number in range(RECORDS, RECORDS + 10):
+        write(log, [(b"key", b"late")], clock.now_ms(), producer=(4711, 3, number))
+    store.close()
+    return data / "t-0"
+
+
+def _dump(command: list[str], files: list[Path], *options: str) -> str:
+    done = subprocess.run(
+        [*command, "--files", ",".join(map(str, files)), *options],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    return output
+
+
+def test_kafka_reads_every_record_of_the_log(dump_command: list[str], folder: Path) -> None:
+    files = sorted(folder.glob("*.log"))
+    assert len(files) > 2
+    output = _dump(dump_command, files, "--deep-iteration", "--print-data-log")
+    assert f"offset: {RECORDS + 9} " in output
+    assert "isvalid: false" not in output
+    assert "producerId: 4711 producerEpoch: 3" in output
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        assert f"compresscodec: {codec}" in output
+    for number in range(RECORDS - 50, RECORDS):
+        assert f"payload: value-{number}value" in output
+
+
+def test_kafka_finds_no_fault_in_the_indexes(dump_command: list[str], folder: Path) -> None:
+    files = [*sorted(folder.glob("*.index")), *sorted(folder.glob("*.timeindex"))]
+    output = _dump(dump_command, files)
+    assert "offset: " in output
+    assert "timestamp: " in output
+    for complaint in (
+        "Mismatches in",
+        "Found timestamp mismatch",
+        "Found out of order",
+        "not found",
+    ):
+        assert complaint not in output, output
+
+
+def test_kafka_reads_the_producer_snapshot(dump_command: list[str], folder: Path) -> None:
+    newest = max(folder.glob("*.snapshot"))
+    output = _dump(dump_command, [newest])
+    assert "producerId: 4711 producerEpoch: 3" in output
+    assert f"lastSequence: {RECORDS + 9}" in output
