@@ -44,6 +44,7 @@ class FakeLink:
 
     peer, host = "fuzz:1", "fuzz"
     is_congested = False
+    response_room = 1 << 30
 
     def __init__(self) -> None:
         self.is_closing = False

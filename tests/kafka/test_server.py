@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from structlog.testing import capture_logs
 
 from tests.kafka.fake_broker import FakeBroker, one_batch
 from tests.kafka.messages import kio_bytes
@@ -277,6 +278,23 @@ async def test_client_that_does_not_read_is_not_read() -> None:
 
 
 @on_both_loops
+async def test_clients_that_do_not_read_make_responses_smaller_and_stop_nobody() -> None:
+    async with serving(total_inflight_bytes=8_000_000) as s:
+        s.broker.make_topic("t")
+        writer = await s.client()
+        await writer.call(PRODUCE, 9, produce("t", one_batch(b"x" * 7_000_000)))
+        slow = [await s.client(limit=1) for _ in range(3)]
+        for client in slow:
+            client.send(FETCH, 11, fetch("t"))
+        await eventually(lambda: s.server.listener.response_room < 1_048_576)
+        assert (await writer.call(FETCH, 11, fetch("t")))["error_code"] == 0
+        assert s.broker.fetches[-1].max_bytes == 1_048_576
+        for client in slow:
+            await client.response(FETCH, 11)
+        await eventually(lambda: s.server.listener.response_room == 8_000_000)
+
+
+@on_both_loops
 async def test_total_bound_holds_over_connections_and_gives_way_to_one_at_a_time() -> None:
     async with serving(total_inflight_bytes=300_000) as s:
         s.broker.make_topic("t")
@@ -322,6 +340,26 @@ async def test_malformed_requests_close_their_connection_and_leave_the_others() 
             client.writer.write(bad)
             assert await client.is_closed()
             await good.call(METADATA, 9, ALL_TOPICS)
+
+
+def test_one_log_line_says_who_and_why() -> None:
+    async def run() -> None:
+        async with serving() as s:
+            client = await s.client()
+            port = client.writer.get_extra_info("sockname")[1]
+            tree = {"client_software_name": "soft", "client_software_version": "1.2"}
+            await client.call(API_VERSIONS, 3, tree)
+            with capture_logs() as lines:
+                client.writer.write(request_bytes(METADATA, 12, b"\xff\xff\xff\xff\x07\0"))
+                assert await client.is_closed()
+            (line,) = lines
+            assert (line["event"], line["log_level"]) == ("connection closed", "warning")
+            assert line["peer"] == f"127.0.0.1:{port}"
+            assert (line["client_id"], line["software"]) == ("test", "soft 1.2")
+            assert (line["api"], line["version"]) == ("Metadata", 12)
+            assert "length 2147483646 of topics" in line["error"]
+
+    uvloop.run(run())
 
 
 @on_both_loops

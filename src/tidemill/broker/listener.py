@@ -5,18 +5,18 @@ session is told where to put what arrives and answers through its ``Link``.
 
 A connection is not read while (a) its own unanswered requests take more than
 ``connection_inflight_bytes``, (b) those of all connections take more than
-``total_inflight_bytes``, or (c) the client does not read what it is sent.
+``total_inflight_bytes`` (see ``budget``), or (c) the client does not read what it is sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import ssl
 from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
+from tidemill.broker.budget import Budget, Hold
 from tidemill.errors import ProtocolError, TidemillError
 from tidemill.settings import Limits
 from tidemill.telemetry import get_logger
@@ -62,77 +62,6 @@ class Session(Protocol):
         """The connection is gone; nothing can be written any more."""
 
 
-class _Hold(enum.Flag):
-    """Why a connection is not read."""
-
-    NONE = 0
-    OWN = enum.auto()
-    TOTAL = enum.auto()
-    WRITE = enum.auto()
-
-
-class Budget:
-    """Bytes of requests that are held in memory, over all connections.
-
-    Over the limit nobody is read. Where everything that is held are requests which have arrived in
-    part, so that answering can't free anything, one connection at a time is let through.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
-        self.unanswered = 0
-        """The part of ``used`` that answers will free."""
-        self._waiting: dict[Link, None] = {}
-        self._favoured: Link | None = None
-
-    def add(self, link: Link, size: int, *, whole: bool) -> None:
-        """``size`` more bytes are held; ``whole``: of a request that has arrived."""
-        self.used += size
-        if whole:
-            self.unanswered += size
-            if link is self._favoured:
-                self._favoured = None
-        if self.used > self.limit and link is not self._favoured:
-            self._waiting[link] = None
-            link.hold(_Hold.TOTAL)
-            self._settle()
-
-    def remove(self, size: int, *, whole: bool) -> None:
-        """``size`` bytes are free again."""
-        self.used -= size
-        if whole:
-            self.unanswered -= size
-        self._settle()
-
-    def forget(self, link: Link) -> None:
-        """The connection is gone."""
-        self._waiting.pop(link, None)
-        if link is self._favoured:
-            self._favoured = None
-        self._settle()
-
-    def _settle(self) -> None:
-        if not self._waiting:
-            return
-        if self.used <= self.limit:
-            waiting, self._waiting = self._waiting, {}
-            for link in waiting:
-                link.unhold(_Hold.TOTAL)
-        elif self.unanswered == 0:
-            self._let_through()
-
-    def _let_through(self) -> None:
-        """Whoever is between two requests, and one connection that is in the middle of one."""
-        for link in list(self._waiting):
-            if link.is_partial and self._favoured is not None:
-                continue
-            if link.is_partial:
-                self._favoured = link
-            del self._waiting[link]
-            link.unhold(_Hold.TOTAL)
-
-
 class Link(asyncio.BufferedProtocol):
     """One accepted connection: the session's way to the socket."""
 
@@ -141,7 +70,7 @@ class Link(asyncio.BufferedProtocol):
         self._limits = listener.limits
         self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
-        self._holds = _Hold.NONE
+        self._holds = Hold.NONE
         self._own = 0
         self.peer = "?"
         """``host:port`` of the client."""
@@ -163,7 +92,12 @@ class Link(asyncio.BufferedProtocol):
     @property
     def is_congested(self) -> bool:
         """The client does not read what it is sent: start nothing new."""
-        return bool(self._holds & _Hold.WRITE)
+        return bool(self._holds & Hold.WRITE)
+
+    @property
+    def response_room(self) -> int:
+        """Bytes that may be sent before the clients that don't read hold too much memory."""
+        return self._listener.response_room
 
     def write(self, buffers: Iterable[bytes | bytearray | memoryview]) -> None:
         """Send buffers in order; they must not be changed afterwards."""
@@ -174,14 +108,14 @@ class Link(asyncio.BufferedProtocol):
         """A whole request of ``size`` bytes waits for its answer."""
         self._own += size
         if self._own > self._limits.connection_inflight_bytes:
-            self.hold(_Hold.OWN)
+            self.hold(Hold.OWN)
         self._listener.budget.add(self, size, whole=True)
 
     def release_request(self, size: int) -> None:
         """It is answered."""
         self._own -= size
         if self._own <= self._limits.connection_inflight_bytes:
-            self.unhold(_Hold.OWN)
+            self.unhold(Hold.OWN)
         self._listener.budget.remove(size, whole=True)
 
     def close(self) -> None:
@@ -203,18 +137,18 @@ class Link(asyncio.BufferedProtocol):
 
     # --- for the listener and the budget ---------------------------------------------------------
 
-    def hold(self, why: _Hold) -> None:
+    def hold(self, why: Hold) -> None:
         was = self._holds
         self._holds = was | why
-        if was is _Hold.NONE and self._transport is not None and not self.is_closing:
+        if was is Hold.NONE and self._transport is not None and not self.is_closing:
             self._transport.pause_reading()
 
-    def unhold(self, why: _Hold) -> None:
+    def unhold(self, why: Hold) -> None:
         was = self._holds
         if not was & why:
             return
         self._holds = was & ~why
-        if self._holds is _Hold.NONE and self._transport is not None and not self.is_closing:
+        if self._holds is Hold.NONE and self._transport is not None and not self.is_closing:
             self.last_receipt = self._listener.now()
             self._transport.resume_reading()
 
@@ -234,7 +168,7 @@ class Link(asyncio.BufferedProtocol):
         if session is None or session.is_busy or self.is_closing:
             return
         silent = now - self.last_receipt
-        if session.is_partial and self._holds is _Hold.NONE and silent > STALL_SECONDS:
+        if session.is_partial and self._holds is Hold.NONE and silent > STALL_SECONDS:
             self.fail(ProtocolError(f"the client stopped in a request for {silent:.0f} s"))
         elif silent > self._limits.idle_seconds:
             log.info("idle connection closed", peer=self.peer, idle_seconds=round(silent))
@@ -273,10 +207,13 @@ class Link(asyncio.BufferedProtocol):
         return False  # close
 
     def pause_writing(self) -> None:
-        self.hold(_Hold.WRITE)
+        if self._transport is not None:
+            self._listener.count_unsent(self, self._transport.get_write_buffer_size())
+        self.hold(Hold.WRITE)
 
     def resume_writing(self) -> None:
-        self.unhold(_Hold.WRITE)
+        self._listener.count_unsent(self, 0)
+        self.unhold(Hold.WRITE)
         if self._session is not None:
             self._session.writable()
 
@@ -311,6 +248,8 @@ class Listener:
         self.budget = budget or Budget(limits.total_inflight_bytes)
         self.make_session = make_session
         self._links: set[Link] = set()
+        self._unsent: dict[Link, int] = {}
+        self._unsent_total = 0
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -321,6 +260,21 @@ class Listener:
     def connections(self) -> int:
         """How many are open."""
         return len(self._links)
+
+    @property
+    def response_room(self) -> int:
+        """``total_inflight_bytes`` without what clients that don't read leave unsent.
+
+        A slow reader must not stop the others, so this is no reason to wait: where it is little,
+        protocols answer with little.
+        """
+        return max(0, self.limits.total_inflight_bytes - self._unsent_total)
+
+    def count_unsent(self, link: Link, size: int) -> None:
+        """A connection is congested with ``size`` bytes, or (0) no longer."""
+        self._unsent_total += size - self._unsent.pop(link, 0)
+        if size:
+            self._unsent[link] = size
 
     def now(self) -> float:
         """The event loop's time in seconds."""
@@ -385,6 +339,7 @@ class Listener:
     def dismiss(self, link: Link) -> None:
         """The connection is gone."""
         self._links.discard(link)
+        self.count_unsent(link, 0)
         self.budget.forget(link)
         if not self._links:
             self._empty.set()

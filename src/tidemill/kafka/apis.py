@@ -129,6 +129,8 @@ class ConnectionState:
     client_host: str
     software: str = ""
     """Name and version that the client gave in ApiVersions (KIP-511), or empty."""
+    response_room: Callable[[], int] | None = None
+    """Bytes that a response should not exceed now; None: no such bound."""
     fetch_sessions: FetchSessions = dataclass_field(default_factory=FetchSessions)
     stopping: bool = False
     """The server is stopping: a long poll that is cancelled answers with what it has."""

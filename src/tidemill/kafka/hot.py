@@ -267,7 +267,7 @@ class FetchedPartition:
     log_start_offset: int = -1
     aborted: Sequence[tuple[int, int]] | None = None
     """(producer id, first offset); None is null (read_uncommitted)."""
-    records: bytes | memoryview = b""
+    records: Buffer = b""
 
 
 FetchedTopics: TypeAlias = Sequence[tuple[str, UUID | None, Sequence[FetchedPartition]]]

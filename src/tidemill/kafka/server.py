@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tidemill.broker.listener import Budget, Link, Listener
+from tidemill.broker.budget import Budget
+from tidemill.broker.listener import Link, Listener
 from tidemill.errors import ProtocolError, TidemillError
 from tidemill.kafka import codec
 from tidemill.kafka.apis import (
@@ -106,7 +107,9 @@ class KafkaSession:
         self._reader = FrameReader(
             server.settings.limits.request_bytes, server.scratch, server.pool
         )
-        self._state = ConnectionState(peer=link.peer, client_host=link.host)
+        self._state = ConnectionState(
+            peer=link.peer, client_host=link.host, response_room=lambda: link.response_room
+        )
         self._slots: deque[_Slot] = deque()
         self._queue: deque[Frame] = deque()
         self._partial = 0

@@ -16,6 +16,9 @@ from tidemill.kafka.errors import error_code
 from tidemill.kafka.hot import FetchedPartition, FetchedTopics, encode_fetch
 from tidemill.kafka.session import NO_SESSION, FetchPart, FetchSession, TopicKey
 
+LEAST_BYTES = 1_048_576
+"""A response may always be this large, however many clients don't read theirs."""
+
 
 @handles(1, cancellable=True)
 async def handle_fetch(ctx: RequestContext, request: Any) -> Reply:
@@ -97,7 +100,7 @@ async def _read(
         reads.append(
             PartitionRead(name, part.partition, part.offset, part.max_bytes, part.leader_epoch)
         )
-    max_bytes = min(max(request.max_bytes, 0), ctx.broker.settings.limits.fetch_bytes)
+    max_bytes = _max_bytes(ctx, request)
     query = FetchQuery(
         reads,
         # With an error to tell there is nothing to wait for.
@@ -108,6 +111,15 @@ async def _read(
     )
     answers = iter(await _fetch(ctx, query))
     return names, [next(answers) if result is None else result for result in results]
+
+
+def _max_bytes(ctx: RequestContext, request: Any) -> int:
+    """What the client asks for, within the broker's bound and what memory there is."""
+    bound = ctx.broker.settings.limits.fetch_bytes
+    if ctx.connection.response_room is not None:
+        bound = min(bound, max(ctx.connection.response_room(), LEAST_BYTES))
+    asked: int = request.max_bytes
+    return min(max(asked, 0), bound)
 
 
 async def _fetch(ctx: RequestContext, query: FetchQuery) -> list[ReadResult]:

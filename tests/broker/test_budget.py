@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
-from tidemill.broker.listener import Budget, Link
+from tidemill.broker.budget import Budget, Hold
 
 
 class FakeLink:
@@ -14,15 +12,15 @@ class FakeLink:
         self.is_partial = True
         self.held = False
 
-    def hold(self, why: Any) -> None:
+    def hold(self, why: Hold) -> None:
         self.held = True
 
-    def unhold(self, why: Any) -> None:
+    def unhold(self, why: Hold) -> None:
         self.held = False
 
 
-def links(count: int) -> list[Any]:
-    return [cast(Link, FakeLink()) for _ in range(count)]
+def links(count: int) -> list[FakeLink]:
+    return [FakeLink() for _ in range(count)]
 
 
 def test_below_the_limit_everybody_is_read() -> None:
