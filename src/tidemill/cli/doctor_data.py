@@ -16,11 +16,10 @@ from tidemill.cli import output
 from tidemill.cli.doctor import Finding
 from tidemill.log.names import parse_folder_name
 from tidemill.log.scan import BatchScanner, find_batch
+from tidemill.log.store import FORMAT_FILE, FORMAT_VERSION, LOCK_FILE
 
 if TYPE_CHECKING:
     from tidemill.log.handles import LogFile
-
-LOCK_FILE = ".lock"
 
 
 def check(data_dir: Path, *, verify: bool) -> Iterator[Finding]:
@@ -36,6 +35,7 @@ def check(data_dir: Path, *, verify: bool) -> Iterator[Finding]:
         return
     partitions = sorted(p for p in data_dir.iterdir() if p.is_dir() and parse_folder_name(p.name))
     yield Finding("ok", "data", f"{data_dir}: {output.plural(len(partitions), 'partition')}")
+    yield from _format(data_dir, partitions)
     in_use = _is_locked(data_dir / LOCK_FILE)
     yield Finding("ok", "lock", "a broker is using the folder" if in_use else "no broker uses it")
     if not verify:
@@ -53,6 +53,21 @@ def _not_there(data_dir: Path) -> Finding:
     if os.access(parent, os.W_OK | os.X_OK):
         return Finding("ok", "data", f"{data_dir} will be made")
     return Finding("fail", "data", f"{data_dir} can't be made: no permission in {parent}")
+
+
+def _format(data_dir: Path, partitions: list[Path]) -> Iterator[Finding]:
+    try:
+        text = (data_dir / FORMAT_FILE).read_text(errors="replace").strip()
+    except FileNotFoundError:
+        if partitions:
+            text = f"{data_dir} holds logs, but no {FORMAT_FILE}: it is not tidemill's"
+            yield Finding("fail", "format", text, "Choose an empty --data-dir.")
+        return
+    if text != str(FORMAT_VERSION):
+        text = f"{data_dir} has format version {text!r}; this tidemill reads {FORMAT_VERSION}"
+        yield Finding("fail", "format", text, "Use the tidemill version that wrote it.")
+        return
+    yield Finding("ok", "format", f"version {text}")
 
 
 def _is_locked(lock: Path) -> bool:

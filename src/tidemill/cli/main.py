@@ -6,7 +6,6 @@ their top: a client library, a broker or rich is imported where it is used.
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import traceback
@@ -50,6 +49,16 @@ class CommandLine(TyperGroup):
             code = _report(failure, arguments)
         sys.exit(code if isinstance(code, int) else output.OK)
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader (``| head``) has seen enough. Nothing more may be flushed at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return output.OK
+        return result
+
 
 def _debug(arguments: Sequence[str]) -> bool:
     return "--debug" in arguments[:1] or bool(os.environ.get("TIDEMILL_DEBUG"))
@@ -64,10 +73,6 @@ def _report(failure: BaseException, arguments: Sequence[str]) -> int:
         return output.exit_code(failure)
     if isinstance(failure, KeyboardInterrupt | EOFError | typer.Abort):
         return 130
-    if isinstance(failure, OSError) and failure.errno == errno.EPIPE:
-        # The reader (``| head``) has seen enough. Nothing more may be flushed at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return output.OK
     if hasattr(failure, "format_message"):  # a click usage error
         words = [word for word in arguments[:2] if not word.startswith("-")]
         context = getattr(failure, "ctx", None)

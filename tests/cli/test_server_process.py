@@ -1,0 +1,174 @@
+"""The broker as a process: what it says when it is ready, and how it stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.processes import accepts_connections
+
+COMMAND = [sys.executable, "-m", "tidemill"]
+
+
+def environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith(("TIDEMILL_", "NO_COLOR"))}
+
+
+@contextmanager
+def started(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=folder,
+        env=environment(),
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("verb", ["dev", "serve"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_says_once_that_it_is_ready_and_stops_cleanly(
+    verb: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    with started(verb, "--kafka-port", "0", "--data-dir", "data", folder=tmp_path) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        ready = json.loads(line)
+        host, _, port = ready.pop("kafka").rpartition(":")
+        assert ready == {"event": "ready", "data_dir": str(tmp_path / "data"), "pid": process.pid}
+        assert accepts_connections(host, int(port))
+        process.send_signal(number)
+        rest, _ = process.communicate(timeout=20)
+    assert (process.returncode, rest) == (0, b"")
+
+
+def test_a_terminal_gets_addresses_and_three_things_to_try(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "dev", "--kafka-port", "0"],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=environment() | {"NO_COLOR": "1"},
+    )
+    os.close(theirs)
+    try:
+        text = ""
+        deadline = time.monotonic() + 20
+        while "Ctrl-C stops it" not in text:
+            assert select.select([ours], [], [], deadline - time.monotonic())[0], text
+            text += os.read(ours, 4096).decode()
+        lines = [line.strip() for line in text.splitlines()]
+        address = next(line.split()[1] for line in lines if line.startswith("kafka"))
+        assert address.startswith("localhost:")
+        tries = [line for line in lines if "tidemill topic" in line]
+        assert len(tries) == 3
+        assert all(line.endswith(f"-b {address}") for line in tries)
+        assert str(tmp_path / "tidemill-data") in text
+        assert "\x1b" not in text
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(ours)
+
+
+def test_a_port_in_use_is_exit_4_with_a_way_out(broker: BrokerProcess, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "dev", "--kafka-port", str(broker.port)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout) == (4, "")
+    assert f"error: another process listens on 127.0.0.1:{broker.port}" in done.stderr
+    assert "--kafka-port 0" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_data_folder_in_use_is_exit_4(broker: BrokerProcess, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "serve", "--kafka-port", "0", "--data-dir", str(broker.data_dir)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "in use by another process" in done.stderr
+    assert "hint: " in done.stderr
+
+
+def test_a_folder_of_something_else_is_refused_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "data" / "topic-0").mkdir(parents=True)
+    done = subprocess.run(
+        [*COMMAND, "serve", "--kafka-port", "0", "--data-dir", "data"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+        timeout=30,
+    )
+    assert done.returncode == 1
+    assert "it is not tidemill's" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_topic_default_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "serve", "--kafka-port", "0", "--set", "log.topic_defaults.retention.ms=soon"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+        timeout=30,
+    )
+    assert done.returncode != 0
+    assert "retention.ms" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
+    """A client that holds a long poll open makes the clean stop wait; the second one does not."""
+    with started("dev", "--kafka-port", "0", folder=tmp_path) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["event"] == "ready"
+        process.send_signal(signal.SIGSTOP)  # both signals are there when it goes on
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(20) in (128 + signal.SIGTERM, 128 + signal.SIGINT, 0)
+
+
+def test_log_lines_are_logfmt_for_machines_and_the_level_is_a_setting(tmp_path: Path) -> None:
+    with started(
+        *("serve", "--kafka-port", "0", "--set", "telemetry.level=info"), folder=tmp_path
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+    lines = errors.decode().splitlines()
+    assert all(line.startswith("timestamp=") for line in lines), lines
+    assert "component=server event=ready" in lines[0]
+    assert "event=stopped" in lines[-1]

@@ -1,0 +1,237 @@
+"""``tidemill topic`` against a broker process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from typing import IO
+
+from tests.cli.conftest import CommandLine
+
+
+def line_of(stream: IO[bytes] | None) -> bytes:
+    assert stream is not None
+    return stream.readline()
+
+
+def test_a_topic_is_created_described_altered_and_deleted(
+    tidemill: CommandLine, topic: str
+) -> None:
+    text = tidemill.ok("topic", "create", topic, "-p", "2", "--set", "retention.ms=60000")
+    assert text == f"created {topic}\n"
+    described = tidemill.json("topic", "describe", topic)
+    assert [p["partition"] for p in described["partitions"]] == [0, 1]
+    assert {c["name"]: (c["value"], c["source"]) for c in described["configs"]} == {
+        "retention.ms": ("60000", "topic")
+    }
+
+    tidemill.ok("topic", "alter", topic, "--partitions", "3", "--unset", "retention.ms")
+    described = tidemill.json("topic", "describe", topic)
+    assert len(described["partitions"]) == 3
+    assert described["configs"] == []
+
+    assert tidemill.ok("topic", "delete", topic, "--yes") == f"deleted {topic} (0 records)\n"
+    assert tidemill.run("topic", "describe", topic).returncode == 3
+
+
+def test_describe_shows_offsets_sizes_and_on_request_all_configs(
+    tidemill: CommandLine, topic: str
+) -> None:
+    tidemill.ok("topic", "produce", topic, stdin="a\nb\n")
+    described = tidemill.json("topic", "describe", topic, "--all")
+    (partition,) = described["partitions"]
+    assert (partition["start_offset"], partition["end_offset"]) == (0, 2)
+    assert partition["size_bytes"] > 60
+    assert len(described["configs"]) > 20
+    text = tidemill.ok("topic", "describe", topic)
+    assert "all configs are at their defaults" in text
+
+
+def test_create_conflicts_are_exit_4_unless_they_are_expected(
+    tidemill: CommandLine, topic: str
+) -> None:
+    tidemill.ok("topic", "create", topic)
+    again = tidemill.run("topic", "create", topic)
+    assert (again.returncode, again.stdout) == (4, "")
+    assert f"error: topic {topic} exists" in again.stderr
+    assert "--if-not-exists" in again.stderr
+    assert tidemill.ok("topic", "create", topic, "--if-not-exists") == f"{topic} exists\n"
+
+
+def test_one_refusal_does_not_hide_the_topics_that_were_created(
+    tidemill: CommandLine, topic: str
+) -> None:
+    tidemill.ok("topic", "create", topic)
+    done = tidemill.run("topic", "create", topic, f"{topic}-new", "bad/name", "--json")
+    assert done.returncode == 4
+    assert json.loads(done.stdout) == [{"topic": f"{topic}-new", "created": True}]
+    assert done.stderr.count("error:") == 2
+
+
+def test_dry_runs_change_nothing(tidemill: CommandLine, topic: str) -> None:
+    tidemill.ok("topic", "create", topic, "--dry-run")
+    assert tidemill.run("topic", "describe", topic).returncode == 3
+    tidemill.ok("topic", "create", topic)
+    before = tidemill.json("topic", "describe", topic)
+    tidemill.ok(
+        *("topic", "alter", topic, "--partitions", "5", "--set", "retention.ms=1", "--dry-run")
+    )
+    assert tidemill.ok("topic", "delete", topic, "--dry-run").startswith(f"would delete {topic}")
+    assert tidemill.json("topic", "describe", topic) == before
+
+
+def test_delete_asks_and_where_nobody_answers_it_needs_yes(
+    tidemill: CommandLine, topic: str
+) -> None:
+    tidemill.ok("topic", "create", topic)
+    refused = tidemill.run("topic", "delete", topic, stdin="y\n")
+    assert refused.returncode == 2
+    assert "--yes" in refused.stderr
+    assert tidemill.run("topic", "describe", topic).returncode == 0
+
+
+def test_list_hides_the_brokers_own_topics_unless_asked(tidemill: CommandLine, topic: str) -> None:
+    tidemill.ok("topic", "produce", topic, stdin="a\n")
+    tidemill.ok("topic", "consume", topic, "-g", topic, "--from", "beginning", "--until-end")
+    listed = {row["topic"]: row for row in tidemill.json("topic", "list")}
+    assert listed[topic] == {"topic": topic, "partitions": 1, "records": 1}
+    assert not [name for name in listed if name.startswith("__")]
+    every = {row["topic"] for row in tidemill.json("topic", "list", "--internal")}
+    assert "__consumer_offsets" in every
+
+
+def test_what_is_produced_is_consumed_with_key_headers_and_time(
+    tidemill: CommandLine, topic: str
+) -> None:
+    tidemill.ok(
+        *("topic", "produce", topic, "--key-separator", ":", "--header", "a=1", "--header", "b=é"),
+        stdin="k:v\nl:w:x\n",
+    )
+    first, second = tidemill.records(topic, "--from", "beginning", "--until-end")
+    assert (first["key"], first["value"], first["offset"]) == ("k", "v", 0)
+    assert (second["key"], second["value"], second["offset"]) == ("l", "w:x", 1)
+    assert first["headers"] == [["a", "1"], ["b", "é"]]
+    assert first["timestamp"] > 1_700_000_000_000
+
+
+def test_consumed_json_can_be_produced_again(tidemill: CommandLine, topic: str) -> None:
+    lines = [
+        '{"key": "k", "value": {"n": 1}, "partition": 1, "timestamp": "2026-01-01T00:00Z"}',
+        '{"key": "k", "value": null}',
+        '{"value": "AP8=", "value_encoding": "base64", "headers": [["h", "1"], ["h", "2"]]}',
+    ]
+    tidemill.ok("topic", "create", topic, f"{topic}-copy", "-p", "2")
+    tidemill.ok("topic", "produce", topic, "--format", "json", stdin="\n".join(lines))
+    text = tidemill.ok("topic", "consume", topic, "--from", "beginning", "--until-end")
+    tidemill.ok("topic", "produce", f"{topic}-copy", "--format", "json", stdin=text)
+
+    def contents(name: str) -> set[str]:
+        records = tidemill.records(name, "--from", "beginning", "--until-end")
+        return {json.dumps({**record, "topic": "", "offset": 0}) for record in records}
+
+    assert contents(topic) == contents(f"{topic}-copy")
+    assert len(contents(topic)) == 3
+
+
+def test_records_that_fail_are_named_and_the_others_are_written(
+    tidemill: CommandLine, topic: str
+) -> None:
+    tidemill.ok("topic", "create", topic)
+    done = tidemill.run(
+        *("topic", "produce", topic, "--format", "json", "--json"),
+        stdin='{"value": "a"}\n{"valeu": "b"}\n{"value": "c", "partition": 7}\n{"value": "d"}\n',
+    )
+    assert done.returncode == 1
+    assert "error: line 2: unknown field 'valeu'" in done.stderr
+    assert "error: line 3: unknown partition" in done.stderr
+    assert json.loads(done.stdout)["delivered"] == 2
+    values = [r["value"] for r in tidemill.records(topic, "--from", "beginning", "--until-end")]
+    assert values == ["a", "d"]
+
+
+def test_a_record_that_the_broker_refuses_is_named(tidemill: CommandLine, topic: str) -> None:
+    tidemill.ok("topic", "create", topic, "--set", "max.message.bytes=200")
+    done = tidemill.run("topic", "produce", topic, stdin="x" * 1000 + "\n")
+    assert done.returncode == 1
+    assert "error: line 1: " in done.stderr
+    assert "too large" in done.stderr.lower()
+
+
+def test_codecs_and_acks_can_be_chosen(tidemill: CommandLine, topic: str) -> None:
+    for number, codec in enumerate(["none", "gzip", "snappy", "lz4", "zstd"]):
+        acks = ["all", "1", "0"][number % 3]
+        tidemill.ok(
+            "topic", "produce", topic, "--compression", codec, "--acks", acks, stdin=f"{codec}\n"
+        )
+    records = tidemill.records(topic, "--from", "beginning", "--count", "5")
+    assert [r["value"] for r in records] == ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+def test_consume_starts_at_each_kind_of_position(tidemill: CommandLine, topic: str) -> None:
+    lines = [f'{{"value": "{n}", "timestamp": {1_700_000_000_000 + n * 1000}}}' for n in range(10)]
+    tidemill.ok("topic", "produce", topic, "--format", "json", stdin="\n".join(lines))
+
+    def values(position: str) -> list[int]:
+        records = tidemill.records(topic, "--from", position, "--until-end")
+        return [int(record["value"]) for record in records]
+
+    assert values("beginning") == list(range(10))
+    assert values("7") == [7, 8, 9]
+    assert values("-2") == [8, 9]
+    assert values("-100") == list(range(10))
+    assert values("@1700000004500") == [5, 6, 7, 8, 9]
+    assert values("2023-11-14T22:13:28Z") == [8, 9]
+    assert values("end") == []
+    assert values("100") == []
+
+
+def test_consume_follows_until_it_is_told_to_stop(tidemill: CommandLine, topic: str) -> None:
+    tidemill.ok("topic", "create", topic)
+    with tidemill.start("topic", "consume", topic, "--from", "beginning") as following:
+        for value in ("one", "two"):
+            tidemill.ok("topic", "produce", topic, stdin=f"{value}\n")
+            assert json.loads(line_of(following.stdout))["value"] == value
+        following.send_signal(signal.SIGINT)
+        assert following.wait(10) == 0
+
+
+def test_consume_ends_quietly_when_its_reader_has_seen_enough(
+    tidemill: CommandLine, topic: str
+) -> None:
+    tidemill.ok("topic", "produce", topic, stdin="a\nb\n")
+    with tidemill.start("topic", "consume", topic, "--from", "beginning") as following:
+        assert line_of(following.stdout)
+        assert following.stdout is not None
+        following.stdout.close()
+        following.stdout = None
+        _, errors = following.communicate(timeout=10)
+    assert (following.returncode, errors) == (0, b"")
+
+
+def test_bare_values_are_written_as_they_are(tidemill: CommandLine, topic: str) -> None:
+    tidemill.ok("topic", "produce", topic, stdin=b"\xff\x00\nb\n")
+    done = subprocess.run(
+        tidemill.command(
+            *("topic", "consume", topic, "--from", "0", "-n", "2", "--format", "values")
+        ),
+        capture_output=True,
+        env=tidemill.env,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == b"\xff\x00\nb\n"
+
+
+def test_what_is_not_there_is_exit_3(tidemill: CommandLine, topic: str) -> None:
+    for command in (
+        ["topic", "describe", topic],
+        ["topic", "alter", topic, "--partitions", "2"],
+        ["topic", "delete", topic, "--yes"],
+        ["topic", "consume", topic],
+    ):
+        done = tidemill.run(*command)
+        assert (done.returncode, done.stdout) == (3, ""), command
+        assert f"error: topic {topic} does not exist" in done.stderr
+    tidemill.ok("topic", "create", topic)
+    assert tidemill.run("topic", "consume", topic, "--partition", "5").returncode == 3
