@@ -1,0 +1,113 @@
+"""Open files: their bound, and writes that fail half way."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from tests.support.faultyfs import FaultyFileSystem
+from tidemill.errors import DiskFullError, StorageError, SyncFailedError
+from tidemill.log.handles import HandlePool, LogFile
+
+
+@pytest.fixture
+def fs() -> FaultyFileSystem:
+    fs = FaultyFileSystem()
+    fs.makedirs("/d")
+    return fs
+
+
+def _file(pool: HandlePool, name: str) -> LogFile:
+    file = LogFile(pool, f"/d/{name}", 0, create=True)
+    file.create()
+    return file
+
+
+def test_no_more_handles_than_the_limit_are_open(fs: FaultyFileSystem) -> None:
+    pool = HandlePool(fs, 4)
+    files = [_file(pool, str(number)) for number in range(20)]
+    for file in files:
+        file.append(b"abc")
+    assert len(pool) == fs.open_handles == 4
+    assert [file.pread(3, 0) for file in files] == [b"abc"] * 20
+    pool.close_all()
+    assert fs.open_handles == 0
+
+
+def test_a_file_in_use_is_not_closed(fs: FaultyFileSystem) -> None:
+    pool = HandlePool(fs, 4)
+    used = _file(pool, "used")
+    raw = pool.pin(used)
+    for number in range(10):
+        _file(pool, str(number)).append(b"x")
+    assert pool.pin(used) is raw
+
+
+def test_unsynced_bytes_are_synced_before_their_handle_is_closed(fs: FaultyFileSystem) -> None:
+    pool = HandlePool(fs, 4)
+    first = _file(pool, "first")
+    first.append(b"precious")
+    before = fs.syncs
+    for number in range(8):
+        _file(pool, str(number)).append(b"x")
+    assert fs.syncs > before
+    assert not first.dirty
+
+
+def test_a_failed_sync_makes_every_later_sync_fail(fs: FaultyFileSystem) -> None:
+    pool = HandlePool(fs, 4)
+    file, other = _file(pool, "a"), _file(pool, "b")
+    file.append(b"x")
+    fs.fail("sync")
+    with pytest.raises(SyncFailedError, match="/d/a"):
+        file.datasync()
+    with pytest.raises(SyncFailedError):
+        other.datasync()
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(fs: FaultyFileSystem) -> None:
+    pool = HandlePool(fs, 4)
+    file = _file(pool, "a")
+    file.append(b"0123456789")
+    fs.capacity = 15
+    with pytest.raises(DiskFullError):
+        file.append(b"0123456789")
+    assert file.size == 10
+    assert fs.content("/d/a") == b"0123456789"
+    fs.heal()
+    file.append(b"!")
+    assert fs.content("/d/a") == b"0123456789!"
+
+
+def test_a_write_that_cannot_be_undone_ends_all_writing(fs: FaultyFileSystem) -> None:
+    pool = HandlePool(fs, 4)
+    file = _file(pool, "a")
+    file.append(b"good")
+    fs.capacity = 6
+    fs.fail("truncate")
+    with pytest.raises(StorageError, match="could not be undone"):
+        file.append(b"bad!")
+    assert file.broken
+    fs.heal()
+    with pytest.raises(StorageError, match="offline"):
+        file.append(b"more")
+
+
+def test_an_error_that_is_not_about_space_is_no_disk_full(fs: FaultyFileSystem) -> None:
+    pool = HandlePool(fs, 4)
+    file = _file(pool, "a")
+    fs.fail("write", errno.EIO)
+    with pytest.raises(StorageError) as caught:
+        file.append(b"x")
+    assert not isinstance(caught.value, DiskFullError)
+    assert not file.broken
+
+
+def test_a_renamed_file_is_found_again_after_its_handle_was_closed(fs: FaultyFileSystem) -> None:
+    pool = HandlePool(fs, 4)
+    file = _file(pool, "a")
+    file.append(b"abc")
+    file.rename("/d/a.deleted")
+    file.close()
+    assert file.pread(3, 0) == b"abc"
