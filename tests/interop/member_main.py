@@ -35,7 +35,7 @@ def confluent(bootstrap: str, group: str, topic: str) -> None:
     while True:
         message = consumer.poll(1)
         if message is not None and message.error() is None:
-            consumer.commit(message, asynchronous=False)
+            consumer.commit(message=message, asynchronous=False)
             say(message.partition() or 0, message.offset() or 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ def consumer(bootstrap: str, group: str = "none", **config: Any) -> Iterator[Con
             "enable.auto.commit": False,
             "session.timeout.ms": 6000,
             "heartbeat.interval.ms": 300,
+            "fetch.wait.max.ms": 50,
             **{key.replace("_", "."): value for key, value in config.items()},
         }
     )
@@ -60,9 +61,15 @@ def consumer(bootstrap: str, group: str = "none", **config: Any) -> Iterator[Con
         client.close()
 
 
-def send(bootstrap: str, topic: str, records: list[Rec], partition: int = 0, **config: Any) -> None:
+def send(
+    bootstrap: str,
+    topic: str,
+    records: list[Rec],
+    partition: int = 0,
+    config: Mapping[str, Any] | None = None,
+) -> None:
     """Produce and check that every record was taken."""
-    client = producer(bootstrap, **config)
+    client = producer(bootstrap, **(config or {}))
     failed: list[Any] = []
     delivered = itertools.count()
 
@@ -111,8 +118,10 @@ def values(messages: list[Message]) -> list[int]:
 
 
 def as_rec(message: Message) -> Rec:
-    headers = tuple((str(name), value) for name, value in message.headers() or [])
-    return Rec(message.key(), message.value(), message.timestamp()[1], headers)  # type: ignore[arg-type]
+    pairs: Any = message.headers() or []
+    key: Any = message.key()
+    value: Any = message.value()
+    return Rec(key, value, message.timestamp()[1], tuple(pairs))
 
 
 # --- produce -------------------------------------------------------------------------------------
@@ -125,7 +134,7 @@ def test_every_codec_and_acks_comes_back_as_it_was(
 ) -> None:
     topic = make_topic()
     records = sample_records(60)
-    send(bootstrap, topic, records, **{"compression.type": codec, "acks": acks})
+    send(bootstrap, topic, records, config={"compression.type": codec, "acks": acks})
     with consumer(bootstrap) as client:
         client.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         messages = take(client, len(records))
@@ -158,11 +167,11 @@ def test_a_batch_over_the_topics_limit_is_refused(bootstrap: str, make_topic: Ma
     client = producer(bootstrap)
     outcome: dict[str, Any] = {}
     for name, size in (("small", 1000), ("large", 3000)):
-        client.produce(
-            topic,
-            b"x" * size,
-            on_delivery=lambda error, _, name=name: outcome.update({name: error}),
-        )
+
+        def report(error: KafkaError | None, _: Message, name: str = name) -> None:
+            outcome[name] = error
+
+        client.produce(topic, b"x" * size, on_delivery=report)
         assert client.flush(DEADLINE) == 0
     assert outcome["small"] is None
     assert outcome["large"].code() == KafkaError.MSG_SIZE_TOO_LARGE
@@ -184,7 +193,7 @@ def hundred(bootstrap: str, make_topic: MakeTopic) -> str:
     """A topic with one partition and the numbers 0 to 99, in compressed batches."""
     topic = make_topic()
     for start, count in ((0, 40), (40, 40), (80, 20)):
-        send(bootstrap, topic, numbered(count, start), **{"compression.type": "zstd"})
+        send(bootstrap, topic, numbered(count, start), config={"compression.type": "zstd"})
     return topic
 
 
@@ -277,8 +286,12 @@ def test_watermarks_and_seek(bootstrap: str, hundred: str) -> None:
 def test_small_fetches_read_everything(bootstrap: str, make_topic: MakeTopic) -> None:
     topic = make_topic()
     records = [Rec(None, bytes([n]) * 5000, BASE_TIMESTAMP) for n in range(50)]
-    send(bootstrap, topic, records, **{"batch.num.messages": 1})
-    limits = {"fetch_message_max_bytes": 1000, "fetch_max_bytes": 1000, "message_max_bytes": 1000}
+    send(bootstrap, topic, records, config={"batch.num.messages": 1})
+    limits: dict[str, Any] = {
+        "fetch_message_max_bytes": 1000,
+        "fetch_max_bytes": 1000,
+        "message_max_bytes": 1000,
+    }
     with consumer(bootstrap, **limits, receive_message_max_bytes=100_000) as client:
         client.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         assert [m.value() for m in take(client, 50)] == [record.value for record in records]
@@ -337,7 +350,7 @@ def test_members_share_partitions_and_take_over_from_who_leaves(
     bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str], assignor: str
 ) -> None:
     topic, group = make_topic(partitions=6), unique("group")
-    config = {"partition_assignment_strategy": assignor}
+    config: dict[str, Any] = {"partition_assignment_strategy": assignor}
     with consumer(bootstrap, group, **config) as one:
         first = Member(one, topic)
         settle([first], [6])
@@ -396,7 +409,7 @@ def test_a_static_member_comes_back_without_a_rebalance(
     bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
 ) -> None:
     topic, group = make_topic(partitions=4), unique("group")
-    static = {"group_instance_id": "one", "session_timeout_ms": 20_000}
+    static: dict[str, Any] = {"group_instance_id": "one", "session_timeout_ms": 20_000}
     with consumer(bootstrap, group, group_instance_id="two") as other_client:
         with consumer(bootstrap, group, **static) as client:
             other, leaving = Member(other_client, topic), Member(client, topic)
@@ -452,7 +465,7 @@ def test_lag_of_a_group_as_tools_compute_it(
     asked = [ConsumerGroupTopicPartitions(group)]
     stored = admin.list_consumer_group_offsets(asked)[group].result(DEADLINE)
     (position,) = stored.topic_partitions
-    end = admin.list_offsets({TopicPartition(hundred, 0): OffsetSpec.latest()})
+    end = admin.list_offsets({TopicPartition(hundred, 0): OffsetSpec.latest()})  # type: ignore[no-untyped-call]
     (latest,) = [future.result(DEADLINE) for future in end.values()]
     assert latest.offset - position.offset == 40
 
