@@ -1,0 +1,68 @@
+"""Rows of the flights table for tests that need no data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+
+from tidemill.demo.flights import Flight
+
+CANCELLED = {"dep_delay": None, "arr_time": None, "arr_delay": None, "air_time": None}
+
+
+def row(**changes: str | None) -> dict[str, str | None]:
+    """The data set's first flight: UA1545 from Newark to Houston on 1 January."""
+    first: dict[str, str | None] = {
+        "year": "2013",
+        "month": "1",
+        "day": "1",
+        "dep_time": "517",
+        "sched_dep_time": "515",
+        "dep_delay": "2",
+        "arr_time": "830",
+        "sched_arr_time": "819",
+        "arr_delay": "11",
+        "carrier": "UA",
+        "flight": "1545",
+        "tailnum": "N14228",
+        "origin": "EWR",
+        "dest": "IAH",
+        "air_time": "227",
+        "distance": "1400",
+        "hour": "5",
+        "minute": "15",
+        "time_hour": "2013-01-01T10:00:00Z",
+    }
+    return first | changes
+
+
+def flight(number: int = 1, *, departed: int, arrived: int | None = None, delay: int = 0) -> Flight:
+    """A flight from JFK to BOS that left, and perhaps arrived, at the given Unix times."""
+    return Flight(
+        carrier="B6",
+        number=number,
+        tail_number=None,
+        origin="JFK",
+        destination="BOS",
+        miles=187,
+        scheduled=departed - delay * 60,
+        departed=departed,
+        departure_delay=delay,
+        arrived=arrived,
+        arrival_delay=None if arrived is None else delay,
+    )
+
+
+@contextmanager
+def no_process_left() -> Iterator[set[psutil.Process]]:
+    """Fails if a process in the set that it gives is still there a while after the block."""
+    processes: set[psutil.Process] = set()
+    yield processes
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    left = [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    descriptions = [" ".join(process.cmdline())[:200] for process in left]
+    for process in left:
+        process.kill()
+    assert not left, f"processes were left behind: {descriptions}"

@@ -1,0 +1,145 @@
+"""The whole demo as a user runs it: the figures are right, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.demo.support import no_process_left
+from tests.support.processes import poll_until
+from tidemill.demo.flights import DataSetMissingError, data_folder
+from tidemill.demo.process import BrokerProcess, BrokerProcessError
+from tidemill.demo.topics import TOPICS, create_topics, delete_topics, end_offsets
+from tidemill.errors import JavaNotFoundError, TopicExistsError
+from tidemill.spark.jvm import find_java
+
+TIMEOUT_S = 280
+
+
+@pytest.fixture
+def needs_spark() -> None:
+    pytest.importorskip("pyspark")
+    try:
+        data_folder()
+        find_java()
+    except (DataSetMissingError, JavaNotFoundError) as missing:
+        pytest.skip(str(missing))
+
+
+@contextmanager
+def running_demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """``tidemill demo`` with temporary files in a folder, its output in ``output`` there."""
+    with (folder / "output").open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tidemill", "demo", *arguments],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(TIMEOUT_S + 20)
+@pytest.mark.usefixtures("needs_spark")
+def test_every_window_of_a_day_is_equal(tmp_path: Path) -> None:
+    # The day on which clocks go forward.
+    with running_demo(
+        tmp_path, "--from", "2013-03-10", "--days", "1", "--speed", "max", "--json"
+    ) as demo:
+        code = demo.wait(TIMEOUT_S)
+    output = (tmp_path / "output").read_text()
+    assert code == 0, output
+    report = json.loads(output.splitlines()[-1])
+    assert report["ok"] is True
+    assert report["windows"]["equal"] == report["windows"]["expected"] > 40
+    assert report["late_dropped"] == 0
+    assert report["stored"]["departures"] == report["sent"]["departures"]
+    assert report["stored"]["arrivals"] == report["sent"]["arrivals"]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("tidemill-demo")] == []
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S + 20)
+@pytest.mark.usefixtures("needs_spark")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_demo_leaves_no_process_behind(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    output = tmp_path / "output"
+    with no_process_left() as processes, running_demo(tmp_path, "--speed", "3600x") as demo:
+        poll_until(
+            lambda: "Replay " in output.read_text() or demo.poll() is not None,
+            TIMEOUT_S,
+            "the replay begins",
+        )
+        assert demo.poll() is None, output.read_text()
+        processes |= set(psutil.Process(demo.pid).children(recursive=True))
+        names = " ".join(" ".join(process.cmdline()) for process in processes)
+        assert "SparkSubmit" in names
+        assert "serve" in names
+        demo.send_signal(number)
+        code = demo.wait(60)
+    assert code == {signal.SIGINT: 130, signal.SIGKILL: -9}[number]
+    assert "error:" not in output.read_text()
+
+
+def test_the_demos_broker_keeps_its_topics_apart_from_those_of_an_earlier_run(
+    tmp_path: Path,
+) -> None:
+    with (
+        no_process_left() as processes,
+        BrokerProcess(tmp_path / "data", tmp_path / "broker.log") as broker,
+    ):
+        processes.add(psutil.Process(broker.pid))
+        create_topics(broker.bootstrap_servers)
+        with pytest.raises(TopicExistsError) as raised:
+            create_topics(broker.bootstrap_servers)
+        assert "--reset" in raised.value.hint
+        assert set(end_offsets(broker.bootstrap_servers, TOPICS).values()) == {0}
+        assert sorted(delete_topics(broker.bootstrap_servers)) == sorted(TOPICS)
+        assert delete_topics(broker.bootstrap_servers) == []
+        create_topics(broker.bootstrap_servers)
+
+
+def test_a_broker_that_ends_is_noticed_with_its_reason(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", tmp_path / "broker.log") as broker:
+        broker.check_running()
+        process = psutil.Process(broker.pid)
+        process.kill()
+        poll_until(lambda: _ended(broker), 10, "the broker is found to have ended")
+
+
+def test_a_broker_that_can_not_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file where the data folder should be")
+    with (
+        pytest.raises(BrokerProcessError) as raised,
+        BrokerProcess(tmp_path / "data", tmp_path / "broker.log"),
+    ):
+        pass
+    assert "exit code" in str(raised.value)
+    assert "broker.log" in raised.value.hint
+
+
+def _ended(broker: BrokerProcess) -> bool:
+    try:
+        broker.check_running()
+    except BrokerProcessError:
+        return True
+    return False
