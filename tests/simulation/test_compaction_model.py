@@ -1,0 +1,280 @@
+"""Compaction against a model of a few lines: the last value of each key.
+
+Keyed writes of all codecs with tombstones, rolls, compactions that are whole, dropped in the
+middle, interleaved with writes, killed at any call or cut off from power, clean restarts, and time
+that passes, in any order. Then what readers make of the log is ``dict(last value per key)``, no
+record has changed its offset or content, what may not be cleaned is all there, and tombstones stay
+for ``delete.retention.ms`` and then go.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tests.support.crashfs import CrashingFileSystem
+from tests.support.faultyfs import CrashError
+from tests.support.logs import TP, open_log, open_store, read_records
+from tidemill.clock import ManualClock
+from tidemill.log.compaction import cleanable, compact
+from tidemill.log.partition import PartitionLog
+from tidemill.log.records import NewRecord, Record, encode_batch
+from tidemill.log.store import LogStore
+
+RETENTION_MS = 20_000
+CONFIGS = {
+    "cleanup.policy": "compact",
+    "internal.segment.bytes": "350",
+    "index.interval.bytes": "80",
+    "delete.retention.ms": str(RETENTION_MS),
+    "file.delete.delay.ms": "500",
+}
+PRODUCER = 5
+
+keys = st.sampled_from([b"a", b"b", b"c", b"d", b""])
+values = st.none() | st.binary(max_size=40)
+batches = st.lists(st.tuples(keys, values), min_size=1, max_size=5)
+
+
+@dataclass
+class Model:
+    """What was written, and what a reader must make of it."""
+
+    history: dict[int, Record] = field(default_factory=dict)
+    latest: dict[bytes, bytes] = field(default_factory=dict)
+    tried: dict[int, int] = field(default_factory=dict)
+    """When a compaction may first have reached a tombstone: before that its time does not run."""
+    reached: dict[int, int] = field(default_factory=dict)
+    """When a compaction surely had reached it."""
+
+    def write(self, record: Record) -> None:
+        assert record.key is not None
+        self.history[record.offset] = record
+        if record.value is None:
+            self.latest.pop(record.key, None)
+        else:
+            self.latest[record.key] = record.value
+
+    def last_offsets(self) -> dict[bytes, int]:
+        return {r.key: r.offset for r in self.history.values() if r.key is not None}
+
+
+class CompactionMachine(RuleBasedStateMachine):
+    @initialize(lag=st.sampled_from([0, 0, 3000]))
+    def start(self, lag: int) -> None:
+        self.fs = CrashingFileSystem()
+        self.clock = ManualClock()
+        self.configs = {**CONFIGS, "min.compaction.lag.ms": str(lag)}
+        self.model = Model()
+        self.sequence = 0
+        self.open()
+        self.log.flush()
+
+    def open(self) -> None:
+        self.store: LogStore = open_store("/data", self.clock, self.fs)
+        self.log: PartitionLog = open_log(self.store, self.configs)
+        assert not self.store.offline
+
+    # --- what happens to it ----------------------------------------------------------------------
+
+    @rule(
+        records=batches,
+        codec=st.integers(0, 4),
+        idempotent=st.booleans(),
+        step=st.integers(0, 2000),
+    )
+    def write(
+        self, records: list[tuple[bytes, bytes | None]], codec: int, idempotent: bool, step: int
+    ) -> None:
+        self.clock.advance(step)
+        now = self.clock.now_ms()
+        producer = (PRODUCER, 0, self.sequence) if idempotent else (-1, -1, -1)
+        batch = encode_batch(
+            [NewRecord(key, value) for key, value in records],
+            timestamp_ms=now,
+            codec=codec,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=producer[2],
+        )
+        info = self.log.append(memoryview(batch), now_ms=now)
+        self.log.flush()
+        assert not info.duplicate
+        self.sequence += len(records) if idempotent else 0
+        for index, (key, value) in enumerate(records):
+            self.model.write(Record(info.first_offset + index, now, key, value))
+
+    @rule(milliseconds=st.sampled_from([1, 1000, 3000, RETENTION_MS // 2, RETENTION_MS]))
+    def wait(self, milliseconds: int) -> None:
+        self.clock.advance(milliseconds)
+        self.store.purge_deleted()
+
+    @rule()
+    def roll(self) -> None:
+        self.log.roll(self.clock.now_ms())
+        self.log.flush()
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.store.checkpoint()
+
+    @rule()
+    def restart(self) -> None:
+        self.store.close()
+        self.open()
+
+    @rule(power=st.booleans(), seed=st.integers(0, 1000))
+    def crash(self, power: bool, seed: int) -> None:
+        if power:
+            self.fs.power_cut(random.Random(seed))
+        else:
+            self.fs.kill()
+        self.open()
+
+    # --- compaction ------------------------------------------------------------------------------
+
+    def try_compaction(self) -> int:
+        """Note that tombstones may be met from now on; returns the end of what can be reached."""
+        end = cleanable(self.log, self.clock.now_ms()).end_offset
+        for record in self.model.history.values():
+            if record.value is None and record.offset < end:
+                self.model.tried.setdefault(record.offset, self.clock.now_ms())
+        return end
+
+    @rule(max_keys=st.sampled_from([1, 2, 3, 1000]))
+    def compact(self, max_keys: int) -> None:
+        now = self.clock.now_ms()
+        end = self.try_compaction()
+        dirty = cleanable(self.log, now).dirty_bytes
+        for _ in compact(self.log, now, max_keys=max_keys):
+            pass
+        if not dirty:
+            return
+        # Each key once in what was cleaned, and of tombstones only those whose time runs still.
+        last = self.model.last_offsets()
+        cleaned = [record for record in read_records(self.log) if record.offset < end]
+        newest = {
+            record.key: record.offset
+            for record in self.model.history.values()
+            if record.offset < end
+        }
+        assert all(newest[record.key] == record.offset for record in cleaned)
+        for offset, since in self.model.reached.items():
+            if since + RETENTION_MS <= now:
+                assert offset not in {record.offset for record in cleaned}
+        for record in self.model.history.values():
+            if record.value is None and record.offset < end:
+                self.model.reached.setdefault(record.offset, now)
+        assert last.keys() >= self.model.latest.keys()
+
+    @rule(steps=st.integers(0, 40), max_keys=st.sampled_from([2, 1000]))
+    def drop_a_compaction(self, steps: int, max_keys: int) -> None:
+        self.try_compaction()
+        run = compact(self.log, self.clock.now_ms(), max_keys=max_keys)
+        for _ in range(steps):
+            next(run, None)
+        run.close()
+
+    @rule(records=batches, every=st.integers(1, 6))
+    def compact_while_writing(self, records: list[tuple[bytes, bytes | None]], every: int) -> None:
+        self.try_compaction()
+        run = compact(self.log, self.clock.now_ms())
+        for step, _ in enumerate(run):
+            if step % every == 0 and step < 4 * every:
+                self.write(records, step % 5, False, 0)
+                self.reads_are_right()
+
+    @rule(
+        call=st.integers(0, 60),
+        power=st.booleans(),
+        seed=st.integers(0, 1000),
+        again=st.integers(0, 12),
+        max_keys=st.sampled_from([2, 1000]),
+    )
+    def crash_in_a_compaction(
+        self, call: int, power: bool, seed: int, again: int, max_keys: int
+    ) -> None:
+        self.try_compaction()
+        self.fs.arm(call)
+        try:
+            for _ in compact(self.log, self.clock.now_ms(), max_keys=max_keys):
+                pass
+        except CrashError:
+            pass
+        rng = random.Random(seed)
+        self.fs.power_cut(rng) if power else self.fs.kill()
+        self.fs.arm(again)
+        try:
+            self.open()
+        except CrashError:  # and once more, while it is recovered
+            self.fs.power_cut(rng) if power else self.fs.kill()
+            self.open()
+        self.fs.arm(None)
+        names = self.fs.files(f"/data/{TP}")
+        assert not [name for name in names if name.endswith((".cleaned", ".swap"))]
+
+    # --- what always holds -----------------------------------------------------------------------
+
+    @invariant()
+    def reads_are_right(self) -> None:
+        model = self.model
+        records = read_records(self.log)
+        offsets = [record.offset for record in records]
+        assert offsets == sorted(set(offsets))
+        assert all(model.history[record.offset] == record for record in records)
+        latest: dict[bytes, bytes] = {}
+        for record in records:
+            assert record.key is not None
+            if record.value is None:
+                latest.pop(record.key, None)
+            else:
+                latest[record.key] = record.value
+        assert latest == model.latest
+        assert self.log.log_end_offset == len(model.history)
+
+    @invariant()
+    def what_may_not_be_cleaned_is_all_there(self) -> None:
+        active = self.log.active.base_offset
+        lag = self.log.config.min_compaction_lag_ms
+        young = self.clock.now_ms() - lag if lag else self.clock.now_ms() + 1
+        offsets = {record.offset for record in read_records(self.log)}
+        for record in self.model.history.values():
+            if record.offset >= active or record.timestamp > young:
+                assert record.offset in offsets
+
+    @invariant()
+    def tombstones_stay_for_their_time(self) -> None:
+        offsets = {record.offset for record in read_records(self.log)}
+        now = self.clock.now_ms()
+        last = self.model.last_offsets()
+        for record in self.model.history.values():
+            if (
+                record.value is None
+                and record.key is not None
+                and last[record.key] == record.offset
+            ):
+                since = self.model.tried.get(record.offset)
+                if since is None or now < since + RETENTION_MS:
+                    assert record.offset in offsets
+
+    @invariant()
+    def the_producer_is_still_known(self) -> None:
+        entry = self.log.producers.get(PRODUCER)
+        assert (entry.last_sequence if entry else -1) == self.sequence - 1
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.store.close()
+
+
+TestCompactionModel = CompactionMachine.TestCase
+TestCompactionModel.settings = settings(
+    max_examples=60,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
