@@ -47,7 +47,7 @@ class BufferPool:
     LARGEST = 8_388_608
     """Larger ones are not kept."""
 
-    def __init__(self, keep_bytes: int = 33_554_432) -> None:
+    def __init__(self, keep_bytes: int = 16_777_216) -> None:
         self._free: dict[int, list[bytearray]] = {}
         self._room = keep_bytes
 

@@ -8,6 +8,7 @@ limits and back-pressure are ``broker.listener``'s; bytes are ``connection``'s a
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Mapping
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 log = get_logger("kafka")
 
+WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 FRAME_OVERHEAD = 512
 """Counted per unanswered request besides its bytes."""
 
@@ -75,13 +77,18 @@ class KafkaServer:
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             tls.load_cert_chain(kafka.tls_cert, kafka.tls_key)
         host, port = await self.listener.start(self.settings.host, kafka.port, tls=tls)
-        self.broker.advertised_host = kafka.advertised_host or self.settings.host
+        self.broker.advertised_host = kafka.advertised_host or _reachable(self.settings.host)
         self.broker.advertised_port = kafka.advertised_port or port
         return host, port
 
     async def stop(self, grace_seconds: float = 10.0) -> None:
         """Accept no more, answer what is open (long polls at once), close."""
         await self.listener.stop(grace_seconds)
+
+
+def _reachable(host: str) -> str:
+    """What clients are told to connect to: not the wildcard, which means nothing elsewhere."""
+    return socket.gethostname() if host in WILDCARDS else host
 
 
 class _Slot:
