@@ -8,6 +8,7 @@ more, those that live share all partitions in one Stable generation.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,15 +35,39 @@ MAX_SIZE = 5
 
 
 class UnreliableDesk(Desk):
-    """A coordinator whose next write may fail."""
+    """A coordinator with a disk that is slow now and then, and whose next write may fail.
 
-    fail_next = False
+    While the disk is slow, records are neither replayed nor their replies released, and further
+    commands come in.
+    """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        self.fail_next = self.slow = False
+        self.waiting: deque[Outcome[Any]] = deque()
+        super().__init__(*args, **settings)
 
     def run(self, outcome: Outcome[Any]) -> Any:
-        if self.fail_next and outcome.records:
+        if outcome.records and self.slow:
+            self.waiting.append(outcome)
+        elif outcome.records and self.fail_next:
             self.fail_next = False
-            outcome = Outcome(outcome.result, [], self.groups.write_failed(outcome, self.now))
-        return super().run(outcome)
+            self._fail(outcome)
+        else:
+            super().run(outcome)
+        return outcome.result
+
+    def disk_works(self) -> None:
+        self.slow = False
+        while self.waiting:
+            super().run(self.waiting.popleft())
+
+    def disk_fails(self) -> None:
+        self.slow = False
+        while self.waiting:
+            self._fail(self.waiting.popleft())
+
+    def _fail(self, outcome: Outcome[Any]) -> None:
+        super().run(Outcome(None, [], self.groups.write_failed(outcome, self.now)))
 
 
 @dataclass(eq=False)
@@ -74,7 +99,7 @@ class GroupSimulation(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.settings: dict[str, Any] = {"max_size": MAX_SIZE, "initial_rebalance_delay_ms": 500}
-        self.desk: Desk = UnreliableDesk(**self.settings)
+        self.desk = UnreliableDesk(**self.settings)
         self.all: list[Client] = []
         self.owners: dict[int, dict[int, str]] = {}
         """generation -> partition -> lineage"""
@@ -221,14 +246,26 @@ class GroupSimulation(RuleBasedStateMachine):
         self.desk.advance(milliseconds)
 
     @rule()
-    def write_fails(self) -> None:
-        assert isinstance(self.desk, UnreliableDesk)
+    def next_write_fails(self) -> None:
         self.desk.fail_next = True
+
+    @rule()
+    def disk_gets_slow(self) -> None:
+        self.desk.slow = True
+
+    @rule()
+    def disk_works_again(self) -> None:
+        self.desk.disk_works()
+
+    @rule()
+    def disk_fails(self) -> None:
+        self.desk.disk_fails()
 
     @rule()
     def broker_restarts(self) -> None:
         stored = self.desk.groups.stored()
-        fresh = self.desk.restart(**self.settings)
+        fresh = self.desk.restart(**self.settings)  # what waited for the disk is lost
+        assert isinstance(fresh, UnreliableDesk)
         assert fresh.groups.stored() == stored
         for client in self.all:
             self._cancel(client)
@@ -272,6 +309,8 @@ class GroupSimulation(RuleBasedStateMachine):
         assert not group.pending_members & set(group.members)
 
     def teardown(self) -> None:
+        self.desk.fail_next = False
+        self.desk.disk_works()
         self._those_that_live_share_everything()
         tickets = [ticket for client in self.all for ticket in client.tickets]
         self.desk.advance(20 * 60_000)

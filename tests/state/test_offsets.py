@@ -236,3 +236,18 @@ def test_commit_that_overlaps_the_groups_removal_keeps_a_group() -> None:
     desk.run(desk.offsets.expire(desk.now))
     assert set(desk.offsets.fetch("g")) == {("t", 1)}
     assert desk.state == "Empty"
+
+
+def test_empty_group_whose_record_is_on_its_way_is_removed_by_a_record() -> None:
+    desk = Desk()
+    (member,) = desk.stable()
+    desk = desk.restart()
+    for record in list(desk.log):
+        desk.groups.replay(record.key, None)  # as if nothing had reached the disk yet
+    leaving = desk.groups.leave("g", [LeaveMember(member)], desk.now)
+    removal = desk.offsets.expire(desk.now)
+    assert [record.value for record in removal.records] == [None]
+    desk.run(leaving)
+    desk.run(removal)
+    assert desk.state == "Dead"
+    assert desk.groups.stored() == {}

@@ -197,7 +197,7 @@ def broker_entries(
             entries.append(
                 _entry(
                     synonym.name,
-                    _T.INT if synonym.factor != 1 else ConfigType[each.type.name],
+                    _T.INT if synonym.factor != 1 else each.type,
                     default if synonym.name == carrier else None,
                     f"Default of the topic config {each.name}. {each.doc}",
                     topic_static,

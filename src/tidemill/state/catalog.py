@@ -19,7 +19,6 @@ from uuid import UUID
 from tidemill.errors import (
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
-    InvalidReplicationFactorError,
     InvalidRequestError,
     InvalidTopicError,
     PolicyViolationError,
@@ -33,7 +32,6 @@ from tidemill.log.names import check_topic_name
 from tidemill.state import configs as rules
 from tidemill.state.catalog_format import (
     BROKER_CONFIG,
-    CATALOG_TOPIC,
     TOPIC,
     Topic,
     decode_broker_config,
@@ -43,21 +41,20 @@ from tidemill.state.catalog_format import (
     encode_key,
     encode_topic,
 )
-from tidemill.state.offsets_format import OFFSETS_TOPIC
 from tidemill.state.outcome import Outcome, StateRecord
+from tidemill.state.topic_rules import INTERNAL_TOPICS as INTERNAL_TOPICS
+from tidemill.state.topic_rules import (
+    check_assignments,
+    collision,
+    fold,
+    partitions_of,
+    refuse_internal,
+)
+from tidemill.state.topic_rules import is_internal as is_internal
 from tidemill.state.types import ConfigChange, ConfigEntry, NewTopic, TopicInfo
-
-TRANSACTIONS_TOPIC = "__transaction_state"
-INTERNAL_TOPICS = frozenset({CATALOG_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
-"""Topics of the broker itself; clients can't create, change or delete them."""
 
 NO_TOPIC_ID = UUID(int=0)
 _RESERVED_IDS = frozenset({NO_TOPIC_ID, UUID(int=1)})
-
-
-def is_internal(name: str) -> bool:
-    """Whether the topic is the broker's own."""
-    return name in INTERNAL_TOPICS
 
 
 class Catalog:
@@ -119,12 +116,12 @@ class Catalog:
         old = self._topics.pop(name, None)
         if old is not None:
             del self._by_id[old.topic_id]
-            del self._folded[_fold(name)]
+            del self._folded[fold(name)]
             self._partitions -= old.partitions
         if topic is not None:
             self._topics[name] = topic
             self._by_id[topic.topic_id] = name
-            self._folded[_fold(name)] = name
+            self._folded[fold(name)] = name
             self._partitions += topic.partitions
 
     def write_failed(self, outcome: Outcome[Any]) -> None:
@@ -228,11 +225,11 @@ class Catalog:
     def _check_free(self, name: str) -> None:
         if self._upcoming(name) is not None:
             raise TopicExistsError(f"topic {name!r} exists")
-        others = {each for each in self._topics_in_flight() if _fold(each) == _fold(name)}
-        others.add(self._folded.get(_fold(name), name))
+        others = {each for each in self._topics_in_flight() if fold(each) == fold(name)}
+        others.add(self._folded.get(fold(name), name))
         for other in sorted(others):
             if self._upcoming(other) is not None:
-                raise _collision(name, other)
+                raise collision(name, other)
 
     def _existing(self, name: str) -> Topic:
         topic = self._upcoming(name)
@@ -267,13 +264,13 @@ class Catalog:
                 if new.name in repeated:
                     raise InvalidRequestError(f"topic {new.name!r} is named twice in the request")
                 topic = self._checked(new, internal=internal)
-                if _fold(new.name) in folded:
-                    raise _collision(new.name, folded[_fold(new.name)])
+                if fold(new.name) in folded:
+                    raise collision(new.name, folded[fold(new.name)])
                 self._check_total(total + topic.partitions)
             except TidemillError as error:
                 result.append(error)
                 continue
-            folded[_fold(new.name)] = new.name
+            folded[fold(new.name)] = new.name
             total += topic.partitions
             result.append(_info(topic))
             records.append(encode_topic(topic))
@@ -284,41 +281,12 @@ class Catalog:
         if is_internal(new.name) and not internal:
             raise InvalidTopicError(f"{new.name!r} is a name of the broker's own topics")
         self._check_free(new.name)
-        partitions = self._partitions_of(new)
+        partitions = partitions_of(new, default=self._default_partitions, node_id=self._node_id)
         configs = rules.checked_overrides(new.configs, self.defaults())
         topic_id = self._new_topic_id()
         while topic_id in self._by_id or topic_id in _RESERVED_IDS:
             topic_id = self._new_topic_id()
         return Topic(new.name, topic_id, partitions, configs)
-
-    def _partitions_of(self, new: NewTopic) -> int:
-        if new.assignments:
-            if new.partitions != -1 or new.replication_factor != -1:
-                raise InvalidRequestError(
-                    "with replica assignments, partitions and replication factor must be -1"
-                )
-            if sorted(new.assignments) != list(range(len(new.assignments))):
-                raise InvalidReplicaAssignmentError(
-                    f"assigned partitions {sorted(new.assignments)} are not 0, 1, 2 and so on"
-                )
-            self._check_assignments(new.assignments.values())
-            return len(new.assignments)
-        if new.replication_factor not in (-1, 1):
-            raise InvalidReplicationFactorError(
-                f"replication factor {new.replication_factor} is not possible"
-            )
-        if new.partitions == -1:
-            return self._default_partitions
-        if new.partitions < 1:
-            raise InvalidPartitionsError(f"{new.partitions} is not a number of partitions")
-        return new.partitions
-
-    def _check_assignments(self, assignments: Iterable[Sequence[int]]) -> None:
-        for replicas in assignments:
-            if list(replicas) != [self._node_id]:
-                raise InvalidReplicaAssignmentError(
-                    f"replicas {list(replicas)}: there is one broker, {self._node_id}"
-                )
 
     def _check_total(self, total: int) -> None:
         if total > self._max_partitions:
@@ -347,7 +315,7 @@ class Catalog:
             InvalidReplicaAssignmentError, PolicyViolationError: as their names say.
         """
         topic = self._existing(name)
-        _refuse_internal(name)
+        refuse_internal(name)
         added = total - topic.partitions
         if added <= 0:
             raise InvalidPartitionsError(
@@ -359,7 +327,7 @@ class Catalog:
                 raise InvalidReplicaAssignmentError(
                     f"{added} partitions are added, {len(assignments)} assignments are given"
                 )
-            self._check_assignments(assignments)
+            check_assignments(assignments, self._node_id)
         extended = replace(topic, partitions=total)
         return Outcome(
             _info(extended), self._give([encode_topic(extended)], validate_only=validate_only)
@@ -376,7 +344,7 @@ class Catalog:
         for name in names:
             try:
                 topic = self._existing(name)
-                _refuse_internal(name)
+                refuse_internal(name)
                 if name in gone:
                     raise InvalidRequestError(f"topic {name!r} is named twice in the request")
             except TidemillError as error:
@@ -399,7 +367,7 @@ class Catalog:
             InvalidRequestError (a config named twice): as their names say.
         """
         topic = self._existing(name)
-        _refuse_internal(name)
+        refuse_internal(name)
         configs = rules.altered(topic.configs, changes, self.defaults())
         return self._set_configs(topic, configs, validate_only=validate_only)
 
@@ -412,7 +380,7 @@ class Catalog:
             UnknownTopicOrPartitionError, InvalidTopicError (internal), InvalidConfigError.
         """
         topic = self._existing(name)
-        _refuse_internal(name)
+        refuse_internal(name)
         kept = {key: value for key, value in configs.items() if value is not None}
         checked = rules.checked_overrides(kept, self.defaults())
         return self._set_configs(topic, checked, validate_only=validate_only)
@@ -474,22 +442,6 @@ class Catalog:
             else:
                 configs[name] = decode_broker_config(value)
         return configs
-
-
-def _fold(name: str) -> str:
-    return name.replace(".", "_")
-
-
-def _collision(name: str, other: str) -> InvalidTopicError:
-    return InvalidTopicError(
-        f"topic {name!r} collides with {other!r}",
-        hint="Names that differ in '.' and '_' only can't be told apart in metrics.",
-    )
-
-
-def _refuse_internal(name: str) -> None:
-    if is_internal(name):
-        raise InvalidTopicError(f"{name!r} is internal: clients can't change or delete it")
 
 
 def _info(topic: Topic) -> TopicInfo:

@@ -17,8 +17,6 @@ from tidemill.log.config import DEFINITIONS, LogConfig, definition, topic_defaul
 from tidemill.log.configdef import ConfigDef
 from tidemill.state.types import AlterOp, ConfigChange, ConfigEntry, ConfigSource, ConfigType
 
-_LIST = "LIST"
-
 DYNAMIC_BROKER_CONFIGS: dict[str, str] = {
     each.synonyms[0].name: name for name, each in DEFINITIONS.items() if each.synonyms
 }
@@ -115,7 +113,7 @@ def _apply(
     if change.op is AlterOp.SET:
         configs[change.name] = change.value
         return
-    if found.type.name != _LIST:
+    if found.type is not ConfigType.LIST:
         raise InvalidConfigError(
             f"{change.op.name} is not possible: {change.name!r} is not a list", hint="Use SET."
         )
@@ -173,7 +171,7 @@ def topic_entries(
                 name,
                 value,
                 source,
-                ConfigType[each.type.name],
+                each.type,
                 doc=each.doc,
                 synonyms=tuple(chain),
             )

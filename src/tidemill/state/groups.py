@@ -373,14 +373,15 @@ class Groups:
         """The record that removes the group, if it is Empty by then."""
         return StateRecord(encode_group_key(GroupKey(group_id)), None)
 
-    def is_stored(self, group_id: str) -> bool:
-        """Whether a record of the group is in the log."""
-        return group_id in self._stored
+    def needs_tombstone(self, group_id: str) -> bool:
+        """Whether a record of the group is in the log, or may be on its way there."""
+        group = self._groups.get(group_id)
+        return group_id in self._stored or (group is not None and group.generation > 0)
 
     def forget(self, group_id: str) -> None:
-        """Drop an empty group of which nothing is stored."""
+        """Drop an empty group of which nothing was ever written."""
         group = self._groups.get(group_id)
-        if group is not None and group.is_removable and group_id not in self._stored:
+        if group is not None and group.is_removable and not self.needs_tombstone(group_id):
             del self._groups[group_id]
 
     def stored(self) -> dict[str, bytes]:

@@ -170,7 +170,7 @@ class Offsets:
             due = [at for at in positions if self._is_due(group, at[0], positions[at], now_ms)]
             out.records += [_tombstone(group.group_id, at) for at in due]
             if len(due) == len(positions) and group.is_removable:
-                if due or self._groups.is_stored(group.group_id):
+                if due or self._groups.needs_tombstone(group.group_id):
                     out.records.append(self._groups.tombstone(group.group_id))
                 else:
                     self._groups.forget(group.group_id)
