@@ -116,5 +116,5 @@ async def serving(
 async def eventually(condition: Any, what: str = "") -> None:
     """Wait until ``condition()`` holds."""
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - conditions of other objects have no event
+        while not condition():
             await asyncio.sleep(0.002)
