@@ -22,7 +22,7 @@ try:
     import structlog
 finally:
     if _RICH is None:
-        del sys.modules["rich"]
+        sys.modules.pop("rich", None)
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["auto", "human", "logfmt", "json"]

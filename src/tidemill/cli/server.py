@@ -11,10 +11,8 @@ import asyncio
 import errno
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import uvloop
 
@@ -44,9 +42,8 @@ def run(settings: Settings, ready: Ready) -> None:
 
 
 async def _serve(settings: Settings, ready: Ready) -> None:
-    with _hidden("hypothesis"):
-        from tidemill.broker.broker import Broker
-        from tidemill.kafka.server import KafkaServer
+    from tidemill.broker.broker import Broker
+    from tidemill.kafka.server import KafkaServer
 
     stop = _stop_on_signals()
     broker = Broker(settings, SystemClock())
@@ -67,23 +64,6 @@ async def _serve(settings: Settings, ready: Ready) -> None:
     finally:
         await broker.stop()
         log.info("stopped")
-
-
-@contextmanager
-def _hidden(name: str) -> Iterator[None]:
-    """Let an optional import of ``name`` fail.
-
-    kio imports hypothesis where it is installed, which is of use to tests only and would cost each
-    broker of a developer 200 ms at start and 8 MB for good.
-    """
-    if name in sys.modules:
-        yield
-        return
-    sys.modules[name] = cast(Any, None)
-    try:
-        yield
-    finally:
-        del sys.modules[name]
 
 
 def _stop_on_signals() -> asyncio.Event:
