@@ -7,6 +7,7 @@ SPARK_CONF_DIR. Must not know: Kafka, topics, pipelines.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import warnings
@@ -75,6 +76,8 @@ def spark_session(
     """
     # Of pandas, nothing is used here: what PySpark says of its version would only worry.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+    # PySpark prints each error of a query as a line of JSON, and raises it, too.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     from pyspark.sql import SparkSession
 
     given = dict(extra or {})
