@@ -416,6 +416,25 @@ async def test_stop_answers_long_polls_and_open_produces_then_closes() -> None:
 
 
 @on_both_loops
+async def test_stop_does_not_wait_for_members_of_a_group() -> None:
+    class Joining(FakeBroker):
+        joins = 0
+
+        async def join_group(self, request: Any) -> Any:
+            self.joins += 1
+            await asyncio.Event().wait()
+
+    broker = Joining()
+    async with serving(broker) as s:
+        client = await s.client()
+        client.send(11, 5, {"group_id": "g", "protocol_type": "consumer"})
+        await eventually(lambda: broker.joins == 1)
+        async with asyncio.timeout(5):
+            await s.server.stop(grace_seconds=60)
+        assert await client.is_closed()
+
+
+@on_both_loops
 async def test_stop_cuts_what_does_not_end_in_time() -> None:
     async with serving() as s:
         s.broker.make_topic("t")

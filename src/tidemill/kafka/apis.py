@@ -104,6 +104,10 @@ VERSIONS: dict[int, tuple[str, int, int]] = {
 }
 """API key -> (name, oldest, newest version that works). A handler covers the whole range."""
 
+PARKED = frozenset({11, 14})
+"""JoinGroup and SyncGroup wait for other members, for minutes if need be: a server that stops
+closes their connections at once, and the members join again when it is back."""
+
 Tree: TypeAlias = dict[str, Any]
 """A response: kio's field names -> plain values."""
 

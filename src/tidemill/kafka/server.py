@@ -19,6 +19,7 @@ from tidemill.broker.listener import Link, Listener
 from tidemill.errors import ProtocolError, TidemillError
 from tidemill.kafka import codec
 from tidemill.kafka.apis import (
+    PARKED,
     Api,
     Body,
     Buffer,
@@ -198,7 +199,7 @@ class KafkaSession:
 
     def _close_when_done(self) -> None:
         # Requests that have not started get no answer: their clients try again elsewhere.
-        if not self._slots:
+        if all(slot.api.key in PARKED for slot in self._slots):
             self._link.close()
 
     def _start(self, frame: Frame) -> None:
