@@ -137,4 +137,6 @@ class BrokerProcess:
 
     def _last_words(self) -> str:
         lines = self.log_file.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        errors = [line for line in lines if line.startswith("error:")]
+        said = errors or lines[-1:]
+        return said[-1].removeprefix("error:").strip() if said else "it said nothing"
