@@ -14,6 +14,7 @@ class CrashingFileSystem(FaultyFileSystem):
 
     def __init__(self) -> None:
         super().__init__()
+        self.ordered = False
         self.calls = 0
         self._crash_at: int | None = None
 

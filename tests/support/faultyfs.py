@@ -106,6 +106,8 @@ class FaultyFileSystem:
     Attributes:
         capacity: bytes that fit; writes beyond are cut and raise ENOSPC.
         cold: nothing is in the page cache: ``pread_nowait`` finds nothing.
+        ordered: changes of a folder reach the disk in their order, as journals do it; False is
+            all that POSIX promises.
         open_handles, syncs: counts.
     """
 
@@ -116,6 +118,7 @@ class FaultyFileSystem:
         self._tear_after: int | None = None
         self.capacity: int | None = None
         self.cold = False
+        self.ordered = True
         self.open_handles = 0
         self.syncs = 0
 
@@ -164,8 +167,10 @@ class FaultyFileSystem:
 
     def _cut_folder(self, folder: _Folder, rng: random.Random, zeros: bool, seen: set[int]) -> None:
         entries = dict(folder.durable)
-        for change in folder.pending[: rng.randint(0, len(folder.pending))]:
-            _apply(entries, change)
+        until = rng.randint(0, len(folder.pending)) if self.ordered else len(folder.pending)
+        for change in folder.pending[:until]:
+            if self.ordered or rng.random() < 0.5:
+                _apply(entries, change)
         folder.entries = entries
         folder.sync()
         for node in entries.values():
