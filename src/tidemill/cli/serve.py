@@ -115,7 +115,11 @@ def _run(loaded: LoadedSettings, *, level: str, hints: bool) -> None:
             }
             print(json.dumps(event, separators=(",", ":")), flush=True)
 
-    server.run(settings, ready)
+    def stopping() -> None:
+        output.note("Stopping cleanly; a second Ctrl-C ends it at once.")
+
+    server.run(settings, ready, stopping)
+    output.note("Stopped.")
 
 
 def address_text(host: str, port: int) -> str:

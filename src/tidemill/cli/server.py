@@ -31,21 +31,26 @@ Ready = Callable[[str, int], None]
 """Called once with the bound host and port."""
 
 
-def run(settings: Settings, ready: Ready) -> None:
+def run(settings: Settings, ready: Ready, stopping: Callable[[], None]) -> None:
     """Run a broker until SIGINT or SIGTERM.
+
+    Args:
+        settings: the broker's.
+        ready: called once clients can connect.
+        stopping: called once when a signal has asked it to stop.
 
     Raises:
         TidemillError: it could not start, or its storage failed while it ran.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, ready))
+        runner.run(_serve(settings, ready, stopping))
 
 
-async def _serve(settings: Settings, ready: Ready) -> None:
+async def _serve(settings: Settings, ready: Ready, stopping: Callable[[], None]) -> None:
     from tidemill.broker.broker import Broker
     from tidemill.kafka.server import KafkaServer
 
-    stop = _stop_on_signals()
+    stop = _stop_on_signals(stopping)
     broker = Broker(settings, SystemClock())
     await broker.start()
     try:
@@ -66,7 +71,7 @@ async def _serve(settings: Settings, ready: Ready) -> None:
         log.info("stopped")
 
 
-def _stop_on_signals() -> asyncio.Event:
+def _stop_on_signals(stopping: Callable[[], None]) -> asyncio.Event:
     """An event that the first SIGINT or SIGTERM sets; the second ends the process at once."""
     stop = asyncio.Event()
 
@@ -74,6 +79,7 @@ def _stop_on_signals() -> asyncio.Event:
         if stop.is_set():
             os._exit(128 + number)
         stop.set()
+        stopping()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
