@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +12,12 @@ from tests.support.processes import free_port
 from tidemill.errors import DeliveryError, OptionError
 from tidemill.spark.fetch import FetchPlan, fetch
 from tidemill.spark.ranges import OffsetRange
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import Broker
+
+Write = Callable[..., int]
+Written = Callable[..., list[dict[str, Any]]]
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -27,11 +33,11 @@ class DeliverContract:
     """All rows are in the topic when it returns, or it raises."""
 
     @pytest.fixture
-    def write(self) -> Callable[..., int]:
+    def write(self) -> Write:
         raise NotImplementedError
 
     @pytest.fixture
-    def written(self, broker: Any) -> Callable[..., list[dict[str, Any]]]:
+    def written(self, broker: Broker) -> Written:
         """Records of a partition, which must be exactly ``count``."""
 
         def records(topic: str, partition: int, count: int) -> list[dict[str, Any]]:
@@ -41,7 +47,12 @@ class DeliverContract:
 
         return records
 
-    def test_all_columns_arrive(self, broker, write, written):
+    def test_all_columns_arrive(
+        self,
+        broker: Broker,
+        write: Write,
+        written: Written,
+    ) -> None:
         topic = broker.topic(2)
         headers = [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
         rows = batch(
@@ -63,7 +74,12 @@ class DeliverContract:
         assert found[0]["headers"] == headers
         assert found[1]["headers"] is None
 
-    def test_texts_are_written_as_utf8(self, broker, write, written):
+    def test_texts_are_written_as_utf8(
+        self,
+        broker: Broker,
+        write: Write,
+        written: Written,
+    ) -> None:
         topic = broker.topic()
         rows = batch(value=pa.array(["zwölf"]), key=pa.array(["ключ"]))
         write([rows], topic, {"bootstrap.servers": broker.bootstrap})
@@ -71,7 +87,12 @@ class DeliverContract:
         assert row["value"].decode() == "zwölf"
         assert row["key"].decode() == "ключ"
 
-    def test_each_row_may_name_its_topic_and_the_option_wins(self, broker, write, written):
+    def test_each_row_may_name_its_topic_and_the_option_wins(
+        self,
+        broker: Broker,
+        write: Write,
+        written: Written,
+    ) -> None:
         one, two = broker.topic(), broker.topic()
         rows = batch(value=pa.array([b"1", b"2"]), topic=pa.array([one, two]))
         write([rows], None, {"bootstrap.servers": broker.bootstrap})
@@ -80,7 +101,12 @@ class DeliverContract:
         write([rows], two, {"bootstrap.servers": broker.bootstrap})
         assert [row["value"] for row in written(two, 0, 3)] == [b"2", b"1", b"2"]
 
-    def test_a_keys_partition_is_the_java_clients(self, broker, write, written):
+    def test_a_keys_partition_is_the_java_clients(
+        self,
+        broker: Broker,
+        write: Write,
+        written: Written,
+    ) -> None:
         topic = broker.topic(7)
         rows = batch(value=pa.array(list(MURMUR2)), key=pa.array(list(MURMUR2)))
         write([rows], topic, {"bootstrap.servers": broker.bootstrap})
@@ -89,7 +115,12 @@ class DeliverContract:
             there = sum((m & 0x7FFFFFFF) % 7 == partition for m in MURMUR2.values())
             assert key in [row["key"] for row in written(topic, partition, there)]
 
-    def test_more_rows_than_the_queue_holds_keep_their_order(self, broker, write, written):
+    def test_more_rows_than_the_queue_holds_keep_their_order(
+        self,
+        broker: Broker,
+        write: Write,
+        written: Written,
+    ) -> None:
         topic = broker.topic()
         values = [b"%d" % i for i in range(5000)]
         rows = batch(value=pa.array(values))
@@ -98,20 +129,24 @@ class DeliverContract:
         assert write([rows, rows.slice(0, 0)], topic, settings) == 5000
         assert [row["value"] for row in written(topic, 0, 5000)] == values
 
-    def test_no_rows_are_no_error(self, broker, write):
+    def test_no_rows_are_no_error(self, broker: Broker, write: Write) -> None:
         assert write([], "nowhere", {"bootstrap.servers": broker.bootstrap}) == 0
 
-    def test_a_null_topic_is_refused(self, broker, write):
+    def test_a_null_topic_is_refused(self, broker: Broker, write: Write) -> None:
         rows = batch(value=pa.array([b"v"]), topic=pa.array([None], pa.string()))
         with pytest.raises(DeliveryError, match="topic is null"):
             write([rows], None, {"bootstrap.servers": broker.bootstrap})
 
-    def test_a_record_that_the_client_holds_too_large_is_refused(self, broker, write):
+    def test_a_record_that_the_client_holds_too_large_is_refused(
+        self, broker: Broker, write: Write
+    ) -> None:
         rows = batch(value=pa.array([bytes(2_000_000)]))
         with pytest.raises(DeliveryError, match="too large"):
             write([rows], broker.topic(), {"bootstrap.servers": broker.bootstrap})
 
-    def test_a_record_that_the_broker_refuses_fails_the_task(self, broker, write):
+    def test_a_record_that_the_broker_refuses_fails_the_task(
+        self, broker: Broker, write: Write
+    ) -> None:
         topic = broker.topic(max_message_bytes="1000")
         rows = batch(value=pa.array([b"small", bytes(5000)]))
         with pytest.raises(DeliveryError, match=f"not accepted, the first for topic {topic}"):
@@ -119,21 +154,21 @@ class DeliverContract:
         # ... and leaves the next one a producer that works.
         assert write([rows.slice(0, 1)], topic, {"bootstrap.servers": broker.bootstrap}) == 1
 
-    def test_a_partition_that_does_not_exist_is_refused(self, broker, write):
+    def test_a_partition_that_does_not_exist_is_refused(self, broker: Broker, write: Write) -> None:
         rows = batch(value=pa.array([b"v"]), partition=pa.array([9], pa.int32()))
         with pytest.raises(DeliveryError, match="partition"):
             write([rows], broker.topic(), {"bootstrap.servers": broker.bootstrap})
 
-    def test_fewer_acknowledgements_may_be_asked_for(self, broker, write):
+    def test_fewer_acknowledgements_may_be_asked_for(self, broker: Broker, write: Write) -> None:
         rows = batch(value=pa.array([b"v"]))
         topic = broker.topic()
         assert write([rows], topic, {"bootstrap.servers": broker.bootstrap, "acks": "1"}) == 1
 
-    def test_no_broker_fails_the_task_in_time(self, write):
+    def test_no_broker_fails_the_task_in_time(self, write: Write) -> None:
         nowhere = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "message.timeout.ms": "500"}
         with pytest.raises(DeliveryError, match="not accepted"):
             write([batch(value=pa.array([b"v"]))], "t", nowhere)
 
-    def test_an_unknown_setting_is_refused(self, broker, write):
+    def test_an_unknown_setting_is_refused(self, broker: Broker, write: Write) -> None:
         with pytest.raises(OptionError, match=r"no\.such\.thing"):
             write([], "t", {"bootstrap.servers": broker.bootstrap, "no.such.thing": "1"})

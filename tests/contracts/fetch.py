@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -15,7 +15,12 @@ from tidemill.errors import DataLossError, OptionError, TidemillError
 from tidemill.spark.fetch import SCHEMA, SCHEMA_WITH_HEADERS, FetchPlan
 from tidemill.spark.ranges import OffsetRange
 
+if TYPE_CHECKING:
+    from tests.spark.conftest import Broker
+
 Fetch = Callable[[OffsetRange, FetchPlan], Iterator[pa.RecordBatch]]
+Plan = Callable[..., FetchPlan]
+Read = Callable[..., list[int]]
 
 
 class FetchContract:
@@ -26,14 +31,14 @@ class FetchContract:
         raise NotImplementedError
 
     @pytest.fixture
-    def plan(self, broker: Any) -> Callable[..., FetchPlan]:
+    def plan(self, broker: Broker) -> Plan:
         def make(*, kafka: dict[str, str] | None = None, **fields: Any) -> FetchPlan:
             return FetchPlan({"bootstrap.servers": broker.bootstrap, **(kafka or {})}, **fields)
 
         return make
 
     @pytest.fixture
-    def read(self, fetch: Fetch, plan: Callable[..., FetchPlan]) -> Callable[..., list[Any]]:
+    def read(self, fetch: Fetch, plan: Plan) -> Read:
         """Offsets that a range gives."""
 
         def offsets(topic: str, start: int, end: int, **fields: Any) -> list[int]:
@@ -43,7 +48,9 @@ class FetchContract:
 
         return offsets
 
-    def test_each_column_holds_what_was_written(self, broker, fetch, plan):
+    def test_each_column_holds_what_was_written(
+        self, broker: Broker, fetch: Fetch, plan: Plan
+    ) -> None:
         topic = broker.topic(2)
         broker.produce(
             topic,
@@ -66,7 +73,9 @@ class FetchContract:
         assert micros == [1357000000123000, 2000, 1000]
         assert columns["timestampType"] == [0] * 3
 
-    def test_broker_time_is_told_from_the_producers(self, broker, fetch, plan):
+    def test_broker_time_is_told_from_the_producers(
+        self, broker: Broker, fetch: Fetch, plan: Plan
+    ) -> None:
         topic = broker.topic(message_timestamp_type="LogAppendTime")
         before = time.time_ns() // 1_000_000
         broker.produce(topic, [{"value": b"v", "timestamp": 5}])
@@ -75,7 +84,9 @@ class FetchContract:
         (micros,) = batch.column("timestamp").cast(pa.int64()).to_pylist()
         assert before <= micros // 1000 <= time.time_ns() // 1_000_000
 
-    def test_headers_come_in_order_with_repeats_and_nulls(self, broker, fetch, plan):
+    def test_headers_come_in_order_with_repeats_and_nulls(
+        self, broker: Broker, fetch: Fetch, plan: Plan
+    ) -> None:
         topic = broker.topic()
         headers = [("a", b"1"), ("b", None), ("a", b"")]
         broker.produce(topic, [{"value": b"v", "headers": headers}, {"value": b"w"}])
@@ -87,17 +98,19 @@ class FetchContract:
         ]
 
     @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-    def test_a_range_may_begin_and_end_inside_a_batch(self, broker, read, codec):
+    def test_a_range_may_begin_and_end_inside_a_batch(
+        self, broker: Broker, read: Read, codec: str
+    ) -> None:
         topic = broker.topic()
-        broker.produce(topic, [b"x" * 50] * 300, **{"compression.type": codec})
+        broker.produce(topic, [b"x" * 50] * 300, settings={"compression.type": codec})
         assert read(topic, 100, 200) == list(range(100, 200))
         assert read(topic, 299, 300) == [299]
         assert read(topic, 0, 300) == list(range(300))
 
-    def test_an_empty_range_is_no_work(self, read):
+    def test_an_empty_range_is_no_work(self, read: Read) -> None:
         assert read("no-such-topic", 7, 7) == []
 
-    def test_many_ranges_one_after_the_other(self, broker, read):
+    def test_many_ranges_one_after_the_other(self, broker: Broker, read: Read) -> None:
         topics = [broker.topic(), broker.topic()]
         for topic in topics:
             broker.produce(topic, [b"x"] * 20)
@@ -105,22 +118,32 @@ class FetchContract:
             for topic in topics:
                 assert read(topic, start, start + 5) == list(range(start, start + 5))
 
-    def test_a_reader_that_leaves_early_does_not_disturb_the_next(self, broker, fetch, plan, read):
+    def test_a_reader_that_leaves_early_does_not_disturb_the_next(
+        self,
+        broker: Broker,
+        fetch: Fetch,
+        plan: Plan,
+        read: Read,
+    ) -> None:
         topic = broker.topic()
         broker.produce(topic, [b"x"] * 5000)
         batches = fetch(OffsetRange(topic, 0, 0, 5000), plan(batch_rows=10))
         assert next(batches).num_rows == 10
-        batches.close()
+        batches.close()  # type: ignore[attr-defined]  # a generator
         assert read(topic, 3, 6) == [3, 4, 5]
 
-    def test_large_records_come_in_small_batches(self, broker, fetch, plan):
+    def test_large_records_come_in_small_batches(
+        self, broker: Broker, fetch: Fetch, plan: Plan
+    ) -> None:
         topic = broker.topic()
         broker.produce(topic, [bytes(900_000)] * 40)
         batches = list(fetch(OffsetRange(topic, 0, 0, 40), plan()))
         assert sum(batch.num_rows for batch in batches) == 40
         assert max(batch.nbytes for batch in batches) <= 30 * 1024 * 1024
 
-    def test_offsets_that_compaction_removed_are_passed_over(self, broker, read):
+    def test_offsets_that_compaction_removed_are_passed_over(
+        self, broker: Broker, read: Read
+    ) -> None:
         topic = broker.topic(
             cleanup_policy="compact", segment_ms="50", min_cleanable_dirty_ratio="0.001"
         )
@@ -140,7 +163,7 @@ class FetchContract:
         assert read(topic, 98, 100) == [99]
         assert read(topic, 0, written[0])[-1] == written[0] - 1
 
-    def test_transaction_markers_and_aborted_records(self, broker, read):
+    def test_transaction_markers_and_aborted_records(self, broker: Broker, read: Read) -> None:
         topic = broker.topic()
         producer = Producer(
             {"bootstrap.servers": broker.bootstrap, "transactional.id": topic, "log_level": 2}
@@ -162,7 +185,9 @@ class FetchContract:
         assert read(topic, 3, 4) == []
         assert read(topic, 7, 8) == []
 
-    def test_removed_records_fail_the_read_or_are_passed_over(self, broker, read, caplog):
+    def test_removed_records_fail_the_read_or_are_passed_over(
+        self, broker: Broker, read: Read, caplog: pytest.LogCaptureFixture
+    ) -> None:
         topic = broker.topic()
         broker.produce(topic, [b"x"] * 30)
         for future in broker.admin.delete_records([TopicPartition(topic, 0, 20)]).values():
@@ -173,17 +198,17 @@ class FetchContract:
         assert read(topic, 5, 15, fail_on_data_loss=False) == []
         assert "going on without them" in caplog.text
 
-    def test_offsets_beyond_the_logs_end_are_lost_data(self, broker, read):
+    def test_offsets_beyond_the_logs_end_are_lost_data(self, broker: Broker, read: Read) -> None:
         topic = broker.topic()
         broker.produce(topic, [b"x"] * 3)
         with pytest.raises(DataLossError, match="holds offsets 0 to 3"):
             read(topic, 5, 9)
 
-    def test_an_unknown_setting_is_refused(self, fetch, plan):
+    def test_an_unknown_setting_is_refused(self, fetch: Fetch, plan: Plan) -> None:
         with pytest.raises(OptionError, match=r"no\.such\.thing"):
             list(fetch(OffsetRange("t", 0, 0, 1), plan(kafka={"no.such.thing": "1"})))
 
-    def test_no_broker_is_an_error_in_time(self, fetch):
+    def test_no_broker_is_an_error_in_time(self, fetch: Fetch) -> None:
         nowhere = FetchPlan({"bootstrap.servers": f"127.0.0.1:{free_port()}"}, timeout_ms=500)
         with pytest.raises(TidemillError, match="for 500 ms"):
             list(fetch(OffsetRange("t", 0, 0, 1), nowhere))

@@ -7,7 +7,7 @@ Kafka: nothing in ``spark/`` may depend on which of them answers.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,17 +44,27 @@ class Broker:
     def _leads(self, name: str, partitions: int) -> bool:
         from confluent_kafka import KafkaException, TopicPartition
 
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         try:
-            asked = {TopicPartition(name, p): OffsetSpec.latest() for p in range(partitions)}
+            asked = {TopicPartition(name, p): latest for p in range(partitions)}
             for answer in self.admin.list_offsets(asked).values():
                 answer.result(10)
         except KafkaException:
             return False
         return True
 
-    def produce(self, topic: str, values: Any, *, partition: int = 0, **settings: Any) -> None:
+    def produce(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        *,
+        partition: int = 0,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         """Write values, or dicts of ``produce``'s arguments, and wait until they are there."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 50, **settings})
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap, "linger.ms": 50, **(settings or {})}
+        )
         for value in values:
             extra = value if isinstance(value, dict) else {"value": value}
             producer.produce(topic, partition=partition, **extra)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from pyspark.sql.types import IntegerType, StringType, StructType
@@ -21,12 +21,12 @@ class TestThroughLibrdkafka(DeliverContract):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def close_producers():
+def close_producers() -> Iterator[None]:
     yield
     deliver.close_idle_producers()
 
 
-def test_by_default_a_record_is_acknowledged_by_all_and_written_once_per_task():
+def test_by_default_a_record_is_acknowledged_by_all_and_written_once_per_task() -> None:
     settings = deliver.producer_settings({"bootstrap.servers": "b"})
     assert settings["acks"] == "all"
     assert settings["enable.idempotence"] == "true"
@@ -37,7 +37,7 @@ def test_by_default_a_record_is_acknowledged_by_all_and_written_once_per_task():
 TO_TOPIC = SinkOptions(topic="out", kafka={"bootstrap.servers": "b"})
 
 
-def test_columns_of_sparks_sink_are_taken_and_others_left_alone():
+def test_columns_of_sparks_sink_are_taken_and_others_left_alone() -> None:
     schema = StructType().add("key", StringType()).add("value", StringType())
     check_columns(schema.add("offset", IntegerType()), TO_TOPIC)
 
@@ -59,6 +59,8 @@ def test_columns_of_sparks_sink_are_taken_and_others_left_alone():
         ),
     ],
 )
-def test_columns_that_do_not_fit_are_refused(schema, options, message):
+def test_columns_that_do_not_fit_are_refused(
+    schema: StructType, options: SinkOptions, message: str
+) -> None:
     with pytest.raises(OptionError, match=message):
         check_columns(schema, options)

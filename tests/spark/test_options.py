@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tidemill.errors import OptionError
@@ -11,6 +13,7 @@ from tidemill.spark.options import (
     REFUSED_SINK_SETTINGS,
     REFUSED_SOURCE_SETTINGS,
     Position,
+    SourceOptions,
     Subscription,
     check_batch_options,
     check_stream_options,
@@ -22,11 +25,11 @@ SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 MINIMAL = {**SERVERS, "subscribe": "flights"}
 
 
-def source(**options: str):
+def source(**options: str) -> SourceOptions:
     return parse_source_options({**MINIMAL, **options})
 
 
-def test_minimal_source_has_sparks_defaults():
+def test_minimal_source_has_sparks_defaults() -> None:
     options = source()
     assert options.subscription == Subscription(topics=("flights",))
     assert options.kafka == {"bootstrap.servers": "localhost:9092"}
@@ -37,14 +40,14 @@ def test_minimal_source_has_sparks_defaults():
     assert options.max_offsets_per_trigger is None
 
 
-def test_names_are_matched_without_regard_to_case_as_spark_lowers_them():
+def test_names_are_matched_without_regard_to_case_as_spark_lowers_them() -> None:
     options = source(startingoffsets="earliest", MAXOFFSETSPERTRIGGER="7", failondataloss="FALSE")
     assert options.starting == Position("earliest")
     assert options.max_offsets_per_trigger == 7
     assert not options.fail_on_data_loss
 
 
-def test_kafka_settings_go_to_librdkafka_without_their_prefix():
+def test_kafka_settings_go_to_librdkafka_without_their_prefix() -> None:
     options = source(**{"kafka.isolation.level": "read_committed", "kafka.sasl.username": "u"})
     assert options.kafka["isolation.level"] == "read_committed"
     assert options.kafka["sasl.username"] == "u"
@@ -61,7 +64,7 @@ def test_kafka_settings_go_to_librdkafka_without_their_prefix():
         ),
     ],
 )
-def test_each_way_to_name_partitions(raw, expected):
+def test_each_way_to_name_partitions(raw: dict[str, str], expected: Any) -> None:
     assert parse_source_options({**SERVERS, **raw}).subscription == expected
 
 
@@ -85,11 +88,11 @@ def test_each_way_to_name_partitions(raw, expected):
         ({"startingTimestamp": "1357000000000"}, Position("timestamp", at_ms=1357000000000)),
     ],
 )
-def test_each_way_to_name_a_start(options, expected):
+def test_each_way_to_name_a_start(options: dict[str, str], expected: Any) -> None:
     assert source(**options).starting == expected
 
 
-def test_a_timestamp_wins_over_offsets_as_in_sparks_connector():
+def test_a_timestamp_wins_over_offsets_as_in_sparks_connector() -> None:
     both = source(startingOffsets="latest", startingTimestamp="5")
     assert both.starting == Position("timestamp", at_ms=5)
 
@@ -122,7 +125,9 @@ def test_a_timestamp_wins_over_offsets_as_in_sparks_connector():
         ({"kafka.sasl.jaas.config": "x"}, "Java client only", "kafka.sasl.username"),
     ],
 )
-def test_a_wrong_source_option_is_refused_with_what_to_do(options, message, hint):
+def test_a_wrong_source_option_is_refused_with_what_to_do(
+    options: dict[str, str], message: str, hint: str
+) -> None:
     with pytest.raises(OptionError) as refusal:
         source(**options)
     assert message in str(refusal.value)
@@ -132,32 +137,32 @@ def test_a_wrong_source_option_is_refused_with_what_to_do(options, message, hint
 
 
 @pytest.mark.parametrize("setting", sorted(REFUSED_SOURCE_SETTINGS))
-def test_kafka_settings_that_would_break_the_source_are_refused(setting):
+def test_kafka_settings_that_would_break_the_source_are_refused(setting: str) -> None:
     with pytest.raises(OptionError, match="can't be set"):
         source(**{f"kafka.{setting}": "x"})
 
 
 @pytest.mark.parametrize("setting", sorted(REFUSED_SINK_SETTINGS))
-def test_kafka_settings_that_would_break_the_sink_are_refused(setting):
+def test_kafka_settings_that_would_break_the_sink_are_refused(setting: str) -> None:
     with pytest.raises(OptionError, match="can't be set"):
         parse_sink_options({**SERVERS, "topic": "t", f"kafka.{setting}": "x"})
 
 
 @pytest.mark.parametrize("servers", [{}, {"kafka.bootstrap.servers": "  "}])
-def test_servers_must_be_named(servers):
+def test_servers_must_be_named(servers: dict[str, str]) -> None:
     with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers is missing"):
         parse_source_options({**servers, "subscribe": "flights"})
     with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers is missing"):
         parse_sink_options({**servers, "topic": "flights"})
 
 
-def test_some_topic_must_be_named():
+def test_some_topic_must_be_named() -> None:
     with pytest.raises(OptionError, match="no topic is named"):
         parse_source_options(SERVERS)
 
 
 @pytest.mark.parametrize("pattern", ["", "(", "*"])
-def test_a_pattern_must_be_a_regular_expression(pattern):
+def test_a_pattern_must_be_a_regular_expression(pattern: str) -> None:
     with pytest.raises(OptionError, match="subscribePattern"):
         parse_source_options({**SERVERS, "subscribePattern": pattern})
 
@@ -165,13 +170,13 @@ def test_a_pattern_must_be_a_regular_expression(pattern):
 @pytest.mark.parametrize(
     "assignment", ["a", "[]", "{}", '{"a": []}', '{"a": [-1]}', '{"a": ["0"]}', '{"a": 0}']
 )
-def test_an_assignment_must_name_partitions(assignment):
+def test_an_assignment_must_name_partitions(assignment: str) -> None:
     with pytest.raises(OptionError, match="assign"):
         parse_source_options({**SERVERS, "assign": assignment})
 
 
 @pytest.mark.parametrize("ending", [{"endingOffsets": "latest"}, {"endingTimestamp": "1"}])
-def test_a_stream_has_no_end(ending):
+def test_a_stream_has_no_end(ending: dict[str, str]) -> None:
     with pytest.raises(OptionError, match="has no end"):
         check_stream_options(source(**ending))
     check_batch_options(source(**ending))
@@ -200,18 +205,18 @@ def test_a_stream_has_no_end(ending):
         ),
     ],
 )
-def test_a_batch_has_two_ends_that_fit(options, message):
+def test_a_batch_has_two_ends_that_fit(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         check_batch_options(source(**options))
 
 
-def test_a_batch_may_end_at_latest_whatever_it_starts_at():
+def test_a_batch_may_end_at_latest_whatever_it_starts_at() -> None:
     check_batch_options(
         source(startingOffsets='{"flights": {"0": 3}}', endingOffsets='{"flights": {"0": -1}}')
     )
 
 
-def test_a_sink_takes_what_spark_passes_along():
+def test_a_sink_takes_what_spark_passes_along() -> None:
     options = parse_sink_options(
         {**SERVERS, "topic": " out ", "checkpointlocation": "/tmp/c", "queryname": "q"}
     )
@@ -227,6 +232,6 @@ def test_a_sink_takes_what_spark_passes_along():
         ({"topic": "no/slash"}, "no name of a topic"),
     ],
 )
-def test_a_wrong_sink_option_is_refused(options, message):
+def test_a_wrong_sink_option_is_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse_sink_options({**SERVERS, **options})

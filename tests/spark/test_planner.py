@@ -84,7 +84,7 @@ def at(*offsets: int, topic_id: str = "one", topic: str = "t") -> QueryOffsets:
 # --- offsets as text ---
 
 
-def test_offsets_have_one_spelling_whatever_their_order():
+def test_offsets_have_one_spelling_whatever_their_order() -> None:
     there = QueryOffsets({("b", 10): 1, ("b", 2): 2, ("a", 0): 3}, {"b": "x", "a": "y"})
     back = QueryOffsets({("a", 0): 3, ("b", 2): 2, ("b", 10): 1}, {"a": "y", "b": "x"})
     text = json.dumps(there.to_json())
@@ -105,18 +105,22 @@ def test_offsets_have_one_spelling_whatever_their_order():
         ({"startingOffsets": '{"t": {"0": -1, "1": 25}}'}, at(10, 25)),
     ],
 )
-def test_a_stream_starts_where_it_is_told(cluster, options, expected):
+def test_a_stream_starts_where_it_is_told(
+    cluster: FakeCluster, options: dict[str, str], expected: QueryOffsets
+) -> None:
     assert stream(cluster, **options).initial() == expected
 
 
-def test_a_start_by_timestamp_takes_the_first_record_that_is_late_enough(cluster):
+def test_a_start_by_timestamp_takes_the_first_record_that_is_late_enough(
+    cluster: FakeCluster,
+) -> None:
     cluster.times = {("t", 0): [100, 200, 300], ("t", 1): [50, 60]}
     assert stream(cluster, startingTimestamp="60").initial() == at(0, 1)
     by_partition = stream(cluster, startingOffsetsByTimestamp='{"t": {"0": 201, "1": 1}}')
     assert by_partition.initial() == at(2, 0)
 
 
-def test_no_record_late_enough_is_an_error_unless_latest_is_asked_for(cluster):
+def test_no_record_late_enough_is_an_error_unless_latest_is_asked_for(cluster: FakeCluster) -> None:
     cluster.times = {("t", 0): [100], ("t", 1): [50]}
     with pytest.raises(OptionError, match="t-1 has no record at or after timestamp 70"):
         stream(cluster, startingTimestamp="70").initial()
@@ -124,12 +128,14 @@ def test_no_record_late_enough_is_an_error_unless_latest_is_asked_for(cluster):
     assert lenient.initial() == at(0, 25)
 
 
-def test_starting_offsets_must_name_each_partition_and_no_other(cluster):
+def test_starting_offsets_must_name_each_partition_and_no_other(cluster: FakeCluster) -> None:
     with pytest.raises(OptionError, match="without t-1; there is no t-7"):
         stream(cluster, startingOffsets='{"t": {"0": 1, "7": 1}}').initial()
 
 
-def test_starting_offsets_outside_the_log_are_lost_data(cluster, caplog):
+def test_starting_offsets_outside_the_log_are_lost_data(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     wanted = '{"t": {"0": 3, "1": 2}}'
     with pytest.raises(DataLossError, match="t-1 holds offsets 5 to 25, not 2"):
         stream(cluster, startingOffsets=wanted).initial()
@@ -137,7 +143,7 @@ def test_starting_offsets_outside_the_log_are_lost_data(cluster, caplog):
     assert "going on without" in caplog.text
 
 
-def test_a_topic_that_does_not_exist_is_an_error_that_says_what_to_do(cluster):
+def test_a_topic_that_does_not_exist_is_an_error_that_says_what_to_do(cluster: FakeCluster) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="no nope") as refusal:
         stream(cluster, subscribe="t,nope").initial()
     assert "topic create" in refusal.value.hint
@@ -145,19 +151,19 @@ def test_a_topic_that_does_not_exist_is_an_error_that_says_what_to_do(cluster):
         stream(cluster, assign='{"t": [0, 9]}').initial()
 
 
-def test_assigned_partitions_only(cluster):
+def test_assigned_partitions_only(cluster: FakeCluster) -> None:
     assert stream(cluster, assign='{"t": [1]}').initial().offsets == {("t", 1): 25}
 
 
 # --- the next batch ---
 
 
-def test_without_news_the_end_is_the_start(cluster):
+def test_without_news_the_end_is_the_start(cluster: FakeCluster) -> None:
     assert stream(cluster).next_end(at(10, 25), None) == at(10, 25)
     assert stream(cluster).ranges(at(10, 25), at(10, 25)) == []
 
 
-def test_a_batch_is_what_is_new(cluster):
+def test_a_batch_is_what_is_new(cluster: FakeCluster) -> None:
     planner = stream(cluster)
     end = planner.next_end(at(4, 25), None)
     assert end == at(10, 25)
@@ -165,18 +171,18 @@ def test_a_batch_is_what_is_new(cluster):
     assert planner.newest() == at(10, 25)
 
 
-def test_a_limit_bounds_the_batch(cluster):
+def test_a_limit_bounds_the_batch(cluster: FakeCluster) -> None:
     assert stream(cluster).next_end(at(0, 5), 15) == at(5, 15)
 
 
-def test_min_partitions_and_max_records_split_it(cluster):
+def test_min_partitions_and_max_records_split_it(cluster: FakeCluster) -> None:
     planner = stream(cluster, minPartitions="3")
     assert len(planner.ranges(at(0, 5), at(10, 25))) == 3
     planner = stream(cluster, maxRecordsPerPartition="10")
     assert [r.size for r in planner.ranges(at(0, 5), at(10, 25))] == [10, 10, 10]
 
 
-def test_new_partitions_are_read_from_their_earliest_record(cluster):
+def test_new_partitions_are_read_from_their_earliest_record(cluster: FakeCluster) -> None:
     planner = stream(cluster)
     cluster.put("t", (0, 10), (5, 25), (0, 7))
     end = planner.next_end(at(10, 25), None)
@@ -184,13 +190,15 @@ def test_new_partitions_are_read_from_their_earliest_record(cluster):
     assert planner.ranges(at(10, 25), end) == [OffsetRange("t", 2, 0, 7)]
 
 
-def test_a_new_partition_that_has_lost_records_already_is_reported(cluster):
+def test_a_new_partition_that_has_lost_records_already_is_reported(cluster: FakeCluster) -> None:
     cluster.put("t", (0, 10), (5, 25), (3, 7))
     with pytest.raises(DataLossError, match="new partition t-2 starts at offset 3"):
         stream(cluster).ranges(at(10, 25), at(10, 25, 7))
 
 
-def test_topics_that_begin_to_match_the_pattern_are_read_from_their_earliest_record(cluster):
+def test_topics_that_begin_to_match_the_pattern_are_read_from_their_earliest_record(
+    cluster: FakeCluster,
+) -> None:
     planner = stream(cluster, subscribePattern="t.*")
     start = planner.initial()
     cluster.put("t2", (4, 6), topic_id="two").put("other", (0, 9))
@@ -199,7 +207,7 @@ def test_topics_that_begin_to_match_the_pattern_are_read_from_their_earliest_rec
     assert planner.ranges(start, end) == [OffsetRange("t2", 0, 4, 6)]
 
 
-def test_a_pattern_may_match_nothing_yet(cluster):
+def test_a_pattern_may_match_nothing_yet(cluster: FakeCluster) -> None:
     planner = stream(cluster, subscribePattern="later.*")
     assert planner.initial() == QueryOffsets()
     assert planner.next_end(QueryOffsets(), None) == QueryOffsets()
@@ -208,7 +216,7 @@ def test_a_pattern_may_match_nothing_yet(cluster):
 # --- AvailableNow ---
 
 
-def test_available_now_ends_at_what_was_there_when_it_began(cluster):
+def test_available_now_ends_at_what_was_there_when_it_began(cluster: FakeCluster) -> None:
     planner = stream(cluster)
     planner.fix_target()
     cluster.put("t", (0, 99), (5, 99), (0, 9))
@@ -222,7 +230,9 @@ def test_available_now_ends_at_what_was_there_when_it_began(cluster):
 # --- lost data ---
 
 
-def test_records_removed_before_they_were_read_fail_the_query(cluster, caplog):
+def test_records_removed_before_they_were_read_fail_the_query(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster.put("t", (8, 10), (5, 25))
     message = "t-0 starts at offset 8, but 4 is to be read next: 4 offsets were removed"
     with pytest.raises(DataLossError, match=message) as refusal:
@@ -234,12 +244,12 @@ def test_records_removed_before_they_were_read_fail_the_query(cluster, caplog):
     assert message in caplog.text
 
 
-def test_all_records_of_a_range_removed_leave_no_task(cluster):
+def test_all_records_of_a_range_removed_leave_no_task(cluster: FakeCluster) -> None:
     cluster.put("t", (50, 60), (5, 25))
     assert stream(cluster, failOnDataLoss="false").ranges(at(4, 25), at(10, 25)) == []
 
 
-def test_a_deleted_topic_fails_the_query_or_is_forgotten(cluster):
+def test_a_deleted_topic_fails_the_query_or_is_forgotten(cluster: FakeCluster) -> None:
     cluster.put("u", (0, 3), topic_id="u-id")
     both = {"subscribe": "t,u"}
     start = QueryOffsets({("t", 0): 10, ("t", 1): 25, ("u", 0): 0}, {"t": "one", "u": "u-id"})
@@ -250,14 +260,16 @@ def test_a_deleted_topic_fails_the_query_or_is_forgotten(cluster):
     assert lenient.next_end(start, None) == at(10, 25)
 
 
-def test_a_topic_deleted_between_planning_and_reading_is_reported(cluster):
+def test_a_topic_deleted_between_planning_and_reading_is_reported(cluster: FakeCluster) -> None:
     cluster.drop("t")
     with pytest.raises(DataLossError, match="t-0 was deleted before it was read"):
         stream(cluster).ranges(at(0, 5), at(10, 25))
     assert stream(cluster, failOnDataLoss="false").ranges(at(0, 5), at(10, 25)) == []
 
 
-def test_a_topic_made_again_fails_the_query_even_with_more_records_than_before(cluster):
+def test_a_topic_made_again_fails_the_query_even_with_more_records_than_before(
+    cluster: FakeCluster,
+) -> None:
     cluster.put("t", (0, 1000), (0, 1000), topic_id="another")
     with pytest.raises(DataLossError, match="topics t were deleted and made again"):
         stream(cluster).next_end(at(10, 25), None)
@@ -265,7 +277,9 @@ def test_a_topic_made_again_fails_the_query_even_with_more_records_than_before(c
         stream(cluster).ranges(at(0, 5), at(10, 25))
 
 
-def test_a_topic_made_again_is_read_from_its_start_without_fail_on_data_loss(cluster):
+def test_a_topic_made_again_is_read_from_its_start_without_fail_on_data_loss(
+    cluster: FakeCluster,
+) -> None:
     cluster.put("t", (0, 4), (0, 2), topic_id="another")
     planner = stream(cluster, failOnDataLoss="false")
     end = planner.next_end(at(10, 25), None)
@@ -276,7 +290,7 @@ def test_a_topic_made_again_is_read_from_its_start_without_fail_on_data_loss(clu
     ]
 
 
-def test_a_log_that_became_shorter_fails_the_query_or_is_followed(cluster):
+def test_a_log_that_became_shorter_fails_the_query_or_is_followed(cluster: FakeCluster) -> None:
     cluster.put("t", (0, 6), (5, 25))
     with pytest.raises(DataLossError, match="t-0 ends at offset 6, but 10"):
         stream(cluster).next_end(at(10, 25), None)
@@ -286,13 +300,13 @@ def test_a_log_that_became_shorter_fails_the_query_or_is_followed(cluster):
     assert lenient.ranges(at(10, 25), end) == []
 
 
-def test_removed_partitions_are_reported(cluster):
+def test_removed_partitions_are_reported(cluster: FakeCluster) -> None:
     cluster.put("t", (0, 10))
     with pytest.raises(DataLossError, match="partitions t-1 are gone"):
         stream(cluster).next_end(at(10, 25), None)
 
 
-def test_brokers_without_topic_ids_are_read_all_the_same(cluster):
+def test_brokers_without_topic_ids_are_read_all_the_same(cluster: FakeCluster) -> None:
     cluster.put("t", (0, 10), (5, 25), topic_id="")
     planner = stream(cluster)
     assert planner.initial().topic_ids == {}
@@ -302,11 +316,11 @@ def test_brokers_without_topic_ids_are_read_all_the_same(cluster):
 # --- batch queries ---
 
 
-def test_a_batch_query_reads_all_there_is(cluster):
+def test_a_batch_query_reads_all_there_is(cluster: FakeCluster) -> None:
     assert batch(cluster) == [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 5, 25)]
 
 
-def test_a_batch_query_reads_from_start_to_end(cluster):
+def test_a_batch_query_reads_from_start_to_end(cluster: FakeCluster) -> None:
     ranges = batch(
         cluster,
         startingOffsets='{"t": {"0": 2, "1": -2}}',
@@ -315,13 +329,13 @@ def test_a_batch_query_reads_from_start_to_end(cluster):
     assert ranges == [OffsetRange("t", 0, 2, 4), OffsetRange("t", 1, 5, 25)]
 
 
-def test_a_batch_query_between_timestamps(cluster):
+def test_a_batch_query_between_timestamps(cluster: FakeCluster) -> None:
     cluster.times = {("t", 0): list(range(10)), ("t", 1): list(range(25))}
     ranges = batch(cluster, startingTimestamp="6", endingTimestamp="12")
     assert ranges == [OffsetRange("t", 0, 6, 10), OffsetRange("t", 1, 6, 12)]
 
 
-def test_a_batch_query_can_not_end_before_it_starts(cluster):
+def test_a_batch_query_can_not_end_before_it_starts(cluster: FakeCluster) -> None:
     with pytest.raises(OptionError, match="would start at 9 and end at 3"):
         batch(
             cluster,
@@ -330,7 +344,7 @@ def test_a_batch_query_can_not_end_before_it_starts(cluster):
         )
 
 
-def test_ending_offsets_beyond_the_log_are_lost_data(cluster):
+def test_ending_offsets_beyond_the_log_are_lost_data(cluster: FakeCluster) -> None:
     wanted = '{"t": {"0": 11, "1": 25}}'
     with pytest.raises(DataLossError, match="t-0 holds offsets 0 to 10, not 11"):
         batch(cluster, endingOffsets=wanted)

@@ -16,7 +16,9 @@ from tests.support.processes import poll_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from tests.spark.conftest import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -27,7 +29,7 @@ on_tidemill = pytest.mark.parametrize("broker", ["tidemill"], indirect=True)
 class Streams:
     """Reads and writes topics of a broker, and stops what it started."""
 
-    def __init__(self, spark: SparkSession, broker: Any, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, broker: Broker, folder: Path) -> None:
         self.spark = spark
         self.broker = broker
         self.folder = folder
@@ -77,7 +79,7 @@ class Streams:
 
 
 @pytest.fixture
-def streams(spark: SparkSession, broker: Any, tmp_path: Path) -> Iterator[Streams]:
+def streams(spark: SparkSession, broker: Broker, tmp_path: Path) -> Iterator[Streams]:
     made = Streams(spark, broker, tmp_path)
     yield made
     for query in made.queries:
@@ -90,7 +92,7 @@ def failure(query: StreamingQuery) -> str:
     return str(query.exception())
 
 
-def test_a_batch_query_reads_the_columns_of_sparks_source(streams, broker):
+def test_a_batch_query_reads_the_columns_of_sparks_source(streams: Streams, broker: Broker) -> None:
     topic = broker.topic(2)
     broker.produce(topic, [{"value": b"v", "key": b"k", "headers": [("h", b"1")]}] * 4)
     broker.produce(topic, [b"w"] * 3, partition=1)
@@ -123,14 +125,16 @@ def test_a_batch_query_reads_the_columns_of_sparks_source(streams, broker):
 
 
 @on_tidemill
-def test_a_new_session_needs_no_registration(streams, broker):
+def test_a_new_session_needs_no_registration(streams: Streams, broker: Broker) -> None:
     topic = broker.topic()
     broker.produce(topic, [b"v"])
     other = Streams(streams.spark.newSession(), broker, streams.folder)
     assert other.batch(subscribe=topic).count() == 1
 
 
-def test_a_stream_goes_on_from_its_checkpoint_in_limited_batches(streams, broker):
+def test_a_stream_goes_on_from_its_checkpoint_in_limited_batches(
+    streams: Streams, broker: Broker
+) -> None:
     source, target = broker.topic(2), broker.topic()
     broker.produce(source, [b"%d" % i for i in range(40)])
     broker.produce(source, [b"%d" % i for i in range(40, 60)], partition=1)
@@ -147,7 +151,9 @@ def test_a_stream_goes_on_from_its_checkpoint_in_limited_batches(streams, broker
 
 
 @on_tidemill
-def test_a_stream_that_starts_at_latest_misses_nothing_from_then_on(streams, broker):
+def test_a_stream_that_starts_at_latest_misses_nothing_from_then_on(
+    streams: Streams, broker: Broker
+) -> None:
     topic = broker.topic()
     broker.produce(topic, [b"before"] * 3)
     query = streams.into_memory(streams.stream(subscribe=topic))
@@ -157,7 +163,9 @@ def test_a_stream_that_starts_at_latest_misses_nothing_from_then_on(streams, bro
         assert streams.offsets(query) == expected
 
 
-def test_partitions_and_topics_that_appear_are_read_from_their_start(streams, broker):
+def test_partitions_and_topics_that_appear_are_read_from_their_start(
+    streams: Streams, broker: Broker
+) -> None:
     prefix = f"p{uuid.uuid4().hex[:8]}"
     one = broker.topic(name=f"{prefix}.one")
     query = streams.into_memory(streams.stream(subscribePattern=rf"{prefix}\..*"))
@@ -170,7 +178,9 @@ def test_partitions_and_topics_that_appear_are_read_from_their_start(streams, br
     assert streams.offsets(query) == [(one, 1, 0), (two, 0, 0)]
 
 
-def test_removed_records_fail_a_restarted_query_unless_told_otherwise(streams, broker):
+def test_removed_records_fail_a_restarted_query_unless_told_otherwise(
+    streams: Streams, broker: Broker
+) -> None:
     source, target = broker.topic(), broker.topic()
     broker.produce(source, [b"x"] * 5)
     streams.copy(source, target, "checkpoint")
@@ -189,7 +199,7 @@ def test_removed_records_fail_a_restarted_query_unless_told_otherwise(streams, b
     assert streams.batch(subscribe=target).count() == 7
 
 
-def test_a_topic_made_again_fails_the_query(streams, broker):
+def test_a_topic_made_again_fails_the_query(streams: Streams, broker: Broker) -> None:
     topic = broker.topic()
     broker.produce(topic, [b"old"] * 2)
     streams.copy(topic, broker.topic(), "checkpoint")
@@ -201,7 +211,7 @@ def test_a_topic_made_again_fails_the_query(streams, broker):
         streams.copy(topic, broker.topic(), "checkpoint")
 
 
-def test_a_windowed_count_over_a_topic_into_a_topic(streams, broker):
+def test_a_windowed_count_over_a_topic_into_a_topic(streams: Streams, broker: Broker) -> None:
     from pyspark.sql import functions as f
 
     source, target = broker.topic(2), broker.topic()
@@ -231,7 +241,7 @@ def test_a_windowed_count_over_a_topic_into_a_topic(streams, broker):
 
 
 @on_tidemill
-def test_a_batch_may_be_written_and_only_appended(streams, broker):
+def test_a_batch_may_be_written_and_only_appended(streams: Streams, broker: Broker) -> None:
     topic = broker.topic()
     frame = streams.spark.range(100).selectExpr("cast(id as string) as value")
     streams.options(frame.write, topic=topic).mode("append").save()
@@ -242,7 +252,7 @@ def test_a_batch_may_be_written_and_only_appended(streams, broker):
 
 
 @on_tidemill
-def test_a_refused_record_fails_the_write(streams, broker):
+def test_a_refused_record_fails_the_write(streams: Streams, broker: Broker) -> None:
     topic = broker.topic(max_message_bytes="1000")
     frame = streams.spark.range(1).selectExpr("repeat('x', 5000) as value")
     with pytest.raises(Exception, match=f"not accepted, the first for topic {topic}"):
@@ -258,14 +268,18 @@ def test_a_refused_record_fails_the_write(streams, broker):
         ({}, "no topic is named"),
     ],
 )
-def test_a_wrong_option_is_refused_when_the_source_is_loaded(streams, options, message):
+def test_a_wrong_option_is_refused_when_the_source_is_loaded(
+    streams: Streams, options: dict[str, str], message: str
+) -> None:
     with pytest.raises(Exception, match="OptionError") as refusal:
         streams.stream(**options)
     assert message in str(refusal.value)
 
 
 @on_tidemill
-def test_a_stream_that_can_not_be_fails_before_its_first_batch(streams, broker):
+def test_a_stream_that_can_not_be_fails_before_its_first_batch(
+    streams: Streams, broker: Broker
+) -> None:
     assert "has no end" in failure(
         streams.into_memory(streams.stream(subscribe="t", endingOffsets="latest"))
     )
@@ -275,7 +289,7 @@ def test_a_stream_that_can_not_be_fails_before_its_first_batch(streams, broker):
 
 
 @on_tidemill
-def test_columns_can_not_be_chosen(streams):
+def test_columns_can_not_be_chosen(streams: Streams) -> None:
     reader = streams.options(streams.spark.readStream, subscribe="t").schema("value string")
     with pytest.raises(Exception, match="the columns are fixed"):
         streams.into_memory(reader.load()).processAllAvailable()
