@@ -611,3 +611,19 @@ def test_a_crash_while_a_crash_is_recovered_loses_nothing(
         place.open()
     assert not place.store.offline
     assert place.latest() == latest
+
+
+def test_a_new_topic_of_the_same_name_inherits_no_checkpoint(place: Place) -> None:
+    place.fill()
+    place.compact()
+    place.store.checkpoint()
+    place.store.delete(TP)
+    place.log = open_log(place.store, CONFIGS)
+    place.write(("n", "1"), ("n", "2"))
+    place.roll()
+    place.fs.kill()
+    place.open()
+    assert not place.store.offline
+    assert place.log.first_dirty_offset == 0
+    place.compact()
+    assert place.offsets() == [1]

@@ -33,7 +33,7 @@ from tidemill.log.partition import PartitionLog
 from tidemill.log.recovery import recover_partition
 from tidemill.log.segment import CLEANED, DELETED, INDEX, LOG, SNAPSHOT, SWAP, TIME_INDEX, Segment
 from tidemill.log.segment import file_name as name_of
-from tidemill.log.syncing import METADATA
+from tidemill.log.syncing import METADATA, run_tickets
 
 FORMAT_VERSION = 1
 FORMAT_FILE = "tidemill.format"
@@ -64,6 +64,7 @@ class LogStore:
         self._points: dict[TopicPartition, int] = {}
         self._starts: dict[TopicPartition, int] = {}
         self._dirty: dict[TopicPartition, int] = {}
+        self._stale: set[TopicPartition] = set()
         self._written: dict[str, bytes] = {}
         self._doomed_folders: list[str] = []
 
@@ -187,6 +188,8 @@ class LogStore:
                 found.add(tp)
                 entry = None if manifest is None else manifest.get(tp)
                 self._open_partition(tp, f"{self.path}/{name}", config, entry)
+        for tp in {*self._points, *self._starts, *self._dirty} - found - set(manifest or ()):
+            self._forget(tp)
         if manifest is None and found:
             self._env.fs.sync_dir(self.path)
             self._write_checkpoints()
@@ -316,6 +319,8 @@ class LogStore:
         """
         if tp in self._partitions or tp in self._env.offline:
             raise StorageError(f"partition {tp} exists already")
+        if tp in self._stale:
+            self._write_checkpoints()
         env, folder = self._env, f"{self.path}/{folder_name(tp)}"
         try:
             env.fs.mkdir(folder)
@@ -343,6 +348,16 @@ class LogStore:
         self._partitions[tp] = log
         return log
 
+    def _forget(self, tp: TopicPartition) -> None:
+        """Drop what is known of a partition that is gone.
+
+        The checkpoint files still tell of it: a new partition of its name must not inherit that,
+        or recovery would take what it holds for damaged, or for deleted.
+        """
+        known = [offsets.pop(tp, None) for offsets in (self._points, self._starts, self._dirty)]
+        if any(offset is not None for offset in known):
+            self._stale.add(tp)
+
     def delete(self, tp: TopicPartition) -> None:
         """Delete a partition, live or offline: its folder is renamed now and removed later.
 
@@ -367,9 +382,7 @@ class LogStore:
             log.moved(target)
         self._partitions.pop(tp, None)
         self._env.offline.pop(tp, None)
-        self._points.pop(tp, None)
-        self._starts.pop(tp, None)
-        self._dirty.pop(tp, None)
+        self._forget(tp)
 
     def set_aside(self, tp: TopicPartition) -> str:
         """Take a partition out of the store and keep its folder, renamed; its new path.
@@ -391,8 +404,7 @@ class LogStore:
             raise storage_error(error, "setting aside", folder) from error
         log.moved(target)
         del self._partitions[tp]
-        self._points.pop(tp, None)
-        self._starts.pop(tp, None)
+        self._forget(tp)
         return target
 
     def mark_offline(self, tp: TopicPartition, error: StorageError) -> None:
@@ -463,6 +475,7 @@ class LogStore:
             if self._written.get(name) != data:
                 self._write_small(name, data)
                 self._written[name] = data
+        self._stale.clear()
 
     def _write_small(self, name: str, data: bytes) -> None:
         path = f"{self.path}/{name}"
@@ -495,9 +508,12 @@ class LogStore:
         if failure is not None:
             raise failure
         entries = []
-        for log in self._partitions.values():
-            if log.failure is not None:
-                continue
+        live = [log for log in self._partitions.values() if log.failure is None]
+        tickets = [(log, ticket) for log in live if (ticket := log.begin_sync()) is not None]
+        run_tickets([ticket for _, ticket in tickets])
+        for log, ticket in tickets:
+            log.finish_sync(ticket)
+        for log in live:
             try:
                 log.stop()
                 entries.append(log.manifest_entry())
