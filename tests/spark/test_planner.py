@@ -260,6 +260,22 @@ def test_a_deleted_topic_fails_the_query_or_is_forgotten(cluster: FakeCluster) -
     assert lenient.next_end(start, None) == at(10, 25)
 
 
+def test_a_topic_added_to_the_subscription_must_exist(cluster: FakeCluster) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match="no u"):
+        stream(cluster, subscribe="t,u").next_end(at(10, 25), None)
+    cluster.put("u", (2, 3), topic_id="u-id")
+    end = stream(cluster, subscribe="t,u").next_end(at(10, 25), None)
+    assert end.offsets == {("t", 0): 10, ("t", 1): 25, ("u", 0): 3}
+
+
+def test_available_now_goes_on_without_a_deleted_topic_if_it_may(cluster: FakeCluster) -> None:
+    planner = stream(cluster, subscribe="t,u", failOnDataLoss="false")
+    planner.fix_target()
+    start = QueryOffsets({("t", 0): 4, ("t", 1): 25, ("u", 0): 0}, {"t": "one", "u": "u-id"})
+    assert planner.next_end(start, None) == at(10, 25)
+    assert planner.next_end(at(10, 25), None) == at(10, 25)
+
+
 def test_a_topic_deleted_between_planning_and_reading_is_reported(cluster: FakeCluster) -> None:
     cluster.drop("t")
     with pytest.raises(DataLossError, match="t-0 was deleted before it was read"):

@@ -41,6 +41,7 @@ class KafkaCluster:
     def __init__(self, settings: Mapping[str, str], *, deadline_s: float = DEADLINE_S) -> None:
         self._settings = dict(settings)
         self._deadline_s = deadline_s
+        self._request_s = min(_REQUEST_S, deadline_s)
         self._last_error = LastError()
         self._admin: AdminClient | None = None
         committed_only = settings.get("isolation.level", "").lower() == "read_committed"
@@ -94,7 +95,7 @@ class KafkaCluster:
         if subscription.partitions:
             return list(subscription.partitions)
         metadata = self._until_settled(
-            lambda: self._client().list_topics(timeout=_REQUEST_S), "list its topics"
+            lambda: self._client().list_topics(timeout=self._request_s), "list its topics"
         )
         pattern = re.compile(subscription.pattern)
         return sorted(name for name in metadata.topics if pattern.fullmatch(name))
@@ -102,7 +103,9 @@ class KafkaCluster:
     def _describe_once(self, names: list[str], subscription: Subscription) -> dict[str, Topic]:
         if not names:
             return {}
-        futures = self._client().describe_topics(TopicCollection(names), request_timeout=_REQUEST_S)
+        futures = self._client().describe_topics(
+            TopicCollection(names), request_timeout=self._request_s
+        )
         topics: dict[str, Topic] = {}
         for name, future in futures.items():
             try:
@@ -132,7 +135,7 @@ class KafkaCluster:
         futures = self._client().list_offsets(
             {KafkaTopicPartition(*tp): spec for tp, spec in specs.items()},
             isolation_level=isolation,
-            request_timeout=_REQUEST_S,
+            request_timeout=self._request_s,
         )
         return {(tp.topic, tp.partition): f.result().offset for tp, f in futures.items()}
 
@@ -144,6 +147,7 @@ class KafkaCluster:
             try:
                 return ask()
             except KafkaException as error:
+                self._client().poll(0)  # lets librdkafka tell why
                 self._last_error.raise_if_hopeless(self._settings.get("bootstrap.servers", ""))
                 code = _code(error)
                 if code not in RETRIABLE:

@@ -29,7 +29,7 @@ from tidemill.spark.ranges import (
     limit_offsets,
     split_ranges,
 )
-from tidemill.spark.topics import Cluster, Topic, missing
+from tidemill.spark.topics import Cluster, Topic, missing, unknown
 
 log = logging.getLogger("tidemill.spark")
 
@@ -40,6 +40,10 @@ class QueryOffsets:
 
     offsets: Offsets = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+    def topics(self) -> set[str]:
+        """Names of the topics."""
+        return {topic for topic, _ in self.offsets}
 
     def to_json(self) -> dict[str, Any]:
         """As Spark's checkpoint holds it: the form of the ``startingOffsets`` option, and ids.
@@ -96,7 +100,7 @@ class Planner:
 
     def fix_target(self) -> None:
         """From now on nothing newer than now is planned (``Trigger.AvailableNow``)."""
-        self._target = self._latest_of(self._existing_topics())
+        self._target = self._latest_of(self._cluster.describe(self._options.subscription))
 
     def newest(self) -> QueryOffsets | None:
         """The ends of the partitions when last looked at; for progress reports."""
@@ -111,6 +115,7 @@ class Planner:
         Raises:
             DataLossError: a topic is gone or was made again, or a log has become shorter
                 (``failOnDataLoss``).
+            UnknownTopicOrPartitionError: a topic that was not read before does not exist.
         """
         if self._target is not None:
             latest = self._target
@@ -182,7 +187,11 @@ class Planner:
 
     def _begin(self, start: QueryOffsets, latest: QueryOffsets) -> Offsets:
         """For each partition there is now, where the batch begins in it."""
-        gone = sorted({topic for topic, _ in start.offsets} - {t for t, _ in latest.offsets})
+        known_topics = {topic for topic, _ in start.offsets}
+        absent = set(self._options.subscription.topics) - known_topics - latest.topics()
+        if absent and self._options.fail_on_data_loss:
+            raise unknown(sorted(absent))
+        gone = sorted(known_topics - latest.topics())
         if gone:
             self._lost(f"topics {', '.join(gone)} are gone, or no longer subscribed to")
         unnumbered = sorted(
@@ -210,7 +219,7 @@ class Planner:
         planned = start.offsets.get(tp)
         if _differs(start.topic_ids.get(topic), end.topic_ids.get(topic)):
             planned = None  # reported when the end was planned
-        elif planned is None and any(t == topic for t, _ in start.offsets) and first > 0:
+        elif planned is None and topic in start.topics() and first > 0:
             self._lost(f"new partition {_name(tp)} starts at offset {first} instead of 0")
         if planned is None:
             return first

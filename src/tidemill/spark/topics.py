@@ -53,8 +53,11 @@ def missing(
         for p in chosen
         if p not in topics[name].partitions
     ]
-    if not absent:
-        return None
+    return unknown(absent) if absent else None
+
+
+def unknown(absent: Iterable[str]) -> UnknownTopicOrPartitionError:
+    """The error for topics or partitions that do not exist."""
     return noted(
         UnknownTopicOrPartitionError(
             f"the cluster has no {', '.join(absent)}",
