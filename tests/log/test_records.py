@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.record.default_records import DefaultRecordBatch  # type: ignore[import-untyped]
+from kafka.record.default_records import DefaultRecordBatch
 
 from tests.golden import tables
 from tidemill.errors import InvalidRecordError, TidemillError

@@ -11,8 +11,8 @@ import json
 import sys
 from typing import Any
 
-from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy  # type: ignore[import-untyped]
-from kafka.record.default_records import DefaultRecordBatchBuilder  # type: ignore[import-untyped]
+from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
+from kafka.record.default_records import DefaultRecordBatchBuilder
 
 T = 1_700_000_000_000
 RECORDS: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
