@@ -271,6 +271,11 @@ class FaultyFileSystem:
         self.check("sync", path)
         folder.sync()
 
+    def sync_all(self, path: str) -> None:
+        self.check("sync", path)
+        self.syncs += 1
+        _settle(self._root)
+
     def mkdir(self, path: str) -> None:
         folder, name = self._parent(path)
         if name in folder.entries:
@@ -381,6 +386,15 @@ def _cut_file(node: _File, rng: random.Random, zeros: bool) -> None:
     elif rng.random() < 0.5:
         node.data[:] = node.durable
     node.durable = bytes(node.data)
+
+
+def _settle(folder: _Folder) -> None:
+    folder.sync()
+    for node in folder.entries.values():
+        if isinstance(node, _Folder):
+            _settle(node)
+        else:
+            node.durable = bytes(node.data)
 
 
 def _used(folder: _Folder) -> int:

@@ -10,6 +10,7 @@ folder; written bytes only after ``datasync`` or ``sync_file``.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -80,6 +81,9 @@ class FileSystem(Protocol):
 
     def sync_dir(self, path: str) -> None:
         """Make creations, renames and removals in a folder durable."""
+
+    def sync_all(self, path: str) -> None:
+        """Make all changes in the file system that ``path`` is on durable."""
 
     def mkdir(self, path: str) -> None: ...
 
@@ -221,6 +225,16 @@ class RealFileSystem:
 
     def sync_dir(self, path: str) -> None:
         self._sync(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def sync_all(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.syncfs(fd) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), path)
+        finally:
+            os.close(fd)
 
     @staticmethod
     def _sync(path: str, flags: int) -> None:

@@ -140,17 +140,24 @@ class LogFile:
         self.size = size
         self.creating = create
         self.pins = 0
-        self.dirty = create
+        self.dirty = False
         self.broken = False
 
     def create(self) -> None:
-        """Make the file exist.
+        """Make the file exist, and empty: a crash may have left one of this name.
 
         Raises:
             DiskFullError, StorageError: the file system refuses.
         """
-        self._pool.pin(self)
-        self._pool.unpin(self)
+        raw = self._pool.pin(self)
+        try:
+            if raw.size():
+                self.dirty = True
+                raw.truncate(0)
+        except OSError as error:
+            raise storage_error(error, "emptying", self.path) from error
+        finally:
+            self._pool.unpin(self)
 
     def append(self, data: Buffer) -> None:
         """Write all of ``data`` at the end, or nothing.

@@ -549,12 +549,12 @@ class PartitionLog:
             SyncFailedError, DiskFullError, StorageError: no clean stop may be claimed.
         """
         self.flush()
-        if self.changed:
+        if self.changed and self.log_end_offset:
             self.segments[-1].write_index(seal=True)
             self.prepare_recovery_point()
             self._take_pending_point()
             self._snapshot_offset = self.log_end_offset if len(self.producers) else -1
-            self.changed = False
+        self.changed = False
 
     def manifest_entry(self) -> ManifestEntry:
         """What the manifest says of a stopped partition."""

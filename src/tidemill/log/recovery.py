@@ -99,7 +99,7 @@ class _Recovery:
             end = self._start_over()
         self._drop_snapshots_above(names, end)
         self.producers.expire(self.now_ms, self.env.producer_expiry_ms)
-        if end > self.recovery_point or self.recovery_point == 0:
+        if end > self.recovery_point:
             self._make_durable(names, end)
         log = PartitionLog(
             self.env,
@@ -112,6 +112,7 @@ class _Recovery:
             recovery_point=end,
             topic_id=topic_id,
             producers=self.producers,
+            new_folder=end == 0,  # perhaps it was never synced
         )
         log.changed = True
         return log

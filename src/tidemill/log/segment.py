@@ -111,8 +111,6 @@ class Segment:
         segment = cls(env, folder, base_offset, created_ms=now_ms)
         segment._file = LogFile(env.pool, segment.path(), 0, create=True)
         segment._file.create()
-        # Leftovers of a crash may hold a longer file of this name.
-        segment._file.truncate(0)
         segment._table = IndexTable()
         return segment
 

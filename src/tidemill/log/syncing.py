@@ -5,8 +5,10 @@ Knows files and folders to sync; who waits for it is the broker's business.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tidemill.errors import StorageError, SyncFailedError
 from tidemill.log.environment import Environment
 from tidemill.log.segment import INDEX, SNAPSHOT, TIME_INDEX, Segment
 
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from tidemill.log.partition import PartitionLog
 
 METADATA = "partition.metadata"
+
+MANY_FOLDERS = 8
+"""New folders from which on one sync of the whole file system is cheaper."""
 
 
 class SyncTicket:
@@ -23,10 +28,22 @@ class SyncTicket:
         end_offset: the high watermark once it is done.
         sizes: (segment, size) of each segment with unsynced bytes, the active one last.
         closed: segments that were rolled since the last sync: their indexes are synced too.
+        new_folder: the folder and its entry in the data folder were never synced.
+        first_data: nothing of the partition was synced before.
         done: ``run`` succeeded.
     """
 
-    __slots__ = ("_env", "_log", "closed", "done", "end_offset", "new_folder", "sizes")
+    __slots__ = (
+        "_env",
+        "_log",
+        "closed",
+        "done",
+        "end_offset",
+        "first_data",
+        "folder_done",
+        "new_folder",
+        "sizes",
+    )
 
     def __init__(
         self,
@@ -42,7 +59,19 @@ class SyncTicket:
         self.closed = closed
         self.sizes = [(segment, segment.size) for segment in (*closed, active)]
         self.new_folder = new_folder
+        self.first_data = log.high_watermark == 0 and self.end_offset > 0
+        self.folder_done = not new_folder
         self.done = False
+
+    @property
+    def environment(self) -> Environment:
+        """Of the partition."""
+        return self._env
+
+    @property
+    def folder(self) -> str:
+        """The partition's folder."""
+        return self._log.folder
 
     def run(self) -> None:
         """Sync; blocks. System calls only: may run in any thread while appends go on.
@@ -51,30 +80,40 @@ class SyncTicket:
 
         Raises:
             SyncFailedError: the broker must stop.
+            StorageError: a file can't be opened; nothing is synced for certain.
         """
         failure = self._env.pool.sync_failure
         if failure is not None:
             raise failure
         for segment, size in self.sizes:
             if size > segment.synced_size:
-                segment.file.datasync()
+                self._sync_data(segment)
         folder = self._log.folder
         try:
             for segment in self.closed:
                 self._env.fs.sync_file(segment.path(INDEX))
                 self._env.fs.sync_file(segment.path(TIME_INDEX))
             self._sync_snapshots()
-            if self.new_folder:
+            if self.first_data or not self.folder_done:
                 self._env.fs.sync_file(f"{folder}/{METADATA}")
-            if self.closed or self.new_folder:
+            if self.closed or not self.folder_done:
                 self._env.fs.sync_dir(folder)
-            if self.new_folder:
+            if not self.folder_done:
                 self._env.fs.sync_dir(folder.rpartition("/")[0])
         except OSError as error:
             # Topics and segments may be deleted while this runs: their files need no sync.
             if not (isinstance(error, FileNotFoundError) and self._is_gone()):
                 raise self._env.pool.fail_sync(error, folder) from error
         self.done = True
+
+    def _sync_data(self, segment: Segment) -> None:
+        try:
+            segment.file.datasync()
+        except SyncFailedError:
+            raise
+        except StorageError:  # it can't be opened
+            if not self._is_gone():
+                raise
 
     def _sync_snapshots(self) -> None:
         for segment, _ in self.sizes[1:]:
@@ -85,4 +124,26 @@ class SyncTicket:
 
     def _is_gone(self) -> bool:
         live = {id(segment) for segment in self._log.segments}
-        return self._log.removed or any(id(segment) not in live for segment in self.closed)
+        return self._log.removed or any(id(segment) not in live for segment, _ in self.sizes)
+
+
+def run_tickets(tickets: Sequence[SyncTicket]) -> None:
+    """Run many tickets; blocks, and may run in any thread.
+
+    Each sync of a folder costs a flush of the disk, and topics of a thousand partitions are created
+    at once: so where there are many new folders, they share one sync of the file system.
+
+    Raises:
+        SyncFailedError, StorageError: as ``SyncTicket.run``.
+    """
+    new = [ticket for ticket in tickets if ticket.new_folder]
+    if len(new) >= MANY_FOLDERS:
+        env, parent = new[0].environment, new[0].folder.rpartition("/")[0]
+        try:
+            env.fs.sync_all(parent)
+        except OSError as error:
+            raise env.pool.fail_sync(error, parent) from error
+        for ticket in new:
+            ticket.folder_done = True
+    for ticket in tickets:
+        ticket.run()

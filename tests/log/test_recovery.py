@@ -1,0 +1,416 @@
+"""After an unclean stop: what is repaired and reported, what is refused and named, what is kept."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support.faultyfs import FaultyFileSystem
+from tests.support.logs import TP, open_log, open_store, read_records, write
+from tidemill.clock import ManualClock
+from tidemill.errors import CorruptLogError, SyncFailedError
+from tidemill.log.batch import iter_headers
+from tidemill.log.names import TopicPartition
+from tidemill.log.partition import PartitionLog
+from tidemill.log.store import LogStore
+
+CONFIGS = {"internal.segment.bytes": "1000", "index.interval.bytes": "100", "retention.ms": "-1"}
+OTHER = TopicPartition("other", 0)
+FOLDER = "/data/t-0"
+
+
+class World:
+    """A store that can be crashed and opened again."""
+
+    def __init__(self) -> None:
+        self.fs = FaultyFileSystem()
+        self.clock = ManualClock()
+        self.open()
+
+    def open(self) -> None:
+        self.store: LogStore = open_store("/data", self.clock, self.fs)
+
+    @property
+    def log(self) -> PartitionLog:
+        return open_log(self.store, CONFIGS)
+
+    def fill(self, batches: int, *, sync: bool = True, size: int = 100) -> None:
+        log = self.log
+        for _ in range(batches):
+            self.clock.advance(10)
+            value = b"%d" % log.log_end_offset
+            write(log, [(b"k", value.ljust(size))], self.clock.now_ms(), sync=sync)
+
+    def crash(self) -> None:
+        self.fs.kill()
+        self.open()
+
+    def values(self) -> list[int]:
+        return [int(each.value or b"-1") for each in read_records(self.log)]
+
+    def path(self, index: int = -1, suffix: str = ".log") -> str:
+        logs = sorted(name for name in self.fs.files(FOLDER) if name.endswith(".log"))
+        return f"{FOLDER}/{logs[index].removesuffix('.log')}{suffix}"
+
+    def batches(self, path: str) -> list[tuple[int, int]]:
+        """(position, size) of each batch."""
+        return [(at, each.size) for at, each in iter_headers(bytes(self.fs.content(path)))]
+
+    def damage(self) -> CorruptLogError:
+        error = self.store.offline[TP]
+        assert isinstance(error, CorruptLogError), error
+        return error
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# --- repaired ------------------------------------------------------------------------------------
+
+
+def test_nothing_is_lost_by_a_kill(world: World) -> None:
+    world.fill(30, sync=False)
+    world.crash()
+    assert world.values() == list(range(30))
+    assert world.store.reports == []
+    assert world.log.high_watermark == 30
+
+
+def test_a_torn_tail_is_cut_and_reported(world: World) -> None:
+    world.fill(3)
+    path = world.path()
+    position, size = world.batches(path)[-1]
+    del world.fs.content(path)[-5:]
+    world.crash()
+    assert world.values() == [0, 1]
+    (report,) = world.store.reports
+    assert (report.path, report.position) == (path, position)
+    assert (report.removed_bytes, report.offset) == (size - 5, 2)
+    assert len(world.fs.content(path)) == position
+
+
+def test_a_tail_of_zeros_is_cut(world: World) -> None:
+    world.fill(3)
+    world.fs.content(world.path()).extend(bytes(5000))
+    world.crash()
+    assert world.values() == [0, 1, 2]
+    assert world.store.reports[0].removed_bytes == 5000
+
+
+def test_after_a_cut_the_offsets_are_given_again(world: World) -> None:
+    world.fill(3)
+    del world.fs.content(world.path())[-5:]
+    world.crash()
+    world.fill(2)
+    assert world.values() == [0, 1, 2, 3]
+    world.crash()
+    assert world.values() == [0, 1, 2, 3]
+
+
+def test_a_rolled_segment_whose_successor_is_torn_becomes_active_again(world: World) -> None:
+    world.fill(5)
+    world.log.roll(0)
+    world.fill(1)
+    last = world.path()
+    del world.fs.content(last)[10:]
+    world.crash()
+    assert world.values() == list(range(5))
+    world.fill(1)
+    assert world.values() == list(range(6))
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_a_lost_index_is_rebuilt_and_reported(world: World, suffix: str) -> None:
+    world.fill(30)
+    world.store.checkpoint()
+    world.store.checkpoint()
+    path = world.path(0, suffix)
+    last_entry = bytes(world.fs.content(path))[-8:]
+    world.fs.remove(path)
+    world.crash()
+    assert world.values() == list(range(30))
+    assert bytes(world.fs.content(path)).endswith(last_entry)
+    assert [report.what for report in world.store.reports] == ["lost or damaged index rebuilt"]
+
+
+def test_a_lost_index_is_rebuilt_after_a_clean_stop_too(world: World) -> None:
+    world.fill(30)
+    world.store.close()
+    world.fs.remove(world.path(1, ".index"))
+    world.open()
+    assert [report.what for report in world.store.reports] == ["lost or damaged index rebuilt"]
+    assert world.values() == list(range(30))
+
+
+def test_a_torn_index_of_the_active_segment_is_not_believed(world: World) -> None:
+    world.fill(5)
+    world.store.checkpoint()
+    world.store.checkpoint()
+    entries = world.fs.content(world.path(-1, ".index"))
+    assert len(entries) >= 16
+    entries[-8:] = bytes(8)
+    world.crash()
+    assert world.values() == list(range(5))
+
+
+def test_scanning_starts_at_the_recovery_point(world: World) -> None:
+    world.fill(30)
+    world.store.checkpoint()
+    world.store.checkpoint()
+    # Damage far below the point is not even looked at now; a reader meets it later.
+    position, size = world.batches(world.path(0))[2]
+    world.fs.content(world.path(0))[position + size - 1] ^= 1
+    world.crash()
+    assert not world.store.offline
+    with pytest.raises(CorruptLogError) as caught:
+        world.values()
+    assert (caught.value.path, caught.value.position) == (world.path(0), position)
+
+
+def test_a_snapshot_of_offsets_that_were_cut_is_dropped(world: World) -> None:
+    log = world.log
+    write(log, [(b"k", b"v")], 0, producer=(1, 0, 0))
+    log.roll(0)
+    write(log, [(b"k", b"v")], 0, producer=(1, 0, 1))
+    log.roll(0)
+    for index in (1, 0):
+        world.fs.content(world.path(index)).clear()
+    world.crash()
+    assert world.log.log_end_offset == 0
+    info = write(world.log, [(b"k", b"v")], 0, producer=(1, 0, 0))
+    assert info == 0
+
+
+# --- refused -------------------------------------------------------------------------------------
+
+
+def test_a_flipped_bit_before_a_valid_batch_takes_the_partition_offline(world: World) -> None:
+    world.fill(4)
+    path = world.path()
+    position, size = world.batches(path)[1]
+    world.fs.content(path)[position + size - 1] ^= 1
+    world.crash()
+    error = world.damage()
+    assert (error.path, error.position, error.offset) == (path, position, 1)
+    with pytest.raises(CorruptLogError):
+        world.store.get(TP)
+
+
+@pytest.mark.parametrize("field", [8, 9, 11])
+def test_a_flipped_length_before_a_valid_batch_takes_the_partition_offline(
+    world: World, field: int
+) -> None:
+    world.fill(4)
+    path = world.path()
+    position, _ = world.batches(path)[1]
+    world.fs.content(path)[position + field] ^= 0x41
+    world.crash()
+    assert (world.damage().position, world.damage().offset) == (position, 1)
+
+
+def test_other_partitions_live_on(world: World) -> None:
+    world.fill(4)
+    other = world.store.create(OTHER, world.log.config, world.log.topic_id)  # type: ignore[arg-type]
+    write(other, [(b"k", b"v")], 0)
+    world.fs.content(world.path())[70] ^= 1
+    world.crash()
+    assert set(world.store.offline) == {TP}
+    assert [each.value for each in read_records(world.store.get(OTHER))] == [b"v"]
+
+
+def test_a_bad_batch_in_a_closed_segment_that_was_not_checkpointed(world: World) -> None:
+    world.fill(30)
+    path = world.path(1)
+    position, size = world.batches(path)[-1]
+    world.fs.content(path)[position + size - 1] ^= 1
+    world.crash()
+    assert (world.damage().path, world.damage().position) == (path, position)
+    assert "holds valid batches" in str(world.damage())
+
+
+def test_a_synced_tail_that_is_gone_is_not_taken_for_a_torn_one(world: World) -> None:
+    world.fill(4)
+    world.store.checkpoint()
+    world.store.checkpoint()
+    del world.fs.content(world.path())[-5:]
+    world.crash()
+    assert world.damage().offset == 3
+
+
+def test_a_synced_batch_that_is_gone_whole_is_missed(world: World) -> None:
+    world.fill(4)
+    world.store.checkpoint()
+    world.store.checkpoint()
+    position, _ = world.batches(world.path())[-1]
+    del world.fs.content(world.path())[position:]
+    world.crash()
+    assert (world.damage().offset, world.damage().position) == (3, position)
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+@pytest.mark.parametrize("whole_batches", [True, False])
+def test_a_closed_segment_that_was_shortened_is_refused(
+    world: World, whole_batches: bool, checkpointed: bool
+) -> None:
+    world.fill(30)
+    if checkpointed:
+        world.store.checkpoint()
+        world.store.checkpoint()
+    path = world.path(1)
+    position, _ = world.batches(path)[-1]
+    del world.fs.content(path)[position if whole_batches else position + 7 :]
+    world.crash()
+    assert (world.damage().path, world.damage().position) == (path, position)
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_a_closed_segment_that_is_missing_is_refused(world: World, checkpointed: bool) -> None:
+    world.fill(30)
+    if checkpointed:
+        world.store.checkpoint()
+        world.store.checkpoint()
+    world.fs.remove(world.path(1))
+    world.crash()
+    assert "next segment begins at" in str(world.damage())
+
+
+def test_all_segments_missing_is_refused(world: World) -> None:
+    world.fill(4)
+    world.store.checkpoint()
+    world.store.checkpoint()
+    world.fs.remove(world.path())
+    world.crash()
+    assert "holds no segments" in str(world.damage())
+
+
+def test_an_offline_partition_keeps_its_recovery_point(world: World) -> None:
+    world.fill(4)
+    world.store.checkpoint()
+    world.store.checkpoint()
+    good = bytes(world.fs.content(world.path()))
+    del world.fs.content(world.path())[-5:]
+    world.crash()
+    world.store.close()
+    world.open()
+    assert world.damage().offset == 3
+    world.store.close()
+    world.fs.content(world.path())[:] = good
+    world.open()
+    assert world.values() == [0, 1, 2, 3]
+
+
+def test_a_sync_that_fails_in_recovery_stops_the_start(world: World) -> None:
+    world.fill(3, sync=False)
+    world.fs.kill()
+    world.fs.fail("sync", path=".log")
+    with pytest.raises(SyncFailedError):
+        world.open()
+    world.fs.kill()
+    world.open()
+    assert world.values() == [0, 1, 2]
+
+
+# --- after a clean stop --------------------------------------------------------------------------
+
+
+def test_a_clean_stop_needs_no_scan(world: World) -> None:
+    world.fill(30)
+    world.store.close()
+    world.fs.fail("read", times=-1, path=".log")
+    world.open()
+    assert world.store.clean_start
+    assert world.store.partitions[TP].log_end_offset == 30
+    world.fs.heal()
+    assert world.values() == list(range(30))
+
+
+def test_a_file_that_changed_after_a_clean_stop_is_recovered(world: World) -> None:
+    world.fill(4)
+    world.store.close()
+    world.fs.content(world.path()).extend(b"garbage")
+    world.open()
+    assert world.values() == [0, 1, 2, 3]
+    assert any("not as they were left" in report.what for report in world.store.reports)
+    assert any(report.removed_bytes == 7 for report in world.store.reports)
+
+
+def test_a_file_shortened_after_a_clean_stop_is_refused(world: World) -> None:
+    world.fill(4)
+    world.store.close()
+    del world.fs.content(world.path())[-1:]
+    world.open()
+    assert world.damage().offset == 3
+
+
+def test_a_damaged_manifest_means_recovery(world: World) -> None:
+    world.fill(4)
+    world.store.close()
+    world.fs.content("/data/clean-stop.json")[-3] ^= 1
+    world.open()
+    assert not world.store.clean_start
+    assert world.values() == [0, 1, 2, 3]
+
+
+def test_a_crash_after_a_clean_start_is_not_clean(world: World) -> None:
+    world.fill(4)
+    world.store.close()
+    world.open()
+    world.crash()
+    assert not world.store.clean_start
+    assert world.values() == [0, 1, 2, 3]
+
+
+def test_a_lost_snapshot_is_read_from_the_log_again(world: World) -> None:
+    write(world.log, [(b"k", b"v")], 0, producer=(1, 0, 0))
+    world.store.close()
+    for name in world.fs.files(FOLDER):
+        if name.endswith(".snapshot"):
+            world.fs.remove(f"{FOLDER}/{name}")
+    world.open()
+    assert write(world.log, [(b"k", b"v")], 0, producer=(1, 0, 0)) == 0
+    assert world.log.log_end_offset == 1
+    assert any("producers read from the log" in report.what for report in world.store.reports)
+
+
+# --- leftovers -----------------------------------------------------------------------------------
+
+
+def test_files_of_deleted_segments_are_removed(world: World) -> None:
+    world.fill(30)
+    world.log.delete_records_before(20)
+    assert any(name.endswith(".deleted") for name in world.fs.files(FOLDER))
+    world.crash()
+    assert not any(name.endswith(".deleted") for name in world.fs.files(FOLDER))
+    assert world.values()[-1] == 29
+
+
+def test_a_deletion_that_had_only_begun_is_finished(world: World) -> None:
+    world.fill(30)
+    bases = [segment.base_offset for segment in world.log.segments]
+    kept = {name: bytes(world.fs.content(f"{FOLDER}/{name}")) for name in world.fs.files(FOLDER)}
+    world.log.delete_records_before(bases[2])
+    world.store.checkpoint()
+    for name, data in kept.items():
+        world.fs.write_bytes(f"{FOLDER}/{name}", data)
+    world.crash()
+    assert world.log.log_start_offset == bases[2]
+    assert world.log.segments[0].base_offset == bases[2]
+
+
+def test_an_index_without_its_segment_is_removed(world: World) -> None:
+    world.fill(3)
+    world.fs.write_bytes(f"{FOLDER}/00000000000000009999.index", b"12345678")
+    world.crash()
+    assert "00000000000000009999.index" not in world.fs.files(FOLDER)
+
+
+def test_what_was_recovered_survives_a_power_cut(world: World) -> None:
+    world.fill(30, sync=False)
+    world.crash()
+    end = world.log.log_end_offset
+    world.fs.power_cut(random.Random(3))
+    world.open()
+    assert world.values() == list(range(end))

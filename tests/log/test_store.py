@@ -1,0 +1,302 @@
+"""The data folder: lock, format, clean stop, many partitions, deletion, Kafka's small files."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.support.faultyfs import FaultyFileSystem
+from tests.support.logs import TP, open_log, open_store, read_records, write
+from tidemill.clock import ManualClock
+from tidemill.errors import (
+    DataDirLockedError,
+    DiskFullError,
+    FormatVersionError,
+    InvalidConfigError,
+    StorageError,
+)
+from tidemill.log.checkpoints import (
+    ManifestEntry,
+    decode_checkpoint,
+    decode_manifest,
+    decode_metadata,
+    encode_checkpoint,
+    encode_manifest,
+    encode_metadata,
+)
+from tidemill.log.config import LogConfig
+from tidemill.log.names import TopicPartition
+from tidemill.log.store import LogStore
+
+TOPIC_ID = UUID("0f4c5a1e-3d07-4d7c-8a47-7b1a2b3c4d5e")
+
+
+@pytest.fixture
+def fs() -> FaultyFileSystem:
+    return FaultyFileSystem()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+# --- formats -------------------------------------------------------------------------------------
+
+
+def test_kafka_layout_of_checkpoints() -> None:
+    offsets = {TopicPartition("a", 0): 17, TopicPartition("b.c-d", 12): 1 << 40}
+    assert encode_checkpoint(offsets) == b"0\n2\na 0 17\nb.c-d 12 1099511627776\n"
+    assert decode_checkpoint(encode_checkpoint(offsets)) == offsets
+
+
+@pytest.mark.parametrize("data", [b"", b"1\n0\n", b"0\n2\na 0 17\n", b"0\n1\na 0\n", b"0\nx\n"])
+def test_a_checkpoint_that_is_not_well_formed_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - int() and unpacking raise it as well
+        decode_checkpoint(data)
+
+
+def test_kafka_layout_of_partition_metadata() -> None:
+    data = encode_metadata(TOPIC_ID)
+    assert data == b"version: 0\ntopic_id: D0xaHj0HTXyKR3saKzxNXg"
+    assert decode_metadata(data + b"\n") == TOPIC_ID
+    for bad in (b"", b"version: 1\ntopic_id: x", b"version: 0\ntopic_id: x"):
+        with pytest.raises(ValueError):  # noqa: PT011 - UUID() raises it as well
+            decode_metadata(bad)
+
+
+def test_a_manifest_is_read_back_or_refused() -> None:
+    entry = ManifestEntry(TP, TOPIC_ID, 1, 9, 9, [(0, 100, 5, 7), (5, 50, -1, 8)])
+    data = encode_manifest([entry])
+    read = decode_manifest(data)[TP]
+    assert read._replace(segments=[]) == entry._replace(segments=[])
+    assert [tuple(each) for each in read.segments] == entry.segments
+    with pytest.raises(ValueError, match="CRC"):
+        decode_manifest(data[:-1])
+
+
+# --- the folder ----------------------------------------------------------------------------------
+
+
+def test_a_folder_is_used_by_one_store(tmp_path: Path, clock: ManualClock) -> None:
+    store = open_store(tmp_path / "new" / "data", clock)
+    with pytest.raises(DataDirLockedError, match="in use"):
+        open_store(tmp_path / "new" / "data", clock)
+    store.close()
+    open_store(tmp_path / "new" / "data", clock).close()
+
+
+def test_another_format_version_is_refused(tmp_path: Path, clock: ManualClock) -> None:
+    open_store(tmp_path, clock).close()
+    (tmp_path / "tidemill.format").write_text("99\n")
+    with pytest.raises(FormatVersionError, match="99"):
+        open_store(tmp_path, clock)
+    (tmp_path / "tidemill.format").write_text("1\n")
+    open_store(tmp_path, clock).close()  # the failed start left no lock
+
+
+@pytest.mark.parametrize("name", ["meta.properties", "topic-0/00000000000000000000.log"])
+def test_a_folder_of_apache_kafka_is_refused(tmp_path: Path, clock: ManualClock, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    with pytest.raises(FormatVersionError, match=r"not tidemill's"):
+        open_store(tmp_path, clock)
+
+
+def test_wrong_defaults_are_refused(tmp_path: Path, clock: ManualClock) -> None:
+    open_store(tmp_path, clock).close()
+    with pytest.raises(InvalidConfigError):
+        LogStore.open(tmp_path, clock=clock, defaults={"no.such": "1"})
+
+
+def test_a_foreign_folder_is_left_alone(tmp_path: Path, clock: ManualClock) -> None:
+    open_store(tmp_path, clock).close()
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "t-007").mkdir()
+    store = open_store(tmp_path, clock)
+    assert not store.partitions
+    store.close()
+    assert (tmp_path / "t-007").is_dir()
+
+
+# --- partitions ----------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_there_after_a_restart(tmp_path: Path, clock: ManualClock) -> None:
+    store = open_store(tmp_path, clock)
+    config = {"internal.segment.bytes": "500"}
+    for number in range(20):
+        write(open_log(store, config), [(b"k", b"%d" % number)], clock.now_ms(), codec=number % 5)
+    store.close()
+    store = open_store(tmp_path, clock)
+    assert store.clean_start
+    assert store.reports == []
+    log = store.get(TP)
+    assert log.topic_id == UUID(int=1)
+    assert [each.value for each in read_records(log)] == [b"%d" % number for number in range(20)]
+    store.close()
+
+
+def test_thousands_of_partitions_open_fast_and_hold_no_files(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    store = open_store(tmp_path, clock)
+    for number in range(1000):
+        store.create(TopicPartition("many", number), LogConfig(), TOPIC_ID)
+    for number in range(0, 1000, 20):
+        log = store.get(TopicPartition("many", number))
+        write(log, [(b"k", b"v")], clock.now_ms(), sync=False)
+    assert len(store.environment.pool) <= 512
+    store.close()
+    begin = time.perf_counter()
+    store = open_store(tmp_path, clock)
+    elapsed = time.perf_counter() - begin
+    assert len(store.partitions) == 1000
+    assert len(store.environment.pool) == 0
+    assert elapsed < 1, "5,000 are to open in well under a second; this machine may be busy"
+    assert read_records(store.get(TopicPartition("many", 20)))[0].value == b"v"
+    store.close()
+
+
+def test_a_partition_is_created_once(fs: FaultyFileSystem, clock: ManualClock) -> None:
+    store = open_store("/data", clock, fs)
+    store.create(TP, LogConfig(), TOPIC_ID)
+    with pytest.raises(StorageError, match="exists already"):
+        store.create(TP, LogConfig(), TOPIC_ID)
+
+
+def test_a_partition_that_does_not_fit_on_the_disk_leaves_nothing(
+    fs: FaultyFileSystem, clock: ManualClock
+) -> None:
+    store = open_store("/data", clock, fs)
+    fs.capacity = fs.used() + 10
+    with pytest.raises(DiskFullError):
+        store.create(TP, LogConfig(), TOPIC_ID)
+    fs.heal()
+    assert fs.folders("/data") == []
+    store.create(TP, LogConfig(), TOPIC_ID)
+
+
+def test_a_deleted_partition_is_gone_at_once_and_its_files_later(
+    fs: FaultyFileSystem, clock: ManualClock
+) -> None:
+    store = open_store("/data", clock, fs)
+    write(open_log(store, {}), [(b"k", b"v")], 0)
+    store.delete(TP)
+    with pytest.raises(KeyError):
+        store.get(TP)
+    with pytest.raises(KeyError):
+        store.delete(TP)
+    (left,) = fs.folders("/data")
+    assert left.startswith("t-0.")
+    assert left.endswith("-delete")
+    again = open_log(store, {})
+    assert again.log_end_offset == 0
+    assert store.purge_deleted() == 1
+    assert fs.folders("/data") == ["t-0"]
+
+
+def test_a_deletion_that_was_interrupted_is_finished_after_the_start(
+    fs: FaultyFileSystem, clock: ManualClock
+) -> None:
+    store = open_store("/data", clock, fs)
+    write(open_log(store, {}), [(b"k", b"v")], 0)
+    store.delete(TP)
+    fs.kill()
+    store = open_store("/data", clock, fs)
+    assert not store.partitions
+    store.purge_deleted()
+    assert fs.folders("/data") == []
+
+
+def test_files_of_removed_segments_wait_for_their_time(
+    fs: FaultyFileSystem, clock: ManualClock
+) -> None:
+    store = open_store("/data", clock, fs)
+    log = open_log(store, {"internal.segment.bytes": "100", "file.delete.delay.ms": "500"})
+    for _ in range(3):
+        write(log, [(b"k", b"v" * 20)], 0)
+    log.delete_records_before(2)
+    assert store.purge_deleted() == 0
+    clock.advance(500)
+    assert store.purge_deleted() > 0
+    assert not any(name.endswith(".deleted") for name in fs.files("/data/t-0"))
+
+
+def test_a_missing_folder_is_reported_after_a_clean_stop(
+    fs: FaultyFileSystem, clock: ManualClock
+) -> None:
+    store = open_store("/data", clock, fs)
+    write(open_log(store, {}), [(b"k", b"v")], 0)
+    store.close()
+    fs.remove_tree("/data/t-0")
+    store = open_store("/data", clock, fs)
+    assert "missing" in str(store.offline[TP])
+    store.delete(TP)
+    assert not store.offline
+
+
+# --- checkpoints ---------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_written_where_something_changed(
+    fs: FaultyFileSystem, clock: ManualClock
+) -> None:
+    store = open_store("/data", clock, fs)
+    log = open_log(store, {})
+    write(log, [(b"k", b"v")], 0)
+    store.checkpoint()
+    store.checkpoint()
+    name = "/data/recovery-point-offset-checkpoint"
+    assert fs.read_bytes(name) == b"0\n1\nt 0 1\n"
+    fs.fail("create", times=-1)
+    store.checkpoint()  # writes nothing
+    fs.heal()
+
+
+def test_a_checkpoint_on_a_full_disk_keeps_the_old_one(
+    fs: FaultyFileSystem, clock: ManualClock
+) -> None:
+    store = open_store("/data", clock, fs)
+    log = open_log(store, {})
+    write(log, [(b"k", b"v")], 0)
+    store.checkpoint()
+    store.checkpoint()
+    write(log, [(b"k", b"v")], 0)
+    fs.capacity = fs.used()
+    store.checkpoint()  # the partition is busy: its turn comes when it is idle
+    with pytest.raises(DiskFullError):
+        store.checkpoint()
+    assert log.recovery_point == 1
+    fs.heal()
+    for _ in range(2):
+        store.checkpoint()
+    assert log.recovery_point == 2
+
+
+def test_a_clean_stop_on_a_full_disk_is_not_called_clean(
+    fs: FaultyFileSystem, clock: ManualClock
+) -> None:
+    store = open_store("/data", clock, fs)
+    write(open_log(store, {}), [(b"k", b"v")], 0)
+    fs.capacity = fs.used()
+    with pytest.raises(DiskFullError):
+        store.close()
+    fs.heal()
+    assert not fs.exists("/data/clean-stop.json")
+    store = open_store("/data", clock, fs)
+    assert len(read_records(open_log(store, {}))) == 1
+
+
+def test_old_producer_snapshots_go(fs: FaultyFileSystem, clock: ManualClock) -> None:
+    store = open_store("/data", clock, fs)
+    log = open_log(store, {})
+    for sequence in range(8):
+        write(log, [(b"k", b"v")], 0, producer=(1, 0, sequence))
+        store.checkpoint()
+        store.checkpoint()
+    snapshots = [name for name in fs.files("/data/t-0") if name.endswith(".snapshot")]
+    assert len(snapshots) == 2
