@@ -77,6 +77,8 @@ class BrokerProcess:
             raise AssertionError("the broker runs already")
         self._starts += 1
         stdout = self.folder / f"stdout-{self._starts}"
+        # A second BrokerProcess over the same folder must not read the first one's line.
+        stdout.unlink(missing_ok=True)
         self._process = ServerProcess(
             "tidemill serve",
             [
