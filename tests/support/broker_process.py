@@ -6,6 +6,7 @@ Knows the command line only (``tidemill serve``), nothing of the broker's inside
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ class BrokerProcess:
     Args:
         folder: for the data folder, the log and the output; created, and kept.
         settings: ``--set`` values, e.g. ``{"default_partitions": "4"}``.
-        env: variables on top of the current ones.
+        env: variables on top of the current ones, of which none that sets tidemill is passed on.
         command: what to start instead of ``python -m tidemill`` (a wrapper that injects faults).
     """
 
@@ -39,7 +40,8 @@ class BrokerProcess:
         self.log_path = folder / "broker.log"
         self.ready_event: dict[str, Any] = {}
         self._settings = dict(settings or {})
-        self._env = dict(env or {})
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")}
+        self._env = {**inherited, **(env or {})}
         self._command = list(command)
         self._port = 0
         self._starts = 0

@@ -62,7 +62,7 @@ class ServerProcess:
         command: program and arguments.
         log_path: where stderr goes; appended to, so that restarts are all in one file.
         stdout_path: where stdout goes; default: with stderr.
-        env: variables on top of the current ones.
+        env: all of its variables; default: the current ones.
         cwd: working folder.
     """
 
@@ -84,7 +84,7 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=log,
-                env={**os.environ, **(env or {})},
+                env=None if env is None else dict(env),
                 cwd=cwd,
                 start_new_session=True,
             )
@@ -120,6 +120,17 @@ class ServerProcess:
                     f"{self.name} was not ready within {timeout} s:\n{self.output()}"
                 )
             time.sleep(0.01)
+
+    def wait(self, timeout: float) -> int:
+        """Wait until it ends by itself; its exit code.
+
+        Raises:
+            TimeoutError: it still runs after ``timeout`` seconds.
+        """
+        try:
+            return self._process.wait(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{self.name} still runs:\n{self.output()}") from None
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the whole process group, if it still runs."""
