@@ -7,6 +7,8 @@ import signal
 import time
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tests.cli.conftest import CommandLine
 from tests.support.processes import poll_until
@@ -50,16 +52,35 @@ def test_describe_shows_the_lag_in_records_and_in_time(
     assert (described["lag"], described["lag_ms"]) == (0, 0)
 
 
+def delete_records_before(offset: int, tidemill: CommandLine, topic: str) -> None:
+    servers = tidemill.env["TIDEMILL_BOOTSTRAP_SERVERS"]
+    admin = AdminClient({"bootstrap.servers": servers})
+    for future in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
+        future.result(10)
+
+
+def test_a_group_whose_place_is_gone_reads_what_is_left(
+    tidemill: CommandLine, group: str, topic: str
+) -> None:
+    delete_records_before(8, tidemill, topic)
+    values = [r["value"] for r in tidemill.records(topic, "-g", group, "--until-end")]
+    assert values == ["8", "9"]
+
+
+def test_a_new_group_starts_at_the_end_unless_told_otherwise(
+    tidemill: CommandLine, group: str, topic: str
+) -> None:
+    assert tidemill.records(topic, "-g", f"{group}-end", "--until-end") == []
+    cooperative = ("-X", "partition.assignment.strategy=cooperative-sticky")
+    assert tidemill.records(topic, "-g", f"{group}-coop", "--until-end", *cooperative) == []
+    records = tidemill.records(topic, "-g", f"{group}-new", "--from", "beginning", "--until-end")
+    assert len(records) == 10
+
+
 def test_describe_says_what_was_deleted_unread(
     tidemill: CommandLine, group: str, topic: str
 ) -> None:
-    from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import AdminClient
-
-    servers = tidemill.env["TIDEMILL_BOOTSTRAP_SERVERS"]
-    admin = AdminClient({"bootstrap.servers": servers})
-    for future in admin.delete_records([TopicPartition(topic, 0, 8)]).values():
-        future.result(10)
+    delete_records_before(8, tidemill, topic)
     (partition,) = tidemill.json("group", "describe", group)["partitions"]
     assert (partition["start"], partition["lag"], partition["lost"]) == (8, 2, 2)
 

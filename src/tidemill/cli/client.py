@@ -22,6 +22,7 @@ from tidemill.errors import (
     InvalidConfigError,
     InvalidTopicError,
     NonEmptyGroupError,
+    OffsetOutOfRangeError,
     TidemillError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
@@ -231,6 +232,10 @@ class Cluster:
             KafkaError._RESOLVE,
         ):
             return self._unreachable(text)
+        if code == KafkaError._AUTO_OFFSET_RESET:
+            return OffsetOutOfRangeError(
+                message, hint="Records were deleted before they were read; start again with --from."
+            )
         if code == KafkaError.TOPIC_ALREADY_EXISTS:
             return TopicExistsError(
                 f"{subject} exists",

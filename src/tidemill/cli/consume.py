@@ -22,6 +22,7 @@ import typer
 from tidemill.cli import output
 from tidemill.cli.client import (
     BOOTSTRAP_DEFAULT,
+    REQUEST_SECONDS,
     Bootstrap,
     Cluster,
     Property,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 BATCH_RECORDS = 1000
 COMMIT_SECONDS = 1.0
+OFFSET_END = -1
+ASSIGNMENT = "partition.assignment.strategy"
 _REBALANCED = {"REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID"}
 
 
@@ -94,6 +97,8 @@ def consume(
         reader = _Member(cluster, topic, group, start, until_end=until_end)
     else:
         reader = _Alone(cluster, topic, partition, start or Position(Kind.END), until_end=until_end)
+    if start is None and not until_end:
+        output.note("Waiting for new records; --from beginning shows those that are there.")
     with _stop_requests() as stop, reader:
         while not (stop.asked or printer.full or reader.at_end):
             for message in reader.poll():
@@ -265,13 +270,11 @@ class _Member(_Reader):
         until_end: bool,
     ) -> None:
         cluster.describe_topic(topic)
-        from_beginning = start is not None and start.kind is Kind.BEGINNING
-        consumer = cluster.consumer(
-            group,
-            auto_offset_reset="earliest" if from_beginning else "latest",
-            enable_partition_eof=True,
-        )
+        # Where a committed offset is no longer there, what is left is read: "latest" would pass it
+        # over in silence. A start at the end is therefore set when partitions are assigned.
+        consumer = cluster.consumer(group, auto_offset_reset="earliest", enable_partition_eof=True)
         super().__init__(cluster, topic, consumer)
+        self._start_at_end = start is None or start.kind is Kind.END
         self._until_end = until_end
         self._assigned: set[TopicPartitionKey] = set()
         self._open: set[TopicPartitionKey] | None = None
@@ -328,16 +331,29 @@ class _Member(_Reader):
                 raise self._cluster.translate(error.args[0], "commit") from error
             output.note("The group rebalanced before a commit: some records will come again.")
 
-    def _on_assign(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._assigned = {(tp.topic, tp.partition) for tp in partitions}
-        self._open = set(self._assigned)
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        added = {(tp.topic, tp.partition) for tp in partitions}
+        self._assigned |= added
+        self._open = (self._open or set()) | added
+        if self._start_at_end and partitions:
+            starts = consumer.committed(partitions, timeout=REQUEST_SECONDS)
+            for start in starts:
+                if start.offset < 0:
+                    start.offset = OFFSET_END
+            if "cooperative" in self._cluster.properties.get(ASSIGNMENT, ""):
+                consumer.incremental_assign(starts)
+            else:
+                consumer.assign(starts)
 
-    def _on_revoke(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+    def _on_revoke(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._commit()
-        self._assigned = set()
+        self._assigned -= {(tp.topic, tp.partition) for tp in partitions}
+        # None: until the next assignment nobody knows what there is to read.
+        self._open = (self._open or set()) & self._assigned or None
 
     def _on_lost(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         self._assigned = set()
+        self._open = None
 
 
 class _Stop:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -34,6 +34,7 @@ from tidemill.demo.topics import HOURLY
 
 if TYPE_CHECKING:
     from tidemill.demo.check import WindowFigures, WindowKey
+    from tidemill.demo.replay import ReplayProgress
 
 AIRPORTS = ("EWR", "JFK", "LGA")
 
@@ -102,13 +103,14 @@ class PlainView(View):
         self.console.print(
             f"  {replay.acknowledged / replay.total:4.0%}"
             f"  {local(replay.simulated_time)}"
-            f"  {replay.acknowledged:,} of {replay.total:,} reports sent,"
-            f" {len(running.windows):,} windows final"
+            f"  {replay.acknowledged:,} of {replay.total:,} reports sent;"
+            f" {pipeline_text(running)}"
         )
 
     def show_report(self, report: DemoReport) -> None:
         """The result."""
         self.console.print()
+        self.console.print(Text("The hours with the most delay:"))
         self.console.print(hours_table(worst_hours(report.windows)))
         self.console.print()
         for line in verdict(report):
@@ -124,11 +126,10 @@ class LiveView(PlainView):
             TextColumn("[bold]replay[/]"),
             BarColumn(bar_width=40),
             TextColumn("{task.percentage:>3.0f} %"),
-            TextColumn("[cyan]{task.fields[clock]}[/]"),
-            _Rate(),
+            TextColumn("[cyan]{task.fields[clock]}[/]  [dim]{task.fields[rate]:,.0f} reports/s[/]"),
             console=console,
         )
-        self._task = self._bar.add_task("replay", total=None, clock="")
+        self._task = self._bar.add_task("replay", total=None, clock="", rate=0.0)
         self._live: Live | None = None
 
     def show(self, event: Event) -> None:
@@ -144,6 +145,7 @@ class LiveView(PlainView):
             total=replay.total,
             completed=replay.acknowledged,
             clock=local(replay.simulated_time),
+            rate=rate_of(replay),
         )
         if self._live is None:
             self._live = Live(console=self.console, refresh_per_second=5, transient=True)
@@ -159,34 +161,22 @@ class LiveView(PlainView):
         self._end_live()
 
     def _picture(self, running: Running) -> RenderableType:
-        query = running.query
-        reached = f"watermark {local(query.watermark)}" if query.watermark > 0 else "no watermark"
-        behind = max(0, running.replay.acknowledged - query.read_up_to)
+        query, windows = running.query, running.windows
+        hours: RenderableType = hours_table(newest_hours(windows))
+        if not windows:
+            hours = Text("No window is final yet: each waits two hours for late reports.", "dim")
         return Group(
             Text(),
             self._bar,
-            Text(
-                f"pipeline  {query.batches:,} batches, {reached},"
-                f" {len(running.windows):,} windows final"
-                + (f", {behind:,} reports to read" if not running.replay.finished else ""),
-                style="dim",
-            ),
+            Text(f"pipeline  {pipeline_text(running)}, {query.batches:,} batches", "dim"),
             Text(),
-            hours_table(newest_hours(running.windows)),
+            hours,
         )
 
     def _end_live(self) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
-
-
-class _Rate(ProgressColumn):
-    """Reports per second so far."""
-
-    def render(self, task: Task) -> Text:
-        rate = task.completed / task.elapsed if task.elapsed else 0
-        return Text(f"{rate:,.0f} reports/s", style="dim")
 
 
 # --- text ----------------------------------------------------------------------------------------
@@ -229,17 +219,18 @@ def lines_for(event: Event, speed: float | None) -> Iterable[Text]:
         case PipelineStarted():
             yield said(
                 "Pipeline",
-                f"Spark {event.spark_version} on Java {event.java}: {DEPARTURES} ->"
-                f" departures and mean delay per airport and hour -> {HOURLY}",
+                f"started in {event.seconds:.1f} s (Spark {event.spark_version},"
+                f" Java {event.java}):",
             )
+            yield said("", f"{DEPARTURES} -> count and mean delay by airport and hour -> {HOURLY}")
             pace = "as fast as it goes" if speed is None else f"at {speed:,g} times life's speed"
             yield said("Replay", f"{DEPARTURES} and {ARRIVALS}, {pace}")
         case Replayed():
             replay = event.replay
-            rate = replay.acknowledged / max(replay.seconds, 0.001)
             yield said(
                 "Replayed",
-                f"{replay.acknowledged:,} reports in {replay.seconds:.1f} s ({rate:,.0f}/s),"
+                f"{replay.acknowledged:,} reports in {replay.seconds:.1f} s"
+                f" ({rate_of(replay):,.0f}/s),"
                 " each acknowledged as on disk",
             )
         case Checking():
@@ -291,6 +282,19 @@ def verdict(report: DemoReport) -> Iterable[Text]:
     if report.repeated:
         yield said("", f"{report.repeated:,} results were published again, with equal figures")
     yield said("Time", f"{report.seconds:.0f} s")
+
+
+def pipeline_text(running: Running) -> str:
+    """How far the pipeline is."""
+    final = f"{len(running.windows):,} windows final"
+    if running.query.watermark <= 0:
+        return final
+    return f"watermark {local(running.query.watermark)}, {final}"
+
+
+def rate_of(replay: ReplayProgress) -> float:
+    """Reports per second so far."""
+    return replay.acknowledged / max(replay.seconds, 0.001)
 
 
 def local(instant: int) -> str:
