@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.state.harness import compacted
 from tidemill.errors import TidemillError
 from tidemill.state.catalog import Catalog
 from tidemill.state.outcome import Outcome, StateRecord
@@ -122,7 +123,7 @@ class CatalogSimulation(RuleBasedStateMachine):
         self.in_flight.clear()
         self.upcoming = self.seen
         self.catalog = self._new()
-        for record in self.log:
+        for record in compacted(self.log):
             self.catalog.replay(record.key, record.value)
 
     # --- what must hold --------------------------------------------------------------------------

@@ -103,6 +103,8 @@ class GroupSimulation(RuleBasedStateMachine):
         self.all: list[Client] = []
         self.owners: dict[int, dict[int, str]] = {}
         """generation -> partition -> lineage"""
+        self.named: dict[int, dict[str, bytes]] = {}
+        """generation -> lineage -> what the leader assigned"""
         self.last_generation = 0
 
     # --- what clients do -------------------------------------------------------------------------
@@ -163,6 +165,10 @@ class GroupSimulation(RuleBasedStateMachine):
                 member_id: bytes(p for p in PARTITIONS if p % len(ids) == index)
                 for index, member_id in enumerate(ids)
             }
+            self.named[result.generation] = {
+                member.instance_id or member.member_id: assignments[member.member_id]
+                for member in result.members
+            }
         client.syncing = self.desk.sync(
             client.member_id, client.generation, assignments, instance_id=client.instance_id
         )
@@ -176,6 +182,7 @@ class GroupSimulation(RuleBasedStateMachine):
         client.syncing = None
         if isinstance(answer, SyncResult):
             client.owned = frozenset(answer.assignment)
+            assert answer.assignment == self.named[client.generation][client.lineage]
             owners = self.owners.setdefault(client.generation, {})
             for partition in client.owned:
                 assert owners.setdefault(partition, client.lineage) == client.lineage

@@ -8,11 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.state.harness import Desk
+from tests.state.harness import Desk, compacted
 from tidemill.errors import GroupSubscribedToTopicError, UnknownMemberIdError
 from tidemill.state.types import LeaveMember, OffsetToCommit
 
-RETENTION_MS = 60_000
+RETENTION_MS = 10_000
 SESSION_MS = 6_000
 positions = st.tuples(st.sampled_from(["t", "u", "v"]), st.integers(0, 2))
 
@@ -50,7 +50,7 @@ class OffsetSimulation(RuleBasedStateMachine):
         assert self.desk.leave(LeaveMember(self.member or "")) == [None]
         self.member, self.empty_since = None, self.desk.now
 
-    @rule(milliseconds=st.sampled_from([1, 4_000, 5_999, 30_000, 60_000]))
+    @rule(milliseconds=st.sampled_from([1, 4_000, 5_999, 10_000]))
     def time_passes(self, milliseconds: int) -> None:
         if self.member is not None and milliseconds >= SESSION_MS:
             self.desk.heartbeat(self.member, self.desk.generation)
@@ -67,7 +67,7 @@ class OffsetSimulation(RuleBasedStateMachine):
         at=positions,
         offset=st.integers(0, 2**63 - 1),
         metadata=st.text(max_size=8).map(lambda text: text.encode("utf-8", "ignore").decode()),
-        retention_ms=st.sampled_from([-1, -1, 1_000, 100_000]),
+        retention_ms=st.sampled_from([-1, -1, 1_000, 30_000]),
     )
     def commit(self, at: tuple[str, int], offset: int, metadata: str, retention_ms: int) -> None:
         item = OffsetToCommit(*at, offset, -1, metadata)
@@ -147,12 +147,17 @@ class OffsetSimulation(RuleBasedStateMachine):
 
     @invariant()
     def replaying_the_log_gives_the_same(self) -> None:
-        fresh = Desk(self.desk.log)
-        assert sorted(fresh.offsets.stored(), key=repr) == sorted(
-            self.desk.offsets.stored(), key=repr
-        )
-        assert fresh.groups.stored() == self.desk.groups.stored()
+        for log in (self.desk.log, compacted(self.desk.log)):
+            fresh = Desk(log)
+            fresh.groups.loaded(fresh.now)
+            fresh.offsets.loaded(fresh.now)
+            assert sorted(fresh.offsets.stored(), key=repr) == sorted(
+                self.desk.offsets.stored(), key=repr
+            )
+            assert fresh.groups.stored() == self.desk.groups.stored()
+            known = self.desk.groups.list_groups()  # and some of which nothing is stored
+            assert all(listing in known for listing in fresh.groups.list_groups())
 
 
 TestOffsets = OffsetSimulation.TestCase
-TestOffsets.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestOffsets.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

@@ -33,6 +33,12 @@ def subscription(*topics: str, user_data: bytes | None = None) -> bytes:
     )
 
 
+def compacted(log: list[StateRecord]) -> list[StateRecord]:
+    """The last record of each key, as compaction leaves them."""
+    last = {record.key: index for index, record in enumerate(log)}
+    return [record for index, record in enumerate(log) if last[record.key] == index]
+
+
 class Desk:
     """Runs commands, writes their records, hands them to replay, and keeps the replies."""
 
