@@ -195,6 +195,15 @@ def test_the_five_batch_window_survives_a_restart(setup: Setup, clean: bool) -> 
         assert (info.duplicate, info.first_offset) == (True, sequence)
 
 
+def test_silent_producers_are_forgotten(setup: Setup) -> None:
+    log = setup.log()
+    log.append(_batch(producer_id=5, producer_epoch=0, base_sequence=0), now_ms=NOW)
+    assert log.expire_producers(NOW + 999, 1000) == 0
+    assert log.expire_producers(NOW + 1000, 1000) == 1
+    setup.reopen()
+    assert setup.log().expire_producers(NOW + 9999, 1000) == 0  # none were read for it
+
+
 # --- rolling -------------------------------------------------------------------------------------
 
 

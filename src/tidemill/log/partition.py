@@ -176,6 +176,13 @@ class PartitionLog:
             self._producers = maintenance.load_producers(self, self._snapshot_offset)
         return self._producers
 
+    def expire_producers(self, now_ms: int, expiry_ms: int) -> int:
+        """Forget producers that have been silent for ``expiry_ms``; returns how many.
+
+        Those that were not read from their snapshot yet are looked at when they are.
+        """
+        return 0 if self._producers is None else self._producers.expire(now_ms, expiry_ms)
+
     # --- appending -------------------------------------------------------------------------------
 
     def append(self, records: Buffer, *, now_ms: int, from_client: bool = True) -> AppendInfo:
