@@ -28,6 +28,7 @@ from tidemill.broker.api import (
     ReadResult,
     WriteResult,
 )
+from tidemill.broker.complaints import Complaints
 from tidemill.broker.flusher import Countdown, Flusher
 from tidemill.broker.waiters import Waiters
 from tidemill.clock import Clock
@@ -69,6 +70,7 @@ class DataPlane:
         self._waiters = waiters
         self._clock = clock
         self._fetch_bytes = fetch_bytes
+        self._complaints = Complaints(clock)
         self._stopping = False
         self._failure: StorageError | None = None
 
@@ -92,6 +94,7 @@ class DataPlane:
                 log = self._writable(write.topic, write.partition)
                 info = log.append(write.records, now_ms=now_ms)
             except TidemillError as error:
+                self._complaints.hear(error, f"{write.topic}-{write.partition}")
                 results.append(WriteResult(error=error))
                 continue
             results.append(
@@ -158,7 +161,7 @@ class DataPlane:
             left = deadline - loop.time()
             enough = total >= query.min_bytes or any(r.error is not None for r in results)
             if enough or left <= 0 or self._stopping:
-                await self._load(results, slices)
+                await self._load(partitions, results, slices)
                 return results
             woken = self._waiters.register(partitions)
             try:
@@ -190,6 +193,7 @@ class DataPlane:
                     )
                     piece = _read_below(log, part.offset, min(part.max_bytes, room), limit, first)
             except TidemillError as error:
+                self._complaints.hear(error, f"{part.topic}-{part.partition}")
                 result.error = error
             if piece is not None and piece.size:
                 room -= piece.size
@@ -211,9 +215,14 @@ class DataPlane:
             if log is not None and log.high_watermark < log.log_end_offset:
                 self._flusher.request(log)
 
-    async def _load(self, results: list[ReadResult], slices: list[Slice | None]) -> None:
+    async def _load(
+        self,
+        partitions: list[TopicPartition],
+        results: list[ReadResult],
+        slices: list[Slice | None],
+    ) -> None:
         """Fetch the bytes: from the page cache at once, from a cold disk on a thread."""
-        for result, piece in zip(results, slices, strict=True):
+        for tp, result, piece in zip(partitions, results, slices, strict=True):
             if piece is None or not piece.size:
                 continue
             try:
@@ -222,6 +231,7 @@ class DataPlane:
                     data = await asyncio.get_running_loop().run_in_executor(None, piece.load)
                 result.records = data
             except TidemillError as error:
+                self._complaints.hear(error, tp)
                 result.error = error
 
     # --- offsets ---------------------------------------------------------------------------------

@@ -1,0 +1,65 @@
+"""``tidemill`` with a file system whose faults other processes switch on.
+
+``python -m tests.crash.faulty_serve serve ...`` works like ``python -m tidemill serve ...``; while
+the file named by ``CRASH_FAULTS`` exists, it says what fails: a line ``enospc`` lets every write
+to a log fail half way with ENOSPC, ``fsync`` lets every fdatasync of a log fail with EIO.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+
+from tidemill.cli.main import main
+from tidemill.log import files
+from tidemill.log.files import Buffer, RawFile, RealFile, RealFileSystem
+
+FAULTS = os.environ.get("CRASH_FAULTS", "")
+
+
+def active(fault: str) -> bool:
+    """Is the fault switched on?"""
+    if not os.path.exists(FAULTS):
+        return False
+    with open(FAULTS) as file:
+        return fault in file.read().split()
+
+
+class FaultyFile(RealFile):
+    """A descriptor that fails when it is told to."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, fd: int, path: str) -> None:
+        super().__init__(fd)
+        self._path = path
+
+    def pwrite(self, buffers: Sequence[Buffer], position: int) -> int:
+        if active("enospc"):
+            # As a disk does that runs full: part of it is written first.
+            data = b"".join(buffers)
+            super().pwrite([data[: len(data) // 2]], position)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().pwrite(buffers, position)
+
+    def datasync(self) -> None:
+        if active("fsync"):
+            raise OSError(errno.EIO, "Input/output error")
+        super().datasync()
+
+
+class FaultyFileSystem(RealFileSystem):
+    """The real one, but for its logs."""
+
+    def open(self, path: str, *, create: bool = False) -> RawFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return FaultyFile(os.open(path, flags, 0o644), path)
+
+
+if __name__ == "__main__":
+    files.RealFileSystem = FaultyFileSystem  # type: ignore[misc]
+    import tidemill.log.store
+
+    tidemill.log.store.RealFileSystem = FaultyFileSystem  # type: ignore[misc, attr-defined]
+    main()

@@ -1,0 +1,152 @@
+"""A broker under load is killed at random moments, and the disk forgets what it may forget."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.conftest import BrokerFactory
+from tests.crash.ledger import Ledger
+from tests.crash.load import Load, read_all
+from tests.crash.power import cut_power, lose_an_index
+from tests.support.broker_process import BrokerProcess
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
+
+KILLS = int(os.environ.get("CRASH_KILLS", "50"))
+PARTITIONS = 3
+SETTINGS = {
+    "log.checkpoint_interval_ms": "100",
+    "log.cleaner_backoff_ms": "100",
+    "log.retention_check_ms": "200",
+}
+SMALL_SEGMENTS = {"segment.bytes": "1048576", "retention.ms": "-1"}
+
+
+def create(broker: BrokerProcess, name: str, partitions: int, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    topic = NewTopic(name, partitions, 1, config={**SMALL_SEGMENTS, **config})
+    admin.create_topics([topic])[name].result(timeout=20)
+
+
+def kill_and_restart(
+    broker: BrokerProcess, kills: int, dice: random.Random, between: Callable[[], str]
+) -> list[str]:
+    """Let it run for a random moment, kill it, damage what may be damaged, start it again."""
+    notes = []
+    for _ in range(kills):
+        # A random moment is the point here: there is no condition to wait for.
+        time.sleep(dice.uniform(0.05, 0.6))
+        broker.kill()
+        notes.append(between())
+        broker.start()
+    return notes
+
+
+def test_nothing_promised_is_lost_when_the_broker_is_killed(start_broker: BrokerFactory) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    dice = random.Random(seed)
+    ledger = Ledger()
+    broker = start_broker(settings=SETTINGS)
+    create(broker, "safe", PARTITIONS)
+    load = Load(broker.bootstrap, ledger)
+    # It lives through all restarts: its sequence numbers must be remembered by the log.
+    load.produce("idem", "safe", PARTITIONS, promised=True, **{"enable.idempotence": True})
+    load.produce(
+        "plain", "safe", PARTITIONS, promised=True, acks="all", **{"message.send.max.retries": 0}
+    )
+    load.produce("fast", "safe", PARTITIONS, promised=False, acks=1)
+    load.read("safe", PARTITIONS)
+    load.commit("committer", "safe")
+
+    def damage() -> str:
+        partition = dice.randrange(PARTITIONS)
+        folder = broker.data_dir / f"safe-{partition}"
+        note = cut_power(folder, ledger.floor("safe", partition), dice)
+        if dice.random() < 0.3:
+            note += ", " + lose_an_index(folder, dice)
+        return note
+
+    try:
+        notes = kill_and_restart(broker, KILLS, dice, damage)
+    finally:
+        load.stop()
+    found = {k: v for k, v in read_all(broker.bootstrap, {"safe": PARTITIONS}).items() if v}
+    context = f"seed {seed}; {notes[-5:]}\n{broker.log()}"
+    assert len(ledger.acknowledged) > KILLS, context
+    assert len(ledger.seen) > KILLS, context
+    assert any("nothing" not in note for note in notes), "the damage never hit anything"
+    idempotent = {k: v for k, v in found.items() if v.startswith(b"idem:")}
+    assert len(set(idempotent.values())) == len(idempotent), f"written twice; {context}"
+    try:
+        ledger.check(found, duplicates=False)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{context}") from error
+    assert committed_offset(broker, "committer", "safe") >= ledger.committed["committer"], context
+
+
+def committed_offset(broker: BrokerProcess, group: str, topic: str) -> int:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+    try:
+        (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=20)
+        return int(found.offset)
+    finally:
+        consumer.close()
+
+
+def test_compaction_loses_no_key_when_the_broker_is_killed(start_broker: BrokerFactory) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    dice = random.Random(seed)
+    ledger = Ledger()
+    broker = start_broker(settings=SETTINGS)
+    create(broker, "keyed", 1, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
+    load = Load(broker.bootstrap, ledger)
+    for i in range(3):
+        load.produce(f"p{i}", "keyed", 1, promised=True, **{"compression.type": "lz4"})
+    try:
+        kill_and_restart(broker, max(10, KILLS // 4), dice, lambda: "")
+    finally:
+        load.stop()
+    found = read_all(broker.bootstrap, {"keyed": 1})
+    latest: dict[bytes, int] = {}
+    for place, value in ledger.acknowledged.items():
+        key = value.split(b":", 2)[1]
+        group = b"%d" % (int(key) % 50)
+        latest[group] = max(latest.get(group, -1), place[2])
+    kept = {place[2] for place in found}
+    lost = {key: offset for key, offset in latest.items() if offset not in kept}
+    # The last record of a key may have been replaced by one whose acknowledgement got lost.
+    newest = {}
+    for place, value in found.items():
+        assert value is not None
+        newest[b"%d" % (int(value.split(b":", 2)[1]) % 50)] = place[2]
+    for key, offset in lost.items():
+        assert newest.get(key, -1) > offset, f"key {key!r} lost offset {offset}; seed {seed}"
+    assert len(found) < len(ledger.acknowledged), "nothing was compacted"
+
+
+def test_a_killed_broker_leaves_a_log_that_says_what_was_cut(
+    start_broker: BrokerFactory, tmp_path: Path
+) -> None:
+    broker = start_broker()
+    create(broker, "t", 1)
+    load = Load(broker.bootstrap, Ledger())
+    load.produce("p", "t", 1, promised=True)
+    log = broker.data_dir / "t-0" / "00000000000000000000.log"
+    broker.process.wait_until(lambda: log.stat().st_size > 10_000, 20)
+    load.stop()
+    broker.kill()
+    size = log.stat().st_size
+    with log.open("ab") as file:
+        file.write(b"\0" * 100)
+    broker.start()
+    assert log.stat().st_size == size
+    assert "log.repaired" in broker.log()
+    assert "t-0" in broker.log()
