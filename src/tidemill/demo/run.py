@@ -110,8 +110,11 @@ def run_demo(options: DemoOptions, listener: Listener) -> DemoReport:
         deleted = topics.delete_topics(address) if options.reset else []
         topics.create_topics(address)
         listener(TopicsReady(topics.TOPICS, deleted))
+        starting = time.monotonic()
         spark = stack.enter_context(_spark(folder, listener))
-        query = stack.enter_context(_query(spark, address, folder, listener))
+        query = stack.enter_context(_query(spark, address, folder))
+        _wait_for_the_first_batch(query)
+        listener(PipelineStarted(spark.version, _java_version(spark), time.monotonic() - starting))
         follower = stack.enter_context(ResultsFollower(address))
         stack.callback(lambda: listener(Stopping()))
 
@@ -189,17 +192,37 @@ def _own_interrupt_handler() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _query(
-    spark: SparkSession, address: str, folder: Path, listener: Listener
-) -> Iterator[StreamingQuery]:
-    began = time.monotonic()
+def _query(spark: SparkSession, address: str, folder: Path) -> Iterator[StreamingQuery]:
     query = pipeline.start(spark, address, folder / "checkpoint")
     try:
-        java = spark.sparkContext._jvm.java.lang.System.getProperty("java.version")  # type: ignore[union-attr]
-        listener(PipelineStarted(spark.version, str(java), time.monotonic() - began))
         yield query
     finally:
         query.stop()
+
+
+def _wait_for_the_first_batch(query: StreamingQuery) -> None:
+    """A new query runs one batch even of nothing. Loading and compiling is done with it.
+
+    Replaying earlier would only mean that the first minutes of the replay are not seen live.
+    """
+    deadline = time.monotonic() + _STALLED_S
+    while not pipeline.progress_of(query.recentProgress).batches:
+        _check_query(query)
+        if time.monotonic() > deadline:
+            raise PipelineFailedError(f"the pipeline ran no batch within {_STALLED_S:g} s")
+        time.sleep(_REFRESH_S)  # another process's state: there is nothing to wait on
+
+
+def _check_query(query: StreamingQuery) -> None:
+    if not query.isActive:
+        error = query.exception()
+        raise PipelineFailedError(f"the pipeline ended: {error or 'without an error'}")
+
+
+def _java_version(spark: SparkSession) -> str:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    return str(jvm.java.lang.System.getProperty("java.version"))
 
 
 class _Run:
@@ -331,9 +354,7 @@ class _Run:
     def _check_parts(self) -> None:
         if self._broker is not None:
             self._broker.check_running()
-        if not self._query.isActive:
-            error = self._query.exception()
-            raise PipelineFailedError(f"the pipeline ended: {error or 'without an error'}")
+        _check_query(self._query)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
