@@ -6,8 +6,9 @@
 - ``...`` in an expected line stands for anything in it, a line ``...`` for any lines.
 - A block whose fence says ``no-run`` is shown only.
 
-``localhost:9092`` in a snippet means the broker of the test. ``tidemill dev`` is passed over: that
-broker runs already.
+``localhost:9092`` in a snippet means the broker of the test. What a reader does once to get there
+(``pip install``, ``git clone``, ``make``) is passed over, and so is ``tidemill dev``: that broker
+runs already.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TIMEOUT_SECONDS = 60
-ALREADY_DONE = re.compile(r"tidemill dev\b|pip install |make |git |cd ")
+ALREADY_DONE = re.compile(r"tidemill (dev|serve|demo)\b|pip install |make |git |cd ")
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
