@@ -414,3 +414,19 @@ def test_what_was_recovered_survives_a_power_cut(world: World) -> None:
     world.fs.power_cut(random.Random(3))
     world.open()
     assert world.values() == list(range(end))
+
+
+def test_a_segment_that_was_started_just_before_a_kill_is_synced_with_its_first_write(
+    world: World,
+) -> None:
+    world.fill(3)
+    world.log.roll(0)
+    world.store.checkpoint()
+    assert world.log.recovery_point == 3
+    world.crash()
+    world.fill(1)
+    assert world.log.high_watermark == 4
+    for seed in range(5):
+        world.fs.power_cut(random.Random(seed))
+    world.open()
+    assert world.values() == [0, 1, 2, 3]

@@ -119,7 +119,7 @@ class PartitionLog:
             producers: or None to read them from the snapshot when they are needed.
             snapshot_offset: offset of that snapshot; -1 where there is none because there are no
                 producers.
-            new_folder: the folder itself was not synced yet.
+            new_folder: the folder, or what is in it, may not be synced yet.
         """
         self._env = env
         self.tp = tp

@@ -112,7 +112,9 @@ class _Recovery:
             recovery_point=end,
             topic_id=topic_id,
             producers=self.producers,
-            new_folder=end == 0,  # perhaps it was never synced
+            # A segment that was started just before may be known to the system only. To sync every
+            # idle folder now would take long: it is done before the next write is acknowledged.
+            new_folder=end <= self.recovery_point,
         )
         log.changed = True
         return log

@@ -28,7 +28,7 @@ class SyncTicket:
         end_offset: the high watermark once it is done.
         sizes: (segment, size) of each segment with unsynced bytes, the active one last.
         closed: segments that were rolled since the last sync: their indexes are synced too.
-        new_folder: the folder and its entry in the data folder were never synced.
+        new_folder: the folder and its entry in the data folder may never have been synced.
         first_data: nothing of the partition was synced before.
         done: ``run`` succeeded.
     """
