@@ -23,7 +23,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from tidemill.errors import TidemillError
+from tidemill.errors import SettingsError, TidemillError
 
 ORIGIN_ZONE = ZoneInfo("America/New_York")
 """Time zone of all airports of origin: EWR, JFK and LGA."""
@@ -53,7 +53,7 @@ class DataSetMissingError(TidemillError):
     default_hint = "Install them: pip install 'tidemill[demo]'."
 
 
-class StretchError(TidemillError):
+class StretchError(SettingsError):
     """The stretch of time is not one that the data set covers."""
 
     default_hint = f"The data set covers {FIRST_DAY} to {LAST_DAY}."
