@@ -203,6 +203,9 @@ logger.behind.level = error
 # A failed task's error reaches the user as the query's; these would print it three times more.
 logger.executor.name = org.apache.spark.executor.Executor
 logger.executor.level = off
+# "Cannot find active jobs", whenever a query stops between two batches.
+logger.jobs.name = org.apache.spark.scheduler.DAGScheduler
+logger.jobs.level = error
 logger.writing.name = org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask
 logger.writing.level = off
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
