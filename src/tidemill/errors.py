@@ -187,6 +187,10 @@ class ResourceNotFoundError(TidemillError):
     """A named resource (a user, a client-metrics subscription) does not exist."""
 
 
+class LogDirNotFoundError(TidemillError):
+    """The broker has no such log folder; it has one."""
+
+
 class SecurityDisabledError(TidemillError):
     """Access control lists are asked for, and no authorizer is configured."""
 

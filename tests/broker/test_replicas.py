@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.broker.replicas import alter_reassignments, elect_leaders, missing
+from tidemill.broker.replicas import alter_reassignments, elect_leaders, missing, move_replicas
 from tidemill.errors import (
     ElectionNotNeededError,
     InvalidReplicaAssignmentError,
+    LogDirNotFoundError,
     NoReassignmentInProgressError,
     UnknownTopicOrPartitionError,
 )
@@ -52,6 +53,15 @@ def test_only_a_move_to_where_the_partition_is_succeeds(catalog: Catalog) -> Non
         UnknownTopicOrPartitionError,
         UnknownTopicOrPartitionError,
     ]
+
+
+def test_partitions_can_only_move_to_the_folder_they_are_in(catalog: Catalog) -> None:
+    asked = [("orders", 0), ("nope", 0)]
+    there, missing_topic = move_replicas(catalog, "/data", "/data", asked)
+    assert there is None
+    assert isinstance(missing_topic, UnknownTopicOrPartitionError)
+    elsewhere, _ = move_replicas(catalog, "/data", "/other", asked)
+    assert isinstance(elsewhere, LogDirNotFoundError)
 
 
 @pytest.mark.parametrize(

@@ -32,14 +32,17 @@ from tidemill.broker.api import (
     JoinResult,
     LeaveMember,
     LogDir,
+    MetadataLog,
     NewTopic,
     PartitionSize,
     SyncRequest,
     SyncResult,
     TopicInfo,
 )
+from tidemill.clock import ManualClock
 from tidemill.errors import (
     ElectionNotNeededError,
+    LogDirNotFoundError,
     NoReassignmentInProgressError,
     TidemillError,
     UnknownTopicIdError,
@@ -254,6 +257,19 @@ class FakeBroker:
         self._answer("replace_broker_configs", (configs, validate_only), None)
 
     # disk
+
+    clock = ManualClock(5_000)
+    advertised_host = "broker.example"
+    advertised_port = 9092
+
+    def metadata_log(self) -> MetadataLog:
+        return MetadataLog(3, 40, 42)
+
+    def move_replicas(
+        self, path: str, partitions: Sequence[tuple[str, int]]
+    ) -> list[TidemillError | None]:
+        error = None if path == "/data" else LogDirNotFoundError(path)
+        return [error] * len(partitions)
 
     def log_dirs(self, partitions: set[tuple[str, int]] | None) -> LogDir:
         sizes = (

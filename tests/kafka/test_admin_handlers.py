@@ -25,6 +25,7 @@ from tidemill.errors import (
 
 CREATE, DELETE, GROW, ELECT, REASSIGN, REASSIGNING = 19, 20, 37, 43, 45, 46
 DESCRIBE_CONFIGS, ALTER, INCREMENTAL, RESOURCES = 32, 33, 44, 74
+MOVE, QUORUM = 34, 55
 LOG_DIRS, DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, QUOTAS, SCRAM = 35, 29, 30, 31, 48, 50
 TOPIC, BROKER = 2, 4
 
@@ -419,6 +420,41 @@ def test_log_dirs_refused(broker: FakeBroker, version: int) -> None:
     else:
         (folder,) = answer["results"]
         assert folder["error_code"] == 56
+
+
+@pytest.mark.parametrize("version", versions(MOVE))
+def test_there_is_one_log_dir_to_move_to(broker: FakeBroker, version: int) -> None:
+    dirs = [
+        {"path": "/data", "topics": [{"name": "orders", "partitions": [0]}]},
+        {"path": "/other", "topics": [{"name": "orders", "partitions": [1]}]},
+    ]
+    (topic,) = call(broker, MOVE, version, {"dirs": dirs})["results"]
+    assert topic["topic_name"] == "orders"
+    assert [(p["partition_index"], p["error_code"]) for p in topic["partitions"]] == [
+        (0, 0),
+        (1, 57),
+    ]
+
+
+def quorum_of(topic: str) -> dict[str, Any]:
+    return {"topics": [{"topic_name": topic, "partitions": [{"partition_index": 0}]}]}
+
+
+@pytest.mark.parametrize("version", versions(QUORUM))
+def test_the_quorum_is_this_broker(broker: FakeBroker, version: int) -> None:
+    answer = call(broker, QUORUM, version, quorum_of("__cluster_metadata"))
+    ((partition,),) = (topic["partitions"] for topic in answer["topics"])
+    assert (partition["leader_id"], partition["leader_epoch"]) == (1, 3)
+    assert partition["high_watermark"] == 40
+    (voter,) = partition["current_voters"]
+    assert (voter["replica_id"], voter["log_end_offset"]) == (1, 42)
+    if version >= 1:
+        assert voter["last_caught_up_timestamp"] == 5_000
+    if version >= 2:
+        (node,) = answer["nodes"]
+        (listener,) = node["listeners"]
+        assert (listener["host"], listener["port"]) == ("broker.example", 9092)
+    assert call(broker, QUORUM, version, quorum_of("orders"))["error_code"] == 42
 
 
 ACL = {

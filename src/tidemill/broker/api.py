@@ -56,6 +56,7 @@ __all__ = [
     "JoinResult",
     "LeaveMember",
     "LogDir",
+    "MetadataLog",
     "NewTopic",
     "OffsetAt",
     "OffsetToCommit",
@@ -187,6 +188,15 @@ class LogDir:
     total_bytes: int
     usable_bytes: int
     partitions: tuple[PartitionSize, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataLog:
+    """The log of the broker's own metadata (KIP-595 calls its replicas a quorum)."""
+
+    leader_epoch: int
+    high_watermark: int
+    log_end_offset: int
 
 
 @dataclass(frozen=True, slots=True)

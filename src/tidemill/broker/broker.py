@@ -29,6 +29,7 @@ from tidemill.broker.api import (
     JoinResult,
     LeaveMember,
     LogDir,
+    MetadataLog,
     NewTopic,
     OffsetAt,
     PartitionWrite,
@@ -43,7 +44,7 @@ from tidemill.broker.coordination import GroupCoordination
 from tidemill.broker.data import DataPlane
 from tidemill.broker.flusher import Flusher
 from tidemill.broker.housekeeping import Housekeeping
-from tidemill.broker.topics import TopicAdmin
+from tidemill.broker.topics import CATALOG, TopicAdmin
 from tidemill.broker.waiters import Waiters
 from tidemill.clock import Clock, SystemClock
 from tidemill.errors import BrokerStoppingError, StorageError, TidemillError
@@ -225,6 +226,18 @@ class Broker:
     def log_dirs(self, partitions: set[tuple[str, int]] | None) -> LogDir:
         """Sizes on disk; all partitions where ``partitions`` is None."""
         return self._data.log_dir(partitions)
+
+    def move_replicas(
+        self, path: str, partitions: Sequence[tuple[str, int]]
+    ) -> list[TidemillError | None]:
+        """Moves of partitions to another log folder; there is one, so an error per partition."""
+        here = str(self._store.path)
+        return replicas.move_replicas(self._topics.catalog, here, path, partitions)
+
+    def metadata_log(self) -> MetadataLog:
+        """How far the catalog's log is."""
+        log = self._store.partitions[CATALOG]
+        return MetadataLog(log.leader_epoch, log.high_watermark, log.log_end_offset)
 
     # --- topics ----------------------------------------------------------------------------------
 

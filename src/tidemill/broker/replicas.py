@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from tidemill.errors import (
     ElectionNotNeededError,
     InvalidReplicaAssignmentError,
+    LogDirNotFoundError,
     NoReassignmentInProgressError,
     TidemillError,
     UnknownTopicOrPartitionError,
@@ -57,6 +58,16 @@ def alter_reassignments(
         else:
             outcomes.append(None)
     return outcomes
+
+
+def move_replicas(
+    catalog: Catalog, here: str, path: str, partitions: Sequence[tuple[str, int]]
+) -> list[TidemillError | None]:
+    """Moving partitions to the folder in which they are succeeds; there is no other (KIP-113)."""
+    elsewhere = None
+    if path != here:
+        elsewhere = LogDirNotFoundError(f"{path} is no log folder of this broker: it has {here}")
+    return [missing(catalog, *each) or elsewhere for each in partitions]
 
 
 def missing(catalog: Catalog, topic: str, partition: int) -> TidemillError | None:

@@ -58,6 +58,7 @@ CODES: dict[type[e.TidemillError], int] = {
     e.InvalidProducerEpochError: 47,
     e.SecurityDisabledError: 54,
     e.StorageError: 56,
+    e.LogDirNotFoundError: 57,
     e.UnknownProducerIdError: 59,
     e.NonEmptyGroupError: 68,
     e.GroupIdNotFoundError: 69,

@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemill.errors import ResourceNotFoundError, SecurityDisabledError, TidemillError
+from tidemill.errors import (
+    InvalidRequestError,
+    ResourceNotFoundError,
+    SecurityDisabledError,
+    TidemillError,
+)
 from tidemill.kafka.apis import RequestContext, Tree, handles
 from tidemill.kafka.errors import error_code, error_message
+
+METADATA_TOPIC = "__cluster_metadata"
+"""How KRaft's metadata log is called in DescribeQuorum; the only one with a quorum."""
 
 _NO_AUTHORIZER = SecurityDisabledError("No Authorizer is configured on the broker.")
 
@@ -56,6 +64,61 @@ def handle_describe_log_dirs(ctx: RequestContext, request: Any) -> Tree:
                 "is_cordoned": False,
             }
         ],
+    }
+
+
+@handles(34)
+def handle_alter_replica_log_dirs(ctx: RequestContext, request: Any) -> Tree:
+    """AlterReplicaLogDirs (KIP-113)."""
+    topics: dict[str, list[dict[str, int]]] = {}
+    for folder in request.dirs:
+        asked = [(topic.name, p) for topic in folder.topics for p in topic.partitions]
+        outcomes = ctx.broker.move_replicas(folder.path, asked)
+        for (name, partition), outcome in zip(asked, outcomes, strict=True):
+            topics.setdefault(name, []).append(
+                {"partition_index": partition, "error_code": error_code(outcome)}
+            )
+    return {
+        "results": [
+            {"topic_name": name, "partitions": partitions} for name, partitions in topics.items()
+        ]
+    }
+
+
+@handles(55)
+def handle_describe_quorum(ctx: RequestContext, request: Any) -> Tree:
+    """DescribeQuorum (KIP-595): one voter, which leads; its log is the catalog's."""
+    asked = [
+        (topic.topic_name, p.partition_index) for topic in request.topics for p in topic.partitions
+    ]
+    if asked != [(METADATA_TOPIC, 0)]:
+        return _refused(InvalidRequestError(f"only partition 0 of {METADATA_TOPIC} has a quorum"))
+    log = ctx.broker.metadata_log()
+    now_ms = ctx.broker.clock.now_ms()
+    voter = {
+        "replica_id": ctx.broker.node_id,
+        "log_end_offset": log.log_end_offset,
+        "last_fetch_timestamp": now_ms,
+        "last_caught_up_timestamp": now_ms,
+    }
+    partition = {
+        "partition_index": 0,
+        "error_code": 0,
+        "leader_id": ctx.broker.node_id,
+        "leader_epoch": log.leader_epoch,
+        "high_watermark": log.high_watermark,
+        "current_voters": [voter],
+        "observers": [],
+    }
+    listener = {
+        "name": "KAFKA",
+        "host": ctx.broker.advertised_host,
+        "port": ctx.broker.advertised_port,
+    }
+    return {
+        "error_code": 0,
+        "topics": [{"topic_name": METADATA_TOPIC, "partitions": [partition]}],
+        "nodes": [{"node_id": ctx.broker.node_id, "listeners": [listener]}],
     }
 
 
