@@ -44,6 +44,7 @@ def report(comparison: Comparison, dropped_late: int = 0, stored: int = 8) -> De
         stored={"departures": stored},
         sent={"departures": 8},
         repeated=0,
+        folder=Path("/data"),
         seconds=3.0,
     )
 
@@ -123,6 +124,7 @@ def test_each_kind_of_difference_is_named() -> None:
         "unexpected: JFK",
         "3 reports came too late",
         "8 were sent, 7 are stored",
+        "logs and data are in /data",
     ):
         assert said in text
 

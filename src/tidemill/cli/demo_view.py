@@ -281,6 +281,8 @@ def verdict(report: DemoReport) -> Iterable[Text]:
             yield said("", f"... {len(differences):,} {what} in all", "red")
     if report.repeated:
         yield said("", f"{report.repeated:,} results were published again, with equal figures")
+    if not report.ok:
+        yield said("", f"logs and data are in {report.folder}")
     yield said("Time", f"{report.seconds:.0f} s")
 
 
@@ -364,6 +366,7 @@ def json_report(report: DemoReport) -> dict[str, Any]:
         "stored": dict(report.stored),
         "replay_seconds": round(report.replay.seconds, 3),
         "seconds": round(report.seconds, 3),
+        "folder": None if report.ok else str(report.folder),
     }
 
 

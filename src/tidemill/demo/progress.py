@@ -100,6 +100,7 @@ class DemoReport:
         stored: records that the log says it holds, per topic.
         sent: records that the replayer sent, per topic.
         repeated: results that were published more than once with equal figures.
+        folder: of data and logs; a temporary one is kept if the result is not ok.
         seconds: all of it, from the start of the broker on.
     """
 
@@ -112,6 +113,7 @@ class DemoReport:
     stored: Mapping[str, int]
     sent: Mapping[str, int]
     repeated: int
+    folder: Path
     seconds: float
 
     @property

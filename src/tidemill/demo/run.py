@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from tidemill.demo import check, pipeline, topics
 from tidemill.demo.events import DEPARTURES, Report, lateness, reports
@@ -89,7 +90,8 @@ def run_demo(options: DemoOptions, listener: Listener) -> DemoReport:
         KeyboardInterrupt: as usual; all is stopped when it comes out.
     """
     with ExitStack() as stack:
-        folder = stack.enter_context(_work_folder(options.data_dir))
+        work = stack.enter_context(_WorkFolder(options.data_dir))
+        folder = work.path
         sent = list(_load(options.stretch, listener))
         began = time.monotonic()
         broker: BrokerProcess | None = None
@@ -119,11 +121,13 @@ def run_demo(options: DemoOptions, listener: Listener) -> DemoReport:
         stack.callback(lambda: listener(Stopping()))
 
         run = _Run(options, sent, address, broker, query, follower, listener)
-        report = run.follow_to_the_end(began)
+        report = run.follow_to_the_end(began, folder)
+        work.keep = work.keep or not report.ok
         listener(report)
         if options.keep_running:
             listener(KeptRunning(address))
-            run.stay()
+            with contextlib.suppress(KeyboardInterrupt):  # the way to end it, not a failure
+                run.stay()
         return report
 
 
@@ -141,27 +145,42 @@ def _load(stretch: Stretch, listener: Listener) -> list[Report]:
     return sent
 
 
-@contextlib.contextmanager
-def _work_folder(given: Path | None) -> Iterator[Path]:
-    """The folder for everything that is written. A temporary one is kept only after an error."""
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-        if any(given.iterdir()):
+class _WorkFolder:
+    """The folder for everything that is written. A temporary one is removed unless ``keep`` is set.
+
+    Raises:
+        SettingsError: the given folder is not empty.
+    """
+
+    def __init__(self, given: Path | None) -> None:
+        self._given = given
+        self.keep = given is not None
+        self.path = Path()
+
+    def __enter__(self) -> Self:
+        if self._given is None:
+            self.path = Path(tempfile.mkdtemp(prefix="tidemill-demo-"))
+            return self
+        self._given.mkdir(parents=True, exist_ok=True)
+        if any(self._given.iterdir()):
             raise SettingsError(
-                f"the folder {given} is not empty", hint="The demo starts afresh: give a new one."
+                f"the folder {self._given} is not empty",
+                hint="The demo starts afresh: give a new one.",
             )
-        yield given.absolute()
-        return
-    folder = Path(tempfile.mkdtemp(prefix="tidemill-demo-"))
-    try:
-        yield folder
-    except TidemillError as error:
-        error.hint = f"{error.hint} Logs and data are kept in {folder}.".strip()
-        raise
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    shutil.rmtree(folder, ignore_errors=True)
+        self.path = self._given.absolute()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, TidemillError) and any(self.path.iterdir()):
+            self.keep = True
+            error.hint = f"{error.hint} Logs and data are in {self.path}.".strip()
+        if not self.keep:
+            shutil.rmtree(self.path, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -249,7 +268,7 @@ class _Run:
         self._progress = pipeline.QueryProgress()
         self._failure: BaseException | None = None
 
-    def follow_to_the_end(self, began: float) -> DemoReport:
+    def follow_to_the_end(self, began: float, folder: Path) -> DemoReport:
         """Replay, wait until the pipeline has read all and emitted all, and check.
 
         Raises:
@@ -280,6 +299,7 @@ class _Run:
             },
             sent=self._sent,
             repeated=self._follower.repeated,
+            folder=folder,
             seconds=time.monotonic() - began,
         )
 
