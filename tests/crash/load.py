@@ -10,6 +10,7 @@ import itertools
 import os
 import random
 import threading
+import time
 from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -176,8 +177,13 @@ def place_of(message: Message) -> Place:
     return topic, partition, offset
 
 
-def read_all(bootstrap: str, topics: Mapping[str, int]) -> dict[Place, bytes | None]:
+def read_all(
+    bootstrap: str, topics: Mapping[str, int], *, timeout: float = 20
+) -> dict[Place, bytes | None]:
     """Every readable record, up to the high watermarks of now.
+
+    Args:
+        timeout: seconds to wait for an answer: librdkafka never gives up on a partition.
 
     Raises:
         KafkaException: a partition can't be read.
@@ -196,15 +202,16 @@ def read_all(bootstrap: str, topics: Mapping[str, int]) -> dict[Place, bytes | N
     waiting = {(topic, p) for topic, count in topics.items() for p in range(count)}
     starts = []
     for topic, partition in waiting:
-        low, _ = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=20)
+        low, _ = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout)
         starts.append(TopicPartition(topic, partition, low))
     consumer.assign(starts)
     found: dict[Place, bytes | None] = {}
+    deadline = time.monotonic() + timeout
     try:
         while waiting:
-            messages = consumer.consume(5000, 20)
-            assert messages, f"no answer for {sorted(waiting)}"
-            for message in messages:
+            assert time.monotonic() < deadline, f"no answer for {sorted(waiting)}"
+            for message in consumer.consume(1000, 0.2):
+                deadline = time.monotonic() + timeout
                 error = message.error()
                 if error is None:
                     found[place_of(message)] = message.value()

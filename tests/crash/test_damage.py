@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import BrokerFactory
@@ -90,7 +90,7 @@ def test_a_flipped_bit_in_the_middle_is_an_error_that_names_the_place(
     flip_a_bit(victim, position + 1000)
     filled.start()
     with pytest.raises(KafkaException):
-        read_all(filled.bootstrap, {"t": 1})
+        read_all(filled.bootstrap, {"t": 1}, timeout=3)
     assert_reported(filled, victim, offset)
     assert numbers(filled, "other") == list(range(RECORDS))
 
@@ -100,8 +100,6 @@ def test_records_before_a_flipped_bit_are_still_given(filled: BrokerProcess) -> 
     position, offset = second_batch(victim)
     flip_a_bit(victim, position + 1000)
     filled.start()
-    from confluent_kafka import Consumer, TopicPartition
-
     consumer = Consumer({"bootstrap.servers": filled.bootstrap, "group.id": "g"})
     consumer.assign([TopicPartition("t", 0, 0)])
     got = -1
@@ -125,7 +123,7 @@ def test_a_truncated_closed_segment_takes_the_partition_offline(
     os.truncate(victim, victim.stat().st_size - 500)
     filled.start()
     with pytest.raises(KafkaException):
-        read_all(filled.bootstrap, {"t": 1})
+        read_all(filled.bootstrap, {"t": 1}, timeout=3)
     assert_reported(filled, victim)
     assert "partition.offline" in filled.log(50_000)
     assert numbers(filled, "other") == list(range(RECORDS))
@@ -136,7 +134,7 @@ def test_a_missing_segment_takes_the_partition_offline(filled: BrokerProcess) ->
     victim.unlink()
     filled.start()
     with pytest.raises(KafkaException):
-        read_all(filled.bootstrap, {"t": 1})
+        read_all(filled.bootstrap, {"t": 1}, timeout=3)
     assert_reported(filled, victim.parent)
     assert numbers(filled, "other") == list(range(RECORDS))
 
@@ -191,7 +189,7 @@ def test_damage_below_the_recovery_point_is_never_cut(filled: BrokerProcess) -> 
     size = victim.stat().st_size
     filled.start()
     with pytest.raises(KafkaException):
-        read_all(filled.bootstrap, {"t": 1})
+        read_all(filled.bootstrap, {"t": 1}, timeout=3)
     assert victim.stat().st_size == size
     assert_reported(filled, victim)
 

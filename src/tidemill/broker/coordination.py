@@ -84,7 +84,7 @@ class GroupCoordination:
         Raises:
             CorruptLogError, InvalidRecordError, FormatVersionError: the journal can't be read.
         """
-        for key, value in self._journal.replay():
+        for key, value in self._journal.latest().items():
             self._replay(key, value)
         now_ms = self._clock.now_ms()
         outcome = self._groups.loaded(now_ms)

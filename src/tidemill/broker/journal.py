@@ -33,8 +33,16 @@ class Journal:
         self._flusher = flusher
         self._clock = clock
 
-    def replay(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """All records (key, value) of the log, oldest first; for recovery.
+    def latest(self) -> dict[bytes, bytes | None]:
+        """The last value of each key, for recovery: what compaction may remove changes no state.
+
+        Raises:
+            CorruptLogError: the log is damaged.
+        """
+        return dict(self._records())
+
+    def _records(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """All records (key, value) of the log, oldest first.
 
         Raises:
             CorruptLogError: the log is damaged.

@@ -41,8 +41,9 @@ R = TypeVar("R")
 
 CATALOG = TopicPartition(CATALOG_TOPIC, 0)
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
-CATALOG_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "16777216"}
-OFFSETS_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
+# Small segments are compacted early: what a start replays stays a few thousand records.
+CATALOG_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "1048576"}
+OFFSETS_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "2097152"}
 
 log_line = structlog.get_logger("tidemill.topics")
 
@@ -103,7 +104,7 @@ class TopicAdmin:
         """
         log = self._internal_log(CATALOG, CATALOG_CONFIGS)
         self._journal = Journal(log, self._flusher, self._clock)
-        for key, value in self._journal.replay():
+        for key, value in self._journal.latest().items():
             if not self._replay(key, value):
                 log_line.warning("catalog.foreign_record", key=key[:64].decode(errors="replace"))
         self._match_folders()

@@ -156,7 +156,12 @@ class Segment:
         """The index in memory, read from its files where this process has not written it."""
         if self._table is None:
             offsets, times = self._entries()
-            self._table = IndexTable(bytearray(offsets), bytearray(times))
+            table = IndexTable(bytearray(offsets), bytearray(times))
+            if table.max_timestamp < self.max_timestamp:
+                self.rebuild_index()  # an older file: new entries on top of it would be wrong
+                offsets, times = self._entries()
+                table = IndexTable(bytearray(offsets), bytearray(times))
+            self._table = table
             self._env.maps.drop(self.path(INDEX))
             self._env.maps.drop(self.path(TIME_INDEX))
         return self._table
@@ -474,8 +479,14 @@ class Slice:
         return self._proven(data)
 
     def _proven(self, data: Buffer) -> Buffer:
+        """The bytes up to the first damaged batch; the error where that is the first one."""
         if not self._segment.is_verified(self.position, self.size):
-            self._segment.verify(data, self.position)
+            try:
+                self._segment.verify(data, self.position)
+            except CorruptLogError as error:
+                if error.position == self.position:
+                    raise
+                return memoryview(data)[: error.position - self.position]
         return data
 
 
