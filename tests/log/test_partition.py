@@ -355,12 +355,14 @@ def test_old_bytes_are_proven_once_when_they_are_first_read(setup: Setup) -> Non
     found = log.read(0, 2 * size + 10, limit_offset=4)
     assert found is not None
     assert len(found.load()) == 2 * size + 10
-    for offset in (2, 0):
-        bad = log.read(offset, 10_000, limit_offset=4)
-        assert bad is not None
-        with pytest.raises(CorruptLogError) as caught:
-            bad.load()
-        assert (caught.value.position, caught.value.offset) == (2 * size, 2)
+    bad = log.read(2, 10_000, limit_offset=4)
+    assert bad is not None
+    with pytest.raises(CorruptLogError) as caught:
+        bad.load()
+    assert (caught.value.position, caught.value.offset) == (2 * size, 2)
+    before = log.read(0, 10_000, limit_offset=4)
+    assert before is not None
+    assert len(before.load()) == 2 * size
     data[2 * size + 100] ^= 1
     found = log.read(0, 10_000, limit_offset=4)
     assert found is not None

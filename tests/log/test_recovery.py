@@ -430,3 +430,32 @@ def test_a_segment_that_was_started_just_before_a_kill_is_synced_with_its_first_
         world.fs.power_cut(random.Random(seed))
     world.open()
     assert world.values() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_time_index_older_than_its_offset_index_is_not_built_upon(
+    world: World, clean: bool
+) -> None:
+    log = world.log
+    write(log, [(b"k", b"0" * 100)], 500)
+    world.store.checkpoint()
+    world.store.checkpoint()
+    write(log, [(b"k", b"1" * 100)], 900)
+    write(log, [(b"k", b"2" * 100)], 100)
+    path = world.path(-1, ".timeindex")
+    if clean:
+        world.store.close()
+    else:
+        world.store.checkpoint()
+        world.store.checkpoint()
+    entries = world.fs.content(path)
+    del entries[12:]
+    if clean:
+        world.open()
+    else:
+        world.crash()
+    for at in (600, 100):
+        write(world.log, [(b"k", b"3" * 100)], at)
+    assert world.log.offset_for_timestamp(700) == (1, 900)
+    assert world.log.offset_of_max_timestamp() == (1, 900)
+    assert world.log.active.max_timestamp == 900

@@ -35,8 +35,8 @@ def snapshot_offsets(names: dict[str, int]) -> list[int]:
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
-def drop_old_snapshots(log: PartitionLog) -> None:
-    """Remove snapshots that recovery will not want: all but the last two up to its point.
+def drop_old_snapshots(log: PartitionLog, keep_from: int) -> None:
+    """Remove snapshots below the recovery point that the checkpoint file may still name.
 
     Raises:
         StorageError: the file system refuses.
@@ -44,10 +44,25 @@ def drop_old_snapshots(log: PartitionLog) -> None:
     fs = log.environment.fs
     try:
         offsets = snapshot_offsets(fs.files(log.folder))
-        for offset in [each for each in offsets if each <= log.recovery_point][:-2]:
+        for offset in [each for each in offsets if each < keep_from]:
             fs.remove(log.snapshot_path(offset))
     except OSError as error:
         raise storage_error(error, "removing old snapshots in", log.folder) from error
+
+
+def sync_snapshots(log: PartitionLog) -> None:
+    """Make the snapshots durable: segments are to go, and only snapshots then tell of producers
+    whose batches stood in them.
+
+    Raises:
+        SyncFailedError: the broker must stop.
+    """
+    env = log.environment
+    try:
+        for offset in snapshot_offsets(env.fs.files(log.folder)):
+            env.fs.sync_file(log.snapshot_path(offset))
+    except OSError as error:
+        raise env.pool.fail_sync(error, log.folder) from error
 
 
 def load_producers(log: PartitionLog, snapshot_offset: int) -> ProducerStates:

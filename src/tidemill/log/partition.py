@@ -465,10 +465,13 @@ class PartitionLog:
         ``LogStore.purge_deleted``. Oldest first, so that a crash leaves no hole.
 
         Raises:
+            SyncFailedError: the broker must stop.
             StorageError: the file system refuses.
         """
         count = min(count, len(self.segments) - 1)
         gone: list[Segment] = []
+        if count and len(self.producers):
+            maintenance.sync_snapshots(self)
         for _ in range(count):
             maintenance.doom(self, self.segments[0])
             gone.append(self.segments.pop(0))
@@ -534,9 +537,10 @@ class PartitionLog:
 
     def _take_pending_point(self) -> None:
         if 0 <= self._pending_point <= self.high_watermark:
-            self.recovery_point = max(self.recovery_point, self._pending_point)
+            before = self.recovery_point
+            self.recovery_point = max(before, self._pending_point)
             self._pending_point = -1
-            maintenance.drop_old_snapshots(self)
+            maintenance.drop_old_snapshots(self, before)
 
     def flush(self) -> None:
         """Sync everything, blocking.

@@ -26,6 +26,7 @@ from tidemill.log.index import (
     ascending,
     find_time_end,
     last_offset_entry,
+    last_time_entry,
     offset_entries_until,
     plausible,
 )
@@ -297,7 +298,12 @@ class _Recovery:
         offsets, times = self._index_files(segment)
         if not offsets or times is None or len(times) % TIME_ENTRY or len(offsets) % OFFSET_ENTRY:
             return IndexTable(), 0
-        kept = offset_entries_until(offsets, relative)
+        # The two files are not written at one time: where the time index ends earlier, what lies
+        # behind its end has to be read for its timestamps.
+        latest = last_time_entry(times[: find_time_end(times, relative)])
+        if latest is None:
+            return IndexTable(), 0
+        kept = offset_entries_until(offsets, min(relative, latest[1]))
         last = last_offset_entry(kept)
         if last is None or not ascending(kept, segment.size):
             return IndexTable(), 0
