@@ -6,18 +6,21 @@ Starts and stops processes; measures nothing.
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.apache_kafka import ApacheKafka, KafkaNotFoundError
 from tests.support.broker_process import BrokerProcess
+
+from bench import wire
+
+ROOT = Path(__file__).parent.parent
 
 
 @dataclass
@@ -25,54 +28,87 @@ class Target:
     """A running server that speaks the Kafka protocol."""
 
     name: str
-    address: tuple[str, int]
+    bootstrap: str
     pid: int
 
     @property
-    def bootstrap(self) -> str:
-        return f"{self.address[0]}:{self.address[1]}"
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        host, _, port = self.bootstrap.rpartition(":")
+        return host, int(port)
 
-    def create_topic(self, name: str, partitions: int) -> None:
-        """Create a topic; raises what the admin client raises."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
+    def create_topic(self, name: str, partitions: int, **configs: str) -> None:
+        """Create a topic; ``flush_messages="1"`` sets ``flush.messages``.
+
+        Raises:
+            confluent_kafka.KafkaException: the server refuses.
+        """
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 4})
+        config = {key.replace("_", "."): value for key, value in configs.items()}
+        topic = NewTopic(name, partitions, 1, config=config)
+        for future in admin.create_topics([topic], operation_timeout=60).values():
             future.result(timeout=60)
 
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic, so that its files do not fill the disk."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for future in admin.delete_topics([name]).values():
-            future.result(timeout=60)
+    def write_first(self, topic: str, partitions: int, batch: bytes) -> None:
+        """One batch to each partition: then its files exist and are synced.
 
-    def memory_mb(self) -> float:
-        """Resident memory of the server process in megabytes (10^6 bytes)."""
-        return float(psutil.Process(self.pid).memory_info().rss) / 1e6
+        Apache Kafka answers a moment after creation with an error: asked until it does not.
+
+        Raises:
+            RuntimeError: still refused after half a minute.
+        """
+        deadline = time.monotonic() + 30
+        with contextlib.closing(wire.connect(self.address)) as sock:
+            for partition in range(partitions):
+                frame = wire.produce_frame(topic, partition, batch, -1)
+                while True:
+                    try:
+                        wire.pipelined(sock, [frame], 1, 1)
+                        break
+                    except RuntimeError:
+                        if time.monotonic() > deadline:
+                            raise
+                        time.sleep(0.02)
 
 
 @contextlib.contextmanager
-def tidemill(data_dir: Path | None = None) -> Iterator[Target]:
-    """A tidemill broker with default settings on a free port."""
-    with contextlib.ExitStack() as stack:
-        folder = data_dir or Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemill-bench-"))
-        )
-        broker = stack.enter_context(BrokerProcess(folder))
-        yield Target("tidemill", broker.address, broker.pid)
+def tidemill(parent: Path) -> Iterator[Target]:
+    """A fresh tidemill broker with default settings on a free port."""
+    with (
+        tempfile.TemporaryDirectory(prefix="tidemill-", dir=parent) as folder,
+        BrokerProcess(Path(folder)) as broker,
+    ):
+        yield Target("tidemill", broker.bootstrap, broker.pid)
 
 
 @contextlib.contextmanager
-def apache_kafka(*, fetch: bool) -> Iterator[Target | None]:
-    """Apache Kafka as one KRaft node with default settings; None where it can't be had."""
-    with tempfile.TemporaryDirectory(prefix="kafka-bench-") as folder:
+def apache_kafka(parent: Path, *, required: bool) -> Iterator[Target | None]:
+    """Apache Kafka as one KRaft node with default settings; None where it can't be had.
+
+    Args:
+        required: raise where it can't be had.
+
+    Raises:
+        KafkaNotFoundError: it is required, and neither in KAFKA_HOME nor to be had from Maven.
+    """
+    with tempfile.TemporaryDirectory(prefix="kafka-", dir=parent) as folder:
         try:
-            server = ApacheKafka(Path(folder), heap="-Xmx1g", fetch=fetch)
+            server = _find_kafka(Path(folder))
         except KafkaNotFoundError as error:
+            if required:
+                raise
             print(f"note: no Apache Kafka to compare with: {error}", file=sys.stderr)
             yield None
             return
         with server:
-            host, port = server.bootstrap.rsplit(":", 1)
-            yield Target("kafka", (host, int(port)), server.pid)
+            yield Target("kafka", server.bootstrap, server.pid)
+
+
+def _find_kafka(folder: Path) -> ApacheKafka:
+    try:
+        return ApacheKafka(folder, heap_mb=1024)
+    except KafkaNotFoundError:
+        return ApacheKafka(folder, heap_mb=1024, fetch=True)
 
 
 @contextlib.contextmanager
@@ -82,21 +118,13 @@ def baseline(
     """The raw copying server of ``baseline.py`` in a process of its own."""
     command = [sys.executable, "-m", "bench.baseline", mode, str(folder)]
     command += ["--files", str(files), "--chunk", str(chunk)] + (["--sync"] if sync else [])
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent
-    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         assert process.stdout is not None
         port = int(process.stdout.readline())
         yield ("127.0.0.1", port)
     finally:
-        process.terminate()
+        process.kill()
         process.wait(timeout=10)
         if process.stdout is not None:
             process.stdout.close()
-
-
-def drop_files(folder: Path) -> None:
-    """Remove the baseline's files."""
-    for path in folder.glob("raw-*"):
-        os.unlink(path)

@@ -10,13 +10,19 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemill.log.records import NewRecord, encode_batch
 
 PRODUCE, FETCH = 0, 1
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
+FETCH_BYTES = 1 << 20
+"""Per partition, about: as real clients ask by default."""
+ANSWER_BYTES = 4096
+"""Room for an answer to Produce."""
+RESPONSE_BYTES = 4 << 20
+"""Of a whole fetch response, about."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,10 @@ class Load:
     @property
     def batches(self) -> int:
         return max(16, self.total_bytes // (self.records_per_batch * self.record_bytes))
+
+    def batches_of(self, partition: int) -> int:
+        """Batches that go to one partition when all are written round robin."""
+        return len(range(partition, self.batches, self.partitions))
 
 
 def connect(address: tuple[str, int]) -> socket.socket:
@@ -80,14 +90,17 @@ def produce_frame(topic: str, partition: int, batch: bytes, acks: int) -> bytes:
     return _frame(PRODUCE, PRODUCE_VERSION, body)
 
 
-def fetch_frame(topic: str, positions: Sequence[tuple[int, int]], max_bytes: int) -> bytes:
+def fetch_frame(
+    topic: str, positions: Iterable[tuple[int, int]], partition_bytes: int, max_bytes: int
+) -> bytes:
     """A whole Fetch v12 request; ``positions`` are (partition, offset)."""
+    positions = list(positions)
     parts = b"".join(
-        struct.pack(">iiqiqi", p, -1, offset, -1, -1, max_bytes) + b"\x00"
+        struct.pack(">iiqiqi", p, -1, offset, -1, -1, partition_bytes) + b"\x00"
         for p, offset in positions
     )
     topics = _varint(2) + _compact(topic.encode()) + _varint(len(positions) + 1) + parts + b"\x00"
-    body = struct.pack(">iiiibii", -1, 500, 1, max_bytes * 2, 0, 0, -1)
+    body = struct.pack(">iiiibii", -1, 500, 1, max_bytes, 0, 0, -1)
     return _frame(FETCH, FETCH_VERSION, body + topics + _varint(1) + _compact(b"") + b"\x00")
 
 
@@ -113,7 +126,7 @@ def read_response(sock: socket.socket, buffer: bytearray) -> int:
 
 def windowed(sock: socket.socket, frames: Sequence[bytes], count: int, window: int) -> bytes:
     """Send ``count`` frames round robin with ``window`` unanswered at most; the last answer."""
-    buffer = bytearray(1 << 20)
+    buffer = bytearray(ANSWER_BYTES)
     unanswered = size = 0
     for i in range(count):
         if unanswered == window:
@@ -150,24 +163,31 @@ def _check_last_produce(answer: bytes) -> None:
         raise RuntimeError(f"produce was refused with error code {error}")
 
 
-def consume_all(
-    sock: socket.socket, topic: str, partitions: int, until: int, max_bytes: int
-) -> tuple[float, int]:
-    """Fetch each partition from 0 to ``until``; (seconds, bytes of records)."""
-    buffer = bytearray(max_bytes * 2 + (4 << 20))
-    offsets = dict.fromkeys(range(partitions), 0)
-    moved = 0
+def consume(
+    sock: socket.socket, topic: str, ranges: Mapping[int, tuple[int, int]], batch_bytes: int
+) -> float:
+    """Fetch from each partition what lies between two offsets; seconds.
+
+    Limits are whole batches of ``batch_bytes``, so that no answer ends in a part of one. Partitions
+    that gave records are asked last the next time, as clients do.
+
+    Raises:
+        RuntimeError: a fetch was refused.
+    """
+    partition_bytes = max(1, FETCH_BYTES // batch_bytes) * batch_bytes
+    response_bytes = max(1, RESPONSE_BYTES // partition_bytes) * partition_bytes
+    buffer = bytearray(response_bytes + (1 << 20))
+    positions = {partition: start for partition, (start, _) in ranges.items()}
     started = time.perf_counter()
-    while offsets:
-        sock.sendall(fetch_frame(topic, list(offsets.items()), max_bytes))
+    while positions:
+        sock.sendall(fetch_frame(topic, positions.items(), partition_bytes, response_bytes))
         size = read_response(sock, buffer)
-        moved += size
         for partition, next_offset in _positions_after(buffer, size):
-            if partition in offsets and next_offset > offsets[partition]:
-                offsets[partition] = next_offset
-                if next_offset >= until:
-                    del offsets[partition]
-    return time.perf_counter() - started, moved
+            if next_offset > positions.get(partition, next_offset):
+                del positions[partition]
+                if next_offset < ranges[partition][1]:
+                    positions[partition] = next_offset
+    return time.perf_counter() - started
 
 
 def _uvarint(buffer: bytearray, position: int) -> tuple[int, int]:

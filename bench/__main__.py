@@ -1,0 +1,111 @@
+"""``python -m bench``: measure, print ratios, say which aims are met."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import history, latency, librdkafka, machine, memory, startup, throughput
+from bench.report import Report, Section, print_section, print_table, write_markdown
+from bench.run import Options, Run
+
+SECTIONS: dict[str, Callable[[Run], Section]] = {
+    "throughput": throughput.section,
+    "librdkafka": librdkafka.section,
+    "latency": latency.section,
+    "memory": memory.section,
+    "history": history.section,
+    "startup": startup.section,
+}
+SPARE_GB = 15
+"""Disk space that a run needs besides the history (throughput's topics, twice)."""
+
+
+def main() -> int:
+    args = _parser().parse_args()
+    options = _options(args)
+    with tempfile.TemporaryDirectory(prefix="tidemill-bench-", dir=args.dir) as folder:
+        run = Run(options(Path(folder)))
+        report = Report(machine.describe(Path(folder)))
+        needed = (run.options.history_gb + (1 if run.options.quick else SPARE_GB)) * 1e9
+        if shutil.disk_usage(folder).free < needed:
+            print(f"error: {folder} needs {needed / 1e9:.0f} GB free", file=sys.stderr)
+            return 1
+        for name, value in report.machine.items():
+            print(f"{name + ':':<13}{value}")
+        if machine.file_system(Path(folder))[1] == "tmpfs":
+            run.say("warning: this is a tmpfs, where a sync does nothing; name a disk with --dir")
+        for name in args.only or SECTIONS:
+            began = time.monotonic()
+            section = SECTIONS[name](run)
+            section.seconds = round(time.monotonic() - began, 1)
+            report.sections.append(section)
+            print_section(section)
+            run.say(f"{name}: {section.seconds:.0f} s")
+    print_table(report.aims())
+    if args.json:
+        args.json.write_text(report.to_json())
+    if args.markdown:
+        write_markdown(args.markdown, report)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure tidemill, as ratios taken within one run."
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer cases, less data, 1.5 minutes")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=SECTIONS,
+        metavar="NAME",
+        help=f"of {', '.join(SECTIONS)}",
+    )
+    parser.add_argument(
+        "--kafka",
+        action=argparse.BooleanOptionalAction,
+        help="compare with Apache Kafka (KAFKA_HOME, or jars through Maven); default: if found",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures as JSON")
+    parser.add_argument(
+        "--markdown",
+        type=Path,
+        metavar="FILE",
+        help="write the tables, between the file's bench markers where it has them",
+    )
+    parser.add_argument("--rounds", type=int, help="turns of each contender per case")
+    parser.add_argument("--megabytes", type=int, help="bytes moved per turn, in 10^6")
+    parser.add_argument("--history-gb", type=float, help="size of the large history (default 10)")
+    parser.add_argument("--partitions", type=int, help="many partitions (default 5000)")
+    parser.add_argument("--dir", type=Path, help="where data goes; default: the temporary folder")
+    return parser
+
+
+def _options(args: argparse.Namespace) -> Callable[[Path], Options]:
+    def pick(given: float | None, default: float, quick: float) -> float:
+        if given is not None:
+            return given
+        return quick if args.quick else default
+
+    def build(folder: Path) -> Options:
+        return Options(
+            folder=folder,
+            quick=args.quick,
+            rounds=int(pick(args.rounds, 3, 2)),
+            megabytes=int(pick(args.megabytes, 128, 48)),
+            history_gb=pick(args.history_gb, 10, 1),
+            partitions=int(pick(args.partitions, 5000, 500)),
+            kafka=args.kafka,
+        )
+
+    return build
+
+
+if __name__ == "__main__":
+    sys.exit(main())

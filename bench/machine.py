@@ -1,0 +1,87 @@
+"""The machine that the figures belong to, and its disk's page cache. Linux."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import platform
+from pathlib import Path
+
+import psutil
+
+
+def describe(folder: Path) -> dict[str, str]:
+    """What a reader must know to compare figures; ``folder`` is where the data goes."""
+    mount, kind = file_system(folder)
+    memory = psutil.virtual_memory().total / 1e9
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "processor": f"{psutil.cpu_count()} x {_processor()}",
+        "memory": f"{memory:.0f} GB",
+        "disk": f"{kind} on {mount}",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "Python": platform.python_version(),
+        "load before": f"{os.getloadavg()[0]:.1f} (above 0.5 the figures are noisy)",
+    }
+
+
+def _processor() -> str:
+    fields: dict[str, str] = {}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())
+    name = fields.get("model name", platform.machine())
+    mhz = fields.get("cpu MHz")
+    return f"{name}, {float(mhz) / 1000:.1f} GHz" if mhz else name
+
+
+def file_system(folder: Path) -> tuple[str, str]:
+    """Device and type of the file system that holds ``folder``."""
+    best = ("?", "?")
+    longest = -1
+    for part in psutil.disk_partitions(all=True):
+        if folder.resolve().is_relative_to(part.mountpoint) and len(part.mountpoint) > longest:
+            longest = len(part.mountpoint)
+            best = (part.device, part.fstype)
+    return best
+
+
+def settle() -> None:
+    """Write all dirty pages back, so that nobody pays for what another one wrote."""
+    os.sync()
+
+
+def forget_pages(folder: Path) -> None:
+    """Drop the files of a folder from the page cache, as after a restart of the machine."""
+    settle()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)
+
+
+def resident_mb(pid: int) -> float:
+    """Resident memory of a process in megabytes (10^6 bytes)."""
+    return _status_mb(pid, "VmRSS")
+
+
+def peak_mb(pid: int) -> float:
+    """Highest resident memory since ``reset_peak``, or since the process began."""
+    return _status_mb(pid, "VmHWM")
+
+
+def reset_peak(pid: int) -> None:
+    """Count the peak from here on, where the kernel lets us."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def _status_mb(pid: int, name: str) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise ProcessLookupError(f"process {pid} has ended")

@@ -1,0 +1,82 @@
+"""Resident memory of the broker: idle, and its peak under load."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from bench import machine, wire
+from bench.report import Aim, Cell, Section, Table
+from bench.run import Run
+from bench.targets import Target
+from bench.wire import Load
+
+COLUMNS = ["case", "tidemill MB", "kafka MB"]
+NOTE = (
+    "Resident memory, 10^6 bytes; under load its peak. Load: batches of 64 KB of 1 KB records, "
+    "acks all, 8 requests unanswered on each connection; then all of it is fetched. Apache Kafka "
+    "may take a heap of 1 GB, as it does by default."
+)
+IDLE_AIM_MB = 80.0
+SETTLE_S = 2.0
+
+
+def section(run: Run) -> Section:
+    """Idle, loaded, with many partitions, with many connections."""
+    table = Table("Memory", COLUMNS, note=NOTE)
+    result = Section("memory", [table])
+    many = min(1000, run.options.partitions)
+    with run.servers() as targets:
+        run.say("memory: idle")
+        time.sleep(SETTLE_S)
+        idle = [machine.resident_mb(target.pid) for target in targets]
+        table.rows.append(_row("idle after start", idle))
+        what = "idle memory after start"
+        result.aims.append(Aim(what, idle[0], IDLE_AIM_MB, "MB", at_most=True))
+        for partitions, connections in ((16, 4), (16, 200), (many, 4)):
+            case = f"{partitions} partitions, {connections} connections"
+            run.say(f"memory: {case}")
+            peaks, after = [], []
+            for target in targets:
+                machine.reset_peak(target.pid)
+                load(target, partitions, connections, run.options.megabytes)
+                peaks.append(machine.peak_mb(target.pid))
+                after.append(machine.resident_mb(target.pid))
+            table.rows.append(_row(f"{case}: peak", peaks))
+            table.rows.append(_row(f"{case}: after", after))
+    return result
+
+
+def _row(case: str, figures: Sequence[float]) -> list[Cell]:
+    return [case, figures[0], figures[1] if len(figures) > 1 else None]
+
+
+def load(target: Target, partitions: int, connections: int, megabytes: int) -> None:
+    """Write and read a new topic over many connections at once."""
+    topic = f"memory-{partitions}-{connections}"
+    whole = Load(1024, partitions, megabytes * 1_000_000)
+    batch = wire.make_batch(whole)
+    target.create_topic(topic, partitions)
+    target.write_first(topic, partitions, batch)
+    frames = [wire.produce_frame(topic, p, batch, -1) for p in range(partitions)]
+    each = max(1, whole.batches // connections)
+    with contextlib.ExitStack() as stack:
+        socks = [
+            stack.enter_context(contextlib.closing(wire.connect(target.address)))
+            for _ in range(connections)
+        ]
+        pool = stack.enter_context(ThreadPoolExecutor(connections))
+        jobs = []
+        for number, sock in enumerate(socks):
+            turn = number % partitions
+            turned = frames[turn:] + frames[:turn]
+            jobs.append(pool.submit(wire.pipelined, sock, turned, each, 8))
+        for job in jobs:
+            job.result()
+        # All read the same first batch of each partition, and as much more as one answer holds.
+        first = dict.fromkeys(range(partitions), (0, whole.records_per_batch))
+        reads = [pool.submit(wire.consume, sock, topic, first, len(batch)) for sock in socks]
+        for read in reads:
+            read.result()

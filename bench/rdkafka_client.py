@@ -1,0 +1,134 @@
+"""A librdkafka client in a process of its own: does one job, prints one JSON object.
+
+Default client settings, but for what is said below. Run by ``librdkafka.py`` and ``latency.py``::
+
+    python -m bench.rdkafka_client produce --bootstrap HOST:PORT --topic T --count N --size BYTES
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+WARM_UP_TOPIC = "bench-warm-up"
+TIMEOUT_S = 60.0
+BATCH = 1000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job", choices=["produce", "consume", "latency"])
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--size", type=int, default=100)
+    parser.add_argument("--acks", default="all")
+    args = parser.parse_args()
+    if args.job == "consume":
+        result = consume(args.bootstrap, args.topic, args.count)
+    elif args.job == "produce":
+        result = produce(args.bootstrap, args.topic, args.count, args.size, args.acks)
+    else:
+        result = latency(args.bootstrap, args.topic, args.count, args.size)
+    print(json.dumps(result))
+
+
+def _delivered(error: KafkaError | None, _: Message) -> None:
+    if error is not None:
+        raise KafkaException(error)
+
+
+def _warmed_producer(bootstrap: str, topic: str, config: dict[str, str | int | bool]) -> Producer:
+    """Connected, with the topic's metadata; nothing was written to the topic."""
+    producer = Producer({"bootstrap.servers": bootstrap, **config})
+    producer.list_topics(topic, timeout=TIMEOUT_S)
+    producer.produce(WARM_UP_TOPIC, b"warm", on_delivery=_delivered)
+    if producer.flush(TIMEOUT_S):
+        raise TimeoutError("the warm-up record was not delivered")
+    return producer
+
+
+def produce(bootstrap: str, topic: str, count: int, size: int, acks: str) -> dict[str, object]:
+    """Write ``count`` records one call each; seconds until all are delivered."""
+    config: dict[str, str | int | bool] = {"acks": acks, "delivery.report.only.error": True}
+    producer = _warmed_producer(bootstrap, topic, config)
+    value = os.urandom(size)
+    write, poll = producer.produce, producer.poll
+    began = time.perf_counter()
+    for number in range(count):
+        while True:
+            try:
+                write(topic, value, on_delivery=_delivered)
+                break
+            except BufferError:
+                poll(0.005)
+        if number % BATCH == 0:
+            poll(0)
+    left = producer.flush(TIMEOUT_S)
+    took = time.perf_counter() - began
+    if left:
+        raise TimeoutError(f"{left} records were not delivered")
+    return {"seconds": took}
+
+
+def consume(bootstrap: str, topic: str, count: int) -> dict[str, object]:
+    """Read ``count`` records from the start; seconds from the assignment to the last one."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            # The default makes a client that is faster than its broker sleep for a second.
+            "fetch.queue.backoff.ms": 2,
+            # A fetch that waits at the end of the warm-up topic holds the measured ones back.
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    partitions = consumer.list_topics(timeout=TIMEOUT_S).topics[topic].partitions
+    consumer.assign([TopicPartition(WARM_UP_TOPIC, 0, 0)])
+    _take(consumer, 1)
+    began = time.perf_counter()
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+    size = _take(consumer, count)
+    took = time.perf_counter() - began
+    consumer.close()
+    return {"seconds": took, "bytes": size}
+
+
+def _take(consumer: Consumer, count: int) -> int:
+    """Read ``count`` records; bytes of their values."""
+    seen = size = 0
+    deadline = time.monotonic() + TIMEOUT_S
+    while seen < count:
+        for message in consumer.consume(min(BATCH, count - seen), timeout=1.0):
+            error = message.error()
+            if error is not None:
+                raise KafkaException(error)
+            value = message.value()
+            size += len(value) if value is not None else 0
+            seen += 1
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{seen} of {count} records were read")
+    return size
+
+
+def latency(bootstrap: str, topic: str, count: int, size: int) -> dict[str, object]:
+    """Write ``count`` records, each after the one before was acknowledged; seconds of each."""
+    producer = _warmed_producer(bootstrap, topic, {"acks": "all", "linger.ms": 0})
+    value = os.urandom(size)
+    seconds = []
+    for _ in range(count):
+        began = time.perf_counter()
+        producer.produce(topic, value, on_delivery=_delivered)
+        if producer.flush(TIMEOUT_S):
+            raise TimeoutError("a record was not delivered")
+        seconds.append(time.perf_counter() - began)
+    return {"each": seconds}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The benchmark runner runs: each section once, with next to no data."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TINY = [
+    *("--quick", "--no-kafka", "--rounds", "1", "--megabytes", "2"),
+    *("--history-gb", "0.01", "--partitions", "20"),
+]
+
+
+@pytest.mark.parametrize(
+    ("section", "aims"),
+    [
+        ("throughput", 2),
+        ("librdkafka", 0),
+        ("latency", 1),
+        ("memory", 1),
+        ("history", 1),
+        ("startup", 1),
+    ],
+)
+def test_a_section_measures_and_reports(section: str, aims: int, tmp_path: Path) -> None:
+    as_json, as_markdown = tmp_path / "figures.json", tmp_path / "page.md"
+    as_markdown.write_text("before\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nafter\n")
+
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "bench", *TINY, "--only", section),
+            *("--dir", tmp_path, "--json", as_json, "--markdown", as_markdown),
+        ],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        timeout=100,
+    )
+
+    [measured] = json.loads(as_json.read_text())["sections"]
+    assert measured["name"] == section
+    assert len(measured["aims"]) == aims
+    assert all(aim["measured"] > 0 for aim in measured["aims"])
+    assert all(table["rows"] for table in measured["tables"])
+    page = as_markdown.read_text()
+    assert page.startswith("before\n<!-- bench:begin -->\n### Machine\n")
+    assert page.endswith("<!-- bench:end -->\nafter\n")
+    assert "old" not in page
+    assert not list(tmp_path.glob("tidemill-bench-*"))
