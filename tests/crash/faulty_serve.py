@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 
 from tidemill.cli.main import main
-from tidemill.log import files
+from tidemill.log import store
 from tidemill.log.files import Buffer, RawFile, RealFile, RealFileSystem
 
 FAULTS = os.environ.get("CRASH_FAULTS", "")
@@ -58,8 +58,5 @@ class FaultyFileSystem(RealFileSystem):
 
 
 if __name__ == "__main__":
-    files.RealFileSystem = FaultyFileSystem  # type: ignore[misc]
-    import tidemill.log.store
-
-    tidemill.log.store.RealFileSystem = FaultyFileSystem  # type: ignore[misc, attr-defined]
+    store.RealFileSystem = FaultyFileSystem  # type: ignore[attr-defined]
     main()

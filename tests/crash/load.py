@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from tests.crash.ledger import Ledger, Place
+from tests.support.processes import poll_until
 
 PAUSE_S = 0.001
 """Between two sends: the load shall cover many restarts, not fill the disk."""
@@ -36,6 +37,7 @@ class Load:
         self._ledger = ledger
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._idle_read = 0
         self.failures: list[BaseException] = []
         self.sent = 0
 
@@ -56,6 +58,15 @@ class Load:
     def commit(self, group: str, topic: str) -> None:
         """Commit rising offsets, one at a time, and note which were acknowledged."""
         self._run(lambda: self._commit(group, topic))
+
+    def settle(self) -> None:
+        """While the broker is dead: wait until all that it had sent has been noted.
+
+        Answers sit in sockets and queues of librdkafka for a moment. A reader that comes back
+        empty-handed a few times has emptied them, and producers are polled more often than it.
+        """
+        before = self._idle_read
+        poll_until(lambda: self.failures != [] or self._idle_read >= before + 4, 20, "idle reader")
 
     def stop(self) -> None:
         """End all threads; producers flush first, so that every send has an outcome."""
@@ -105,11 +116,10 @@ class Load:
             elif promised:
                 self._ledger.acknowledge(place_of(message), value)
 
-        padding = os.urandom(400)
         for number in itertools.count():
             if self._stop.is_set():
                 break
-            value = b"%b:%d:%b" % (name, number, padding)
+            value = b"%b:%d:%b" % (name, number, os.urandom(400))
             with contextlib.suppress(BufferError):
                 producer.produce(
                     topic,
@@ -137,7 +147,10 @@ class Load:
         )
         consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
         while not self._stop.is_set():
-            for message in consumer.consume(500, 0.1):
+            messages = consumer.consume(500, 0.1)
+            if not messages:
+                self._idle_read += 1
+            for message in messages:
                 error = message.error()
                 if error is None:
                     value = message.value()

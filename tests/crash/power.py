@@ -50,3 +50,15 @@ def lose_an_index(folder: Path, dice: random.Random) -> str:
     data = victim.read_bytes()
     victim.write_bytes(data[: dice.randint(0, len(data))])
     return f"cut {victim.name}"
+
+
+def recovery_point(data_dir: Path, topic: str, partition: int) -> int:
+    """What the broker itself says was synced of a partition (Kafka's checkpoint format)."""
+    checkpoint = data_dir / "recovery-point-offset-checkpoint"
+    if not checkpoint.exists():
+        return 0
+    for line in checkpoint.read_text().splitlines()[2:]:
+        name, number, offset = line.split()
+        if (name, int(number)) == (topic, partition):
+            return int(offset)
+    return 0
