@@ -61,8 +61,23 @@ def no_process_left() -> Iterator[set[psutil.Process]]:
     processes: set[psutil.Process] = set()
     yield processes
     _, alive = psutil.wait_procs(processes, timeout=30)
-    left = [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
-    descriptions = [" ".join(process.cmdline())[:200] for process in left]
+    left = [process for process in alive if process.is_running() and not _is_zombie(process)]
+    descriptions = [command_of(process)[:200] for process in left]
     for process in left:
         process.kill()
     assert not left, f"processes were left behind: {descriptions}"
+
+
+def command_of(process: psutil.Process) -> str:
+    """Its command line; empty if it has ended meanwhile."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
