@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import open_log, open_store, read_records, write
 from tidemill.clock import ManualClock
-from tidemill.errors import OffsetOutOfRangeError
+from tidemill.errors import DiskFullError, OffsetOutOfRangeError
 from tidemill.log.partition import PartitionLog
 from tidemill.log.retention import delete_old_segments
 from tidemill.log.store import LogStore
@@ -195,3 +196,22 @@ def test_the_start_survives_a_restart(tmp_path: Path, clock: ManualClock) -> Non
     assert (log.log_start_offset, log.log_end_offset) == (start, 10)
     assert read_records(log) == records
     again.close()
+
+
+def test_on_a_full_disk_the_closed_segments_go_even_where_no_new_one_can_be_started(
+    clock: ManualClock,
+) -> None:
+    fs = FaultyFileSystem()
+    store = open_store("/data", clock, fs)
+    log = open_log(store, _configs(retention_ms="5000"))
+    _fill(log, clock, 6)
+    clock.advance(DAY)
+    active = log.active
+    fs.capacity = fs.used()
+    with pytest.raises(DiskFullError):
+        delete_old_segments(log, clock.now_ms())
+    assert log.segments == [active]
+    fs.heal()
+    delete_old_segments(log, clock.now_ms())
+    assert read_records(log) == []
+    store.close()

@@ -7,7 +7,8 @@ longer than a slice. Knows when to do things; how is the log's and the state mac
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
 
 import structlog
 
@@ -29,6 +30,8 @@ from tidemill.settings import Settings
 
 SLICE_MS = 2
 EXPIRY_INTERVAL_MS = 600_000
+PURGED_AT_ONCE = 16
+"""Files and folders that are removed in one turn of the loop."""
 
 log_line = structlog.get_logger("tidemill.housekeeping")
 
@@ -78,31 +81,43 @@ class Housekeeping:
 
     async def retain(self) -> None:
         """Delete segments that are past retention; remove deleted files."""
-        for log in list(self._store.partitions.values()):
+        async for log in self._logs():
             before = log.log_start_offset
-            delete_old_segments(log, self._clock.now_ms())
+            try:
+                delete_old_segments(log, self._clock.now_ms())
+            except SyncFailedError:
+                raise
+            except StorageError as error:  # the others may still make room
+                log_line.error(
+                    "retention.postponed", partition=str(log.tp), error=str(error), hint=error.hint
+                )
             if log.log_start_offset != before:
                 self._waiters.wake(log.tp)
+        while self._store.purge_deleted(PURGED_AT_ONCE):
             await asyncio.sleep(0)
-        self._store.purge_deleted()
 
     async def clean(self) -> None:
         """Compact every log that is due, the dirtiest first."""
         now_ms = self._clock.now_ms()
         due: list[tuple[float, PartitionLog]] = []
-        for log in list(self._store.partitions.values()):
-            if log.config.compact and log.failure is None:
+        async for log in self._logs():
+            if not log.config.compact:
+                continue
+            try:
                 found = cleanable(log, now_ms)
-                if found.is_due:
-                    due.append((found.dirty_ratio, log))
-                await asyncio.sleep(0)
+            except StorageError as error:
+                log_line.error("compaction.refused", partition=str(log.tp), error=str(error))
+                continue
+            if found.is_due:
+                due.append((found.dirty_ratio, log))
         for _, log in sorted(due, key=lambda each: each[0], reverse=True):
-            if self._store.partitions.get(log.tp) is log:
+            if self._is_live(log):
                 await self._compact(log, now_ms)
 
     async def _compact(self, log: PartitionLog, now_ms: int) -> None:
         try:
-            await self._in_slices(compact(log, now_ms))
+            with closing(compact(log, now_ms)) as steps:
+                await self._in_slices(steps)
         except SyncFailedError:
             raise
         except DiskFullError as error:
@@ -116,12 +131,23 @@ class Housekeeping:
 
     async def expire(self) -> None:
         """Drop committed offsets and producer ids that nobody has used for long."""
+        expiry_ms = self._settings.log.producer_id_expiration_ms
+        async for log in self._logs():
+            log.expire_producers(self._clock.now_ms(), expiry_ms)
         await self._coordination.expire_offsets()
-        for log in list(self._store.partitions.values()):
-            log.producers.expire(self._clock.now_ms(), self._settings.log.producer_id_expiration_ms)
-            await asyncio.sleep(0)
 
     # --- how -------------------------------------------------------------------------------------
+
+    async def _logs(self) -> AsyncIterator[PartitionLog]:
+        """Each usable log, with a turn of the loop for the others in between."""
+        for log in list(self._store.partitions.values()):
+            if self._is_live(log):
+                yield log
+                await asyncio.sleep(0)
+
+    def _is_live(self, log: PartitionLog) -> bool:
+        """Not deleted meanwhile, and not offline."""
+        return log.failure is None and self._store.partitions.get(log.tp) is log
 
     async def _every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -131,7 +157,7 @@ class Housekeeping:
             except SyncFailedError as error:
                 self._on_failure(error)
                 return
-            except StorageError as error:
+            except TidemillError as error:
                 log_line.error("housekeeping.postponed", error=str(error), hint=error.hint)
             except Exception:
                 log_line.exception("housekeeping.failed", work=getattr(work, "__name__", "?"))

@@ -32,9 +32,12 @@ def delete_old_segments(log: PartitionLog, now_ms: int) -> list[Segment]:
     if log.config.delete:
         count = max(count, _too_old(log, now_ms), _too_many_bytes(log))
     count = min(count, _below_high_watermark(log))
-    if count == len(log.segments):
-        log.roll(now_ms)
-    return log.remove_oldest(count) if count else []
+    if count < len(log.segments):
+        return log.remove_oldest(count) if count else []
+    # The closed ones first: to start a segment takes room on the disk.
+    gone = log.remove_oldest(count - 1)
+    log.roll(now_ms)
+    return gone + log.remove_oldest(1)
 
 
 def _below_start(log: PartitionLog) -> int:
