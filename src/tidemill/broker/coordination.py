@@ -75,6 +75,7 @@ class GroupCoordination:
         self._parked: dict[int, asyncio.Future[Any]] = {}
         self._writing: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._stopped: TidemillError | None = None
 
     # --- start and stop --------------------------------------------------------------------------
 
@@ -92,7 +93,8 @@ class GroupCoordination:
         self._apply(outcome)
 
     def stop(self, error: TidemillError) -> None:
-        """Answer everybody who still waits with ``error``."""
+        """Answer everybody who still waits, or comes, with ``error``; nothing more is written."""
+        self._stopped = error
         if self._timer is not None:
             self._timer.cancel()
         for future in [*self._parked.values(), *self._writing]:
@@ -139,7 +141,8 @@ class GroupCoordination:
         return await self._run(self._offsets.delete(group_id, partitions))
 
     async def forget_topics(self, topics: Sequence[str]) -> None:
-        """Topics were deleted: their committed offsets go."""
+        """Topics were deleted: their committed offsets go, with those on their way to the disk."""
+        await self._settle()
         await self._run(self._offsets.topics_deleted(topics))
 
     async def expire_offsets(self) -> None:
@@ -175,6 +178,21 @@ class GroupCoordination:
             if future.cancelled():
                 self._groups.cancel(ticket)
 
+    async def _settle(self) -> None:
+        """Wait until all that was submitted is on disk and seen."""
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            if not settled.done():  # an error is told to who writes next
+                settled.set_result(None)
+
+        self._writing.add(settled)
+        try:
+            self._journal.when_settled(done)
+            await settled
+        finally:
+            self._writing.discard(settled)
+
     async def _run(self, outcome: Outcome[R]) -> R:
         """Write an outcome; its result counts when the records are on disk."""
         if outcome.records:
@@ -190,6 +208,9 @@ class GroupCoordination:
         return outcome.result
 
     def _apply(self, outcome: Outcome[Any], written: asyncio.Future[None] | None = None) -> None:
+        if self._stopped is not None:
+            raise self._stopped
+
         def done(error: Exception | None) -> None:
             if error is None:
                 for record in outcome.records:
@@ -230,7 +251,7 @@ class GroupCoordination:
             self._timer.cancel()
             self._timer = None
         deadline = self._groups.next_deadline()
-        if deadline is not None:
+        if deadline is not None and self._stopped is None:
             delay_s = max(0, deadline - self._clock.now_ms()) / 1000
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 

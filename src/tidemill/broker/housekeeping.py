@@ -93,7 +93,9 @@ class Housekeeping:
                 )
             if log.log_start_offset != before:
                 self._waiters.wake(log.tp)
-        while self._store.purge_deleted(PURGED_AT_ONCE):
+        removed = PURGED_AT_ONCE
+        while removed == PURGED_AT_ONCE:
+            removed = self._store.purge_deleted(PURGED_AT_ONCE)
             await asyncio.sleep(0)
 
     async def clean(self) -> None:

@@ -17,6 +17,8 @@ from tidemill.log.records import NewRecord, decode_records, encode_batch
 from tidemill.state.outcome import StateRecord
 
 READ_BYTES = 1 << 20
+BATCH_BYTES = 1 << 18
+"""More records than that go into several batches: one must fit a segment."""
 
 
 class Journal:
@@ -66,22 +68,41 @@ class Journal:
         records: Sequence[StateRecord],
         done: Callable[[Exception | None], None],
     ) -> None:
-        """Append ``records`` as one batch; call ``done`` when they are on disk, or with the error.
+        """Append ``records``, all or none; call ``done`` when they are on disk, or with the error.
 
-        Calls come in the order of submission, so ``done`` may replay into the state.
+        Calls come in the order of submission, so ``done`` may replay into the state. Where they
+        take several batches, a power cut before ``done`` may leave the first of them.
         """
         if not records:
             done(None)
             return
         now_ms = self._clock.now_ms()
-        batch = encode_batch([NewRecord(r.key, r.value) for r in records], timestamp_ms=now_ms)
+        batches = bytearray()
+        for part in _parts(records):
+            batches += encode_batch(part, timestamp_ms=now_ms)
         try:
-            info = self.log.append(batch, now_ms=now_ms, from_client=False)
+            info = self.log.append(batches, now_ms=now_ms, from_client=False)
         except TidemillError as error:
             done(error)
             return
         self._flusher.written(self.log)
         self._flusher.call_when_durable(self.log, info.last_offset + 1, done)
+
+    def when_settled(self, done: Callable[[Exception | None], None]) -> None:
+        """Call ``done`` once all that was submitted before is durable and its ``done`` called."""
+        self._flusher.call_when_durable(self.log, self.log.log_end_offset, done)
+
+
+def _parts(records: Sequence[StateRecord]) -> Iterator[list[NewRecord]]:
+    part: list[NewRecord] = []
+    size = 0
+    for record in records:
+        size += len(record.key) + len(record.value or b"")
+        if part and size > BATCH_BYTES:
+            yield part
+            part, size = [], len(record.key) + len(record.value or b"")
+        part.append(NewRecord(record.key, record.value))
+    yield part
 
 
 def _batches(data: Buffer) -> Iterator[tuple[memoryview, int]]:
