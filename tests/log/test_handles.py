@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 import pytest
 
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.errors import DiskFullError, StorageError, SyncFailedError
+from tidemill.log.files import Buffer
 from tidemill.log.handles import HandlePool, LogFile
 
 
@@ -111,3 +113,33 @@ def test_a_renamed_file_is_found_again_after_its_handle_was_closed(fs: FaultyFil
     file.rename("/d/a.deleted")
     file.close()
     assert file.pread(3, 0) == b"abc"
+
+
+def test_bytes_that_are_written_while_a_sync_begins_stay_unsynced(
+    fs: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = HandlePool(fs, 4)
+    file = _file(pool, "a")
+    raw = pool.pin(file)
+    write = raw.pwrite
+
+    def overtaken(buffers: Sequence[Buffer], position: int) -> int:
+        file.datasync()  # in another thread, just before the bytes are there
+        return write(buffers, position)
+
+    monkeypatch.setattr(raw, "pwrite", overtaken)
+    file.append(b"abc")
+    assert file.dirty
+
+
+def test_the_handle_of_a_deleted_file_is_closed_after_its_last_use(fs: FaultyFileSystem) -> None:
+    pool = HandlePool(fs, 4)
+    file = _file(pool, "a")
+    file.append(b"abc")
+    pool.pin(file)  # a sync in another thread
+    file.retire()
+    assert fs.open_handles == 1
+    pool.unpin(file)
+    assert fs.open_handles == 0
+    assert file.pread(3, 0) == b"abc"  # a reader that had found its place before
+    assert fs.open_handles == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from crc32c import crc32c
 
 from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import TP, open_log, open_store, read_records
@@ -585,3 +586,15 @@ def test_a_log_that_was_emptied_goes_on_at_its_offset(setup: Setup) -> None:
     log = setup.log()
     assert (log.log_start_offset, log.log_end_offset) == (3, 3)
     assert log.append(_batch(), now_ms=NOW).first_offset == 3
+
+
+def test_a_batch_with_a_delete_horizon_is_refused_because_only_the_cleaner_sets_one(
+    setup: Setup,
+) -> None:
+    log = setup.log(cleanup_policy="compact")
+    batch = _batch()
+    batch[22] |= 0x40
+    batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
+    with pytest.raises(InvalidRecordError, match="delete horizon"):
+        log.append(batch, now_ms=NOW)
+    assert log.log_end_offset == 0

@@ -300,3 +300,18 @@ def test_old_producer_snapshots_go(fs: FaultyFileSystem, clock: ManualClock) -> 
         store.checkpoint()
     snapshots = [name for name in fs.files("/data/t-0") if name.endswith(".snapshot")]
     assert len(snapshots) == 2
+
+
+def test_a_partition_that_is_deleted_during_its_sync_keeps_no_file_open(
+    clock: ManualClock, fs: FaultyFileSystem
+) -> None:
+    store = open_store("/data", clock, fs)
+    log = open_log(store, {})
+    write(log, [(b"k", b"v")], clock.now_ms(), sync=False)
+    pool = store.environment.pool
+    pool.pin(log.active.file)
+    store.delete(TP)
+    pool.unpin(log.active.file)
+    store.purge_deleted()
+    assert fs.open_handles == 0
+    store.close()

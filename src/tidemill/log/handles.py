@@ -58,14 +58,25 @@ class HandlePool:
         """The handle may be closed again."""
         with self._lock:
             file.pins -= 1
+            if file.retired:
+                self._close_unused(file)
+
+    def retire(self, file: LogFile) -> None:
+        """Close the file's handle now, and from now on after each use."""
+        with self._lock:
+            file.retired = True
+            self._close_unused(file)
 
     def close(self, file: LogFile) -> None:
         """Close the file's handle; unsynced bytes stay the caller's business."""
         with self._lock:
-            if not file.pins:
-                raw = self._open.pop(file, None)
-                if raw is not None:
-                    raw.close()
+            self._close_unused(file)
+
+    def _close_unused(self, file: LogFile) -> None:
+        if not file.pins:
+            raw = self._open.pop(file, None)
+            if raw is not None:
+                raw.close()
 
     def rename(self, file: LogFile, path: str) -> None:
         """Move the file; its handle stays good.
@@ -130,9 +141,10 @@ class LogFile:
         size: bytes that were appended whole; what lies behind them on disk is not ours.
         dirty: bytes were written since the last sync.
         broken: a failed write could not be taken back; nothing may be written any more.
+        retired: the file is to be removed, and an open handle would keep its space.
     """
 
-    __slots__ = ("_pool", "broken", "creating", "dirty", "path", "pins", "size")
+    __slots__ = ("_pool", "broken", "creating", "dirty", "path", "pins", "retired", "size")
 
     def __init__(self, pool: HandlePool, path: str, size: int, *, create: bool = False) -> None:
         self._pool = pool
@@ -142,6 +154,7 @@ class LogFile:
         self.pins = 0
         self.dirty = False
         self.broken = False
+        self.retired = False
 
     def create(self) -> None:
         """Make the file exist, and empty: a crash may have left one of this name.
@@ -170,7 +183,6 @@ class LogFile:
             raise StorageError(f"{self.path} is offline after a write that could not be undone")
         raw = self._pool.pin(self)
         try:
-            self.dirty = True
             size = len(data)
             written = raw.pwrite((data,), self.size)
             while written < size:  # the disk is nearly full: the next call says so
@@ -183,6 +195,7 @@ class LogFile:
             self._take_back(raw, error)
             raise storage_error(error, "writing to", self.path) from error
         finally:
+            self.dirty = True  # last: a sync that begins meanwhile may not have seen the bytes
             self._pool.unpin(self)
 
     def _take_back(self, raw: RawFile, error: OSError) -> None:
@@ -260,6 +273,10 @@ class LogFile:
     def close(self) -> None:
         """Close the handle, if there is one."""
         self._pool.close(self)
+
+    def retire(self) -> None:
+        """The file is to be removed: keep it open no longer than those who use it now need it."""
+        self._pool.retire(self)
 
     def rename(self, path: str) -> None:
         """Move the file; open handles and readers stay good."""

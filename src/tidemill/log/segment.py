@@ -227,14 +227,15 @@ class Segment:
         self._env.maps.drop(self.path(TIME_INDEX))
 
     def moved(self, folder: str) -> None:
-        """The partition's folder was renamed."""
+        """The partition's folder was renamed, and the partition closed."""
         self.close()
         self.folder = folder
         if self._file is not None:
             self._file.moved(self.path())
+            self._file.retire()
 
     def rename(self, suffix: str) -> list[str]:
-        """Give all its files another suffix (``.deleted``); returns their new paths.
+        """Give all its files another suffix (``.deleted``) before they go; returns their new paths.
 
         Readers that have found their place already stay good.
 
@@ -245,6 +246,7 @@ class Segment:
         self.close()
         renamed = [self.path() + suffix]
         file.rename(renamed[0])
+        file.retire()
         for each in SEGMENT_SUFFIXES[1:]:
             path = self.path(each)
             try:
