@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from tests.kafka.fake_broker import FakeBroker, one_batch
 from tests.kafka.messages import kio_bytes
 from tests.kafka.wire import eventually, request, request_bytes, serving
+from tidemill.kafka.connection import FIRST_BYTES
 from tidemill.kafka.schema import request_type
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
@@ -217,8 +218,8 @@ async def test_unsent_part_of_a_large_request_takes_no_memory() -> None:
         for client in clients:
             client.writer.write(struct.pack(">i", 100_000_000) + b"\0" * 1000)
         budget = s.server.listener.budget
-        await eventually(lambda: budget.used >= 20 * 65_536)
-        assert budget.used == 20 * 65_536
+        await eventually(lambda: budget.used >= 20 * FIRST_BYTES)
+        assert budget.used == 20 * FIRST_BYTES
         for client in clients:
             client.close()
         await eventually(lambda: budget.used == 0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from tidemill.broker.budget import Budget, Hold
@@ -23,6 +23,8 @@ from tidemill.telemetry import get_logger
 
 log = get_logger("listener")
 
+GATHER_BYTES = 16_384
+"""Answers to requests that arrived together are sent together, up to so many bytes."""
 WRITE_HIGH_WATER = 1_048_576
 """Unsent bytes above which a connection is not read (and its queued requests not started)."""
 STALL_SECONDS = 30.0
@@ -72,6 +74,9 @@ class Link(asyncio.BufferedProtocol):
         self._session: Session | None = None
         self._holds = Hold.NONE
         self._own = 0
+        self._gathering = False
+        self._gathered: list[bytes | bytearray | memoryview] = []
+        self._gathered_bytes = 0
         self.peer = "?"
         """``host:port`` of the client."""
         self.host = "?"
@@ -92,17 +97,31 @@ class Link(asyncio.BufferedProtocol):
     @property
     def is_congested(self) -> bool:
         """The client does not read what it is sent: start nothing new."""
-        return bool(self._holds & Hold.WRITE)
+        return self._holds is not Hold.NONE and bool(self._holds & Hold.WRITE)
 
     @property
     def response_room(self) -> int:
         """Bytes that may be sent before the clients that don't read hold too much memory."""
         return self._listener.response_room
 
-    def write(self, buffers: Iterable[bytes | bytearray | memoryview]) -> None:
+    def write(self, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
         """Send buffers in order; they must not be changed afterwards."""
+        if not self._gathering:
+            self._send(buffers)
+            return
+        self._gathered += buffers
+        self._gathered_bytes += sum(map(len, buffers))
+        if self._gathered_bytes > GATHER_BYTES:
+            self._send_gathered()
+
+    def _send(self, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(buffers)
+
+    def _send_gathered(self) -> None:
+        if self._gathered:
+            buffers, self._gathered, self._gathered_bytes = self._gathered, [], 0
+            self._send(buffers)
 
     def hold_request(self, size: int) -> None:
         """A whole request of ``size`` bytes waits for its answer."""
@@ -114,12 +133,13 @@ class Link(asyncio.BufferedProtocol):
     def release_request(self, size: int) -> None:
         """It is answered."""
         self._own -= size
-        if self._own <= self._limits.connection_inflight_bytes:
+        if self._holds is not Hold.NONE and self._own <= self._limits.connection_inflight_bytes:
             self.unhold(Hold.OWN)
         self._listener.budget.remove(size, whole=True)
 
     def close(self) -> None:
         """Close after what is written has been sent."""
+        self._send_gathered()
         if self._transport is not None:
             self._transport.close()
 
@@ -127,6 +147,7 @@ class Link(asyncio.BufferedProtocol):
         """Close because the client broke the protocol (or we did), with one log line."""
         if self._transport is None or self._transport.is_closing():
             return
+        self._send_gathered()
         about = {"peer": self.peer, **about}
         if isinstance(error, TidemillError):
             kind = "protocol error" if isinstance(error, ProtocolError) else type(error).__name__
@@ -198,10 +219,14 @@ class Link(asyncio.BufferedProtocol):
         if session is None or self.is_closing:
             return
         self.last_receipt = self._listener.now()
+        self._gathering = True
         try:
             session.received(nbytes)
         except Exception as error:
             self.fail(error)
+        finally:
+            self._gathering = False
+            self._send_gathered()
 
     def eof_received(self) -> bool:
         return False  # close

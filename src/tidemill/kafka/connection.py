@@ -7,7 +7,7 @@ receive into (``get_buffer``) and says how much came (``received``):
   out as views into it (valid until ``received`` is called on any connection again).
 - A frame that does not fit what has arrived gets a buffer of its own, and further bytes are
   received straight into their place. What a client announces is not believed: the buffer is at
-  most four times what has arrived (64 KiB at least).
+  most four times what has arrived (128 KiB at least).
 
 Knows no sockets, no Kafka header, no broker.
 """
@@ -20,9 +20,12 @@ from typing import NamedTuple
 from tidemill.errors import ProtocolError, RequestTooLargeError
 
 SCRATCH_BYTES = 262_144
-FIRST_BYTES = 65_536
-"""Smallest buffer of a frame that does not fit the scratch buffer."""
+FIRST_BYTES = 131_072
+"""Smallest buffer of a frame that has not arrived whole. Twice a batch of 64 KiB, a common limit of
+producers: with its headers it would just not fit, and cost a copy and a third receive."""
 GROWTH = 4
+LARGE_BYTES = 131_072
+"""Frames from here on are received into their place. Of smaller ones several arrive at once."""
 _AHEAD_BYTES = 4096
 """Received into scratch at most, where the last frame was large: the rest goes into place."""
 
@@ -132,7 +135,7 @@ class FrameReader:
                 return []
             frame = Frame(memoryview(self._buffer)[: self._size], self._buffer)
             self._buffer = None
-            self._last_large = self._size >= FIRST_BYTES
+            self._last_large = self._size >= LARGE_BYTES
             return [frame]
         end = count + len(self._head)
         self._head = b""

@@ -121,6 +121,7 @@ class KafkaSession:
         self._slots: deque[_Slot] = deque()
         self._queue: deque[Frame] = deque()
         self._partial = 0
+        self._flushing = False
 
     # --- from the listener -----------------------------------------------------------------------
 
@@ -292,7 +293,8 @@ class KafkaSession:
             self._fail_later(slot, error)
         elif not self._link.is_closing:
             slot.done = True
-            self._flush()
+            if slot is self._slots[0]:
+                self._flush_soon()
 
     def _fail_later(self, slot: _Slot, error: BaseException) -> None:
         ctx = slot.ctx
@@ -301,13 +303,23 @@ class KafkaSession:
         elif not isinstance(error, TidemillError):
             log.error("request failed after its client left", api=slot.api.name, exc_info=error)
 
+    def _flush_soon(self) -> None:
+        # One sync answers many requests, one after the other in this turn of the loop: they are
+        # sent together in the next.
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
     def _flush(self) -> None:
         """Send what is answered, in order, and start what waited for it."""
+        self._flushing = False
+        buffers: list[Buffer] = []
         while self._slots and self._slots[0].done:
             slot = self._slots.popleft()
-            if slot.buffers:
-                self._link.write(slot.buffers)
+            buffers += slot.buffers
             self._link.release_request(slot.size)
+        if buffers:
+            self._link.write(buffers)
         self._pump()
 
 
