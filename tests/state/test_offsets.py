@@ -251,3 +251,10 @@ def test_empty_group_whose_record_is_on_its_way_is_removed_by_a_record() -> None
     desk.run(removal)
     assert desk.state == "Dead"
     assert desk.groups.stored() == {}
+
+
+def test_a_group_of_which_nothing_is_left_does_not_come_back_with_a_restart() -> None:
+    desk = Desk()
+    desk.commit("", -1, at("t", 0, 5))
+    desk.run(desk.offsets.topics_deleted(["t"]))
+    assert desk.restart().groups.list_groups() == []

@@ -82,6 +82,9 @@ class Offsets:
         """All records have been replayed at start; call it after the groups' ``loaded``."""
         for group_id in self._offsets:
             self._groups.ensure(group_id, now_ms)
+        for group in self._groups:
+            if group.group_id not in self._offsets:  # all it had was deleted
+                self._groups.forget(group.group_id)
 
     # --- commands --------------------------------------------------------------------------------
 
