@@ -9,6 +9,7 @@ form; before it is called only warnings and errors are shown.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import MutableMapping
 from typing import Any, Literal, Protocol, TextIO, cast
@@ -91,10 +92,23 @@ def configure(
 Event = MutableMapping[str, Any]
 
 
-class _NamedLogger(structlog.WriteLogger):
+class _NamedLogger:
+    """Writes lines, and remembers the name it was asked for.
+
+    A log that can't be written (the terminal was closed, the reader of a pipe has gone) must not
+    fail the work it tells of: such a line is lost.
+    """
+
     def __init__(self, stream: TextIO, name: str) -> None:
-        super().__init__(stream)
+        self._stream = stream
         self.name = name
+
+    def msg(self, message: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(message + "\n")
+            self._stream.flush()
+
+    log = debug = info = warn = warning = error = critical = exception = fatal = failure = err = msg
 
 
 class _NamedLoggers:
@@ -103,7 +117,7 @@ class _NamedLoggers:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def __call__(self, name: str = "", *_: object) -> structlog.WriteLogger:
+    def __call__(self, name: str = "", *_: object) -> _NamedLogger:
         return _NamedLogger(self._stream, name.removeprefix("tidemill."))
 
 

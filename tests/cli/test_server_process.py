@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
@@ -9,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +44,7 @@ def started(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize("verb", ["dev", "serve"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_says_once_that_it_is_ready_and_stops_cleanly(
     verb: str, number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -56,6 +58,30 @@ def test_it_says_once_that_it_is_ready_and_stops_cleanly(
         process.send_signal(number)
         rest, _ = process.communicate(timeout=20)
     assert (process.returncode, rest) == (0, b"")
+
+
+def test_closing_the_terminal_stops_it_cleanly(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "dev", "--kafka-port", "0"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=tmp_path,
+        env=environment(),
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(theirs)
+    try:
+        text = b""
+        while b"Ctrl-C stops it" not in text:
+            text += os.read(ours, 4096)
+        os.close(ours)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+    assert (tmp_path / "tidemill-data" / "clean-stop.json").exists()
 
 
 def test_a_terminal_gets_addresses_and_three_things_to_try(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ always. Tables have no borders, so that they can be cut and grepped. NO_COLOR is
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -94,9 +95,10 @@ def raise_all(failures: Sequence[TidemillError]) -> None:
 
 
 def note(message: str) -> None:
-    """Say something that only a person wants to know."""
-    if sys.stderr.isatty():
-        print(style(message, "2", sys.stderr), file=sys.stderr, flush=True)
+    """Say something that only a person wants to know; a terminal that was closed needs no notes."""
+    with contextlib.suppress(OSError):
+        if sys.stderr.isatty():
+            print(style(message, "2", sys.stderr), file=sys.stderr, flush=True)
 
 
 def confirm(question: str, *, yes: bool) -> None:

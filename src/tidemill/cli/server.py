@@ -72,17 +72,24 @@ async def _serve(settings: Settings, ready: Ready, stopping: Callable[[], None])
 
 
 def _stop_on_signals(stopping: Callable[[], None]) -> asyncio.Event:
-    """An event that the first SIGINT or SIGTERM sets; the second ends the process at once."""
+    """An event that the first SIGINT, SIGTERM or SIGHUP sets; a second one ends the process at
+    once, but for SIGHUP: a terminal that is closed sends it more than once.
+    """
     stop = asyncio.Event()
 
     def on_signal(number: int) -> None:
         if stop.is_set():
+            if number == signal.SIGHUP:
+                return
             os._exit(128 + number)
         stop.set()
         stopping()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup wants it to live on
+        signals.append(signal.SIGHUP)
+    for number in signals:
         loop.add_signal_handler(number, on_signal, number)
     return stop
 
