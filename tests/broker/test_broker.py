@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faultyfs import FaultyFileSystem
 from tidemill.broker.api import (
     EARLIEST,
     LATEST,
@@ -35,6 +36,7 @@ from tidemill.errors import (
     UnknownTopicOrPartitionError,
 )
 from tidemill.log.batch import iter_headers
+from tidemill.log.files import FileSystem
 from tidemill.log.records import NewRecord, decode_records, encode_batch
 from tidemill.settings import Log, Settings
 
@@ -42,9 +44,11 @@ NOW = 1_700_000_000_000
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path, **overrides: object) -> AsyncIterator[Broker]:
+async def running(
+    folder: Path, fs: FileSystem | None = None, **overrides: object
+) -> AsyncIterator[Broker]:
     settings = Settings.model_validate({"data_dir": folder, **overrides})
-    broker = Broker(settings)
+    broker = Broker(settings, fs=fs)
     await broker.start()
     try:
         yield broker
@@ -363,5 +367,46 @@ def test_compaction_runs_by_itself(tmp_path: Path) -> None:
             assert left == []
             (read,) = await broker.fetch(query(("t", 0, 5)))
             assert [v[:1] for v in values(read) if v is not None] == [b"5"]
+
+    run(test)
+
+
+def test_flush_messages_asks_for_a_sync_before_the_interval_does(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path, log=Log(sync_interval_ms=3_600_000)) as broker:
+            await broker.create_topics([NewTopic("t", 1, configs={"flush.messages": "3"})])
+            broker.produce([write("t", b"a", b"b")], Acks.WRITTEN)
+            for _ in range(20):
+                await asyncio.sleep(0.001)
+            (read,) = await broker.fetch(query(("t", 0, 0), min_bytes=0))
+            assert read.high_watermark == 0
+            broker.produce([write("t", b"c")], Acks.WRITTEN)
+            while read.high_watermark < 3:
+                await asyncio.sleep(0.001)
+                (read,) = await broker.fetch(query(("t", 0, 0), min_bytes=0))
+
+    run(test)
+
+
+def test_a_failed_sync_ends_the_broker_whoever_asked_for_it() -> None:
+    async def test() -> None:
+        fs = FaultyFileSystem()
+        async with running(Path("/data"), fs=fs) as broker:
+            fs.fail("sync", times=-1)
+            (created,) = await broker.create_topics([NewTopic("t", 1)])
+            assert isinstance(created, StorageError)
+            assert isinstance(await broker.failed, StorageError)
+            assert created is not None
+
+    run(test)
+
+
+def test_the_folders_of_a_large_topic_share_one_sync() -> None:
+    async def test() -> None:
+        fs = FaultyFileSystem()
+        async with running(Path("/data"), fs=fs) as broker:
+            before = fs.syncs
+            await broker.create_topics([NewTopic("t", 500)])
+            assert fs.syncs - before < 500
 
     run(test)

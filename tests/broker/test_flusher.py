@@ -19,6 +19,7 @@ class FakeTicket:
     def __init__(self, log: FakeLog) -> None:
         self.log = log
         self.end_offset = log.log_end_offset
+        self.new_folder = False
 
     def run(self) -> None:
         assert self.log.gate.wait(10)
@@ -234,3 +235,22 @@ def test_the_ticket_type_is_what_the_log_gives() -> None:
     """The fake stands for ``SyncTicket``: it must offer what the flusher uses."""
     assert hasattr(SyncTicket, "run")
     assert "end_offset" in SyncTicket.__slots__
+
+
+def test_a_fault_of_who_waited_is_told_and_leaves_no_log_unsynced() -> None:
+    async def test(bench: Bench) -> None:
+        first, second = FakeLog("first"), FakeLog("second")
+
+        def faulty(error: Exception | None) -> None:
+            if error is None:
+                raise ValueError("a bug")
+
+        bench.flusher.call_when_durable(cast(PartitionLog, first), bench.write(first), faulty)
+        waits = bench.durable(second, bench.write(second))
+        with pytest.raises(SyncFailedError, match="a bug"):
+            await waits
+        assert len(bench.failures) == 1
+        with pytest.raises(SyncFailedError):
+            await bench.flusher.drain()
+
+    run(test)

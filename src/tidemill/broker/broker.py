@@ -107,6 +107,13 @@ class Broker:
         except BaseException:
             self._store.close(clean=False)
             raise
+        loop = asyncio.get_running_loop()
+
+        # Whoever it hit, a client's request or a compaction: no claim about the disk holds now.
+        def fail(error: StorageError) -> None:
+            loop.call_soon_threadsafe(self._on_failure, error)
+
+        self._store.environment.pool.on_sync_failure = fail
         self._housekeeping.start()
 
     async def _assemble(self) -> None:
@@ -167,11 +174,12 @@ class Broker:
         self._waiters.wake(log.tp)
 
     def _on_failure(self, error: StorageError) -> None:
+        if self.failed.done():
+            return
         log_line.critical("storage.failed", error=str(error), hint=error.hint)
         self._data.stop(error)
         self._coordination.stop(BrokerStoppingError(STOPPING))
-        if not self.failed.done():
-            self.failed.set_result(error)
+        self.failed.set_result(error)
 
     @property
     def cluster_id(self) -> str:

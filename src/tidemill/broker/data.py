@@ -121,7 +121,8 @@ class DataPlane:
 
     def _appended(self, log: PartitionLog) -> None:
         self._flusher.written(log)
-        if self._waiters.waits_for(log.tp):
+        unsynced = log.log_end_offset - log.high_watermark
+        if unsynced >= log.config.flush_messages or self._waiters.waits_for(log.tp):
             self._flusher.request(log)
 
     def _writable(self, topic: str, partition: int) -> PartitionLog:

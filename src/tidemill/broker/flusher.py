@@ -12,14 +12,15 @@ Knows logs and futures, and nothing of what is written or who asks.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future as ThreadFuture
-from concurrent.futures import ThreadPoolExecutor
 
+from tidemill.broker.syncers import Syncers
 from tidemill.errors import BrokerStoppingError, StorageError, SyncFailedError
-from tidemill.log.partition import PartitionLog, SyncTicket
+from tidemill.log.partition import PartitionLog
+from tidemill.log.syncing import SyncTicket, run_tickets
 
 SYNC_THREADS = 4
 
@@ -78,7 +79,7 @@ class Flusher:
         self._on_failure = on_failure
         self._states: dict[PartitionLog, _LogState] = {}
         self._queue: deque[_LogState] = deque()
-        self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
+        self._pool = Syncers(SYNC_THREADS)
         self._busy = 0
         self._sequence = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -160,7 +161,7 @@ class Flusher:
         if self._timer is not None:
             self._timer.cancel()
         self._fail_all(BrokerStoppingError("the broker stopped before the data was synced"))
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.close()
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -213,20 +214,19 @@ class Flusher:
 
     def _start(self, work: list[tuple[_LogState, SyncTicket]]) -> None:
         self._busy += 1
-        job = self._pool.submit(run_tickets, [ticket for _, ticket in work])
+        tickets = [ticket for _, ticket in work]
 
-        def finished(future: ThreadFuture[None]) -> None:
-            try:
-                self._loop.call_soon_threadsafe(self._finish, work, future)
-            except RuntimeError:
-                # The loop is closed: the process is ending and nobody waits any more.
-                return
+        def finished(error: BaseException | None) -> None:
+            # The loop may be closed: then the process is ending and nobody waits any more.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._finish, work, error)
 
-        job.add_done_callback(finished)
+        self._pool.submit(lambda: run_tickets(tickets), finished)
 
-    def _finish(self, work: list[tuple[_LogState, SyncTicket]], future: ThreadFuture[None]) -> None:
+    def _finish(
+        self, work: list[tuple[_LogState, SyncTicket]], error: BaseException | None
+    ) -> None:
         self._busy -= 1
-        error = None if future.cancelled() else future.exception()
         if error is not None:
             self._fail(error)
             return
@@ -244,7 +244,11 @@ class Flusher:
         """Release those whose offset is reached; go on where data or waiters are left."""
         log = state.log
         while state.waiters and state.waiters[0][0] <= log.high_watermark:
-            heapq.heappop(state.waiters)[2](None)
+            done = heapq.heappop(state.waiters)[2]
+            try:
+                done(None)
+            except Exception as error:  # a bug: what was to be released is in an unknown state
+                self._fail(error)
         if self._states.get(log) is not state:
             return
         if log.high_watermark >= log.log_end_offset and not state.waiters:
@@ -279,9 +283,3 @@ class Flusher:
     def _check_idle(self) -> None:
         if not self._states:
             self._idle.set()
-
-
-def run_tickets(tickets: list[SyncTicket]) -> None:
-    """On a sync thread: only blocking system calls."""
-    for ticket in tickets:
-        ticket.run()

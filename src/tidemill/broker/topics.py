@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from tidemill.broker.api import ConfigChange, ConfigEntry, NewTopic, TopicInfo
-from tidemill.broker.flusher import Flusher, run_tickets
+from tidemill.broker.flusher import Flusher
 from tidemill.broker.journal import Journal
 from tidemill.broker.waiters import Waiters
 from tidemill.clock import Clock
@@ -29,6 +29,7 @@ from tidemill.log.config import LogConfig
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition import PartitionLog
 from tidemill.log.store import LogStore
+from tidemill.log.syncing import run_tickets
 from tidemill.settings import Settings
 from tidemill.state import broker_configs
 from tidemill.state.catalog import Catalog, is_internal

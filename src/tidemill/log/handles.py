@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 
 from tidemill.errors import StorageError, SyncFailedError
 from tidemill.log.files import Buffer, FileSystem, RawFile, storage_error, sync_error
@@ -25,6 +26,8 @@ class HandlePool:
         self.limit = max(limit, 4)
         self.sync_failure: SyncFailedError | None = None
         """The first sync that failed: from then on every sync fails."""
+        self.on_sync_failure: Callable[[SyncFailedError], None] | None = None
+        """Told of it, in the thread where it happened: the broker must stop."""
         self._lock = threading.Lock()
         self._open: OrderedDict[LogFile, RawFile] = OrderedDict()
 
@@ -107,6 +110,8 @@ class HandlePool:
         failure = sync_error(error, path)
         if self.sync_failure is None:
             self.sync_failure = failure
+            if self.on_sync_failure is not None:
+                self.on_sync_failure(failure)
         return failure
 
     def _evict(self) -> None:
