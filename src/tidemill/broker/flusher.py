@@ -12,12 +12,12 @@ Knows logs and futures, and nothing of what is written or who asks.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future as ThreadFuture
+from concurrent.futures import ThreadPoolExecutor
 
-from tidemill.broker.syncers import Syncers
 from tidemill.errors import BrokerStoppingError, StorageError, SyncFailedError
 from tidemill.log.partition import PartitionLog
 from tidemill.log.syncing import SyncTicket, run_tickets
@@ -79,7 +79,7 @@ class Flusher:
         self._on_failure = on_failure
         self._states: dict[PartitionLog, _LogState] = {}
         self._queue: deque[_LogState] = deque()
-        self._pool = Syncers(SYNC_THREADS)
+        self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
         self._busy = 0
         self._sequence = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -161,7 +161,7 @@ class Flusher:
         if self._timer is not None:
             self._timer.cancel()
         self._fail_all(BrokerStoppingError("the broker stopped before the data was synced"))
-        self._pool.close()
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -214,19 +214,20 @@ class Flusher:
 
     def _start(self, work: list[tuple[_LogState, SyncTicket]]) -> None:
         self._busy += 1
-        tickets = [ticket for _, ticket in work]
+        job = self._pool.submit(run_tickets, [ticket for _, ticket in work])
 
-        def finished(error: BaseException | None) -> None:
-            # The loop may be closed: then the process is ending and nobody waits any more.
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._finish, work, error)
+        def finished(future: ThreadFuture[None]) -> None:
+            try:
+                self._loop.call_soon_threadsafe(self._finish, work, future)
+            except RuntimeError:
+                # The loop is closed: the process is ending and nobody waits any more.
+                return
 
-        self._pool.submit(lambda: run_tickets(tickets), finished)
+        job.add_done_callback(finished)
 
-    def _finish(
-        self, work: list[tuple[_LogState, SyncTicket]], error: BaseException | None
-    ) -> None:
+    def _finish(self, work: list[tuple[_LogState, SyncTicket]], future: ThreadFuture[None]) -> None:
         self._busy -= 1
+        error = None if future.cancelled() else future.exception()
         if error is not None:
             self._fail(error)
             return
