@@ -12,7 +12,7 @@ import pytest
 from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import open_store, write
 from tidemill.broker.coordination import GroupCoordination
-from tidemill.broker.housekeeping import Housekeeping
+from tidemill.broker.housekeeping import SLICE_MS, Housekeeping
 from tidemill.broker.waiters import Waiters
 from tidemill.clock import ManualClock
 from tidemill.errors import CoordinatorNotAvailableError, StorageError
@@ -33,9 +33,17 @@ class Coordination:
             raise CoordinatorNotAvailableError("no space left")
 
 
+class SlowMachine(ManualClock):
+    """Whatever is done takes longer than a slice."""
+
+    def monotonic_ms(self) -> int:
+        self.advance(SLICE_MS)
+        return super().monotonic_ms()
+
+
 class Bench:
     def __init__(self) -> None:
-        self.clock = ManualClock()
+        self.clock = SlowMachine()
         self.fs = FaultyFileSystem()
         self.store = open_store("/data", self.clock, self.fs)
         self.coordination = Coordination()
@@ -151,5 +159,38 @@ def test_producers_expire_even_where_offsets_can_not() -> None:
         with pytest.raises(CoordinatorNotAvailableError):
             await bench.work.expire()
         assert len(log.producers) == 0
+
+    run(test)
+
+
+def test_checkpoints_of_many_partitions_are_taken_in_slices() -> None:
+    async def test(bench: Bench) -> None:
+        logs = [bench.log(number) for number in range(20)]
+        for log in logs:
+            write(log, [(b"k", b"v")], bench.clock.now_ms())
+        await bench.work.checkpoint()
+        turns = 0
+        round_ = asyncio.ensure_future(bench.work.checkpoint())
+        while not round_.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns >= len(logs)
+        assert all(log.recovery_point == 1 for log in logs)
+
+    run(test)
+
+
+def test_a_checkpoint_that_is_late_does_not_undo_a_newer_one() -> None:
+    async def test(bench: Bench) -> None:
+        log = bench.log(0)
+        for _ in range(3):
+            write(log, [(b"k", b"v")], bench.clock.now_ms())
+        older = bench.store.checkpoint_writes()
+        log.delete_records_before(2)
+        bench.store.checkpoint_writes()()
+        older()
+        bench.fs.kill()
+        again = open_store("/data", bench.clock, bench.fs)
+        assert again.partitions[log.tp].log_start_offset == 2
 
     run(test)

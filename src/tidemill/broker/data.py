@@ -296,7 +296,8 @@ class DataPlane:
                 f"the high watermark is {log.high_watermark}"
             )
         start = log.delete_records_before(target)
-        self._store.checkpoint()
+        write = self._store.checkpoint_writes()
+        await asyncio.get_running_loop().run_in_executor(None, write)
         return start
 
     def end_offset_for_epoch(

@@ -129,7 +129,15 @@ class Housekeeping:
 
     async def checkpoint(self) -> None:
         """Write recovery points and log starts."""
-        self._store.checkpoint()
+        failure: StorageError | None = None
+        async for log in self._logs():
+            try:
+                log.advance_recovery_point()
+            except StorageError as error:
+                failure = failure or error
+        await asyncio.get_running_loop().run_in_executor(None, self._store.checkpoint_writes())
+        if failure is not None:
+            raise failure
 
     async def expire(self) -> None:
         """Drop committed offsets and producer ids that nobody has used for long."""
@@ -141,11 +149,14 @@ class Housekeeping:
     # --- how -------------------------------------------------------------------------------------
 
     async def _logs(self) -> AsyncIterator[PartitionLog]:
-        """Each usable log, with a turn of the loop for the others in between."""
+        """Each usable log, in slices: what is done with one must be short."""
+        slice_ends = self._clock.monotonic_ms() + SLICE_MS
         for log in list(self._store.partitions.values()):
             if self._is_live(log):
                 yield log
+            if self._clock.monotonic_ms() >= slice_ends:
                 await asyncio.sleep(0)
+                slice_ends = self._clock.monotonic_ms() + SLICE_MS
 
     def _is_live(self, log: PartitionLog) -> bool:
         """Not deleted meanwhile, and not offline."""

@@ -7,7 +7,8 @@ broker sets each partition's own after it has read its catalog.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from uuid import UUID, uuid4
@@ -67,6 +68,9 @@ class LogStore:
         self._stale: set[TopicPartition] = set()
         self._written: dict[str, bytes] = {}
         self._doomed_folders: list[str] = []
+        self._writing = threading.Lock()
+        self._taken = 0
+        self._written_number = 0
 
     @classmethod
     def open(
@@ -192,7 +196,7 @@ class LogStore:
             self._forget(tp)
         if manifest is None and found:
             self._env.fs.sync_dir(self.path)
-            self._write_checkpoints()
+            self.checkpoint_writes()()
         for tp in set(manifest or ()) - found:
             self._env.offline[tp] = StorageError(
                 f"{self.path}/{folder_name(tp)} is missing, but was there at the last stop",
@@ -320,7 +324,7 @@ class LogStore:
         if tp in self._partitions or tp in self._env.offline:
             raise StorageError(f"partition {tp} exists already")
         if tp in self._stale:
-            self._write_checkpoints()
+            self.checkpoint_writes()()
         env, folder = self._env, f"{self.path}/{folder_name(tp)}"
         try:
             env.fs.mkdir(folder)
@@ -457,25 +461,45 @@ class LogStore:
                 log.advance_recovery_point()
             except StorageError as error:
                 failure = failure or error
-        self._write_checkpoints()
+        self.checkpoint_writes()()
         if failure is not None:
             raise failure
 
-    def _write_checkpoints(self) -> None:
+    def checkpoint_writes(self) -> Callable[[], None]:
+        """Recovery points and log starts as they are now, to be written durably by calling the
+        result; that blocks, and may be done in any thread: the latest of them stands.
+
+        It raises DiskFullError or StorageError where a file could not be written; the old one stays
+        good.
+        """
         for tp, log in self._partitions.items():  # offline ones keep what was last known of them
             self._points[tp] = log.recovery_point
             self._starts[tp] = log.log_start_offset
             self._dirty[tp] = log.first_dirty_offset
-        for name, offsets in (
-            (RECOVERY_POINTS, self._points),
-            (LOG_STARTS, self._starts),
-            (FIRST_DIRTY, self._dirty),
-        ):
-            data = checkpoints.encode_checkpoint(offsets)
-            if self._written.get(name) != data:
-                self._write_small(name, data)
-                self._written[name] = data
-        self._stale.clear()
+        files = {
+            name: checkpoints.encode_checkpoint(offsets)
+            for name, offsets in (
+                (RECOVERY_POINTS, self._points),
+                (LOG_STARTS, self._starts),
+                (FIRST_DIRTY, self._dirty),
+            )
+        }
+        stale = set(self._stale)
+        self._taken += 1
+        number = self._taken
+
+        def write() -> None:
+            with self._writing:
+                if number < self._written_number:
+                    return  # newer ones are there already
+                self._written_number = number
+                for name, data in files.items():
+                    if self._written.get(name) != data:
+                        self._write_small(name, data)
+                        self._written[name] = data
+                self._stale -= stale
+
+        return write
 
     def _write_small(self, name: str, data: bytes) -> None:
         path = f"{self.path}/{name}"
@@ -521,7 +545,7 @@ class LogStore:
                 raise
             except StorageError as error:
                 failure = failure or error
-        self._write_checkpoints()
+        self.checkpoint_writes()()
         # Partitions without an entry are recovered at the next start, the others are not.
         self._write_small(MANIFEST, checkpoints.encode_manifest(entries))
         if failure is not None:
