@@ -410,3 +410,23 @@ def test_the_folders_of_a_large_topic_share_one_sync() -> None:
             assert fs.syncs - before < 500
 
     run(test)
+
+
+def test_a_large_topic_comes_and_goes_without_holding_up_the_others(tmp_path: Path) -> None:
+    async def longest_step(broker: Broker, work: Awaitable[object]) -> int:
+        """Most folders that come or go in one turn of the loop."""
+        task = asyncio.ensure_future(work)
+        longest, before = 0, len(broker.log_dirs(None).partitions)
+        while not task.done():
+            await asyncio.sleep(0)
+            now = len(broker.log_dirs(None).partitions)
+            longest, before = max(longest, abs(now - before)), now
+        return longest
+
+    async def test() -> None:
+        async with running(tmp_path) as broker:
+            created = broker.create_topics([NewTopic("t", 100)])
+            assert 0 < await longest_step(broker, created) <= 16
+            assert 0 < await longest_step(broker, broker.delete_topics(["t"])) <= 16
+
+    run(test)

@@ -45,6 +45,7 @@ OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 # Small segments are compacted early: what a start replays stays a few thousand records.
 CATALOG_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "1048576"}
 OFFSETS_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "2097152"}
+FOLDERS_AT_ONCE = 16
 
 log_line = structlog.get_logger("tidemill.topics")
 
@@ -220,7 +221,7 @@ class TopicAdmin:
             await self._commit(outcome, self.catalog)
         except TidemillError as error:
             self.catalog.write_failed(outcome)
-            self._drop(made)
+            await self._drop(made)
             return [r if isinstance(r, TidemillError) else error for r in outcome.result]
         return outcome.result
 
@@ -231,6 +232,7 @@ class TopicAdmin:
             tp = TopicPartition(topic.name, number)
             self._store.create(tp, config, topic.topic_id)
             made.append(tp)
+            await self._pause(number)
         # Before the catalog names them they must survive a power cut.
         logs = [self._store.partitions[tp] for tp in made]
         tickets = [(log, ticket) for log in logs if (ticket := log.begin_sync()) is not None]
@@ -262,7 +264,7 @@ class TopicAdmin:
                 await self._commit(outcome, self.catalog)
             except TidemillError:
                 self.catalog.write_failed(outcome)
-                self._drop(made)
+                await self._drop(made)
                 raise
 
     # --- delete ----------------------------------------------------------------------------------
@@ -276,19 +278,26 @@ class TopicAdmin:
                 return [r if isinstance(r, TidemillError) else error for r in outcome.result]
             gone = [info for info in outcome.result if isinstance(info, TopicInfo)]
             for topic in gone:
-                self._drop([TopicPartition(topic.name, n) for n in range(topic.partitions)])
+                await self._drop([TopicPartition(topic.name, n) for n in range(topic.partitions)])
         if gone:
             await self.on_deleted([topic.name for topic in gone])
         return [r if isinstance(r, TidemillError) else None for r in outcome.result]
 
-    def _drop(self, partitions: Sequence[TopicPartition]) -> None:
-        for tp in partitions:
+    async def _drop(self, partitions: Sequence[TopicPartition]) -> None:
+        for count, tp in enumerate(partitions):
             log = self._store.partitions.get(tp)
             if log is not None or tp in self._store.offline:
                 self._store.delete(tp)
             if log is not None:
                 self._flusher.forget(log)
             self._waiters.wake(tp)
+            await self._pause(count)
+
+    @staticmethod
+    async def _pause(count: int) -> None:
+        """Folders of a large topic take seconds: let others have a turn in between."""
+        if count % FOLDERS_AT_ONCE == FOLDERS_AT_ONCE - 1:
+            await asyncio.sleep(0)
 
     # --- configs ---------------------------------------------------------------------------------
 
