@@ -2,9 +2,9 @@
 
 A server that speaks only lengths. In ``write`` mode it appends each frame to one of ``--files``
 files and answers with as many bytes as a Produce answer has; with ``--sync`` the answers wait for
-fdatasync, which one thread runs for all frames that arrived meanwhile. In ``read`` mode it answers
-each 8-byte request with the next ``--chunk`` bytes of the file. Plain blocking calls: what Python
-can do at best when it does not look at the data.
+fdatasync, which runs once per file for all frames that arrived meanwhile. In ``read`` mode it
+answers each 8-byte request with the next ``--chunk`` bytes of the file. Plain blocking calls: what
+Python can do at best when it does not look at the data.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import socket
 import struct
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 ANSWER = struct.pack(">i", 64) + bytes(64)
+SYNC_THREADS = 4
 
 
 def main() -> None:
@@ -73,12 +75,16 @@ def write(sock: socket.socket, paths: list[str], sync: bool) -> None:
 
 
 def _sync_and_answer(sock: socket.socket, written: queue.SimpleQueue[int | None]) -> None:
+    pool = ThreadPoolExecutor(SYNC_THREADS)
     while True:
         fds = [written.get()]
         while not written.empty():
             fds.append(written.get())
-        for fd in {fd for fd in fds if fd is not None}:
-            os.fdatasync(fd)
+        dirty = {fd for fd in fds if fd is not None}
+        if len(dirty) == 1:
+            os.fdatasync(dirty.pop())
+        else:
+            list(pool.map(os.fdatasync, dirty))
         sock.sendall(ANSWER * sum(fd is not None for fd in fds))
         if None in fds:
             return

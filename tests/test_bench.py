@@ -29,7 +29,7 @@ TINY = [
 )
 def test_a_section_measures_and_reports(section: str, aims: int, tmp_path: Path) -> None:
     as_json, as_markdown = tmp_path / "figures.json", tmp_path / "page.md"
-    as_markdown.write_text("before\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nafter\n")
+    as_markdown.write_text("before\n<!-- bench:begin -->\nYesterday\n<!-- bench:end -->\nafter\n")
 
     subprocess.run(
         [
@@ -50,5 +50,5 @@ def test_a_section_measures_and_reports(section: str, aims: int, tmp_path: Path)
     page = as_markdown.read_text()
     assert page.startswith("before\n<!-- bench:begin -->\n### Machine\n")
     assert page.endswith("<!-- bench:end -->\nafter\n")
-    assert "old" not in page
+    assert "Yesterday" not in page
     assert not list(tmp_path.glob("tidemill-bench-*"))
