@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -215,3 +216,16 @@ def test_on_a_full_disk_the_closed_segments_go_even_where_no_new_one_can_be_star
     delete_old_segments(log, clock.now_ms())
     assert read_records(log) == []
     store.close()
+
+
+def test_what_is_written_after_all_was_deleted_survives_a_power_cut(clock: ManualClock) -> None:
+    for seed in range(20):
+        fs = FaultyFileSystem()
+        log = open_log(open_store("/data", clock, fs), _configs(retention_ms="5000"))
+        _fill(log, clock, 3)
+        clock.advance(DAY)
+        delete_old_segments(log, clock.now_ms())
+        write(log, [(b"k", b"acknowledged")], clock.now_ms())
+        fs.power_cut(random.Random(seed))
+        after = open_log(open_store("/data", clock, fs), _configs(retention_ms="5000"))
+        assert [record.value for record in read_records(after)][-1:] == [b"acknowledged"]

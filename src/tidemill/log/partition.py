@@ -423,6 +423,7 @@ class PartitionLog:
             raise RuntimeError(f"{self.tp}: a sync that was not run can't be finished")
         for segment, size in ticket.sizes:
             segment.synced_size = max(segment.synced_size, size)
+            segment.named = True
         closed = {id(segment) for segment in ticket.closed}
         if closed:
             self._unsynced = [each for each in self._unsynced if id(each) not in closed]

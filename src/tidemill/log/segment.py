@@ -60,6 +60,7 @@ class Segment:
         first_timestamp: ``max_timestamp`` of the first batch, or None where it was not read yet.
         created_ms: when it was created, or opened by this process.
         synced_size: bytes that are known to be on disk.
+        named: its name in the folder is known to be on disk.
         trusted_from: bytes from there on were written or proven by this process.
     """
 
@@ -73,6 +74,7 @@ class Segment:
         "first_timestamp",
         "folder",
         "max_timestamp",
+        "named",
         "size",
         "synced_size",
         "trusted_from",
@@ -96,6 +98,7 @@ class Segment:
         self.first_timestamp: int | None = None
         self.created_ms = created_ms
         self.synced_size = size
+        self.named = True
         self.trusted_from = size
         self._verified = (0, 0)
         self._file: LogFile | None = None
@@ -109,6 +112,7 @@ class Segment:
             DiskFullError, StorageError: the file can't be created.
         """
         segment = cls(env, folder, base_offset, created_ms=now_ms)
+        segment.named = False
         segment._file = LogFile(env.pool, segment.path(), 0, create=True)
         segment._file.create()
         segment._table = IndexTable()

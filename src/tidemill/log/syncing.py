@@ -29,6 +29,7 @@ class SyncTicket:
         sizes: (segment, size) of each segment with unsynced bytes, the active one last.
         closed: segments that were rolled since the last sync: their indexes are synced too.
         new_folder: the folder and its entry in the data folder may never have been synced.
+        new_names: the folder names segments that it may not name on disk.
         first_data: nothing of the partition was synced before.
         done: ``run`` succeeded.
     """
@@ -42,6 +43,7 @@ class SyncTicket:
         "first_data",
         "folder_done",
         "new_folder",
+        "new_names",
         "sizes",
     )
 
@@ -59,6 +61,7 @@ class SyncTicket:
         self.closed = closed
         self.sizes = [(segment, segment.size) for segment in (*closed, active)]
         self.new_folder = new_folder
+        self.new_names = not all(segment.named for segment, _ in self.sizes)
         self.first_data = log.high_watermark == 0 and self.end_offset > 0
         self.folder_done = not new_folder
         self.done = False
@@ -96,7 +99,7 @@ class SyncTicket:
             self._sync_snapshots()
             if self.first_data or not self.folder_done:
                 self._env.fs.sync_file(f"{folder}/{METADATA}")
-            if self.closed or not self.folder_done:
+            if not self.folder_done or (not self.new_folder and (self.closed or self.new_names)):
                 self._env.fs.sync_dir(folder)
             if not self.folder_done:
                 self._env.fs.sync_dir(folder.rpartition("/")[0])
