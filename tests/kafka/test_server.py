@@ -296,6 +296,22 @@ async def test_clients_that_do_not_read_make_responses_smaller_and_stop_nobody()
 
 
 @on_both_loops
+async def test_responses_that_are_made_at_the_same_time_are_bounded_together() -> None:
+    async with serving(total_inflight_bytes=8_000_000) as s:
+        s.broker.make_topic("t")
+        writer = await s.client()
+        await writer.call(PRODUCE, 9, produce("t", one_batch(b"x" * 7_000_000)))
+        clients = [await s.client(limit=1) for _ in range(10)]
+        for client in clients:
+            client.send(FETCH, 11, fetch("t"))
+        await eventually(lambda: len(s.broker.fetches) == len(clients))
+        assert sum(query.max_bytes > 1_048_576 for query in s.broker.fetches) == 1
+        for client in clients:
+            await client.response(FETCH, 11)
+        await eventually(lambda: s.server.listener.response_room == 8_000_000)
+
+
+@on_both_loops
 async def test_total_bound_holds_over_connections_and_gives_way_to_one_at_a_time() -> None:
     async with serving(total_inflight_bytes=300_000) as s:
         s.broker.make_topic("t")

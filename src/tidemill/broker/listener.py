@@ -275,6 +275,7 @@ class Listener:
         self._links: set[Link] = set()
         self._unsent: dict[Link, int] = {}
         self._unsent_total = 0
+        self._loaded_total = 0
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -288,12 +289,16 @@ class Listener:
 
     @property
     def response_room(self) -> int:
-        """``total_inflight_bytes`` without what clients that don't read leave unsent.
+        """``total_inflight_bytes`` without responses in the making and what clients leave unread.
 
         A slow reader must not stop the others, so this is no reason to wait: where it is little,
         protocols answer with little.
         """
-        return max(0, self.limits.total_inflight_bytes - self._unsent_total)
+        return max(0, self.limits.total_inflight_bytes - self._unsent_total - self._loaded_total)
+
+    def count_loaded(self, change: int) -> None:
+        """Responses that are not written yet hold so many bytes more."""
+        self._loaded_total += change
 
     def count_unsent(self, link: Link, size: int) -> None:
         """A connection is congested with ``size`` bytes, or (0) no longer."""

@@ -137,9 +137,19 @@ class ConnectionState:
     """Name and version that the client gave in ApiVersions (KIP-511), or empty."""
     response_room: Callable[[], int] | None = None
     """Bytes that a response should not exceed now; None: no such bound."""
+    loaded_bytes: int = 0
+    """Of the response that is being made: counted at once, or others would use the same room."""
+    count_loaded: Callable[[int], None] | None = None
+    """Called with the change of ``loaded_bytes``."""
     fetch_sessions: FetchSessions = dataclass_field(default_factory=FetchSessions)
     stopping: bool = False
     """The server is stopping: a long poll that is cancelled answers with what it has."""
+
+    def loaded(self, size: int) -> None:
+        """The response that is being made holds ``size`` bytes; 0: it was sent."""
+        change, self.loaded_bytes = size - self.loaded_bytes, size
+        if change and self.count_loaded is not None:
+            self.count_loaded(change)
 
 
 @dataclass(slots=True)

@@ -116,7 +116,10 @@ class KafkaSession:
             server.settings.limits.request_bytes, server.scratch, server.pool
         )
         self._state = ConnectionState(
-            peer=link.peer, client_host=link.host, response_room=lambda: link.response_room
+            peer=link.peer,
+            client_host=link.host,
+            response_room=lambda: link.response_room,
+            count_loaded=server.listener.count_loaded,
         )
         self._slots: deque[_Slot] = deque()
         self._queue: deque[Frame] = deque()
@@ -175,6 +178,7 @@ class KafkaSession:
             budget.remove(slot.size, whole=True)
         for frame in self._queue:
             budget.remove(len(frame.view) + FRAME_OVERHEAD, whole=True)
+        self._state.loaded(0)
         self._slots.clear()
         self._queue.clear()
         self._reader.close()
@@ -320,6 +324,7 @@ class KafkaSession:
             self._link.release_request(slot.size)
         if buffers:
             self._link.write(buffers)
+            self._state.loaded(0)
         self._pump()
 
 

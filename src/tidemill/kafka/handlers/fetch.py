@@ -36,6 +36,7 @@ async def handle_fetch(ctx: RequestContext, request: Any) -> Reply:
         return Body(encode_fetch(version, [], error_code=error_code(error)))
     committed_only = request.isolation_level == Isolation.READ_COMMITTED
     names, results = await _read(ctx, request, parts, committed_only)
+    ctx.connection.loaded(sum(len(result.records) for result in results))
     answered = [
         (part, name, _fetched(part, result, committed_only))
         for part, name, result in zip(parts, names, results, strict=True)
