@@ -598,3 +598,16 @@ def test_a_batch_with_a_delete_horizon_is_refused_because_only_the_cleaner_sets_
     with pytest.raises(InvalidRecordError, match="delete horizon"):
         log.append(batch, now_ms=NOW)
     assert log.log_end_offset == 0
+
+
+@pytest.mark.parametrize("find", ["offset_for_timestamp", "offset_of_max_timestamp"])
+def test_lookups_by_time_do_not_read_what_was_deleted(setup: Setup, find: str) -> None:
+    log = setup.log()
+    log.append(_batch(size=5000, at=NOW + 1000), now_ms=NOW)
+    for number in range(20):
+        log.append(_batch(size=5000, at=NOW + number), now_ms=NOW)
+    log.flush()
+    log.delete_records_before(15)
+    setup.fs.content(log.active.path())[30_000] ^= 1
+    found = getattr(log, find)(*([NOW] if find == "offset_for_timestamp" else []))
+    assert found == ((15, NOW + 14) if find == "offset_for_timestamp" else (20, NOW + 19))

@@ -265,6 +265,7 @@ class DataPlane:
         limit = log.last_stable_offset if committed else log.high_watermark
         if timestamp_ms == LATEST:
             return OffsetAt(limit, -1, log.leader_epoch)
+        await asyncio.sleep(0)  # it decodes a batch, and clients ask for thousands of partitions
         found = (
             log.offset_of_max_timestamp()
             if timestamp_ms == MAX_TIMESTAMP

@@ -30,7 +30,7 @@ from tidemill.settings import Settings
 
 SLICE_MS = 2
 EXPIRY_INTERVAL_MS = 600_000
-PURGED_AT_ONCE = 16
+PURGED_AT_ONCE = 4
 """Files and folders that are removed in one turn of the loop."""
 
 log_line = structlog.get_logger("tidemill.housekeeping")

@@ -54,7 +54,8 @@ def _earlier(segment: Segment, best: tuple[int, int]) -> bool:
 def _find_in(
     segment: Segment, timestamp_ms: int, start_offset: int, end_offset: int
 ) -> tuple[int, int] | None:
-    for position, header in segment.batches(segment.position_for_time(timestamp_ms)):
+    start = max(segment.position_for_time(timestamp_ms), _start_position(segment, start_offset))
+    for position, header in segment.batches(start):
         if header.base_offset >= end_offset:
             return None
         if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:
@@ -65,6 +66,10 @@ def _find_in(
     return None
 
 
+def _start_position(segment: Segment, start_offset: int) -> int:
+    return segment.start_position(start_offset) if start_offset > segment.base_offset else 0
+
+
 def _max_in(segment: Segment, start_offset: int, end_offset: int) -> tuple[int, int] | None:
     # The time index is right for the whole segment only: if the latest record lies outside the
     # offsets, its batches are looked through.
@@ -72,7 +77,7 @@ def _max_in(segment: Segment, start_offset: int, end_offset: int) -> tuple[int, 
     if found is not None or segment.max_timestamp < 0:
         return found
     best: tuple[int, int] | None = None
-    for position, header in segment.batches():
+    for position, header in segment.batches(_start_position(segment, start_offset)):
         if header.base_offset >= end_offset:
             break
         if header.last_offset < start_offset or (best and header.max_timestamp <= best[1]):
