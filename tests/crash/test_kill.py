@@ -71,7 +71,9 @@ def test_nothing_promised_is_lost_when_the_broker_is_killed(start_broker: Broker
     load.produce(
         "plain", "safe", PARTITIONS, promised=True, acks="all", **{"message.send.max.retries": 0}
     )
-    load.produce("fast", "safe", PARTITIONS, promised=False, acks=1)
+    load.produce(
+        "fast", "safe", PARTITIONS, promised=False, acks=1, **{"message.send.max.retries": 0}
+    )
     load.read("safe", PARTITIONS)
     load.commit("committer", "safe")
 
