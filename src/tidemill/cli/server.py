@@ -72,6 +72,7 @@ async def _serve(settings: Settings, ready: Ready, stopping: Callable[[], None])
     stop = _stop_on_signals(stopping)
     broker = Broker(settings, SystemClock())
     await broker.start()
+    was_ready = False
     try:
         kafka = KafkaServer(broker, settings)
         try:
@@ -80,6 +81,7 @@ async def _serve(settings: Settings, ready: Ready, stopping: Callable[[], None])
             raise _bind_error(error, settings.host, settings.kafka.port) from error
         try:
             log.info("ready", host=host, port=port, data_dir=str(settings.data_dir))
+            was_ready = True
             ready(host, port)
             await _stopped_or_failed(stop, broker.failed)
         finally:
@@ -87,7 +89,8 @@ async def _serve(settings: Settings, ready: Ready, stopping: Callable[[], None])
             await kafka.stop(GRACE_SECONDS)
     finally:
         await broker.stop()
-        log.info("stopped")
+        if was_ready:
+            log.info("stopped")
 
 
 def _stop_on_signals(stopping: Callable[[], None]) -> asyncio.Event:
@@ -138,4 +141,9 @@ def _bind_error(error: OSError, host: str, port: int) -> TidemillError:
         return SettingsError(
             f"not allowed to listen on {where}", hint="Ports below 1024 need privileges."
         )
-    return SettingsError(f"can't listen on {where}: {error.strerror or error}")
+    number = error.errno or 0  # negative where a name is not resolved
+    reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+    return SettingsError(
+        f"can't listen on {where}: {reason.lower()}",
+        hint="Name an address of this machine with --host: 127.0.0.1, or 0.0.0.0 for all.",
+    )
