@@ -69,6 +69,25 @@ def test_one_refusal_does_not_hide_the_topics_that_were_created(
     assert done.stderr.count("error:") == 2
 
 
+def test_an_impossible_number_of_partitions_leaves_the_configs_alone(
+    tidemill: CommandLine, topic: str
+) -> None:
+    tidemill.ok("topic", "create", topic, "--partitions", "3")
+    done = tidemill.run("topic", "alter", topic, "--partitions", "2", "--set", "retention.ms=5")
+    assert done.returncode == 1
+    assert f"error: topic {topic} has 3 partitions, and the number only grows" in done.stderr
+    assert tidemill.json("topic", "describe", topic)["configs"] == []
+
+
+def test_a_misspelt_topic_is_met_with_the_one_that_is_there(
+    tidemill: CommandLine, topic: str
+) -> None:
+    tidemill.ok("topic", "create", f"{topic}-flights")
+    done = tidemill.run("topic", "consume", f"{topic}-flihgts")
+    assert done.returncode == 3
+    assert f"Did you mean {topic}-flights?" in done.stderr
+
+
 def test_dry_runs_change_nothing(tidemill: CommandLine, topic: str) -> None:
     tidemill.ok("topic", "create", topic, "--dry-run")
     assert tidemill.run("topic", "describe", topic).returncode == 3
@@ -144,7 +163,7 @@ def test_records_that_fail_are_named_and_the_others_are_written(
     )
     assert done.returncode == 1
     assert "error: line 2: unknown field 'valeu'" in done.stderr
-    assert "error: line 3: unknown partition" in done.stderr
+    assert f"error: line 3: topic {topic} has no such partition" in done.stderr
     assert json.loads(done.stdout)["delivered"] == 2
     values = [r["value"] for r in tidemill.records(topic, "--from", "beginning", "--until-end")]
     assert values == ["a", "d"]
@@ -156,6 +175,18 @@ def test_a_record_that_the_broker_refuses_is_named(tidemill: CommandLine, topic:
     assert done.returncode == 1
     assert "error: line 1: " in done.stderr
     assert "too large" in done.stderr.lower()
+    assert f"tidemill topic alter {topic} --set max.message.bytes" in done.stderr
+
+
+def test_a_large_record_that_compresses_well_is_the_topics_to_judge(
+    tidemill: CommandLine, topic: str
+) -> None:
+    tidemill.ok("topic", "create", topic)
+    large = "x" * 3_000_000
+    assert tidemill.run("topic", "produce", topic, stdin=large).returncode == 1
+    tidemill.ok("topic", "produce", topic, "--compression", "zstd", stdin=large)
+    (record,) = tidemill.records(topic, "--from", "beginning", "--until-end")
+    assert record["value"] == large
 
 
 def test_codecs_and_acks_can_be_chosen(tidemill: CommandLine, topic: str) -> None:
@@ -234,4 +265,6 @@ def test_what_is_not_there_is_exit_3(tidemill: CommandLine, topic: str) -> None:
         assert (done.returncode, done.stdout) == (3, ""), command
         assert f"error: topic {topic} does not exist" in done.stderr
     tidemill.ok("topic", "create", topic)
-    assert tidemill.run("topic", "consume", topic, "--partition", "5").returncode == 3
+    done = tidemill.run("topic", "consume", topic, "--partition", "5")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "It has only 0." in done.stderr

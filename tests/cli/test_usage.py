@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -40,7 +41,8 @@ def run(*arguments: str, stdin: str | None = None) -> Result:
         (["topic", "consume", "a", "--group", "g", "--from", "5"], "--from is beginning or end"),
         (["topic", "consume", "a", "--group", "g", "--partition", "0"], "--partition does not"),
         (["topic", "produce", "a", "--key", "k", "--key-separator", ":"], "--key-separator goes"),
-        (["topic", "produce", "a", "--acks", "2"], "--acks"),
+        (["topic", "create", "a", "--partitions", "100001"], "--partitions"),
+        (["topic", "produce", "a", "--acks", "2"], "invalid value for '--acks': '2' is not one"),
         (["topic", "list", "-b", "nonsense:x"], "expected host:port"),
         (["group", "seek", "g"], "give either --to or --shift"),
         (["group", "seek", "g", "--to", "end", "--shift", "1"], "give either --to or --shift"),
@@ -60,6 +62,23 @@ def test_wrong_usage_is_exit_2_with_an_error_line_and_a_hint(
     assert first.startswith("error: ")
     assert said in first.lower()
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["topic"], ["group"]])
+def test_without_a_verb_the_help_is_shown_and_no_error(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("Usage: tidemill")
+    assert "Commands:" in result.stderr
+    assert "error:" not in result.stderr
+
+
+def test_help_names_values_as_people_do() -> None:
+    for verb in (["topic", "consume"], ["topic", "create"], ["group", "seek"], ["dev"], ["demo"]):
+        text = run(*verb, "--help").stdout
+        assert not re.findall(r"<(?:str|int|path|list)\b.*", text.partition("Options:")[2])
+        assert "...}..." not in text
 
 
 def test_help_goes_to_stdout_and_names_every_verb() -> None:

@@ -45,8 +45,9 @@ Bootstrap = Annotated[
     typer.Option(
         "--bootstrap-servers",
         "-b",
+        metavar="HOST:PORT",
         envvar="TIDEMILL_BOOTSTRAP_SERVERS",
-        help="host:port of the broker, or several with commas.",
+        help="The broker, or several with commas.",
     ),
 ]
 BOOTSTRAP_DEFAULT = "localhost:9092"
@@ -219,7 +220,7 @@ class Cluster:
         message = f"{subject}: {text}"
         if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return UnknownTopicOrPartitionError(
-                f"{subject} does not exist", hint="See what there is: tidemill topic list"
+                f"{subject} does not exist", hint=self._hint_for_topic(subject)
             )
         if code == KafkaError.GROUP_ID_NOT_FOUND:
             return GroupIdNotFoundError(
@@ -246,7 +247,26 @@ class Cluster:
             KafkaError.NON_EMPTY_GROUP: NonEmptyGroupError,
             KafkaError.INVALID_CONFIG: InvalidConfigError,
         }
-        return kinds.get(code, TidemillError)(message)
+        hint = ""
+        if code == KafkaError.INVALID_CONFIG and subject.startswith("topic "):
+            hint = "See all configs: tidemill topic describe TOPIC --all; docs/settings.md."
+        return kinds.get(code, TidemillError)(message, hint=hint)
+
+    def _hint_for_topic(self, subject: str) -> str:
+        """What may have been meant by the ``topic NAME`` that is not there."""
+        from difflib import get_close_matches
+
+        from confluent_kafka import KafkaException
+
+        name = subject.removeprefix("topic ")
+        try:
+            there = [n for n in self.admin.list_topics(timeout=1).topics if not is_internal(n)]
+        except KafkaException:  # the answer that matters is there already
+            there = []
+        close = get_close_matches(name, there, n=1)
+        if close:
+            return f"Did you mean {close[0]}? See what there is: tidemill topic list"
+        return "See what there is: tidemill topic list"
 
     def offsets(
         self, partitions: Sequence[TopicPartitionKey]
@@ -308,7 +328,7 @@ class Cluster:
             if number not in there:
                 raise UnknownTopicOrPartitionError(
                     f"topic {topic} has no partition {number}",
-                    hint=f"It has partitions 0 to {there[-1]}.",
+                    hint=f"It has partitions 0 to {there[-1]}." if there[1:] else "It has only 0.",
                 )
         return [(topic, number) for number in there if not only or number in only]
 

@@ -62,14 +62,18 @@ def consume(
         ),
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.")
+        int | None,
+        typer.Option("--count", "-n", metavar="N", min=1, help="Stop after so many records."),
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", help="Read as a member of a group and commit."),
+        typer.Option(
+            "--group", "-g", metavar="GROUP", help="Read as a member of a group and commit."
+        ),
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", min=0, help="Only this partition.")
+        list[int] | None,
+        typer.Option("--partition", metavar="N", min=0, help="Only this partition."),
     ] = None,
     until_end: Annotated[
         bool, typer.Option("--until-end", "--no-follow", help="Stop at the end of the topic.")

@@ -24,11 +24,15 @@ def demo(
     first_day: Annotated[
         str, typer.Option("--from", metavar="DATE", help="First day to replay, in 2013.")
     ] = DEFAULT_FROM,
-    days: Annotated[int, typer.Option("--days", min=1, help="How many days.")] = DEFAULT_DAYS,
+    days: Annotated[
+        int, typer.Option("--days", metavar="N", min=1, help="How many days.")
+    ] = DEFAULT_DAYS,
     speed: Annotated[
         str,
         typer.Option(
-            "--speed", help="Multiple of life's speed (3600x is an hour in a second), or max."
+            "--speed",
+            metavar="SPEED",
+            help="Multiple of life's speed (3600x is an hour in a second), or max.",
         ),
     ] = DEFAULT_SPEED,
     keep_running: Annotated[
@@ -53,6 +57,7 @@ def demo(
         Path | None,
         typer.Option(
             "--data-dir",
+            metavar="DIR",
             help="Folder for data and logs, new or empty; default: a temporary one.",
             show_default=False,
         ),

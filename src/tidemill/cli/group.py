@@ -155,7 +155,7 @@ def describe(
 
 @app.command()
 def delete(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Ids of the groups.")],
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP", help="Ids of the groups.")],
     yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,

@@ -73,11 +73,15 @@ def _report(failure: BaseException, arguments: Sequence[str]) -> int:
         return output.exit_code(failure)
     if isinstance(failure, KeyboardInterrupt | EOFError | typer.Abort):
         return 130
+    if type(failure).__name__ == "NoArgsIsHelpError":
+        print(failure, file=sys.stderr)
+        return output.USAGE
     if hasattr(failure, "format_message"):  # a click usage error
         words = [word for word in arguments[:2] if not word.startswith("-")]
         context = getattr(failure, "ctx", None)
         path = context.command_path if context else " ".join(["tidemill", *words])
-        output.error(_lower_first(failure.format_message()), f"See: {path} --help")
+        said = failure.format_message().replace(": Value error, ", ": ")
+        output.error(_lower_first(said), f"See: {path} --help")
         return output.USAGE
     if isinstance(failure, OSError):
         output.error(str(failure))

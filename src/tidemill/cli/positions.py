@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from tidemill.cli import output
 from tidemill.cli.client import Cluster, TopicPartitionKey
 from tidemill.cli.output import UsageError
 
@@ -85,6 +86,9 @@ def resolve(
         case Kind.END:
             return {key: held[key].end for key in keys}
         case Kind.OFFSET:
+            if all(position.value > held[key].end for key in keys):
+                last = max(held[key].end for key in keys)
+                output.note(f"Offset {position.value} is past the end: the next one is {last}.")
             return {key: clamp(position.value, held[key].start, held[key].end) for key in keys}
         case Kind.LAST:
             return {key: max(held[key].end - position.value, held[key].start) for key in keys}

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 SHOWN_FAILURES = 10
 DELIVERY_SECONDS = 30
+LARGEST_RECORD = 1_000_000_000
+"""librdkafka's own bound, at its highest: what is too large is the topic's to say."""
 
 
 class InputFormat(enum.StrEnum):
@@ -67,10 +69,16 @@ def produce(
             "timestamp.",
         ),
     ] = InputFormat.LINES,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", "-k", metavar="TEXT", help="Key of every record.")
+    ] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", help="What stands between key and value on a line."),
+        typer.Option(
+            "--key-separator",
+            metavar="TEXT",
+            help="What stands between key and value on a line.",
+        ),
     ] = None,
     header: Annotated[
         list[str] | None,
@@ -78,7 +86,9 @@ def produce(
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option("--partition", min=0, help="Partition; default: by key, else spread."),
+        typer.Option(
+            "--partition", metavar="N", min=0, help="Partition; default: by key, else spread."
+        ),
     ] = None,
     acks: Annotated[
         AcksChoice,
@@ -104,6 +114,7 @@ def produce(
         enable_idempotence=acks is AcksChoice.ALL,
         compression_type=compression.value,
         linger_ms=5,
+        message_max_bytes=LARGEST_RECORD,
         message_timeout_ms=DELIVERY_SECONDS * 1000,
     )
     _wait_for_topic(cluster, producer, topic)
@@ -157,13 +168,17 @@ def _wait_for_topic(cluster: Cluster, producer: Producer, topic: str) -> None:
     from confluent_kafka import KafkaError
 
     deadline = time.monotonic() + REQUEST_SECONDS
+    was_missing = False
     while True:
         metadata = cluster.ask(
             f"topic {topic}", lambda: producer.list_topics(topic, timeout=REQUEST_SECONDS)
         )
         error: KafkaError | None = metadata.topics[topic].error
         if error is None:
+            if was_missing:
+                output.note(f"The topic {topic} did not exist: the broker created it.")
             return
+        was_missing = True
         creating = error.code() in (
             KafkaError.LEADER_NOT_AVAILABLE,
             KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -184,6 +199,7 @@ class _Sending:
         self._producer = producer
         self._topic = topic
         self._failures: list[tuple[int, str]] = []
+        self._hint = ""
         self._failed_count = 0
         self._delivered_count = 0
 
@@ -209,7 +225,7 @@ class _Sending:
             except BufferError:
                 self._producer.poll(0.1)
             except KafkaException as error:
-                self.failed(number, error_text(error.args[0]))
+                self._refused(number, error.args[0])
                 return
             else:
                 self._producer.poll(0)
@@ -219,7 +235,25 @@ class _Sending:
         if error is None:
             self._delivered_count += 1
         else:
-            self.failed(number, error_text(error))
+            self._refused(number, error)
+
+    def _refused(self, number: int, error: KafkaError) -> None:
+        from confluent_kafka import KafkaError
+
+        reason = error_text(error)
+        if error.code() == KafkaError._UNKNOWN_PARTITION:
+            reason = f"topic {self._topic} has no such partition"
+        elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            self._hint = (
+                "Allow more: tidemill topic alter "
+                f"{self._topic} --set max.message.bytes=N; or try --compression zstd."
+            )
+        elif error.code() == KafkaError._MSG_TIMED_OUT:
+            self._hint = (
+                f"The broker did not take them within {DELIVERY_SECONDS} s. Its log says why: "
+                "a full disk, perhaps. See also: tidemill doctor"
+            )
+        self.failed(number, reason)
 
     def failed(self, number: int, reason: str) -> None:
         """Remember that line ``number`` was not written."""
@@ -259,5 +293,6 @@ class _Sending:
         total = self._failed_count + self._delivered_count
         raise TidemillError(
             f"{self._failed_count:,} of {output.plural(total, 'record')} "
-            f"{'was' if self._failed_count == 1 else 'were'} not written to {topic}{more}"
+            f"{'was' if self._failed_count == 1 else 'were'} not written to {topic}{more}",
+            hint=self._hint,
         )

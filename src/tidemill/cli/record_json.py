@@ -89,8 +89,10 @@ def from_line(line: bytes) -> InputRecord:
     """
     try:
         document = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"not JSON: {error}") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not JSON: byte {error.start + 1} is not UTF-8") from error
     if not isinstance(document, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004  the input is wrong, not a type
     unknown = document.keys() - _FIELDS

@@ -156,7 +156,7 @@ def _command(path: str, command: Any) -> Iterator[str]:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
     usage = " ".join(
-        [path, *(f"{p.metavar}" if p.required else f"[{p.metavar}]" for p in arguments)]
+        [path, *(_operand(p) if p.required else f"[{_operand(p)}]" for p in arguments)]
     )
     yield f"`{usage} [OPTIONS]`" if options else f"`{usage}`"
     yield ""
@@ -167,9 +167,13 @@ def _command(path: str, command: Any) -> Iterator[str]:
     yield "| | default | |"
     yield "|---|---|---|"
     for argument in arguments:
-        yield _row(f"`{argument.metavar}`", "", argument.help or "")
+        yield _row(f"`{_operand(argument)}`", "", argument.help or "")
     for option in options:
         yield _row(_names(option), _option_default(option), option.help or "")
+
+
+def _operand(argument: Any) -> str:
+    return f"{argument.metavar}..." if argument.nargs == -1 else f"{argument.metavar}"
 
 
 def _names(option: Any) -> str:

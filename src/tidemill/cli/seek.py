@@ -40,10 +40,15 @@ def seek(
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", help="Only this topic; default: all the group has committed on."),
+        typer.Option(
+            "--topic",
+            metavar="TOPIC",
+            help="Only this topic; default: all the group has committed on.",
+        ),
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", min=0, help="Only this partition.")
+        list[int] | None,
+        typer.Option("--partition", metavar="N", min=0, help="Only this partition."),
     ] = None,
     yes: Yes = False,
     dry_run: DryRun = False,

@@ -16,20 +16,29 @@ if TYPE_CHECKING:
     from tidemill.cli.settings_file import LoadedSettings
 
 DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="The data folder.", show_default=False)
+    Path | None,
+    typer.Option("--data-dir", metavar="DIR", help="The data folder.", show_default=False),
 ]
 KafkaPort = Annotated[
     int | None,
-    typer.Option("--kafka-port", help="Port of the Kafka protocol; 0 picks a free one."),
+    typer.Option(
+        "--kafka-port", metavar="N", help="Port of the Kafka protocol; 0 picks a free one."
+    ),
 ]
-Host = Annotated[str | None, typer.Option("--host", help="Address to bind.")]
+Host = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Address to bind.")]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", help="Settings file; default: tidemill.toml here, if there is one."),
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Settings file; default: tidemill.toml here, if there is one.",
+    ),
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, as docs/settings.md names it."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Any setting that 'tidemill config show' lists."
+    ),
 ]
 
 

@@ -21,7 +21,12 @@ from tidemill.cli.client import (
 )
 from tidemill.cli.consume import consume
 from tidemill.cli.produce import produce
-from tidemill.errors import InvalidTopicError, TidemillError, TopicExistsError
+from tidemill.errors import (
+    InvalidPartitionsError,
+    InvalidTopicError,
+    TidemillError,
+    TopicExistsError,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import ConfigEntry
@@ -32,8 +37,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+MAX_PARTITIONS = 100_000
+"""More the client library does not send."""
+
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of the topics.")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of the topics.")]
 
 
 @app.command()
@@ -42,12 +50,23 @@ def create(
     partitions: Annotated[
         int | None,
         typer.Option(
-            "--partitions", "-p", min=1, help="Partitions; default: the broker's default."
+            "--partitions",
+            "-p",
+            metavar="N",
+            min=1,
+            max=MAX_PARTITIONS,
+            help="Partitions; default: the broker's default.",
         ),
     ] = None,
     replication_factor: Annotated[
         int | None,
-        typer.Option("--replication-factor", min=1, help="Replicas; default: the broker's."),
+        typer.Option(
+            "--replication-factor",
+            metavar="N",
+            min=1,
+            max=32_767,
+            help="Replicas; default: the broker's.",
+        ),
     ] = None,
     config: Annotated[
         list[str] | None,
@@ -237,7 +256,14 @@ def alter(
     ] = None,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, help="New number of partitions; it only grows."),
+        typer.Option(
+            "--partitions",
+            "-p",
+            metavar="N",
+            min=1,
+            max=MAX_PARTITIONS,
+            help="New number of partitions; it only grows.",
+        ),
     ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -254,6 +280,11 @@ def alter(
         )
     cluster = Cluster.at(servers, properties)
     before = len(cluster.describe_topic(name).partitions)
+    if partitions and partitions <= before:
+        raise InvalidPartitionsError(
+            f"topic {name} has {output.plural(before, 'partition')}, and the number only grows",
+            hint=f"Ask for {before + 1} or more.",
+        )
     if to_set or unset:
         _alter_configs(cluster, name, to_set, unset or [], dry_run=dry_run)
     if partitions:
