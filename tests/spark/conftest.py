@@ -38,7 +38,7 @@ class Broker:
         settings = {key.replace("_", "."): value for key, value in config.items()}
         new = NewTopic(name, partitions, 1, config=settings)
         self.admin.create_topics([new])[name].result(30)
-        poll_until(lambda: self._leads(name, partitions), 30, f"leaders of {name}")
+        poll_until(lambda: self._leads(name, partitions), 90, f"leaders of {name}")
         return name
 
     def _leads(self, name: str, partitions: int) -> bool:

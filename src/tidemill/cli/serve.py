@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -114,7 +115,9 @@ def _run(loaded: LoadedSettings, *, level: str, hints: bool) -> None:
     def ready(host: str, port: int) -> None:
         data_dir = settings.data_dir.absolute()
         if sys.stdout.isatty():
-            print(_greeting(loaded, host, port, hints=hints), flush=True)
+            # A terminal that is closed meanwhile is no fault of the broker: SIGHUP stops it.
+            with contextlib.suppress(OSError):
+                print(_greeting(loaded, host, port, hints=hints), flush=True)
         else:
             event = {
                 "event": "ready",
