@@ -21,6 +21,7 @@ NOTE = (
 )
 IDLE_AIM_MB = 80.0
 SETTLE_S = 2.0
+REST_S = 12.0
 
 
 def section(run: Run) -> Section:
@@ -38,14 +39,16 @@ def section(run: Run) -> Section:
         for partitions, connections in ((16, 4), (16, 200), (many, 4)):
             case = f"{partitions} partitions, {connections} connections"
             run.say(f"memory: {case}")
-            peaks, after = [], []
+            peaks = []
             for target in targets:
                 machine.reset_peak(target.pid)
                 load(target, partitions, connections, run.options.megabytes)
                 peaks.append(machine.peak_mb(target.pid))
-                after.append(machine.resident_mb(target.pid))
             table.rows.append(_row(f"{case}: peak", peaks))
-            table.rows.append(_row(f"{case}: after", after))
+        run.say("memory: at rest again")
+        time.sleep(REST_S)
+        after = [machine.resident_mb(target.pid) for target in targets]
+        table.rows.append(_row(f"{REST_S:.0f} s after all that", after))
     return result
 
 

@@ -28,6 +28,8 @@ GRACE_SECONDS = 5.0
 
 KEPT_BYTES = 16 << 20
 """Freed memory that stays with the process."""
+TRIM_SECONDS = 10.0
+"""How often the rest of it is given back."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """From malloc.h of glibc."""
 
@@ -65,6 +67,14 @@ def _keep_freed_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, KEPT_BYTES)
 
 
+async def _give_memory_back() -> None:
+    """What a burst has left behind between memory in use, which malloc keeps by itself."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    while malloc_trim is not None:
+        await asyncio.sleep(TRIM_SECONDS)
+        await asyncio.to_thread(malloc_trim, KEPT_BYTES)
+
+
 async def _serve(settings: Settings, ready: Ready, stopping: Callable[[], None]) -> None:
     from tidemill.broker.broker import Broker
     from tidemill.kafka.server import KafkaServer
@@ -83,7 +93,9 @@ async def _serve(settings: Settings, ready: Ready, stopping: Callable[[], None])
             log.info("ready", host=host, port=port, data_dir=str(settings.data_dir))
             was_ready = True
             ready(host, port)
+            trimming = asyncio.create_task(_give_memory_back())
             await _stopped_or_failed(stop, broker.failed)
+            trimming.cancel()
         finally:
             log.info("stopping")
             await kafka.stop(GRACE_SECONDS)
