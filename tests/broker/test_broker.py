@@ -235,6 +235,22 @@ def test_two_creations_at_once_make_one_topic(tmp_path: Path) -> None:
     run(test)
 
 
+def test_nobody_writes_to_a_topic_before_the_catalog_knows_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as broker:
+            creation = asyncio.ensure_future(broker.create_topics([NewTopic("t", 2)]))
+            while not (tmp_path / "t-1").exists():
+                await asyncio.sleep(0)
+            assert not creation.done()
+            (early,) = await produce(broker, write("t", b"early"))
+            assert isinstance(early.error, UnknownTopicOrPartitionError)
+            await creation
+            (result,) = await produce(broker, write("t", b"a"))
+            assert (result.base_offset, result.error) == (0, None)
+
+    run(test)
+
+
 def test_a_deleted_topic_is_gone_and_wakes_its_readers(tmp_path: Path) -> None:
     async def test() -> None:
         async with running(tmp_path) as broker:

@@ -133,6 +133,7 @@ class Broker:
             self._waiters,
             self.clock,
             fetch_bytes=self.settings.limits.fetch_bytes,
+            unborn=self._topics.unborn,
         )
         self._coordination = GroupCoordination(
             self._topics.offsets_journal(), self.settings.groups, self.clock

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Sequence, Set
 
 from tidemill.broker.api import (
     EARLIEST,
@@ -44,7 +44,8 @@ from tidemill.errors import (
     UnknownTopicOrPartitionError,
 )
 from tidemill.log.names import TopicPartition
-from tidemill.log.partition import PartitionLog, Slice
+from tidemill.log.partition import PartitionLog
+from tidemill.log.slice import Slice
 from tidemill.log.store import LogStore
 from tidemill.state.catalog import is_internal
 
@@ -53,6 +54,7 @@ class DataPlane:
     """Appends and reads.
 
     Args:
+        unborn: partitions that are not to be seen yet; changes while topics are created.
         fetch_bytes: no fetch returns more, but for a first batch that is larger by itself.
     """
 
@@ -64,8 +66,10 @@ class DataPlane:
         clock: Clock,
         *,
         fetch_bytes: int,
+        unborn: Set[TopicPartition] = frozenset(),
     ) -> None:
         self._store = store
+        self._unborn = unborn
         self._flusher = flusher
         self._waiters = waiters
         self._clock = clock
@@ -142,7 +146,7 @@ class DataPlane:
         """
         tp = TopicPartition(topic, partition)
         log = self._store.partitions.get(tp)
-        if log is not None:
+        if log is not None and tp not in self._unborn:
             return log
         damage = self._store.offline.get(tp)
         if damage is not None:

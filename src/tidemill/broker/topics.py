@@ -67,6 +67,8 @@ class TopicAdmin:
 
     Attributes:
         catalog: to be read by anyone, changed only here.
+        unborn: partitions that have a folder, but no catalog record on disk yet: nobody may write
+            to them, since a catalog that can't be written takes them away again.
         on_deleted: awaited with the names of topics that were deleted.
     """
 
@@ -94,6 +96,7 @@ class TopicAdmin:
         self._producer_ids = ProducerIds()
         # Creation and deletion touch folders too: one at a time.
         self._lock = asyncio.Lock()
+        self.unborn: set[TopicPartition] = set()
         self.on_deleted: Callable[[Sequence[str]], Awaitable[None]] = _nothing
 
     # --- start -----------------------------------------------------------------------------------
@@ -223,6 +226,8 @@ class TopicAdmin:
             self.catalog.write_failed(outcome)
             await self._drop(made)
             return [r if isinstance(r, TidemillError) else error for r in outcome.result]
+        finally:
+            self.unborn.difference_update(made)
         return outcome.result
 
     async def _make_folders(
@@ -231,6 +236,7 @@ class TopicAdmin:
         for number in range(first, topic.partitions):
             tp = TopicPartition(topic.name, number)
             self._store.create(tp, config, topic.topic_id)
+            self.unborn.add(tp)
             made.append(tp)
             await self._pause(number)
         # Before the catalog names them they must survive a power cut.
@@ -266,6 +272,8 @@ class TopicAdmin:
                 self.catalog.write_failed(outcome)
                 await self._drop(made)
                 raise
+            finally:
+                self.unborn.difference_update(made)
 
     # --- delete ----------------------------------------------------------------------------------
 
