@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -70,6 +71,15 @@ def test_no_broker_is_an_error_that_names_the_servers_and_the_reason() -> None:
         nowhere.describe(Subscription(topics=("t",)))
     assert "Connection refused" in str(refusal.value)
     assert "kafka.bootstrap.servers" in refusal.value.hint
+
+
+def test_who_never_answered_is_given_up_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.spark.cluster.FIRST_DEADLINE_S", 0.5)
+    nowhere = KafkaCluster({"bootstrap.servers": f"127.0.0.1:{free_port()}"})
+    started = time.monotonic()
+    with pytest.raises(UnreachableError, match="Connection refused"):
+        nowhere.offsets({("t", 0): LATEST})
+    assert time.monotonic() - started < 30  # the deadline of later answers is twice as long
 
 
 def test_an_unknown_setting_is_refused() -> None:

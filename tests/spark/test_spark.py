@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -284,8 +287,23 @@ def test_a_stream_that_can_not_be_fails_before_its_first_batch(
         streams.into_memory(streams.stream(subscribe="t", endingOffsets="latest"))
     )
     text = failure(streams.into_memory(streams.stream(subscribe="no-such-topic")))
-    assert "the cluster has no no-such-topic" in text
+    assert "there is no no-such-topic on the cluster" in text
     assert "hint: Create it" in text
+
+
+@on_tidemill
+def test_an_interrupt_ends_the_wait_for_a_query_and_leaves_the_session_whole(
+    streams: Streams, broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = broker.topic()
+    query = streams.into_memory(streams.stream(subscribe=topic, startingOffsets="earliest"))
+    interrupt = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        query.awaitTermination(60)
+    assert not caplog.records
+    broker.produce(topic, ["a"])
+    assert streams.offsets(query) == [(topic, 0, 0)]
 
 
 @on_tidemill

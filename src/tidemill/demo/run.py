@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
 import tempfile
 import threading
 import time
@@ -192,22 +191,10 @@ def _spark(folder: Path, listener: Listener) -> Iterator[SparkSession]:
     from tidemill.spark.session import spark_session
 
     try:
-        with _own_interrupt_handler():
-            spark = spark_session("tidemill demo", extra=pipeline.SETTINGS, log_file=log_file)
+        spark = spark_session("tidemill demo", extra=pipeline.SETTINGS, log_file=log_file)
         yield spark
     finally:
         jvm.shutdown()
-
-
-@contextlib.contextmanager
-def _own_interrupt_handler() -> Iterator[None]:
-    """PySpark puts its own handler of SIGINT, which talks to the JVM; keep the one there was."""
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, handler)
 
 
 @contextlib.contextmanager

@@ -29,6 +29,9 @@ from tidemill.spark.topics import Topic
 
 DEADLINE_S = 60.0
 """As long as the Java client asks (``default.api.timeout.ms``)."""
+FIRST_DEADLINE_S = 15.0
+"""For the first answer: where nobody ever answered, the address is wrong or no broker was started,
+and whoever started the query is waiting to hear it."""
 _REQUEST_S = 10.0
 _PAUSE_S = 0.1
 
@@ -43,6 +46,7 @@ class KafkaCluster:
         self._deadline_s = deadline_s
         self._request_s = min(_REQUEST_S, deadline_s)
         self._last_error = LastError()
+        self._has_answered = False
         self._admin: AdminClient | None = None
         committed_only = settings.get("isolation.level", "").lower() == "read_committed"
         self._committed_only = committed_only
@@ -141,11 +145,12 @@ class KafkaCluster:
 
     def _until_settled(self, ask: Callable[[], Answer], what: str) -> Answer:
         """Ask until the answer is no passing error, or the deadline has come."""
-        deadline = time.monotonic() + self._deadline_s
+        patience = self._deadline_s if self._has_answered else FIRST_DEADLINE_S
+        deadline = time.monotonic() + min(patience, self._deadline_s)
         self._last_error.error = None
         while True:
             try:
-                return ask()
+                answer = ask()
             except KafkaException as error:
                 self._client().poll(0)  # lets librdkafka tell why
                 self._last_error.raise_if_hopeless(self._settings.get("bootstrap.servers", ""))
@@ -156,6 +161,9 @@ class KafkaCluster:
                     if self._last_error.error is None:
                         self._last_error.error = error.args[0]
                     raise unreachable(self._settings, what, self._last_error) from error
+            else:
+                self._has_answered = True
+                return answer
             time.sleep(_PAUSE_S)
 
 

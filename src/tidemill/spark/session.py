@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,12 +97,35 @@ def spark_session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with _plain_interrupts():
+        spark = builder.getOrCreate()
 
     import pyspark_tidemill
 
     pyspark_tidemill.register(spark)
     return spark
+
+
+@contextlib.contextmanager
+def _plain_interrupts() -> Iterator[None]:
+    """Keep the handler of SIGINT: Ctrl-C is a KeyboardInterrupt, and nothing else.
+
+    PySpark sets one that asks the JVM to cancel all jobs. Where the main thread waits for an answer
+    of the JVM (``awaitTermination``), that can't be asked, and ends in pages of stack traces.
+    """
+    logging.getLogger().addFilter(_is_no_interrupt)
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and handler is not None:  # None: it is not Python's
+            signal.signal(signal.SIGINT, handler)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Py4J logs, as an error with its stack, that an interrupt came, and raises it, too."""
+    return record.msg != "KeyboardInterrupt while sending command."
 
 
 def session_settings(master: str, extra: Mapping[str, str]) -> dict[str, str]:

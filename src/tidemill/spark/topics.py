@@ -60,7 +60,7 @@ def unknown(absent: Iterable[str]) -> UnknownTopicOrPartitionError:
     """The error for topics or partitions that do not exist."""
     return noted(
         UnknownTopicOrPartitionError(
-            f"the cluster has no {', '.join(absent)}",
+            f"there is no {', '.join(absent)} on the cluster",
             hint="Create it before the query starts: tidemill topic create NAME.",
         )
     )
