@@ -117,6 +117,15 @@ def test_a_running_broker_is_named_and_its_folder_left_alone(broker: BrokerProce
     assert (code, found["verify"]["status"]) == (1, "fail")
 
 
+def test_a_broker_that_serves_another_folder_is_in_the_way(
+    broker: BrokerProcess, data: Path
+) -> None:
+    code, found = findings("--data-dir", str(data), "--kafka-port", str(broker.port))
+    assert (code, found["port"]["status"]) == (0, "warn")
+    assert "not from this data folder" in found["port"]["text"]
+    assert "--kafka-port" in found["port"]["hint"]
+
+
 def test_without_any_java_it_warns_for_only_pipelines_need_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

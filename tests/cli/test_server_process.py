@@ -145,6 +145,23 @@ def test_a_data_folder_in_use_is_exit_4(broker: BrokerProcess, tmp_path: Path) -
     assert "hint: " in done.stderr
 
 
+@pytest.mark.parametrize("folder", ["file", "file/below/it"])
+def test_a_data_folder_that_can_not_be_is_wrong_usage(folder: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = subprocess.run(
+        [*COMMAND, "dev", "--kafka-port", "0", "--data-dir", folder],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    place = tmp_path / "file"
+    assert f"error: {folder} can't be the data folder: {place} is not a folder" in done.stderr
+    assert "--data-dir DIR" in done.stderr
+
+
 def test_a_folder_of_something_else_is_refused_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "data" / "topic-0").mkdir(parents=True)
     done = subprocess.run(

@@ -87,7 +87,7 @@ def _findings(settings: Settings, *, verify: bool) -> Iterator[Finding]:
         _java,
         lambda: _open_files(settings),
         lambda: _disk(settings.data_dir),
-        lambda: _port(settings.host, settings.kafka.port),
+        lambda: _port(settings.host, settings.kafka.port, doctor_data.is_in_use(settings.data_dir)),
         lambda: _clock(settings.data_dir),
     ]
     for check in checks:
@@ -143,7 +143,7 @@ def _open_files(settings: Settings) -> Finding:
 
 
 def _disk(data_dir: Path) -> Finding:
-    place = data_dir.absolute()
+    place = data_dir.resolve()
     while not place.exists():
         place = place.parent
     usage = shutil.disk_usage(place)
@@ -153,7 +153,7 @@ def _disk(data_dir: Path) -> Finding:
     return Finding("ok", "disk", text)
 
 
-def _port(host: str, port: int) -> Finding:
+def _port(host: str, port: int, folder_in_use: bool) -> Finding:
     if port == 0:
         return Finding("ok", "port", "0: a free one will be picked")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -168,12 +168,25 @@ def _port(host: str, port: int) -> Finding:
     who = _who_answers(host, port)
     if who is None:
         return Finding("fail", "port", f"{host}:{port} can't be used: {reason}", "Pick another.")
-    return Finding("ok" if "broker" in who else "warn", "port", f"{host}:{port}: {who}")
+    text = f"{host}:{port}: {who}"
+    if who == _STRANGER:
+        return Finding("warn", "port", text, "Stop it, or pick another port.")
+    if not folder_in_use:
+        return Finding(
+            "warn",
+            "port",
+            f"{text}, but not from this data folder",
+            "To run a second broker on this folder, give it another --kafka-port.",
+        )
+    return Finding("ok", "port", text)
+
+
+_STRANGER = "something answers that is no Kafka-compatible broker"
 
 
 def _who_answers(host: str, port: int) -> str | None:
     """Who listens there; None where nobody does."""
-    from tidemill.cli.client import Cluster
+    from tidemill.cli.client import Cluster, is_internal
     from tidemill.cli.serve import address_text
 
     cluster = Cluster(address_text(host, port))
@@ -184,8 +197,9 @@ def _who_answers(host: str, port: int) -> str | None:
     try:
         metadata = cluster.ask("broker", lambda: cluster.admin.list_topics(timeout=3))
     except TidemillError:
-        return "something answers that is no Kafka-compatible broker"
-    return f"a broker answers, with {output.plural(len(metadata.topics), 'topic')}"
+        return _STRANGER
+    count = sum(not is_internal(name) for name in metadata.topics)
+    return f"a broker answers, with {output.plural(count, 'topic')}"
 
 
 def _clock(data_dir: Path) -> Finding:

@@ -36,7 +36,7 @@ def check(data_dir: Path, *, verify: bool) -> Iterator[Finding]:
     partitions = sorted(p for p in data_dir.iterdir() if p.is_dir() and parse_folder_name(p.name))
     yield Finding("ok", "data", f"{data_dir}: {output.plural(len(partitions), 'partition')}")
     yield from _format(data_dir, partitions)
-    in_use = _is_locked(data_dir / LOCK_FILE)
+    in_use = is_in_use(data_dir)
     yield Finding("ok", "lock", "a broker is using the folder" if in_use else "no broker uses it")
     if not verify:
         return
@@ -52,7 +52,7 @@ def _not_there(data_dir: Path) -> Finding:
         parent = parent.parent
     if os.access(parent, os.W_OK | os.X_OK):
         return Finding("ok", "data", f"{data_dir} will be made")
-    return Finding("fail", "data", f"{data_dir} can't be made: no permission in {parent}")
+    return Finding("fail", "data", f"{data_dir} can't be made: {parent} can't be written")
 
 
 def _format(data_dir: Path, partitions: list[Path]) -> Iterator[Finding]:
@@ -70,13 +70,13 @@ def _format(data_dir: Path, partitions: list[Path]) -> Iterator[Finding]:
     yield Finding("ok", "format", f"version {text}")
 
 
-def _is_locked(lock: Path) -> bool:
+def is_in_use(data_dir: Path) -> bool:
     """Whether another process holds the folder's lock; asks without taking it for longer."""
     import fcntl
 
     try:
-        descriptor = os.open(lock, os.O_RDWR)
-    except FileNotFoundError:
+        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR)
+    except OSError:  # no folder, or none of ours: other checks say what it is
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -68,7 +68,9 @@ def seek(
     committed = committed_offsets(cluster, group)
     if not committed and is_dead(description) and not topic:
         error = not_found(group)
-        error.hint = "To set the start of a new group, name a --topic."
+        error.hint = (
+            "To place a new group, name a --topic. Those that there are: tidemill group list"
+        )
         raise error
     keys = _partitions(cluster, committed, topic, partition)
     if position is not None:

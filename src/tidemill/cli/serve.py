@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemill.cli import output
+from tidemill.errors import SettingsError
 
 if TYPE_CHECKING:
     from tidemill.cli.settings_file import LoadedSettings
@@ -104,6 +105,7 @@ def _run(loaded: LoadedSettings, *, level: str, hints: bool) -> None:
     from tidemill.cli import server
 
     settings = loaded.settings
+    _check_data_dir(settings.data_dir)
     if "telemetry.level" in loaded.origins:
         level = settings.telemetry.level
     telemetry.configure(
@@ -132,6 +134,27 @@ def _run(loaded: LoadedSettings, *, level: str, hints: bool) -> None:
 
     server.run(settings, ready, stopping)
     output.note("Stopped.")
+
+
+def _check_data_dir(data_dir: Path) -> None:
+    """Say of a path that can't be a data folder what is wrong with it. Makes nothing.
+
+    Raises:
+        SettingsError: it is no folder and none can be made there, or it can't be written.
+    """
+    place = data_dir.absolute()
+    while not os.path.lexists(place):
+        place = place.parent
+    if not place.is_dir():
+        reason = f"{place} is not a folder"
+    elif not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+        reason = f"{place} can't be written"
+    else:
+        return
+    raise SettingsError(
+        f"{data_dir} can't be the data folder: {reason}",
+        hint="Name one that can be written: --data-dir DIR.",
+    )
 
 
 def address_text(host: str, port: int) -> str:
