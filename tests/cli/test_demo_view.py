@@ -18,7 +18,14 @@ from tidemill.demo.check import Comparison, WindowFigures, WindowKey, compare
 from tidemill.demo.events import Lateness
 from tidemill.demo.flights import Stretch
 from tidemill.demo.pipeline import QueryProgress
-from tidemill.demo.progress import BrokerReady, DemoReport, FlightsLoaded, Running
+from tidemill.demo.progress import (
+    BrokerReady,
+    Checking,
+    DemoReport,
+    FlightsLoaded,
+    PipelineStarted,
+    Running,
+)
 from tidemill.demo.replay import ReplayProgress
 
 STRETCH = Stretch(date(2013, 3, 10), 1)
@@ -65,10 +72,20 @@ def test_elsewhere_there_are_plain_lines_without_control_characters() -> None:
     view.show(GOOD)
     text = out.getvalue()
     assert "\x1b" not in text
-    assert "(23 hours): 700 departures" in text
-    assert "127.0.0.1:1234, started in 0.5 s (pid 7, data in /data[1])" in text
+    assert "(23 hours)\n           700 departures" in text
+    assert "127.0.0.1:1234, started in 0.5 s (pid 7)\n           data in /data[1]\n" in text
     assert "50%  Sun 10 Mar 13:00" in text
     assert "2 of 2 windows equal" in text
+
+
+def test_what_is_said_fits_a_terminal_of_80_columns() -> None:
+    view, out = plain()
+    view.show(FlightsLoaded(STRETCH, 336_776, 336_776, Lateness(out_of_order=99_999, longest=7200)))
+    view.show(BrokerReady("127.0.0.1:12345", 10.5, pid=1234567, data_dir=Path("/tmp/demo")))
+    view.show(PipelineStarted("4.3.0", "25.0.15", 100.0))
+    view.show(Checking(10_000))
+    view.show(GOOD)
+    assert max(len(line) for line in out.getvalue().splitlines()) <= 80
 
 
 def test_progress_is_a_line_every_few_seconds_not_at_each_event() -> None:

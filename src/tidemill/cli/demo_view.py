@@ -188,28 +188,26 @@ def said(label: str, text: str, style: str = "") -> Text:
 
 
 def lines_for(event: Event, speed: float | None) -> Iterable[Text]:
-    """What is said about an event that is not drawn."""
+    """What is said about an event that is not drawn, in lines for a terminal of 80 columns."""
     match event:
         case FlightsLoaded():
             stretch, late = event.stretch, event.lateness
             yield said(
                 "Flights",
                 f"{stretch.first:%a %d %b %Y} to {stretch.last:%a %d %b %Y}"
-                f" ({(stretch.end - stretch.start) // 3600} hours):"
-                f" {event.departures:,} departures, {event.arrivals:,} arrivals",
+                f" ({(stretch.end - stretch.start) // 3600} hours)",
             )
             yield said(
                 "",
-                f"reported up to {late.longest // 60} minutes late,"
-                f" {late.out_of_order:,} of them out of order",
+                f"{event.departures:,} departures, {event.arrivals:,} arrivals,"
+                f" reported up to {late.longest // 60} minutes late,",
             )
+            yield said("", f"{late.out_of_order:,} of them out of order")
         case BrokerReady():
-            what = (
-                f"started in {event.seconds:.1f} s (pid {event.pid}, data in {event.data_dir})"
-                if event.pid
-                else "runs already"
-            )
-            yield said("Broker", f"{event.address}, {what}")
+            started = f"started in {event.seconds:.1f} s (pid {event.pid})"
+            yield said("Broker", f"{event.address}, {started if event.pid else 'runs already'}")
+            if event.pid:
+                yield said("", f"data in {event.data_dir}")
         case TopicsReady():
             if event.deleted:
                 yield said("Topics", f"deleted those of an earlier run: {', '.join(event.deleted)}")
@@ -222,7 +220,7 @@ def lines_for(event: Event, speed: float | None) -> Iterable[Text]:
                 f"started in {event.seconds:.1f} s (Spark {event.spark_version},"
                 f" Java {event.java}):",
             )
-            yield said("", f"{DEPARTURES} -> count and mean delay by airport and hour -> {HOURLY}")
+            yield said("", f"{DEPARTURES} -> count, mean delay by airport, hour -> {HOURLY}")
             pace = "as fast as it goes" if speed is None else f"at {speed:,g} times life's speed"
             yield said("Replay", f"{DEPARTURES} and {ARRIVALS}, {pace}")
         case Replayed():
@@ -236,8 +234,7 @@ def lines_for(event: Event, speed: float | None) -> Iterable[Text]:
         case Checking():
             yield said(
                 "Results",
-                f"{event.results:,} windows in {HOURLY};"
-                " computing them again, directly from the data set",
+                f"{event.results:,} windows in {HOURLY}; computing them again from the data",
             )
         case KeptRunning():
             yield Text()
