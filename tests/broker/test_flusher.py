@@ -12,7 +12,8 @@ import pytest
 from tidemill.broker.flusher import Flusher
 from tidemill.errors import BrokerStoppingError, StorageError, SyncFailedError
 from tidemill.log.names import TopicPartition
-from tidemill.log.partition import PartitionLog, SyncTicket
+from tidemill.log.partition import PartitionLog
+from tidemill.log.syncing import SyncTicket
 
 
 class FakeTicket:

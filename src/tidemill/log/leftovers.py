@@ -7,8 +7,7 @@ Removed segments (``.deleted``) and temporary files go; what a compaction left (
 from __future__ import annotations
 
 from tidemill.log.environment import Environment, Report
-from tidemill.log.names import TopicPartition
-from tidemill.log.segment import CLEANED, DELETED, SEGMENT_SUFFIXES, SNAPSHOT, SWAP
+from tidemill.log.names import CLEANED, DELETED, SEGMENT_SUFFIXES, SNAPSHOT, SWAP, TopicPartition
 from tidemill.log.swap import finish_swaps
 from tidemill.log.syncing import METADATA
 

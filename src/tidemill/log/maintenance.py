@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from tidemill.log.environment import Report
 from tidemill.log.files import storage_error
+from tidemill.log.names import DELETED, SNAPSHOT
 from tidemill.log.producers import ProducerStates
-from tidemill.log.segment import DELETED, SNAPSHOT, Segment
+from tidemill.log.segment import Segment
 
 if TYPE_CHECKING:
     from tidemill.log.partition import PartitionLog

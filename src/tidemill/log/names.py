@@ -1,6 +1,6 @@
-"""What topics and partitions are called, in memory and on disk.
+"""What topics, partitions and a segment's files are called, in memory and on disk.
 
-Knows the naming rules only; no files, no settings.
+Knows the naming rules only, which are Apache Kafka's; reads no files, knows no settings.
 """
 
 from __future__ import annotations
@@ -12,6 +12,17 @@ from tidemill.errors import InvalidTopicError
 
 MAX_TOPIC_NAME = 249
 """Longest legal topic name in characters (Kafka: leaves room for the folder's suffixes)."""
+
+LOG = ".log"
+INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TXN_INDEX = ".txnindex"
+"""Aborted transactions of a segment, as Kafka keeps them; none are written yet."""
+SNAPSHOT = ".snapshot"
+DELETED = ".deleted"
+CLEANED = ".cleaned"
+SWAP = ".swap"
+SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 _FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
@@ -59,3 +70,8 @@ def parse_folder_name(name: str) -> TopicPartition | None:
     if match is None:
         return None
     return TopicPartition(match["topic"], int(match["partition"]))
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """A segment's or snapshot's file: ``00000000000000000042.log``."""
+    return f"{offset:020d}{suffix}"

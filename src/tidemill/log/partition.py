@@ -22,18 +22,17 @@ from tidemill.errors import (
     InvalidRecordError,
     OffsetOutOfRangeError,
     StorageError,
-    TidemillError,
 )
 from tidemill.log import maintenance
 from tidemill.log.batch import BatchHeader, Buffer, stamp
 from tidemill.log.checkpoints import ManifestEntry
 from tidemill.log.config import LogConfig
 from tidemill.log.environment import Environment
-from tidemill.log.files import storage_error
 from tidemill.log.index import MAX_RELATIVE_OFFSET
-from tidemill.log.names import TopicPartition
+from tidemill.log.names import SNAPSHOT, TopicPartition, file_name
 from tidemill.log.producers import ProducerStates
-from tidemill.log.segment import SNAPSHOT, Segment, Slice, file_name, total_size
+from tidemill.log.segment import Segment, total_size
+from tidemill.log.slice import Slice
 from tidemill.log.syncing import SyncTicket
 from tidemill.log.timestamps import find_max_timestamp, find_timestamp
 from tidemill.log.validate import check_client_batches, trusted_batches
@@ -597,13 +596,3 @@ class PartitionLog:
     def snapshot_path(self, offset: int) -> str:
         """Path of the producer snapshot at ``offset``."""
         return f"{self.folder}/{file_name(offset, SNAPSHOT)}"
-
-
-__all__ = [
-    "AppendInfo",
-    "PartitionLog",
-    "Slice",
-    "SyncTicket",
-    "TidemillError",
-    "storage_error",
-]

@@ -32,12 +32,12 @@ from tidemill.log.index import (
 )
 from tidemill.log.leftovers import clear_leftovers
 from tidemill.log.maintenance import snapshot_offsets
-from tidemill.log.names import TopicPartition
+from tidemill.log.names import INDEX, LOG, SEGMENT_SUFFIXES, SNAPSHOT, TIME_INDEX, TopicPartition
+from tidemill.log.names import file_name as name_of
 from tidemill.log.partition import PartitionLog
 from tidemill.log.producers import ProducerStates
 from tidemill.log.scan import BatchScanner, find_batch
-from tidemill.log.segment import INDEX, LOG, SEGMENT_SUFFIXES, SNAPSHOT, TIME_INDEX, Segment
-from tidemill.log.segment import file_name as name_of
+from tidemill.log.segment import Segment
 from tidemill.log.syncing import METADATA
 
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 
-from tidemill.errors import CorruptLogError, StorageError, TidemillError
-from tidemill.log.batch import HEADER_SIZE, BatchHeader, Buffer, check_batch, peek
+from tidemill.errors import CorruptLogError
+from tidemill.log.batch import HEADER_SIZE, BatchHeader, Buffer
 from tidemill.log.environment import Environment, Report
 from tidemill.log.files import storage_error
 from tidemill.log.handles import LogFile
 from tidemill.log.index import (
-    OFFSET_ENTRY,
-    TIME_ENTRY,
     Entries,
     IndexTable,
     find_position,
@@ -24,30 +22,14 @@ from tidemill.log.index import (
     last_time_entry,
     plausible,
 )
-from tidemill.log.names import TopicPartition
+from tidemill.log.names import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, TopicPartition, file_name
 from tidemill.log.scan import BatchScanner
-
-LOG = ".log"
-INDEX = ".index"
-TIME_INDEX = ".timeindex"
-TXN_INDEX = ".txnindex"
-"""Aborted transactions of a segment, as Kafka keeps them; none are written yet."""
-SNAPSHOT = ".snapshot"
-DELETED = ".deleted"
-CLEANED = ".cleaned"
-SWAP = ".swap"
-SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 
 DEFAULT_INDEX_INTERVAL = 4096
 
 # base offset, batch length, last offset delta: all that finding an offset needs
 _WALK = struct.Struct(">qi11xi")
 _WALK_CHUNK = 8192
-
-
-def file_name(offset: int, suffix: str) -> str:
-    """``00000000000000000042.log``"""
-    return f"{offset:020d}{suffix}"
 
 
 class Segment:
@@ -62,13 +44,13 @@ class Segment:
         synced_size: bytes that are known to be on disk.
         named: its name in the folder is known to be on disk.
         trusted_from: bytes from there on were written or proven by this process.
+        verified: start and end of a stretch below it that readers have proven.
     """
 
     __slots__ = (
         "_env",
         "_file",
         "_table",
-        "_verified",
         "base_offset",
         "created_ms",
         "first_timestamp",
@@ -78,6 +60,7 @@ class Segment:
         "size",
         "synced_size",
         "trusted_from",
+        "verified",
     )
 
     def __init__(
@@ -100,7 +83,7 @@ class Segment:
         self.synced_size = size
         self.named = True
         self.trusted_from = size
-        self._verified = (0, 0)
+        self.verified = (0, 0)
         self._file: LogFile | None = None
         self._table: IndexTable | None = None
 
@@ -408,113 +391,7 @@ class Segment:
         if scanner.damage is not None:
             raise self.corrupt(scanner.damage, scanner.position, scanner.next_offset)
 
-    # --- proving stored bytes --------------------------------------------------------------------
-
-    def is_verified(self, position: int, size: int) -> bool:
-        """Whether these bytes were written or proven by this process."""
-        start, end = self._verified
-        if start <= position < end:
-            position_end = position + size
-            return position_end <= end or end >= self.trusted_from
-        return position >= self.trusted_from
-
-    def verify(self, data: Buffer, position: int) -> None:
-        """Prove the whole batches in ``data``, which stands at ``position``. Any thread.
-
-        Raises:
-            CorruptLogError: one is damaged.
-        """
-        at, end = 0, len(data)
-        limit = self.trusted_from - position
-        while at < limit and end - at >= HEADER_SIZE:
-            size = peek(data, at)[1]
-            if size > end - at and position + at + size <= self.size:
-                break  # cut by the reader's limit
-            try:
-                header = check_batch(data, at)
-            except TidemillError as error:
-                raise self.corrupt(str(error), position + at, peek(data, at)[0]) from error
-            at += header.size
-        start, stop = self._verified
-        if start <= position <= stop:
-            self._verified = (start, max(stop, position + at))
-        elif at:
-            self._verified = (position, position + at)
-
-
-class Slice:
-    """Stored bytes that were found and not read yet.
-
-    Attributes:
-        position, size: the place in the file.
-    """
-
-    __slots__ = ("_file", "_segment", "position", "size")
-
-    def __init__(self, segment: Segment, position: int, size: int) -> None:
-        self._segment = segment
-        self._file = segment.file
-        self.position = position
-        self.size = size
-
-    def load_nowait(self) -> Buffer | None:
-        """The bytes if that needs no disk, else None.
-
-        Raises:
-            CorruptLogError, StorageError: as ``load``.
-        """
-        if not self.size:
-            return b""
-        data = self._file.pread_nowait(self.size, self.position)
-        return None if data is None else self._proven(data)
-
-    def load(self) -> Buffer:
-        """The bytes; may block, and may run in any thread.
-
-        Raises:
-            CorruptLogError: they are damaged, or the file has become shorter.
-            StorageError: the disk refuses.
-        """
-        if not self.size:
-            return b""
-        data = self._file.pread(self.size, self.position)
-        if len(data) < self.size:
-            raise self._segment.corrupt(
-                "the file is shorter than it was", self.position + len(data), None
-            )
-        return self._proven(data)
-
-    def _proven(self, data: Buffer) -> Buffer:
-        """The bytes up to the first damaged batch; the error where that is the first one."""
-        if not self._segment.is_verified(self.position, self.size):
-            try:
-                self._segment.verify(data, self.position)
-            except CorruptLogError as error:
-                if error.position == self.position:
-                    raise
-                return memoryview(data)[: error.position - self.position]
-        return data
-
 
 def total_size(segments: Sequence[Segment]) -> int:
     """Bytes of all segments together."""
     return sum(segment.size for segment in segments)
-
-
-__all__ = [
-    "CLEANED",
-    "DELETED",
-    "INDEX",
-    "LOG",
-    "OFFSET_ENTRY",
-    "SEGMENT_SUFFIXES",
-    "SNAPSHOT",
-    "SWAP",
-    "TIME_ENTRY",
-    "TIME_INDEX",
-    "TXN_INDEX",
-    "Segment",
-    "Slice",
-    "StorageError",
-    "file_name",
-]

@@ -29,11 +29,22 @@ from tidemill.log.files import FileSystem, Lock, RealFileSystem, storage_error
 from tidemill.log.handles import HandlePool
 from tidemill.log.index import MapCache
 from tidemill.log.leftovers import TEMPORARY
-from tidemill.log.names import TopicPartition, folder_name, parse_folder_name
+from tidemill.log.names import (
+    CLEANED,
+    DELETED,
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    SWAP,
+    TIME_INDEX,
+    TopicPartition,
+    folder_name,
+    parse_folder_name,
+)
+from tidemill.log.names import file_name as name_of
 from tidemill.log.partition import PartitionLog
 from tidemill.log.recovery import recover_partition
-from tidemill.log.segment import CLEANED, DELETED, INDEX, LOG, SNAPSHOT, SWAP, TIME_INDEX, Segment
-from tidemill.log.segment import file_name as name_of
+from tidemill.log.segment import Segment
 from tidemill.log.syncing import METADATA, run_tickets
 
 FORMAT_VERSION = 1

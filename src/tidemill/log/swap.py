@@ -27,18 +27,10 @@ from tidemill.log.files import FileSystem, storage_error
 from tidemill.log.handles import LogFile
 from tidemill.log.index import IndexTable
 from tidemill.log.maintenance import doom
+from tidemill.log.names import CLEANED, INDEX, LOG, SEGMENT_SUFFIXES, SWAP, TIME_INDEX, file_name
 from tidemill.log.partition import PartitionLog
 from tidemill.log.scan import BatchScanner
-from tidemill.log.segment import (
-    CLEANED,
-    INDEX,
-    LOG,
-    SEGMENT_SUFFIXES,
-    SWAP,
-    TIME_INDEX,
-    Segment,
-    file_name,
-)
+from tidemill.log.segment import Segment
 
 _WRITE_BYTES = 256 * 1024
 _INDEXES = (INDEX, TIME_INDEX)

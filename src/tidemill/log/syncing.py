@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from tidemill.errors import StorageError, SyncFailedError
 from tidemill.log.environment import Environment
-from tidemill.log.segment import INDEX, SNAPSHOT, TIME_INDEX, Segment
+from tidemill.log.names import INDEX, SNAPSHOT, TIME_INDEX
+from tidemill.log.segment import Segment
 
 if TYPE_CHECKING:
     from tidemill.log.partition import PartitionLog
