@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from tests.support.broker_process import BrokerProcess
 from tidemill.cli.main import app
+from tidemill.log.format import FORMAT_FILE, FORMAT_VERSION
 from tidemill.log.records import NewRecord, encode_batch
-from tidemill.log.store import FORMAT_FILE, FORMAT_VERSION
 
 
 @pytest.fixture(autouse=True)

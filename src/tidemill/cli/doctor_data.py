@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, cast
 
 from tidemill.cli import output
 from tidemill.cli.doctor import Finding
+from tidemill.log.format import FORMAT_FILE, FORMAT_VERSION
 from tidemill.log.names import parse_folder_name
 from tidemill.log.scan import BatchScanner, find_batch
-from tidemill.log.store import FORMAT_FILE, FORMAT_VERSION, LOCK_FILE
+from tidemill.log.store import LOCK_FILE
 
 if TYPE_CHECKING:
     from tidemill.log.handles import LogFile

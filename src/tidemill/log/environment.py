@@ -56,3 +56,7 @@ class Environment:
     """(monotonic ms, path) of files to remove once that time has come."""
     on_offline: Callable[[TopicPartition, StorageError], None] | None = None
     """Called when a partition goes offline while it is in use."""
+
+    def report_file(self, path: str, what: str) -> None:
+        """Report a repair of a file that belongs to no partition."""
+        self.reports.append(Report(TopicPartition("", -1), path, what))

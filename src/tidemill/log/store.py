@@ -7,52 +7,31 @@ broker sets each partition's own after it has read its catalog.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from uuid import UUID, uuid4
 
 from tidemill.clock import Clock
-from tidemill.errors import FormatVersionError, StorageError, SyncFailedError
-from tidemill.log import checkpoints
-from tidemill.log.checkpoints import (
-    FIRST_DIRTY,
-    LOG_STARTS,
-    MANIFEST,
-    RECOVERY_POINTS,
-    ManifestEntry,
-)
+from tidemill.errors import StorageError, SyncFailedError
+from tidemill.log.checkpoints import ManifestEntry, decode_metadata, encode_metadata
+from tidemill.log.clean_stop import open_stopped, take_manifest, write_manifest
 from tidemill.log.config import LogConfig
 from tidemill.log.environment import Environment, Report
 from tidemill.log.files import FileSystem, Lock, RealFileSystem, storage_error
+from tidemill.log.format import check_format
 from tidemill.log.handles import HandlePool
 from tidemill.log.index import MapCache
-from tidemill.log.leftovers import TEMPORARY
-from tidemill.log.names import (
-    CLEANED,
-    DELETED,
-    INDEX,
-    LOG,
-    SNAPSHOT,
-    SWAP,
-    TIME_INDEX,
-    TopicPartition,
-    folder_name,
-    parse_folder_name,
-)
-from tidemill.log.names import file_name as name_of
+from tidemill.log.names import TopicPartition, folder_name, parse_folder_name
+from tidemill.log.offset_checkpoints import OffsetCheckpoints
 from tidemill.log.partition import PartitionLog
 from tidemill.log.recovery import recover_partition
 from tidemill.log.segment import Segment
 from tidemill.log.syncing import METADATA, run_tickets
 
-FORMAT_VERSION = 1
-FORMAT_FILE = "tidemill.format"
 LOCK_FILE = ".lock"
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
-_KAFKA_FILES = ("meta.properties", "bootstrap.checkpoint")
 
 
 class LogStore:
@@ -73,15 +52,8 @@ class LogStore:
         self._lock = lock
         self._partitions: dict[TopicPartition, PartitionLog] = {}
         self._view = MappingProxyType(self._partitions)
-        self._points: dict[TopicPartition, int] = {}
-        self._starts: dict[TopicPartition, int] = {}
-        self._dirty: dict[TopicPartition, int] = {}
-        self._stale: set[TopicPartition] = set()
-        self._written: dict[str, bytes] = {}
+        self._checkpoints = OffsetCheckpoints(env, path)
         self._doomed_folders: list[str] = []
-        self._writing = threading.Lock()
-        self._taken = 0
-        self._written_number = 0
 
     @classmethod
     def open(
@@ -119,7 +91,7 @@ class LogStore:
             lock = fs.lock(f"{path}/{LOCK_FILE}")
             try:
                 store = cls(env, path, lock, defaults or {})
-                store._check_format()
+                check_format(fs, path)
                 store._open_partitions()
             except BaseException:
                 env.pool.close_all()
@@ -165,33 +137,10 @@ class LogStore:
 
     # --- opening ---------------------------------------------------------------------------------
 
-    def _check_format(self) -> None:
-        fs, path = self._env.fs, f"{self.path}/{FORMAT_FILE}"
-        if not fs.exists(path):
-            names = fs.files(self.path)
-            folders = fs.folders(self.path)
-            if any(parse_folder_name(name) for name in folders) or any(
-                name in names for name in _KAFKA_FILES
-            ):
-                raise FormatVersionError(
-                    f"{self.path} holds logs, but no {FORMAT_FILE}: it is not tidemill's",
-                    hint="Choose an empty --data-dir.",
-                )
-            fs.write_atomic(path, f"{FORMAT_VERSION}\n".encode())
-            return
-        text = fs.read_bytes(path).decode(errors="replace").strip()
-        if text != str(FORMAT_VERSION):
-            raise FormatVersionError(
-                f"{self.path} has format version {text!r}; this tidemill reads {FORMAT_VERSION}",
-                hint="Use the tidemill version that wrote it.",
-            )
-
     def _open_partitions(self) -> None:
-        manifest = self._take_manifest()
+        manifest = take_manifest(self._env, self.path)
         self.clean_start = manifest is not None
-        self._points = self._read_checkpoint(RECOVERY_POINTS)
-        self._starts = self._read_checkpoint(LOG_STARTS)
-        self._dirty = self._read_checkpoint(FIRST_DIRTY)
+        self._checkpoints.load()
         config = LogConfig.parse({}, self.defaults)
         found = set()
         for name in self._env.fs.folders(self.path):
@@ -203,8 +152,8 @@ class LogStore:
                 found.add(tp)
                 entry = None if manifest is None else manifest.get(tp)
                 self._open_partition(tp, f"{self.path}/{name}", config, entry)
-        for tp in {*self._points, *self._starts, *self._dirty} - found - set(manifest or ()):
-            self._forget(tp)
+        for tp in self._checkpoints.partitions() - found - set(manifest or ()):
+            self._checkpoints.forget(tp)
         if manifest is None and found:
             self._env.fs.sync_dir(self.path)
             self.checkpoint_writes()()
@@ -214,49 +163,19 @@ class LogStore:
                 hint="Restore the folder, or delete the topic.",
             )
 
-    def _take_manifest(self) -> dict[TopicPartition, ManifestEntry] | None:
-        """Read the manifest and remove it for good: from now on the last stop is not clean."""
-        fs, path = self._env.fs, f"{self.path}/{MANIFEST}"
-        if not fs.exists(path):
-            return None
-        try:
-            manifest = checkpoints.decode_manifest(fs.read_bytes(path))
-        except (ValueError, KeyError) as error:
-            manifest = None
-            self._report_file(path, f"manifest dropped, partitions are recovered: {error}")
-        fs.remove(path)
-        fs.sync_dir(self.path)
-        return manifest
-
-    def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        path = f"{self.path}/{name}"
-        if not self._env.fs.exists(path):
-            return {}
-        data = self._env.fs.read_bytes(path)
-        try:
-            offsets = checkpoints.decode_checkpoint(data)
-        except ValueError as error:
-            self._report_file(path, f"checkpoint dropped, logs are read from their start: {error}")
-            return {}
-        self._written[name] = data
-        return offsets
-
-    def _report_file(self, path: str, what: str) -> None:
-        self._env.reports.append(Report(TopicPartition("", -1), path, what))
-
     def _open_partition(
         self, tp: TopicPartition, folder: str, config: LogConfig, entry: ManifestEntry | None
     ) -> None:
         try:
-            log = None if entry is None else self._open_clean(folder, config, entry)
+            log = None if entry is None else open_stopped(self._env, folder, config, entry)
             if log is None:
                 log = recover_partition(
                     self._env,
                     tp,
                     folder,
                     config,
-                    recovery_point=self._points.get(tp, 0),
-                    log_start_offset=self._starts.get(tp, 0),
+                    recovery_point=self._checkpoints.recovery_points.get(tp, 0),
+                    log_start_offset=self._checkpoints.log_starts.get(tp, 0),
                     topic_id=self._read_topic_id(tp, folder),
                 )
         except SyncFailedError:
@@ -264,58 +183,15 @@ class LogStore:
         except StorageError as error:
             self._env.offline[tp] = error
             return
-        log.first_dirty_offset = self._dirty.get(tp, 0)
+        log.first_dirty_offset = self._checkpoints.first_dirty.get(tp, 0)
         self._partitions[tp] = log
-
-    def _open_clean(
-        self, folder: str, config: LogConfig, entry: ManifestEntry
-    ) -> PartitionLog | None:
-        """Open by the manifest, or None where the files are not as it says."""
-        env = self._env
-        names = env.fs.files(folder)
-        logs = {name: size for name, size in names.items() if name.endswith(LOG)}
-        wanted = {name_of(base, LOG): size for base, size, _, _ in entry.segments}
-        leftovers = False
-        for name in names:
-            if name.endswith(DELETED):
-                env.doomed.append((0, f"{folder}/{name}"))
-            elif name.endswith((CLEANED, SWAP, TEMPORARY)):
-                leftovers = True
-        if logs != wanted or leftovers:
-            if logs != wanted:
-                env.reports.append(
-                    Report(entry.tp, folder, "files are not as they were left: recovered")
-                )
-            return None
-        segments = []
-        for base, size, latest, created_ms in entry.segments:
-            segment = Segment(env, folder, base, size, latest, created_ms=created_ms)
-            if size and not (name_of(base, INDEX) in names and name_of(base, TIME_INDEX) in names):
-                segment.rebuild_index(config.index_interval_bytes)
-            segments.append(segment)
-        snapshot = entry.snapshot_offset
-        log = PartitionLog(
-            env,
-            entry.tp,
-            folder,
-            config,
-            segments,
-            log_start_offset=entry.log_start_offset,
-            log_end_offset=entry.log_end_offset,
-            recovery_point=entry.log_end_offset,
-            topic_id=entry.topic_id,
-            snapshot_offset=snapshot,
-        )
-        if snapshot >= 0 and name_of(snapshot, SNAPSHOT) not in names:
-            assert len(log.producers) >= 0  # reads them from the log now, and reports it
-        return log
 
     def _read_topic_id(self, tp: TopicPartition, folder: str) -> UUID | None:
         path = f"{folder}/{METADATA}"
         if not self._env.fs.exists(path):
             return None
         try:
-            return checkpoints.decode_metadata(self._env.fs.read_bytes(path))
+            return decode_metadata(self._env.fs.read_bytes(path))
         except ValueError as error:
             # It is synced with the first write; torn, there was none.
             self._env.reports.append(Report(tp, path, f"topic id unreadable: {error}"))
@@ -334,13 +210,13 @@ class LogStore:
         """
         if tp in self._partitions or tp in self._env.offline:
             raise StorageError(f"partition {tp} exists already")
-        if tp in self._stale:
+        if self._checkpoints.is_stale(tp):
             self.checkpoint_writes()()
         env, folder = self._env, f"{self.path}/{folder_name(tp)}"
         try:
             env.fs.mkdir(folder)
             try:
-                env.fs.write_bytes(f"{folder}/{METADATA}", checkpoints.encode_metadata(topic_id))
+                env.fs.write_bytes(f"{folder}/{METADATA}", encode_metadata(topic_id))
                 segment = Segment.create(env, folder, 0, env.clock.now_ms())
             except BaseException:
                 env.fs.remove_tree(folder)
@@ -362,16 +238,6 @@ class LogStore:
         log.changed = True
         self._partitions[tp] = log
         return log
-
-    def _forget(self, tp: TopicPartition) -> None:
-        """Drop what is known of a partition that is gone.
-
-        The checkpoint files still tell of it: a new partition of its name must not inherit that,
-        or recovery would take what it holds for damaged, or for deleted.
-        """
-        known = [offsets.pop(tp, None) for offsets in (self._points, self._starts, self._dirty)]
-        if any(offset is not None for offset in known):
-            self._stale.add(tp)
 
     def delete(self, tp: TopicPartition) -> None:
         """Delete a partition, live or offline: its folder is renamed now and removed later.
@@ -397,7 +263,7 @@ class LogStore:
             log.moved(target)
         self._partitions.pop(tp, None)
         self._env.offline.pop(tp, None)
-        self._forget(tp)
+        self._checkpoints.forget(tp)
 
     def set_aside(self, tp: TopicPartition) -> str:
         """Take a partition out of the store and keep its folder, renamed; its new path.
@@ -419,7 +285,7 @@ class LogStore:
             raise storage_error(error, "setting aside", folder) from error
         log.moved(target)
         del self._partitions[tp]
-        self._forget(tp)
+        self._checkpoints.forget(tp)
         return target
 
     def mark_offline(self, tp: TopicPartition, error: StorageError) -> None:
@@ -477,47 +343,10 @@ class LogStore:
             raise failure
 
     def checkpoint_writes(self) -> Callable[[], None]:
-        """Recovery points and log starts as they are now, to be written durably by calling the
-        result; that blocks, and may be done in any thread: the latest of them stands.
-
-        It raises DiskFullError or StorageError where a file could not be written; the old one stays
-        good.
+        """Recovery points and log starts as they are now, to be written by calling the result, in
+        any thread: see ``OffsetCheckpoints.writes``.
         """
-        for tp, log in self._partitions.items():  # offline ones keep what was last known of them
-            self._points[tp] = log.recovery_point
-            self._starts[tp] = log.log_start_offset
-            self._dirty[tp] = log.first_dirty_offset
-        files = {
-            name: checkpoints.encode_checkpoint(offsets)
-            for name, offsets in (
-                (RECOVERY_POINTS, self._points),
-                (LOG_STARTS, self._starts),
-                (FIRST_DIRTY, self._dirty),
-            )
-        }
-        stale = set(self._stale)
-        self._taken += 1
-        number = self._taken
-
-        def write() -> None:
-            with self._writing:
-                if number < self._written_number:
-                    return  # newer ones are there already
-                self._written_number = number
-                for name, data in files.items():
-                    if self._written.get(name) != data:
-                        self._write_small(name, data)
-                        self._written[name] = data
-                self._stale -= stale
-
-        return write
-
-    def _write_small(self, name: str, data: bytes) -> None:
-        path = f"{self.path}/{name}"
-        try:
-            self._env.fs.write_atomic(path, data)
-        except OSError as error:
-            raise storage_error(error, "writing", path) from error
+        return self._checkpoints.writes(self._partitions)
 
     def close(self, clean: bool = True) -> None:
         """Close everything and release the lock.
@@ -557,7 +386,6 @@ class LogStore:
             except StorageError as error:
                 failure = failure or error
         self.checkpoint_writes()()
-        # Partitions without an entry are recovered at the next start, the others are not.
-        self._write_small(MANIFEST, checkpoints.encode_manifest(entries))
+        write_manifest(self._env, self.path, entries)
         if failure is not None:
             raise failure
