@@ -1,8 +1,8 @@
-"""One partition: a chain of segments that is appended to at the end and read anywhere.
+"""One partition's log: a chain of segments that grows at its end and loses segments at its start.
 
-Decides where batches go, what readers may see and what must be synced. One thread appends and
-changes the chain; ``SyncTicket.run`` and ``Slice.load`` may run in others. Knows no topics, no
-waiting and no protocol.
+Decides where batches go, what must be synced and what readers may see; how they find it is
+``reading``. One thread appends and changes the chain; ``SyncTicket.run`` and ``Slice.load`` may run
+in others. Knows no topics, no waiting and no protocol.
 
 Offsets, in order: ``log_start_offset`` <= ``recovery_point`` (all below is synced and snapshotted)
 <= ``high_watermark`` (all below is synced; readers see nothing above) <= ``log_end_offset``.
@@ -10,13 +10,9 @@ Offsets, in order: ``log_start_offset`` <= ``recovery_point`` (all below is sync
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
-
-from crc32c import crc32c
 
 from tidemill.errors import (
     InvalidRecordError,
@@ -28,19 +24,14 @@ from tidemill.log.batch import BatchHeader, Buffer, stamp
 from tidemill.log.checkpoints import ManifestEntry
 from tidemill.log.config import LogConfig
 from tidemill.log.environment import Environment
-from tidemill.log.index import MAX_RELATIVE_OFFSET
 from tidemill.log.names import SNAPSHOT, TopicPartition, file_name
 from tidemill.log.producers import ProducerStates
-from tidemill.log.segment import Segment, total_size
-from tidemill.log.slice import Slice
+from tidemill.log.reading import ReadableLog
+from tidemill.log.recovery_point import RecoveryPoint
+from tidemill.log.rolling import must_roll
+from tidemill.log.segment import Segment
 from tidemill.log.syncing import SyncTicket
-from tidemill.log.timestamps import find_max_timestamp, find_timestamp
 from tidemill.log.validate import check_client_batches, trusted_batches
-
-CHECKPOINT_BYTES = 16 << 20
-"""Bytes after which the recovery point moves on even while the partition is written to."""
-
-_BASE_OFFSET = attrgetter("base_offset")
 
 
 class AppendInfo(NamedTuple):
@@ -52,48 +43,33 @@ class AppendInfo(NamedTuple):
     duplicate: bool = False
 
 
-class PartitionLog:
+class PartitionLog(ReadableLog):
     """The log of one partition. Made by ``store.LogStore``.
 
     Attributes:
-        tp: which partition.
         topic_id: of the topic it was created for, or None where its file was lost.
         config: the topic's; may be replaced at any time.
-        segments: oldest first; the last one is active.
-        log_start_offset: first offset that may be read.
-        log_end_offset: offset of the next record.
-        high_watermark: readers see offsets below it: they are synced.
-        recovery_point: recovery reads the log from here on.
+        folder: where its files are.
         first_dirty_offset: compaction has gone up to here; may lie outside of the log.
         leader_epoch: stamped into batches.
-        failure: why the partition is offline, or None.
+        removed: its folder was renamed, to be deleted or set aside.
+        changed: its files are not as the last clean stop left them.
     """
 
     __slots__ = (
-        "_bytes_since_point",
         "_env",
-        "_hw_position",
-        "_hw_segment",
         "_new_folder",
-        "_pending_point",
+        "_point",
         "_producers",
-        "_seen_end",
         "_snapshot_offset",
         "_unsynced",
         "changed",
         "config",
-        "failure",
         "first_dirty_offset",
         "folder",
-        "high_watermark",
         "leader_epoch",
-        "log_end_offset",
-        "log_start_offset",
-        "recovery_point",
         "removed",
-        "segments",
         "topic_id",
-        "tp",
     )
 
     def __init__(
@@ -121,42 +97,22 @@ class PartitionLog:
             new_folder: the folder, or what is in it, may not be synced yet.
         """
         self._env = env
-        self.tp = tp
+        super().__init__(tp, segments, log_start_offset, log_end_offset)
         self.folder = folder
         self.config = config
-        self.segments = segments
-        self.log_start_offset = log_start_offset
-        self.log_end_offset = log_end_offset
-        self.high_watermark = log_end_offset
-        self.recovery_point = recovery_point
         self.first_dirty_offset = 0
         self.leader_epoch = 0
         self.topic_id = topic_id
-        self.failure: StorageError | None = None
         self.removed = False
         self.changed = False
-        self._hw_segment = segments[-1]
-        self._hw_position = segments[-1].size
         self._unsynced: list[Segment] = []
         self._new_folder = new_folder
         self._producers = producers
         self._snapshot_offset = snapshot_offset
-        self._pending_point = -1
-        self._bytes_since_point = 0
-        self._seen_end = log_end_offset
+        self._point = RecoveryPoint(recovery_point, log_end_offset)
 
     def __repr__(self) -> str:
         return f"PartitionLog({self.tp}, {self.log_start_offset}..{self.log_end_offset})"
-
-    @property
-    def last_stable_offset(self) -> int:
-        """First offset of the oldest open transaction; there are none, so the high watermark."""
-        return self.high_watermark
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all segments."""
-        return total_size(self.segments)
 
     @property
     def active(self) -> Segment:
@@ -167,6 +123,20 @@ class PartitionLog:
     def environment(self) -> Environment:
         """What the partition shares with the others."""
         return self._env
+
+    @property
+    def recovery_point(self) -> int:
+        """Recovery reads the log from here on."""
+        return self._point.offset
+
+    def advance_recovery_point(self) -> None:
+        """Move the recovery point on where that is due: see ``RecoveryPoint.advance``.
+
+        Raises:
+            DiskFullError, StorageError: the snapshot or index can't be written; nothing changes.
+        """
+        if self.failure is None:
+            self._point.advance(self)
 
     @property
     def producers(self) -> ProducerStates:
@@ -225,15 +195,18 @@ class PartitionLog:
             if header.max_timestamp > latest:
                 latest = header.max_timestamp
         segment = self.segments[-1]
-        if segment.size and self._must_roll(segment, position, offset - 1, latest, now_ms):
+        if segment.size and must_roll(
+            segment, position, offset - 1, latest, now_ms, self.config, self.tp
+        ):
             segment = self.roll(now_ms)
         try:
             segment.append(data, batches, config.index_interval_bytes)
         except StorageError as error:
-            self._after_failure(segment, error)
+            if segment.file.broken:
+                self.go_offline(error)
             raise
         self.log_end_offset = offset
-        self._bytes_since_point += position
+        self._point.bytes_since += position
         self.changed = True
         self._update_producers(headers, first, now_ms)
         return AppendInfo(first, offset - 1, append_time)
@@ -251,29 +224,6 @@ class PartitionLog:
             if header.producer_id >= 0:
                 self.producers.update(header, offset, now_ms)
             offset += header.last_offset_delta + 1
-
-    def _must_roll(
-        self, segment: Segment, size: int, last_offset: int, timestamp: int, now_ms: int
-    ) -> bool:
-        config = self.config
-        if segment.size + size > config.segment_bytes:
-            return True
-        if last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
-            return True
-        table = segment.table or segment.open_table()
-        if table.is_full(config.segment_index_bytes):
-            return True
-        # As Kafka: by record time where there is one, so that replayed history rolls as it would
-        # have rolled.
-        begin = segment.first_timestamp
-        if begin is None:
-            begin = segment.read_first_timestamp()
-        waited = timestamp - begin if begin >= 0 and timestamp >= 0 else now_ms - segment.created_ms
-        limit = config.max_segment_ms
-        if config.segment_jitter_ms:
-            seed = crc32c(f"{self.tp}/{segment.base_offset}".encode())
-            limit -= min(seed % (config.segment_jitter_ms + 1), limit)
-        return waited > limit
 
     def roll(self, now_ms: int) -> Segment:
         """Close the active segment and start one at the log's end; returns the active one.
@@ -293,13 +243,9 @@ class PartitionLog:
         old.close_index()
         self._unsynced.append(old)
         self.segments.append(new)
-        self._pending_point = self.log_end_offset
+        self._point.pending = self.log_end_offset
         self.changed = True
         return new
-
-    def _after_failure(self, segment: Segment, error: StorageError) -> None:
-        if segment.file.broken:
-            self.go_offline(error)
 
     def go_offline(self, error: StorageError) -> None:
         """Refuse everything from now on: what the file holds is not certain."""
@@ -308,91 +254,6 @@ class PartitionLog:
             self._env.offline[self.tp] = error
             if self._env.on_offline is not None:
                 self._env.on_offline(self.tp, error)
-
-    # --- reading ---------------------------------------------------------------------------------
-
-    def read(
-        self, offset: int, max_bytes: int, *, limit_offset: int, min_one: bool = True
-    ) -> Slice | None:
-        """Find stored bytes from the batch that holds ``offset`` on, in one segment.
-
-        Args:
-            offset: first offset that is wanted.
-            max_bytes: most bytes; the last batch may be cut by it.
-            limit_offset: nothing at or above it is given: the high watermark for consumers.
-            min_one: give at least the first batch, whole, however large it is.
-
-        Returns:
-            None where there is nothing below ``limit_offset`` yet; a slice of size 0 where the
-            first batch is larger than ``max_bytes`` and ``min_one`` is False.
-
-        Raises:
-            OffsetOutOfRangeError: below the log's start or above its end.
-            CorruptLogError, StorageError: what is stored can't be used.
-        """
-        if self.failure is not None:
-            raise self.failure
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise OffsetOutOfRangeError(
-                f"{self.tp} holds offsets {self.log_start_offset} to {self.log_end_offset - 1}, "
-                f"not {offset}"
-            )
-        if offset >= limit_offset:
-            return None
-        segments = self.segments
-        index = len(segments) - 1
-        if offset < segments[index].base_offset:
-            index = max(self.segment_index(offset), 0)
-        while index < len(segments):
-            segment = segments[index]
-            place = segment.locate(offset)
-            if place is None:
-                index += 1  # compaction left nothing from here to the segment's end
-                continue
-            position, first_size = place
-            size = self._readable_end(index, limit_offset) - position
-            if size <= 0:
-                return None
-            if size > max_bytes:
-                size = max_bytes
-                if size < first_size:
-                    size = first_size if min_one else 0
-            return Slice(segment, position, size)
-        return None
-
-    def segment_index(self, offset: int) -> int:
-        """Index of the segment that holds ``offset``; -1 below the first."""
-        return bisect_right(self.segments, offset, key=_BASE_OFFSET) - 1
-
-    def _readable_end(self, index: int, limit_offset: int) -> int:
-        segment = self.segments[index]
-        if limit_offset >= self.log_end_offset:
-            return segment.size
-        if index + 1 < len(self.segments) and self.segments[index + 1].base_offset <= limit_offset:
-            return segment.size
-        if limit_offset == self.high_watermark and segment is self._hw_segment:
-            return self._hw_position
-        return segment.position_before(limit_offset)
-
-    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Offset and timestamp of the first readable record that is not older, or None.
-
-        Exact to the record: the batch is decoded. Blocks while it reads.
-
-        Raises:
-            CorruptLogError, StorageError: what is stored can't be used.
-        """
-        if self.failure is not None:
-            raise self.failure
-        return find_timestamp(
-            self.segments, timestamp_ms, self.log_start_offset, self.high_watermark
-        )
-
-    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
-        """Offset and timestamp of the (first) record with the latest timestamp (KIP-734)."""
-        if self.failure is not None:
-            raise self.failure
-        return find_max_timestamp(self.segments, self.log_start_offset, self.high_watermark)
 
     # --- syncing ---------------------------------------------------------------------------------
 
@@ -502,46 +363,6 @@ class PartitionLog:
         self._unsynced = [each for each in self._unsynced if id(each) not in names]
         self.changed = True
 
-    # --- for the store ---------------------------------------------------------------------------
-
-    def advance_recovery_point(self) -> None:
-        """Move the recovery point on where that is due.
-
-        A point is prepared first (producer snapshot and index entries up to the log's end), and
-        taken once the log is synced up to it: it never passes unsynced data.
-
-        Raises:
-            DiskFullError, StorageError: the snapshot or index can't be written; nothing changes.
-        """
-        if self.failure is not None:
-            return
-        self._take_pending_point()
-        end = self.log_end_offset
-        if self._pending_point < 0 and end > self.recovery_point:
-            idle = end == self._seen_end
-            if idle or self._bytes_since_point >= CHECKPOINT_BYTES:
-                self.prepare_recovery_point()
-                self._take_pending_point()
-        self._seen_end = end
-
-    def prepare_recovery_point(self) -> None:
-        """Write what recovery from the log's end on needs.
-
-        Raises:
-            DiskFullError, StorageError: it can't be written.
-        """
-        self.segments[-1].write_index(seal=False)
-        maintenance.write_snapshot(self)
-        self._pending_point = self.log_end_offset
-        self._bytes_since_point = 0
-
-    def _take_pending_point(self) -> None:
-        if 0 <= self._pending_point <= self.high_watermark:
-            before = self.recovery_point
-            self.recovery_point = max(before, self._pending_point)
-            self._pending_point = -1
-            maintenance.drop_old_snapshots(self, before)
-
     def flush(self) -> None:
         """Sync everything, blocking.
 
@@ -562,8 +383,8 @@ class PartitionLog:
         self.flush()
         if self.changed and self.log_end_offset:
             self.segments[-1].write_index(seal=True)
-            self.prepare_recovery_point()
-            self._take_pending_point()
+            self._point.prepare(self)
+            self._point.take(self)
             self._snapshot_offset = self.log_end_offset if len(self.producers) else -1
         self.changed = False
 
