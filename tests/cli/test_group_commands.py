@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
+import subprocess
 import time
 
 import pytest
@@ -150,6 +153,29 @@ def test_seek_shows_what_it_would_do_and_asks_before_it_does(
         tidemill.ok("group", "seek", group, "--to", "end", "--yes", "--json"),
     )
     assert moved["partitions"] == [{"topic": topic, "partition": 0, "before": 6, "after": 10}]
+
+
+def test_who_is_asked_about_a_seek_has_seen_what_it_would_do(
+    tidemill: CommandLine, group: str, topic: str
+) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        tidemill.command("group", "seek", group, "--to", "0"),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=tidemill.env,
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while b"[y/N]" not in shown:
+            shown += os.read(ours, 4096)
+        os.write(ours, b"n\n")
+        assert process.wait(20) == 1
+    os.close(ours)
+    table, _, _ = shown.decode().partition("Move ")
+    assert table.split()[-5:] == [topic, "0", "6", "0", "-6"]
+    assert committed(tidemill, group) == [6]
 
 
 def test_the_start_of_a_new_group_can_be_set_where_the_topic_is_named(

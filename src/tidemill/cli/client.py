@@ -242,6 +242,12 @@ class Cluster:
                 f"{subject} exists",
                 hint="Add --if-not-exists if that is no error, or pick another name.",
             )
+        if code in (KafkaError.INVALID_MSG, KafkaError._BAD_MSG):
+            return TidemillError(
+                f"{subject}: a record batch is damaged",
+                hint="The broker's log names file and offset; "
+                "so does tidemill doctor --verify, where the broker is stopped.",
+            )
         kinds: dict[int, type[TidemillError]] = {
             KafkaError.TOPIC_EXCEPTION: InvalidTopicError,
             KafkaError.NON_EMPTY_GROUP: NonEmptyGroupError,

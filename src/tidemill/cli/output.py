@@ -101,6 +101,11 @@ def note(message: str) -> None:
             print(style(message, "2", sys.stderr), file=sys.stderr, flush=True)
 
 
+def can_ask() -> bool:
+    """Whether there is somebody to answer a question."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Ask before something is destroyed.
 
@@ -110,7 +115,7 @@ def confirm(question: str, *, yes: bool) -> None:
     """
     if yes:
         return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not can_ask():
         raise UsageError(
             f"nobody can be asked here: {question}",
             hint="Add --yes to do it, or --dry-run to see what it would do.",

@@ -168,7 +168,8 @@ def _wait_for_topic(cluster: Cluster, producer: Producer, topic: str) -> None:
     from confluent_kafka import KafkaError
 
     deadline = time.monotonic() + REQUEST_SECONDS
-    was_missing = False
+    # Asking the way below may create it; who reads notes wants to know of a topic by mistake.
+    was_missing = sys.stderr.isatty() and topic not in cluster.topics()
     while True:
         metadata = cluster.ask(
             f"topic {topic}", lambda: producer.list_topics(topic, timeout=REQUEST_SECONDS)
@@ -176,9 +177,8 @@ def _wait_for_topic(cluster: Cluster, producer: Producer, topic: str) -> None:
         error: KafkaError | None = metadata.topics[topic].error
         if error is None:
             if was_missing:
-                output.note(f"The topic {topic} did not exist: the broker created it.")
+                output.note(f"There was no topic {topic}: the broker has created it.")
             return
-        was_missing = True
         creating = error.code() in (
             KafkaError.LEADER_NOT_AVAILABLE,
             KafkaError.UNKNOWN_TOPIC_OR_PART,

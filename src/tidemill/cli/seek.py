@@ -79,10 +79,16 @@ def seek(
         new = _shifted(cluster, keys, committed, shift or 0)
     rows = [(key, committed.get(key), new[key]) for key in keys]
     changes = {key: after for key, before, after in rows if before != after}
+    asking = bool(changes) and not (dry_run or yes) and output.can_ask()
+    if asking and not as_json:  # nobody says yes to what they have not seen
+        _report(group, rows, dry_run=dry_run, as_json=False)
     if changes and not dry_run:
         output.confirm(f"Move {group} on {output.plural(len(changes), 'partition')}?", yes=yes)
         _commit(cluster, group, changes)
-    _report(group, rows, dry_run=dry_run, as_json=as_json)
+    if as_json or not asking:
+        _report(group, rows, dry_run=dry_run, as_json=as_json)
+    if not as_json:
+        output.note("Nothing was changed (--dry-run)." if dry_run else f"Moved {group}.")
 
 
 def _partitions(
@@ -160,4 +166,3 @@ def _report(
             for key, before, after in rows
         ],
     )
-    output.note("Nothing was changed (--dry-run)." if dry_run else f"Moved {group}.")
