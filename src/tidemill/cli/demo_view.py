@@ -199,10 +199,13 @@ def lines_for(event: Event, speed: float | None) -> Iterable[Text]:
             )
             yield said(
                 "",
-                f"{event.departures:,} departures, {event.arrivals:,} arrivals,"
-                f" reported up to {late.longest // 60} minutes late,",
+                f"{event.departures:,} departures and {event.arrivals:,} arrivals",
             )
-            yield said("", f"{late.out_of_order:,} of them out of order")
+            yield said(
+                "",
+                f"reported up to {late.longest // 60} minutes late,"
+                f" {late.out_of_order:,} of them out of order",
+            )
         case BrokerReady():
             started = f"started in {event.seconds:.1f} s (pid {event.pid})"
             yield said("Broker", f"{event.address}, {started if event.pid else 'runs already'}")
@@ -234,7 +237,7 @@ def lines_for(event: Event, speed: float | None) -> Iterable[Text]:
         case Checking():
             yield said(
                 "Results",
-                f"{event.results:,} windows in {HOURLY}; computing them again from the data",
+                f"{event.results:,} windows in {HOURLY}; computing them once more",
             )
         case KeptRunning():
             yield Text()
