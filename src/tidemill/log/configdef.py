@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from tidemill.errors import InvalidConfigError
 
-MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
 
 

@@ -14,11 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from tidemill.errors import (
-    InvalidRecordError,
-    OffsetOutOfRangeError,
-    StorageError,
-)
+from tidemill.errors import InvalidRecordError, OffsetOutOfRangeError, StorageError
 from tidemill.log import maintenance
 from tidemill.log.batch import BatchHeader, Buffer, stamp
 from tidemill.log.checkpoints import ManifestEntry
@@ -96,8 +92,8 @@ class PartitionLog(ReadableLog):
                 producers.
             new_folder: the folder, or what is in it, may not be synced yet.
         """
-        self._env = env
         super().__init__(tp, segments, log_start_offset, log_end_offset)
+        self._env = env
         self.folder = folder
         self.config = config
         self.first_dirty_offset = 0
@@ -256,15 +252,6 @@ class PartitionLog(ReadableLog):
                 self._env.on_offline(self.tp, error)
 
     # --- syncing ---------------------------------------------------------------------------------
-
-    @property
-    def unsynced_bytes(self) -> int:
-        """Bytes that were appended and not synced."""
-        active = self.segments[-1]
-        size = active.size - active.synced_size
-        for segment in self._unsynced:
-            size += segment.size - segment.synced_size
-        return size
 
     def begin_sync(self) -> SyncTicket | None:
         """What has to be synced now, or None if nothing has."""

@@ -32,8 +32,15 @@ from tidemill.log.index import (
 )
 from tidemill.log.leftovers import clear_leftovers
 from tidemill.log.maintenance import snapshot_offsets
-from tidemill.log.names import INDEX, LOG, SEGMENT_SUFFIXES, SNAPSHOT, TIME_INDEX, TopicPartition
-from tidemill.log.names import file_name as name_of
+from tidemill.log.names import (
+    INDEX,
+    LOG,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    TIME_INDEX,
+    TopicPartition,
+    file_name,
+)
 from tidemill.log.partition import PartitionLog
 from tidemill.log.producers import ProducerStates
 from tidemill.log.scan import BatchScanner, find_batch
@@ -123,7 +130,7 @@ class _Recovery:
     def _make_durable(self, names: dict[str, int], end: int) -> None:
         """What is there was seen by the system, perhaps not by the disk; and it is proven now, so
         the recovery point moves to the end, with a snapshot of the producers there."""
-        snapshot = f"{self.folder}/{name_of(end, SNAPSHOT)}"
+        snapshot = f"{self.folder}/{file_name(end, SNAPSHOT)}"
         self.env.fs.write_bytes(snapshot, self.producers.encode())
         try:
             self.env.fs.sync_file(snapshot)
@@ -151,10 +158,10 @@ class _Recovery:
         while len(bases) > 1 and bases[1] <= self.log_start:
             base = bases.pop(0)
             for suffix in SEGMENT_SUFFIXES:
-                if name_of(base, suffix) in names:
-                    self.env.fs.remove(f"{self.folder}/{name_of(base, suffix)}")
+                if file_name(base, suffix) in names:
+                    self.env.fs.remove(f"{self.folder}/{file_name(base, suffix)}")
         for base in bases:
-            size = names[name_of(base, LOG)]
+            size = names[file_name(base, LOG)]
             self.segments.append(Segment(self.env, self.folder, base, size, created_ms=self.now_ms))
         if not self.segments:
             if self.recovery_point > self.log_start:
@@ -187,13 +194,13 @@ class _Recovery:
         for offset in reversed(snapshot_offsets(names)):
             if offset > newest:
                 continue
-            path = f"{self.folder}/{name_of(offset, SNAPSHOT)}"
+            path = f"{self.folder}/{file_name(offset, SNAPSHOT)}"
             try:
                 self.producers = ProducerStates.decode(self.env.fs.read_bytes(path))
             except ValueError as error:
                 self.report(f"producer snapshot dropped: {error}", path)
                 self.env.fs.remove(path)
-                del names[name_of(offset, SNAPSHOT)]
+                del names[file_name(offset, SNAPSHOT)]
                 continue
             self.producers_from = offset
             return
@@ -203,7 +210,7 @@ class _Recovery:
         # Their offsets will be given to other batches.
         above = [each for each in snapshot_offsets(names) if each > end]
         for offset in above:
-            self.env.fs.remove(f"{self.folder}/{name_of(offset, SNAPSHOT)}")
+            self.env.fs.remove(f"{self.folder}/{file_name(offset, SNAPSHOT)}")
         if above:
             self.env.fs.sync_dir(self.folder)
 
