@@ -64,6 +64,11 @@ class CorruptLogError(StorageError):
         offset: first log offset that can't be read, where it is known.
     """
 
+    default_hint = (
+        "Stop the broker and restore the file from a backup; or give the damaged records up: read "
+        "what is before them, then DeleteRecords beyond them."
+    )
+
     def __init__(
         self,
         message: str,
