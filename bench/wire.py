@@ -18,6 +18,8 @@ from tidemill.log.records import NewRecord, encode_batch
 PRODUCE, FETCH = 0, 1
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
 FETCH_BYTES = 1 << 20
+RECORD_OVERHEAD = 12
+"""Bytes that a record without key and headers takes besides its value, at most."""
 """Per partition, about: as real clients ask by default."""
 ANSWER_BYTES = 4096
 """Room for an answer to Produce."""
@@ -37,7 +39,7 @@ class Load:
 
     @property
     def records_per_batch(self) -> int:
-        return max(1, self.batch_bytes // self.record_bytes)
+        return max(1, self.batch_bytes // (self.record_bytes + RECORD_OVERHEAD))
 
     @property
     def batches(self) -> int:
