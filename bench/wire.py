@@ -18,9 +18,9 @@ from tidemill.log.records import NewRecord, encode_batch
 PRODUCE, FETCH = 0, 1
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
 FETCH_BYTES = 1 << 20
+"""Per partition, about: as real clients ask by default."""
 RECORD_OVERHEAD = 12
 """Bytes that a record without key and headers takes besides its value, at most."""
-"""Per partition, about: as real clients ask by default."""
 ANSWER_BYTES = 4096
 """Room for an answer to Produce."""
 RESPONSE_BYTES = 4 << 20
