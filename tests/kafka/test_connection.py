@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.errors import ProtocolError, RequestTooLargeError
-from tidemill.kafka.connection import FIRST_BYTES, BufferPool, FrameReader
+from tidemill.kafka.connection import BELIEVED_BYTES, FIRST_BYTES, BufferPool, FrameReader
 
 SCRATCH = 8192
 
@@ -94,6 +94,22 @@ def test_large_frame_is_received_into_its_place() -> None:
             break
     assert len(places) == 2  # grown once: 64 KiB, then all of it
     assert frames[0].owner is frames[0].view.obj
+
+
+def test_a_frame_as_large_as_the_one_before_gets_its_whole_place_at_once() -> None:
+    target = reader()
+    body = bytes(900_000)
+    assert feed(target, struct.pack(">i", len(body)) + body, [4096]) == [body]
+    feed(target, struct.pack(">i", len(body)) + bytes(1000), [4096])
+    assert target.partial_bytes >= len(body)
+
+
+def test_one_large_frame_does_not_make_any_announcement_believed() -> None:
+    target = reader(2**31 - 1)
+    body = bytes(5_000_000)
+    feed(target, struct.pack(">i", len(body)) + body, [4096])
+    feed(target, struct.pack(">i", 2**31 - 1) + bytes(1000), [4096])
+    assert target.partial_bytes <= BELIEVED_BYTES
 
 
 def test_small_frames_are_views_into_the_shared_buffer() -> None:

@@ -7,7 +7,8 @@ receive into (``get_buffer``) and says how much came (``received``):
   out as views into it (valid until ``received`` is called on any connection again).
 - A frame that does not fit what has arrived gets a buffer of its own, and further bytes are
   received straight into their place. What a client announces is not believed: the buffer is at
-  most four times what has arrived (128 KiB at least).
+  most four times what has arrived (128 KiB at least), or as large as the frame before it was, which
+  did arrive (1 MiB at most: what the largest batches of common clients need).
 
 Knows no sockets, no Kafka header, no broker.
 """
@@ -24,6 +25,8 @@ FIRST_BYTES = 131_072
 """Smallest buffer of a frame that has not arrived whole. Twice a batch of 64 KiB, a common limit of
 producers: with its headers it would just not fit, and cost a copy and a third receive."""
 GROWTH = 4
+BELIEVED_BYTES = 1_048_576
+"""Largest buffer that a client gets at once because its frame before was as large."""
 LARGE_BYTES = 131_072
 """Frames from here on are received into their place. Of smaller ones several arrive at once."""
 _AHEAD_BYTES = 4096
@@ -83,7 +86,7 @@ class FrameReader:
         pool: where buffers for large frames come from.
     """
 
-    __slots__ = ("_buffer", "_filled", "_head", "_last_large", "_max", "_pool", "_scratch", "_size")
+    __slots__ = ("_buffer", "_filled", "_head", "_last_size", "_max", "_pool", "_scratch", "_size")
 
     def __init__(self, max_frame: int, scratch: memoryview, pool: BufferPool) -> None:
         self._max = max_frame
@@ -93,7 +96,7 @@ class FrameReader:
         self._buffer: bytearray | None = None
         self._size = 0
         self._filled = 0
-        self._last_large = False
+        self._last_size = 0
 
     @property
     def partial_bytes(self) -> int:
@@ -114,7 +117,7 @@ class FrameReader:
         used = len(self._head)
         if used:
             self._scratch[:used] = self._head
-        return self._scratch[used : _AHEAD_BYTES if self._last_large else None]
+        return self._scratch[used : _AHEAD_BYTES if self._last_size >= LARGE_BYTES else None]
 
     def _grow(self, full: bytearray) -> None:
         larger = self._pool.take(min(self._size, self._filled * GROWTH))
@@ -135,7 +138,7 @@ class FrameReader:
                 return []
             frame = Frame(memoryview(self._buffer)[: self._size], self._buffer)
             self._buffer = None
-            self._last_large = self._size >= LARGE_BYTES
+            self._last_size = self._size
             return [frame]
         end = count + len(self._head)
         self._head = b""
@@ -153,7 +156,7 @@ class FrameReader:
                 self._begin(size, scratch[start:end])
                 return frames
             frames.append(Frame(scratch[start:position], None))
-            self._last_large = False
+            self._last_size = size
         if position < end:
             self._head = bytes(scratch[position:end])
         return frames
@@ -161,7 +164,8 @@ class FrameReader:
     def _begin(self, size: int, arrived: memoryview) -> None:
         """A frame of which only ``arrived`` is there gets a buffer of its own."""
         count = len(arrived)
-        self._buffer = self._pool.take(min(size, max(FIRST_BYTES, count * GROWTH)))
+        believed = min(self._last_size, BELIEVED_BYTES)
+        self._buffer = self._pool.take(min(size, max(FIRST_BYTES, count * GROWTH, believed)))
         self._buffer[:count] = arrived
         self._size, self._filled = size, count
 
