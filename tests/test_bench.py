@@ -19,7 +19,7 @@ TINY = [
 @pytest.mark.parametrize(
     ("section", "aims"),
     [
-        ("throughput", 2),
+        ("throughput", 4),
         ("librdkafka", 0),
         ("latency", 1),
         ("memory", 1),

@@ -1,11 +1,12 @@
 """Brokers and one Spark session for the tests of ``spark/``.
 
-Every test against a broker runs against tidemill and, where its jars are to hand, against Apache
-Kafka: nothing in ``spark/`` may depend on which of them answers.
+Every test against a broker runs against tidemill and, with ``APACHE_KAFKA_TESTS=1`` and its jars to
+hand, against Apache Kafka: nothing in ``spark/`` may depend on which of them answers.
 """
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -85,7 +86,12 @@ def tidemill_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker
 
 @pytest.fixture(scope="session")
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Apache Kafka, or a skip that says what is missing."""
+    """Apache Kafka, or a skip that says what is missing.
+
+    On demand only: it takes memory and minutes, and what is tested is tidemill.
+    """
+    if not os.environ.get("APACHE_KAFKA_TESTS"):
+        pytest.skip("only with APACHE_KAFKA_TESTS=1 in the environment")
     properties = {"log.cleaner.backoff.ms": "100", "log.cleaner.dedupe.buffer.size": "2097152"}
     try:
         kafka = ApacheKafka(tmp_path_factory.mktemp("kafka"), properties=properties)
