@@ -16,6 +16,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from tests.support.processes import poll_until
+from tidemill.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -304,6 +305,8 @@ def test_an_interrupt_ends_the_wait_for_a_query_and_leaves_the_session_whole(
     assert not caplog.records
     broker.produce(topic, ["a"])
     assert streams.offsets(query) == [(topic, 0, 0)]
+    assert spark_session("tests") is streams.spark
+    streams.copy(topic, broker.topic(), "after the interrupt")
 
 
 @on_tidemill

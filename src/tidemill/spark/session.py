@@ -15,7 +15,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidemill.spark import jvm
 
@@ -99,11 +99,22 @@ def spark_session(
         builder = builder.config(key, value)
     with _plain_interrupts():
         spark = builder.getOrCreate()
+    _make_active(spark)
 
     import pyspark_tidemill
 
     pyspark_tidemill.register(spark)
     return spark
+
+
+def _make_active(spark: SparkSession) -> None:
+    """Name the session to the JVM's thread that serves this one of ours.
+
+    After an interrupt Py4J talks to another thread of the JVM, which knows no session and so no
+    Python data source to write a stream to; asking for the session again puts that right.
+    """
+    jvm: Any = spark._jvm
+    jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 @contextlib.contextmanager
