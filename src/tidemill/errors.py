@@ -299,6 +299,45 @@ class NoReassignmentInProgressError(TidemillError):
     """No partition reassignment is running; there is one broker."""
 
 
+# --- transactions --------------------------------------------------------------------------------
+
+
+class ProducerFencedError(TidemillError):
+    """A newer producer with the same transactional id has taken over (KIP-98)."""
+
+    default_hint = "Close this producer: another instance uses its transactional id."
+
+
+class InvalidTxnStateError(TidemillError):
+    """The transaction's state does not allow this: nothing is open, or it is ending already."""
+
+
+class InvalidProducerIdMappingError(TidemillError):
+    """The coordinator knows another producer id for the transactional id, or none."""
+
+
+class InvalidTransactionTimeoutError(TidemillError):
+    """The transaction timeout is not above zero, or above ``transaction.max.timeout.ms``."""
+
+    default_hint = "Lower transaction.timeout.ms, or raise the broker's limit."
+
+
+class ConcurrentTransactionsError(TidemillError):
+    """The producer's previous transaction is still being ended; ask again."""
+
+
+class TransactionCoordinatorFencedError(TidemillError):
+    """A transaction marker carries an older coordinator epoch than the partition knows."""
+
+
+class TransactionalIdNotFoundError(TidemillError):
+    """No producer with this transactional id is known."""
+
+
+class TransactionAbortableError(TidemillError):
+    """The transaction can't go on and must be aborted; the producer may then go on (KIP-890)."""
+
+
 # --- connections ---------------------------------------------------------------------------------
 
 

@@ -136,6 +136,23 @@ class Log(Section):
     )
 
 
+class Transactions(Section):
+    """The coordinator of transactions."""
+
+    max_timeout_ms: int = Field(
+        900_000,
+        ge=1,
+        description="Longest transaction timeout that a producer may ask for, in milliseconds "
+        "(transaction.max.timeout.ms).",
+    )
+    id_expiration_ms: int = Field(
+        604_800_000,
+        ge=1000,
+        description="An idle transactional id is forgotten after it, in milliseconds "
+        "(transactional.id.expiration.ms).",
+    )
+
+
 class Telemetry(Section):
     """What the broker says about itself, on stderr."""
 
@@ -162,6 +179,7 @@ class Settings(Section):
     kafka: KafkaListener = Field(default_factory=KafkaListener)
     limits: Limits = Field(default_factory=Limits)
     groups: Groups = Field(default_factory=Groups)
+    transactions: Transactions = Field(default_factory=Transactions)
     log: Log = Field(default_factory=Log)
     telemetry: Telemetry = Field(default_factory=Telemetry)
 

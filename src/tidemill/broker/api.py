@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tidemill.errors import TidemillError
 from tidemill.state.types import (
+    NO_PRODUCER,
     AlterOp,
     CommitRequest,
     CommittedOffset,
@@ -21,15 +22,22 @@ from tidemill.state.types import (
     GroupDescription,
     GroupListing,
     GroupMemberInfo,
+    InitProducer,
     JoinMember,
     JoinRequest,
     JoinResult,
     LeaveMember,
     NewTopic,
     OffsetToCommit,
+    ProducerIdentity,
     SyncRequest,
     SyncResult,
     TopicInfo,
+    TransactionDescription,
+    TransactionListing,
+    TransactionState,
+    TransactionVersion,
+    TxnOffsetCommit,
 )
 
 __all__ = [
@@ -38,6 +46,7 @@ __all__ = [
     "LATEST",
     "LATEST_TIERED",
     "MAX_TIMESTAMP",
+    "NO_PRODUCER",
     "Acks",
     "AlterOp",
     "CommitRequest",
@@ -50,6 +59,7 @@ __all__ = [
     "GroupDescription",
     "GroupListing",
     "GroupMemberInfo",
+    "InitProducer",
     "Isolation",
     "JoinMember",
     "JoinRequest",
@@ -63,11 +73,17 @@ __all__ = [
     "PartitionRead",
     "PartitionSize",
     "PartitionWrite",
+    "ProducerIdentity",
     "ProducerInfo",
     "ReadResult",
     "SyncRequest",
     "SyncResult",
     "TopicInfo",
+    "TransactionDescription",
+    "TransactionListing",
+    "TransactionState",
+    "TransactionVersion",
+    "TxnOffsetCommit",
     "WriteResult",
 ]
 

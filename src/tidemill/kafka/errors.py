@@ -56,6 +56,11 @@ CODES: dict[type[e.TidemillError], int] = {
     e.OutOfOrderSequenceError: 45,
     e.DuplicateSequenceError: 46,
     e.InvalidProducerEpochError: 47,
+    e.InvalidTxnStateError: 48,
+    e.InvalidProducerIdMappingError: 49,
+    e.InvalidTransactionTimeoutError: 50,
+    e.ConcurrentTransactionsError: 51,
+    e.TransactionCoordinatorFencedError: 52,
     e.SecurityDisabledError: 54,
     e.StorageError: 56,
     e.LogDirNotFoundError: 57,
@@ -75,10 +80,13 @@ CODES: dict[type[e.TidemillError], int] = {
     e.GroupSubscribedToTopicError: 86,
     e.InvalidRecordError: 87,
     e.UnstableOffsetCommitError: 88,
+    e.ProducerFencedError: 90,
     e.ResourceNotFoundError: 91,
     e.UnknownTopicIdError: 100,
+    e.TransactionalIdNotFoundError: 105,
     e.UnreleasedInstanceIdError: 111,
     MismatchedEndpointError: 114,
+    e.TransactionAbortableError: 120,
 }
 """A type that is missing here has its base class's code."""
 

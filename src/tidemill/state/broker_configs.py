@@ -144,6 +144,7 @@ def static_values(
     Defaults of topic configs (``log.topic_defaults``) are not among them.
     """
     log, groups, limits = settings.log, settings.groups, settings.limits
+    transactions = settings.transactions
     values: dict[str, object] = {
         "advertised.listeners": advertised_listener,
         "auto.create.topics.enable": str(settings.auto_create_topics).lower(),
@@ -169,9 +170,11 @@ def static_values(
         "process.roles": "broker,controller",
         "producer.id.expiration.ms": log.producer_id_expiration_ms,
         "socket.request.max.bytes": limits.request_bytes,
+        "transaction.max.timeout.ms": transactions.max_timeout_ms,
         "transaction.state.log.min.isr": 1,
         "transaction.state.log.num.partitions": 1,
         "transaction.state.log.replication.factor": 1,
+        "transactional.id.expiration.ms": transactions.id_expiration_ms,
     }
     return {name: str(value) for name, value in values.items()}
 

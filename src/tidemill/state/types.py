@@ -8,9 +8,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from tidemill.log.config import ConfigType as ConfigType
+from tidemill.log.names import TopicPartition
 
 # --- topics --------------------------------------------------------------------------------------
 
@@ -222,3 +224,80 @@ class GroupDescription:
     protocol_type: str
     protocol: str
     members: tuple[GroupMemberInfo, ...]
+
+
+# --- transactions --------------------------------------------------------------------------------
+
+
+class ProducerIdentity(NamedTuple):
+    """What a producer puts into each of its batches: its id, and which incarnation it is."""
+
+    producer_id: int
+    epoch: int
+
+
+NO_PRODUCER = ProducerIdentity(-1, -1)
+
+
+class TransactionState(enum.StrEnum):
+    """Of a transactional id; the values are Kafka's names."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+    DEAD = "Dead"
+
+
+class TransactionVersion(enum.IntEnum):
+    """The two protocols between producers and the coordinator (KIP-890)."""
+
+    V1 = 1
+    """The producer announces each partition (AddPartitionsToTxn) before it writes there."""
+    V2 = 2
+    """Writing announces it, and each transaction has an epoch of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducer:
+    """A transactional producer starts, or recovers from an error (KIP-360: ``current`` given)."""
+
+    transactional_id: str
+    timeout_ms: int
+    current: ProducerIdentity = NO_PRODUCER
+    version: TransactionVersion = TransactionVersion.V1
+
+
+@dataclass(frozen=True, slots=True)
+class TxnOffsetCommit:
+    """Offsets to commit as part of a transaction (KIP-98, KIP-447)."""
+
+    transactional_id: str
+    producer: ProducerIdentity
+    commit: CommitRequest
+    version: TransactionVersion = TransactionVersion.V1
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """A line of ``list_transactions``."""
+
+    transactional_id: str
+    producer_id: int
+    state: TransactionState
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id as ``describe_transactions`` shows it."""
+
+    transactional_id: str
+    state: TransactionState
+    producer: ProducerIdentity
+    timeout_ms: int
+    start_time_ms: int
+    """Of the transaction that is open or being ended; -1 where there is none."""
+    partitions: tuple[TopicPartition, ...]
