@@ -338,6 +338,14 @@ class TransactionAbortableError(TidemillError):
     """The transaction can't go on and must be aborted; the producer may then go on (KIP-890)."""
 
 
+class OperationNotAttemptedError(TidemillError):
+    """Nothing is wrong with this part of the request; another part's error stopped all of it."""
+
+
+class InvalidRegularExpressionError(InvalidRequestError):
+    """A pattern is not a regular expression."""
+
+
 # --- connections ---------------------------------------------------------------------------------
 
 

@@ -62,6 +62,7 @@ CODES: dict[type[e.TidemillError], int] = {
     e.ConcurrentTransactionsError: 51,
     e.TransactionCoordinatorFencedError: 52,
     e.SecurityDisabledError: 54,
+    e.OperationNotAttemptedError: 55,
     e.StorageError: 56,
     e.LogDirNotFoundError: 57,
     e.UnknownProducerIdError: 59,
@@ -87,6 +88,7 @@ CODES: dict[type[e.TidemillError], int] = {
     e.UnreleasedInstanceIdError: 111,
     MismatchedEndpointError: 114,
     e.TransactionAbortableError: 120,
+    e.InvalidRegularExpressionError: 128,
 }
 """A type that is missing here has its base class's code."""
 
@@ -116,6 +118,65 @@ def error_code(error: BaseException | None, *, group: bool = False) -> int:
             is "coordinator not available".
     """
     return NONE if error is None else _code_of(type(error), group)
+
+
+# --- codes that older versions of an API do not know ---------------------------------------------
+
+_PRODUCE, _INIT_PRODUCER_ID, _ADD_PARTITIONS, _ADD_OFFSETS = 0, 22, 24, 25
+_END_TXN, _TXN_OFFSET_COMMIT = 26, 28
+_NEVER = 1_000
+_INVALID_PRODUCER_EPOCH, _INVALID_TXN_STATE = 47, 48
+_COORDINATOR_NOT_AVAILABLE, _NOT_ENOUGH_REPLICAS = 15, 19
+
+_BEFORE: dict[type[e.TidemillError], dict[int, tuple[int, int]]] = {
+    e.ProducerFencedError: {
+        _PRODUCE: (_NEVER, _INVALID_PRODUCER_EPOCH),
+        _INIT_PRODUCER_ID: (4, _INVALID_PRODUCER_EPOCH),
+        _ADD_PARTITIONS: (2, _INVALID_PRODUCER_EPOCH),
+        _ADD_OFFSETS: (2, _INVALID_PRODUCER_EPOCH),
+        _END_TXN: (2, _INVALID_PRODUCER_EPOCH),
+        _TXN_OFFSET_COMMIT: (_NEVER, _INVALID_PRODUCER_EPOCH),
+    },
+    e.TransactionAbortableError: {
+        _PRODUCE: (11, _INVALID_TXN_STATE),
+        _INIT_PRODUCER_ID: (5, _INVALID_TXN_STATE),
+        _ADD_PARTITIONS: (5, _INVALID_TXN_STATE),
+        _ADD_OFFSETS: (4, _INVALID_TXN_STATE),
+        _END_TXN: (4, _INVALID_TXN_STATE),
+        _TXN_OFFSET_COMMIT: (4, _INVALID_TXN_STATE),
+    },
+    # Producers retry these two; the coordinator's own codes they do not expect from Produce and
+    # TxnOffsetCommit.
+    e.ConcurrentTransactionsError: {
+        _PRODUCE: (12, _NOT_ENOUGH_REPLICAS),
+        _TXN_OFFSET_COMMIT: (5, _COORDINATOR_NOT_AVAILABLE),
+    },
+    e.CoordinatorLoadingError: {
+        _PRODUCE: (_NEVER, _NOT_ENOUGH_REPLICAS),
+        _TXN_OFFSET_COMMIT: (2, _COORDINATOR_NOT_AVAILABLE),
+    },
+    e.CoordinatorNotAvailableError: {_PRODUCE: (_NEVER, _NOT_ENOUGH_REPLICAS)},
+}
+"""Error -> API key -> (first version that knows its code, the code before): KIP-588, KIP-890, and
+what Apache Kafka 4.3 answers."""
+
+
+def transaction_code(error: BaseException | None, api_key: int, version: int) -> int:
+    """Kafka's code for an error of Produce or of an API of the transaction coordinator.
+
+    Clients that do not know a code take it for a bug and fail for good: each version is told what
+    it knows.
+
+    Args:
+        error: usually a ``TidemillError``.
+        api_key: of the request that is answered.
+        version: likewise.
+    """
+    for kind in type(error).__mro__:
+        since, before = _BEFORE.get(kind, {}).get(api_key, (0, 0))
+        if version < since:
+            return before
+    return error_code(error, group=api_key != _PRODUCE)
 
 
 def error_message(error: BaseException | None) -> str | None:
