@@ -22,6 +22,7 @@ from tidemill.errors import (
     IllegalGenerationError,
     OffsetMetadataTooLargeError,
     UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
 )
 
 COMMIT, FETCH, OFFSET_DELETE = 8, 9, 47
@@ -196,6 +197,21 @@ def test_fetch_refused_is_an_error_of_the_group(broker: FakeBroker, version: int
         "groups"
     ]
     assert (group["error_code"], group["topics"]) == (14, [])
+
+
+@pytest.mark.parametrize("version", [v for v in versions(FETCH) if v >= 7])
+def test_an_offset_of_an_open_transaction_is_an_error_of_its_partition(
+    broker: FakeBroker, version: int
+) -> None:
+    broker.answers["fetch_offsets"]["orders", 1] = UnstableOffsetCommitError("open")
+    topic = {"name": "orders", "topic_id": TOPIC_ID, "partition_indexes": [0, 1]}
+    for topics in ([topic], None):
+        asked = {"group_id": "g", "topics": topics}
+        request = asked if version < 8 else {"groups": [asked]}
+        answer = call(broker, FETCH, version, {**request, "require_stable": True})
+        group = answer if version < 8 else answer["groups"][0]
+        assert group["error_code"] == 0
+        assert group["topics"][0]["partitions"] == [FOUND, {**ABSENT, "error_code": 88}]
 
 
 def test_fetch_by_an_unknown_id(broker: FakeBroker) -> None:

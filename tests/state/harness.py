@@ -12,12 +12,15 @@ from tidemill.state.offsets import Offsets
 from tidemill.state.outcome import Outcome, StateRecord
 from tidemill.state.types import (
     CommitRequest,
+    CommittedOffset,
     JoinRequest,
     JoinResult,
     LeaveMember,
     OffsetToCommit,
+    ProducerIdentity,
     SyncRequest,
     SyncResult,
+    TxnOffsetCommit,
 )
 
 START_MS = 1_700_000_000_000
@@ -64,16 +67,18 @@ class Desk:
         desk.offsets.loaded(desk.now)
         return desk
 
-    def write(self, record: StateRecord) -> None:
+    def write(self, record: StateRecord, producer_id: int = -1) -> None:
+        at = len(self.log)
         self.log.append(record)
         taken = [
-            machine.replay(record.key, record.value) for machine in (self.groups, self.offsets)
+            self.groups.replay(record.key, record.value),
+            self.offsets.replay(record.key, record.value, at, producer_id),
         ]
         assert sum(taken) == 1
 
-    def run(self, outcome: Outcome[Any]) -> Any:
+    def run(self, outcome: Outcome[Any], producer_id: int = -1) -> Any:
         for record in outcome.records:
-            self.write(record)
+            self.write(record, producer_id)
         for ticket, answer in outcome.replies:
             assert ticket not in self.replies, f"ticket {ticket} is answered twice"
             self.replies[ticket] = answer
@@ -172,6 +177,29 @@ class Desk:
         request = CommitRequest(group_id, generation, member_id, instance_id, offsets, retention_ms)
         result: list[TidemillError | None] = self.run(self.offsets.commit(request, self.now))
         return result
+
+    def commit_in_transaction(
+        self,
+        producer_id: int,
+        *offsets: OffsetToCommit,
+        member_id: str = "",
+        generation: int = -1,
+        instance_id: str | None = None,
+        group_id: str = "g",
+    ) -> list[TidemillError | None]:
+        request = TxnOffsetCommit(
+            f"tx-{producer_id}",
+            ProducerIdentity(producer_id, 0),
+            CommitRequest(group_id, generation, member_id, instance_id, offsets),
+        )
+        outcome = self.offsets.commit_in_transaction(request, self.now)
+        result: list[TidemillError | None] = self.run(outcome, producer_id)
+        return result
+
+    def seen(self, group_id: str = "g") -> dict[tuple[str, int], int]:
+        """The offsets that a fetch finds."""
+        found = self.offsets.fetch(group_id)
+        return {at: each.offset for at, each in found.items() if isinstance(each, CommittedOffset)}
 
     # --- a whole group ---------------------------------------------------------------------------
 

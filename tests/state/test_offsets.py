@@ -51,14 +51,14 @@ def test_commit_is_not_seen_before_its_record_is_written() -> None:
     outcome = desk.offsets.commit(request, desk.now)
     assert desk.offsets.fetch("g") == {}
     desk.run(outcome)
-    assert desk.offsets.fetch("g")["t", 0].offset == 5
+    assert desk.seen() == {("t", 0): 5}
 
 
 def test_last_commit_wins() -> None:
     desk = Desk()
     for offset in (5, 9, 2):
         desk.commit("", -1, at("t", 0, offset))
-    assert desk.offsets.fetch("g")["t", 0].offset == 2
+    assert desk.seen() == {("t", 0): 2}
 
 
 def test_metadata_over_the_limit_is_refused_for_its_partition_only() -> None:

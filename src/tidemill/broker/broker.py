@@ -18,7 +18,6 @@ from tidemill.broker import replicas
 from tidemill.broker.api import (
     Acks,
     CommitRequest,
-    CommittedOffset,
     ConfigChange,
     ConfigEntry,
     FetchQuery,
@@ -52,6 +51,7 @@ from tidemill.log.files import FileSystem
 from tidemill.log.partition import PartitionLog
 from tidemill.log.store import LogStore
 from tidemill.settings import Settings
+from tidemill.state.offsets import FetchedOffset
 
 STOPPING = "the broker is stopping"
 
@@ -402,9 +402,13 @@ class Broker:
         require_stable: bool = False,
         member_id: str | None = None,
         generation: int = -1,
-    ) -> dict[tuple[str, int], CommittedOffset]:
-        """Committed offsets of a group (all, where ``partitions`` is None); unknown ones lack."""
-        return self._coordination.fetch(group_id, partitions)
+    ) -> dict[tuple[str, int], FetchedOffset]:
+        """Committed offsets of a group (all, where ``partitions`` is None); unknown ones lack.
+
+        With ``require_stable`` an UnstableOffsetCommitError stands in the place of an offset that
+        an open transaction has committed.
+        """
+        return self._coordination.fetch(group_id, partitions, require_stable)
 
     def list_groups(
         self, states: Sequence[str] = (), types: Sequence[str] = ()

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
 
 from tidemill import settings
 from tidemill.broker.api import (
     CommitRequest,
-    CommittedOffset,
     GroupDescription,
     GroupListing,
     JoinRequest,
@@ -27,10 +26,19 @@ from tidemill.broker.api import (
 )
 from tidemill.broker.journal import Journal
 from tidemill.clock import Clock
-from tidemill.errors import CoordinatorNotAvailableError, TidemillError
+from tidemill.errors import (
+    CoordinatorNotAvailableError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    TidemillError,
+)
 from tidemill.state.groups import Groups
-from tidemill.state.offsets import Offsets
+from tidemill.state.offsets import FetchedOffset, Offsets
 from tidemill.state.outcome import Outcome
+from tidemill.state.types import NO_PRODUCER, ProducerIdentity, TxnOffsetCommit
+
+if TYPE_CHECKING:
+    from tidemill.log.transactions import Marker
 
 R = TypeVar("R")
 
@@ -85,8 +93,8 @@ class GroupCoordination:
         Raises:
             CorruptLogError, InvalidRecordError, FormatVersionError: the journal can't be read.
         """
-        for key, value in self._journal.latest().items():
-            self._replay(key, value)
+        for record in self._journal.recover():
+            self._replay(*record)
         now_ms = self._clock.now_ms()
         outcome = self._groups.loaded(now_ms)
         self._offsets.loaded(now_ms)
@@ -130,10 +138,62 @@ class GroupCoordination:
     async def commit(self, request: CommitRequest) -> list[TidemillError | None]:
         return await self._run(self._offsets.commit(request, self._clock.now_ms()))
 
+    async def commit_in_transaction(self, request: TxnOffsetCommit) -> list[TidemillError | None]:
+        """Commit offsets as part of the producer's open transaction: on disk when answered, seen
+        when its marker is. That the producer may write here is the caller's to check.
+
+        Returns:
+            An error or None for each offset, in order.
+
+        Raises:
+            InvalidGroupIdError, UnknownMemberIdError, IllegalGenerationError,
+            FencedInstanceIdError: the consumer is not (any longer) a member (KIP-447).
+            InvalidProducerEpochError, InvalidTxnStateError: the log refuses the producer.
+            CoordinatorNotAvailableError: the disk refuses.
+        """
+        outcome = self._offsets.commit_in_transaction(request, self._clock.now_ms())
+        return await self._run(outcome, request.producer)
+
+    async def write_marker(self, marker: Marker) -> None:
+        """End a producer's transaction in the group coordinator's log; returns when the marker is
+        on disk and the offsets are seen (or forgotten). May be repeated at will: without an open
+        transaction nothing is written, and it waits for what was written before.
+
+        Raises:
+            InvalidProducerEpochError, TransactionCoordinatorFencedError: the marker is too old.
+            StorageError: the disk refuses; the transaction is open as before.
+        """
+        if self._stopped is not None:
+            raise self._stopped
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        appended = False
+
+        def done(error: Exception | None) -> None:
+            if error is None and appended:
+                self._offsets.end_transaction(marker.producer_id, commit=marker.commit)
+            if not written.done():
+                if error is None:
+                    written.set_result(None)
+                else:
+                    written.set_exception(error)
+
+        self._writing.add(written)
+        try:
+            appended = self._journal.append_marker(marker, done)
+            await written
+        finally:
+            self._writing.discard(written)
+
     def fetch(
-        self, group_id: str, partitions: Sequence[tuple[str, int]] | None
-    ) -> dict[tuple[str, int], CommittedOffset]:
-        return self._offsets.fetch(group_id, partitions)
+        self,
+        group_id: str,
+        partitions: Sequence[tuple[str, int]] | None,
+        require_stable: bool = False,
+    ) -> dict[tuple[str, int], FetchedOffset]:
+        """Committed offsets, those asked for that exist or (None) all. With ``require_stable`` an
+        UnstableOffsetCommitError stands in the place of those that an open transaction has
+        committed (KIP-447): the consumer must ask again."""
+        return self._offsets.fetch(group_id, partitions, require_stable=require_stable)
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
@@ -193,13 +253,13 @@ class GroupCoordination:
         finally:
             self._writing.discard(settled)
 
-    async def _run(self, outcome: Outcome[R]) -> R:
+    async def _run(self, outcome: Outcome[R], producer: ProducerIdentity = NO_PRODUCER) -> R:
         """Write an outcome; its result counts when the records are on disk."""
         if outcome.records:
             written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._writing.add(written)
             try:
-                self._apply(outcome, written)
+                self._apply(outcome, written, producer)
                 await written
             finally:
                 self._writing.discard(written)
@@ -207,14 +267,20 @@ class GroupCoordination:
             self._apply(outcome)
         return outcome.result
 
-    def _apply(self, outcome: Outcome[Any], written: asyncio.Future[None] | None = None) -> None:
+    def _apply(
+        self,
+        outcome: Outcome[Any],
+        written: asyncio.Future[None] | None = None,
+        producer: ProducerIdentity = NO_PRODUCER,
+    ) -> None:
         if self._stopped is not None:
             raise self._stopped
+        first = -1
 
         def done(error: Exception | None) -> None:
             if error is None:
-                for record in outcome.records:
-                    self._replay(record.key, record.value)
+                for offset, record in enumerate(outcome.records, first):
+                    self._replay(record.key, record.value, offset, producer.producer_id)
                 self._release(outcome.replies)
             else:
                 self._release(self._groups.write_failed(outcome, self._clock.now_ms()))
@@ -224,15 +290,14 @@ class GroupCoordination:
             if error is None:
                 written.set_result(None)
             else:
-                written.set_exception(
-                    CoordinatorNotAvailableError(f"the group's state could not be written: {error}")
-                )
+                written.set_exception(_refusal(error))
 
-        self._journal.submit(outcome.records, done)
+        first = self._journal.submit(outcome.records, done, producer)
         self._schedule()
 
-    def _replay(self, key: bytes, value: bytes | None) -> None:
-        if not self._offsets.replay(key, value) and not self._groups.replay(key, value):
+    def _replay(self, key: bytes, value: bytes | None, log_offset: int, producer_id: int) -> None:
+        taken = self._offsets.replay(key, value, log_offset, producer_id)
+        if not taken and not self._groups.replay(key, value):
             log_line.warning("groups.foreign_record", key=key[:64].hex())
 
     def _release(self, replies: Sequence[tuple[int, object]]) -> None:
@@ -258,3 +323,10 @@ class GroupCoordination:
     def _tick(self) -> None:
         self._timer = None
         self._apply(self._groups.tick(self._clock.now_ms()))
+
+
+def _refusal(error: Exception) -> Exception:
+    """What to tell who wanted something written: a producer that is fenced, just that."""
+    if isinstance(error, (InvalidProducerEpochError, InvalidTxnStateError)):
+        return error
+    return CoordinatorNotAvailableError(f"the group's state could not be written: {error}")

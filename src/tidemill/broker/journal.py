@@ -1,24 +1,54 @@
 """A state machine's own log: records are appended, synced, and only then replayed.
 
 State machine replication with one replica: recovery is the same replay, from the start of the
-log. Knows logs and the flusher, and nothing of what the records mean.
+log. Records may be part of a producer's transaction; then its marker decides whether they count.
+Knows logs and the flusher, and nothing of what the records mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidemill.broker.flusher import Flusher
 from tidemill.clock import Clock
 from tidemill.errors import TidemillError
-from tidemill.log.batch import Buffer, iter_headers
+from tidemill.log.batch import NO_PRODUCER_ID, BatchHeader, iter_headers
 from tidemill.log.partition import PartitionLog
 from tidemill.log.records import NewRecord, decode_records, encode_batch
 from tidemill.state.outcome import StateRecord
+from tidemill.state.types import NO_PRODUCER, ProducerIdentity
+
+if TYPE_CHECKING:
+    from tidemill.log.transactions import Marker
 
 READ_BYTES = 1 << 20
 BATCH_BYTES = 1 << 18
 """More records than that go into several batches: one must fit a segment."""
+
+
+Done = Callable[[Exception | None], None]
+
+
+class JournalRecord(NamedTuple):
+    """One record of a journal."""
+
+    key: bytes
+    value: bytes | None
+    log_offset: int
+    producer_id: int = NO_PRODUCER_ID
+    """Whose transaction it belongs to, where that has not ended; else -1."""
+
+
+class _End(NamedTuple):
+    """A transaction's marker."""
+
+    producer_id: int
+    commit: bool
+
+
+_CONTROL = Struct(">hh")
 
 
 class Journal:
@@ -35,16 +65,46 @@ class Journal:
         self._flusher = flusher
         self._clock = clock
 
-    def latest(self) -> dict[bytes, bytes | None]:
-        """The last value of each key, for recovery: what compaction may remove changes no state.
+    def recover(self) -> list[JournalRecord]:
+        """The records that count, in the order of the log: of each key the last one that is not
+        part of an aborted or open transaction; and those of open transactions, the last of each
+        producer and key. What compaction may remove is not among them.
 
         Raises:
             CorruptLogError: the log is damaged.
         """
-        return dict(self._records())
+        settled: dict[bytes, JournalRecord] = {}
+        pending: dict[int, dict[bytes, JournalRecord]] = {}
+        for entry in self._entries():
+            if isinstance(entry, _End):
+                ended = pending.pop(entry.producer_id, {})
+                for record in ended.values() if entry.commit else ():
+                    before = settled.get(record.key)
+                    if before is None or before.log_offset < record.log_offset:
+                        settled[record.key] = record._replace(producer_id=NO_PRODUCER_ID)
+            elif entry.producer_id == NO_PRODUCER_ID:
+                settled[entry.key] = entry
+            else:
+                pending.setdefault(entry.producer_id, {})[entry.key] = entry
+        records = list(settled.values())
+        for each in pending.values():
+            records += each.values()
+        return sorted(records, key=lambda record: record.log_offset)
 
-    def _records(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """All records (key, value) of the log, oldest first.
+    def latest(self) -> dict[bytes, bytes | None]:
+        """The last value of each key, for a journal without transactions.
+
+        Raises:
+            CorruptLogError: the log is damaged.
+        """
+        return {
+            record.key: record.value
+            for record in self.recover()
+            if record.producer_id == NO_PRODUCER_ID
+        }
+
+    def _entries(self) -> Iterator[JournalRecord | _End]:
+        """All that the log holds, oldest first.
 
         Raises:
             CorruptLogError: the log is damaged.
@@ -54,41 +114,76 @@ class Journal:
             piece = self.log.read(offset, READ_BYTES, limit_offset=self.log.log_end_offset)
             if piece is None:
                 return
-            for batch, last_offset in _batches(piece.load()):
-                for record in decode_records(batch):
-                    if record.offset >= offset and record.key is not None:
-                        yield (
-                            bytes(record.key),
-                            None if record.value is None else bytes(record.value),
-                        )
-                offset = last_offset + 1
+            data = memoryview(piece.load())
+            for position, header in iter_headers(data):
+                batch = data[position : position + header.size]
+                if header.last_offset >= offset:
+                    yield from _entries_of(batch, header, offset)
+                    offset = header.last_offset + 1
 
     def submit(
         self,
         records: Sequence[StateRecord],
-        done: Callable[[Exception | None], None],
-    ) -> None:
+        done: Done,
+        producer: ProducerIdentity = NO_PRODUCER,
+    ) -> int:
         """Append ``records``, all or none; call ``done`` when they are on disk, or with the error.
 
         Calls come in the order of submission, so ``done`` may replay into the state. Where they
         take several batches, a power cut before ``done`` may leave the first of them.
+
+        Args:
+            producer: whose transaction they are part of, or nobody's.
+
+        Returns:
+            Offset of the first record, the others follow it; -1 where nothing was appended (then
+            ``done`` has been called already).
         """
         if not records:
             done(None)
-            return
+            return -1
         now_ms = self._clock.now_ms()
         batches = bytearray()
         for part in _parts(records):
-            batches += encode_batch(part, timestamp_ms=now_ms)
+            batches += encode_batch(
+                part,
+                timestamp_ms=now_ms,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                transactional=producer != NO_PRODUCER,
+            )
         try:
             info = self.log.append(batches, now_ms=now_ms, from_client=False)
         except TidemillError as error:
             done(error)
-            return
+            return -1
         self._flusher.written(self.log)
         self._flusher.call_when_durable(self.log, info.last_offset + 1, done)
+        return info.first_offset
 
-    def when_settled(self, done: Callable[[Exception | None], None]) -> None:
+    def append_marker(self, marker: Marker, done: Done) -> bool:
+        """End a producer's transaction; call ``done`` when that is on disk, or with the error.
+
+        Calls come in order with those of ``submit``.
+
+        Returns:
+            Whether a marker was appended: not where the producer has no open transaction in this
+            log, nor where the log refuses. In the first case ``done`` comes when all that was
+            appended before is on disk, so also an earlier marker.
+        """
+        try:
+            info = self.log.append_marker(marker, now_ms=self._clock.now_ms())
+        except TidemillError as error:
+            done(error)
+            return False
+        if info is None:
+            self.when_settled(done)
+            return False
+        self._flusher.written(self.log)
+        self._flusher.call_when_durable(self.log, info.last_offset + 1, done)
+        return True
+
+    def when_settled(self, done: Done) -> None:
         """Call ``done`` once all that was submitted before is durable and its ``done`` called."""
         self._flusher.call_when_durable(self.log, self.log.log_end_offset, done)
 
@@ -105,7 +200,17 @@ def _parts(records: Sequence[StateRecord]) -> Iterator[list[NewRecord]]:
     yield part
 
 
-def _batches(data: Buffer) -> Iterator[tuple[memoryview, int]]:
-    view = memoryview(data)
-    for position, header in iter_headers(view):
-        yield view[position : position + header.size], header.last_offset
+def _entries_of(
+    batch: memoryview, header: BatchHeader, first_offset: int
+) -> Iterator[JournalRecord | _End]:
+    """What one batch holds from ``first_offset`` on."""
+    if header.is_control:
+        for control in decode_records(batch):
+            _, kind = _CONTROL.unpack_from(control.key or b"")
+            yield _End(header.producer_id, kind == 1)
+        return
+    producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+    for record in decode_records(batch):
+        if record.offset >= first_offset and record.key is not None:
+            value = None if record.value is None else bytes(record.value)
+            yield JournalRecord(bytes(record.key), value, record.offset, producer_id)

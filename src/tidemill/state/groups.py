@@ -336,10 +336,7 @@ class Groups:
         """
         group = self._groups.get(request.group_id)
         if group is None:
-            if request.generation >= 0:
-                raise IllegalGenerationError(
-                    f"there is no group {request.group_id!r} in generation {request.generation}"
-                )
+            _check_no_generation(request)
             return
         if request.generation < 0 and group.is_in(_S.EMPTY):
             return
@@ -353,6 +350,28 @@ class Groups:
         if group.is_in(_S.COMPLETING_REBALANCE):
             raise _rebalancing(group)
         self._rebalancer.refresh(group, group.members[request.member_id], now_ms)
+
+    def check_transactional_commit(self, request: CommitRequest) -> None:
+        """Whether the sender may commit offsets inside a transaction (KIP-447).
+
+        Unlike a plain commit: who says nothing of a member (clients before KIP-447) is admitted
+        to any group, a rebalance that is being completed is no hindrance, and nobody's session is
+        refreshed.
+
+        Raises:
+            InvalidGroupIdError, UnknownMemberIdError, FencedInstanceIdError,
+            IllegalGenerationError: as they say.
+        """
+        check_group_id(request.group_id)
+        group = self._groups.get(request.group_id)
+        if group is None:
+            _check_no_generation(request)
+            return
+        if request.generation < 0 and group.is_in(_S.EMPTY):
+            return
+        if request.generation >= 0 or request.member_id or request.instance_id is not None:
+            group.check_member(request.member_id, request.instance_id)
+            _check_generation(group, request.generation)
 
     def check_removable(self, group_id: str) -> None:
         """Whether a client may delete the group.
@@ -404,6 +423,13 @@ def _check_generation(group: Group, generation: int) -> None:
     if generation != group.generation:
         raise IllegalGenerationError(
             f"group {group.group_id!r} is in generation {group.generation}, not {generation}"
+        )
+
+
+def _check_no_generation(request: CommitRequest) -> None:
+    if request.generation >= 0:
+        raise IllegalGenerationError(
+            f"there is no group {request.group_id!r} in generation {request.generation}"
         )
 
 

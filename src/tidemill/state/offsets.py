@@ -1,9 +1,12 @@
 """Committed offsets of groups: commit, fetch, delete, expire, as a pure state machine.
 
-Only ``replay`` changes what is stored: a commit is seen by ``fetch`` once its record has been
-written and replayed. Asks ``groups`` who may commit and what may expire. Knows no clock.
+Only ``replay`` and ``end_transaction`` change what is stored: a commit is seen by ``fetch`` once
+its record has been written and replayed, one in a transaction once the transaction's marker has.
+Where both exist for a position, the record that stands later in the log counts: it is the one that
+compaction keeps. Asks ``groups`` who may commit and what may expire. Knows no clock.
 
-Source: KIP-186, KIP-211 (expiry), KIP-496 (OffsetDelete); Apache Kafka's group coordinator.
+Source: KIP-98 and KIP-447 (transactions), KIP-186, KIP-211 (expiry), KIP-496 (OffsetDelete);
+Apache Kafka's group coordinator.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from tidemill.errors import (
     NonEmptyGroupError,
     OffsetMetadataTooLargeError,
     TidemillError,
+    UnstableOffsetCommitError,
 )
+from tidemill.log.batch import NO_PRODUCER_ID
 from tidemill.state.group import Group, GroupState
 from tidemill.state.groups import Groups
 from tidemill.state.offsets_format import (
@@ -28,10 +33,11 @@ from tidemill.state.offsets_format import (
     encode_offset_value,
 )
 from tidemill.state.outcome import Outcome, StateRecord, nothing
-from tidemill.state.types import CommitRequest, CommittedOffset
+from tidemill.state.pending_offsets import LoggedOffset, PendingOffsets, Position
+from tidemill.state.types import CommitRequest, CommittedOffset, TxnOffsetCommit
 
-Position = tuple[str, int]
-"""(topic, partition)"""
+FetchedOffset = CommittedOffset | UnstableOffsetCommitError
+"""What a fetch finds at a position; the error only where stable offsets are required."""
 
 
 class Offsets:
@@ -50,13 +56,24 @@ class Offsets:
         self._groups = groups
         self._retention_ms = retention_ms
         self._metadata_max_bytes = min(metadata_max_bytes, 0x7FFF)  # what a record holds
-        self._offsets: dict[str, dict[Position, OffsetValue]] = {}
+        self._offsets: dict[str, dict[Position, LoggedOffset]] = {}
+        self._pending = PendingOffsets()
 
     # --- what survives a restart -----------------------------------------------------------------
 
-    def replay(self, key: bytes, value: bytes | None) -> bool:
+    def replay(
+        self,
+        key: bytes,
+        value: bytes | None,
+        log_offset: int,
+        producer_id: int = NO_PRODUCER_ID,
+    ) -> bool:
         """Apply one record of ``__consumer_offsets``; False (and no effect) if it is not an
-        offset's. Used for each record that was written, and for all of them at start.
+        offset's. Used for each record that was written, and for those that count at start.
+
+        Args:
+            log_offset: where the record stands in the log.
+            producer_id: whose transaction it belongs to; -1: to none.
 
         Raises:
             InvalidRecordError, FormatVersionError: the record can't be read.
@@ -66,25 +83,49 @@ class Offsets:
             return False
         group_id = offset_key.group_id
         position = (offset_key.topic, offset_key.partition)
-        if value is not None:
-            decoded = decode_offset_value(value)
-            self._offsets.setdefault(group_id, {})[position] = decoded
-            self._groups.ensure(group_id, decoded.commit_timestamp_ms)
+        if value is None:
+            self._delete(group_id, position)
             return True
+        logged = LoggedOffset(decode_offset_value(value), log_offset)
+        if producer_id == NO_PRODUCER_ID:
+            self._store(group_id, position, logged)
+        else:
+            self._pending.add(producer_id, group_id, position, logged)
+            self._groups.ensure(group_id, logged.value.commit_timestamp_ms)
+        return True
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """Apply a transaction's marker: its offsets are stored, but where a later record of the
+        position has been, or (abort) forgotten."""
+        for (group_id, position), logged in self._pending.take(producer_id).items():
+            stored = self._offsets.get(group_id, {}).get(position)
+            if commit and (stored is None or stored.log_offset < logged.log_offset):
+                self._store(group_id, position, logged)
+
+    def _store(self, group_id: str, position: Position, logged: LoggedOffset) -> None:
+        self._offsets.setdefault(group_id, {})[position] = logged
+        self._groups.ensure(group_id, logged.value.commit_timestamp_ms)
+
+    def _delete(self, group_id: str, position: Position) -> None:
+        self._pending.drop(group_id, position)
         positions = self._offsets.get(group_id)
         if positions is not None:
             positions.pop(position, None)
             if not positions:
                 del self._offsets[group_id]
-        return True
 
     def loaded(self, now_ms: int) -> None:
         """All records have been replayed at start; call it after the groups' ``loaded``."""
         for group_id in self._offsets:
             self._groups.ensure(group_id, now_ms)
+        for group_id, _ in self._pending:
+            self._groups.ensure(group_id, now_ms)
         for group in self._groups:
-            if group.group_id not in self._offsets:  # all it had was deleted
+            if not self._has_offsets(group.group_id):  # all it had was deleted
                 self._groups.forget(group.group_id)
+
+    def _has_offsets(self, group_id: str) -> bool:
+        return group_id in self._offsets or group_id in self._pending
 
     # --- commands --------------------------------------------------------------------------------
 
@@ -97,6 +138,25 @@ class Offsets:
         """
         self._groups.check_commit(request, now_ms)
         expires = now_ms + request.retention_ms if request.retention_ms >= 0 else None
+        return self._commit(request, now_ms, expires)
+
+    def commit_in_transaction(
+        self, request: TxnOffsetCommit, now_ms: int
+    ) -> Outcome[list[TidemillError | None]]:
+        """Commit offsets as part of a transaction; the result has an error or None for each, in
+        order. The records must be written as the producer's; its marker decides what they do.
+
+        Raises:
+            InvalidGroupIdError, UnknownMemberIdError, IllegalGenerationError,
+            FencedInstanceIdError: the sender may not commit (see
+            ``Groups.check_transactional_commit``).
+        """
+        self._groups.check_transactional_commit(request.commit)
+        return self._commit(request.commit, now_ms, None)
+
+    def _commit(
+        self, request: CommitRequest, now_ms: int, expires: int | None
+    ) -> Outcome[list[TidemillError | None]]:
         result: list[TidemillError | None] = []
         records = []
         for item in request.offsets:
@@ -130,7 +190,7 @@ class Offsets:
             raise GroupIdNotFoundError(f"there is no group {group_id!r}")
         if not group.is_in(GroupState.EMPTY) and not group.uses_consumer_protocol:
             raise NonEmptyGroupError(f"group {group_id!r} has members")
-        stored = self._offsets.get(group_id, {})
+        known = self._known(group_id)
         out = Outcome[list[TidemillError | None]]([])
         for topic, partition in positions:
             if group.is_subscribed(topic):
@@ -142,36 +202,48 @@ class Offsets:
                 )
                 continue
             out.result.append(None)
-            if (topic, partition) in stored:
+            if (topic, partition) in known:
                 out.records.append(_tombstone(group_id, (topic, partition)))
         return out
 
     def delete_group(self, group_id: str) -> Outcome[None]:
-        """Delete an empty group with all its offsets.
+        """Delete an empty group with all its offsets, those of open transactions too.
 
         Raises:
             GroupIdNotFoundError, NonEmptyGroupError: as their names say.
         """
         self._groups.check_removable(group_id)
-        records = [_tombstone(group_id, at) for at in self._offsets.get(group_id, {})]
+        records = [_tombstone(group_id, at) for at in self._known(group_id)]
         return Outcome(None, [*records, self._groups.tombstone(group_id)])
 
     def topics_deleted(self, topics: Collection[str]) -> Outcome[None]:
-        """Forget the offsets of topics that are gone, in every group."""
+        """Forget the offsets of topics that are gone, in every group and open transaction."""
         gone = set(topics)
         out = nothing()
-        for group_id, positions in self._offsets.items():
-            out.records += [_tombstone(group_id, at) for at in positions if at[0] in gone]
+        pending = (group_id for group_id, _ in self._pending)
+        for group_id in dict.fromkeys([*self._offsets, *pending]):
+            known = self._known(group_id)
+            out.records += [_tombstone(group_id, at) for at in known if at[0] in gone]
         return out
 
+    def _known(self, group_id: str) -> dict[Position, None]:
+        """Positions that are stored, or may be when a transaction ends."""
+        stored = self._offsets.get(group_id, ())
+        return dict.fromkeys([*stored, *self._pending.positions(group_id)])
+
     def expire(self, now_ms: int) -> Outcome[None]:
-        """Expire offsets that are due, and remove groups that are empty of members and offsets."""
+        """Expire offsets that are due, and remove groups that are empty of members and offsets.
+
+        What an open transaction has committed is not due, and its group stays.
+        """
         out = nothing()
         self.loaded(now_ms)  # offsets committed while their group was being removed have none
         for group in self._groups:
             positions = self._offsets.get(group.group_id, {})
-            due = [at for at in positions if self._is_due(group, at[0], positions[at], now_ms)]
+            due = [at for at in positions if self._is_due(group, at, positions[at].value, now_ms)]
             out.records += [_tombstone(group.group_id, at) for at in due]
+            if group.group_id in self._pending:
+                continue
             if len(due) == len(positions) and group.is_removable:
                 if due or self._groups.needs_tombstone(group.group_id):
                     out.records.append(self._groups.tombstone(group.group_id))
@@ -179,9 +251,9 @@ class Offsets:
                     self._groups.forget(group.group_id)
         return out
 
-    def _is_due(self, group: Group, topic: str, value: OffsetValue, now_ms: int) -> bool:
+    def _is_due(self, group: Group, at: Position, value: OffsetValue, now_ms: int) -> bool:
         since = _retained_since(group)
-        if since is None or group.is_subscribed(topic):
+        if since is None or group.is_subscribed(at[0]) or self._pending.has(group.group_id, at):
             return False
         if value.expire_timestamp_ms is not None:
             return now_ms >= value.expire_timestamp_ms
@@ -190,18 +262,39 @@ class Offsets:
     # --- views -----------------------------------------------------------------------------------
 
     def fetch(
-        self, group_id: str, positions: Iterable[Position] | None = None
-    ) -> dict[Position, CommittedOffset]:
-        """Committed offsets of a group: those asked for that exist, or (None) all."""
-        stored = self._offsets.get(group_id, {})
-        wanted = stored if positions is None else positions
-        return {at: _committed(stored[at]) for at in wanted if at in stored}
+        self,
+        group_id: str,
+        positions: Iterable[Position] | None = None,
+        *,
+        require_stable: bool = False,
+    ) -> dict[Position, FetchedOffset]:
+        """Committed offsets of a group: those asked for that exist, or (None) all.
 
-    def stored(self) -> Iterator[tuple[OffsetKey, OffsetValue]]:
-        """What survives a restart."""
+        Args:
+            require_stable: where an open transaction has committed the position, its value is an
+                UnstableOffsetCommitError, also (of those asked for) where nothing is stored yet.
+        """
+        stored = self._offsets.get(group_id, {})
+        found: dict[Position, FetchedOffset] = {}
+        for at in stored if positions is None else positions:
+            if require_stable and self._pending.has(group_id, at):
+                found[at] = UnstableOffsetCommitError(
+                    f"an open transaction has committed {at[0]}-{at[1]} of group {group_id!r}",
+                    hint="Ask again when it has ended.",
+                )
+            elif at in stored:
+                found[at] = _committed(stored[at].value)
+        return found
+
+    def stored(self) -> Iterator[tuple[OffsetKey, LoggedOffset]]:
+        """What survives a restart of ended transactions and plain commits."""
         for group_id, positions in self._offsets.items():
-            for (topic, partition), value in positions.items():
-                yield OffsetKey(group_id, topic, partition), value
+            for (topic, partition), logged in positions.items():
+                yield OffsetKey(group_id, topic, partition), logged
+
+    def pending(self) -> dict[int, dict[tuple[str, Position], LoggedOffset]]:
+        """What survives a restart of open transactions, by producer id."""
+        return self._pending.stored()
 
 
 def _retained_since(group: Group) -> Callable[[OffsetValue], int] | None:

@@ -6,7 +6,7 @@ topic has is an error of its partitions, never of the request.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -149,7 +149,10 @@ def _fetch_group(
 
 
 def _all_topics(
-    ctx: RequestContext, found: dict[tuple[str, int], CommittedOffset], *, by_id: bool
+    ctx: RequestContext,
+    found: Mapping[tuple[str, int], CommittedOffset | TidemillError],
+    *,
+    by_id: bool,
 ) -> list[dict[str, Any]]:
     """Everything committed, by topic; with ids, topics that no longer exist are left out."""
     topics: dict[str, list[dict[str, Any]]] = {}
@@ -171,10 +174,13 @@ def _fetched_topic(key: dict[str, Any], partitions: list[dict[str, Any]]) -> dic
     return {**key, "partitions": partitions}
 
 
-def _fetched(partition: int, committed: CommittedOffset | None) -> dict[str, Any]:
-    """A partition without a committed offset is no error: offset -1."""
+def _fetched(partition: int, committed: CommittedOffset | TidemillError | None) -> dict[str, Any]:
+    """A partition without a committed offset is no error: offset -1. One whose offset an open
+    transaction has committed is, where the consumer requires stable offsets (KIP-447)."""
     if committed is None:
         return _failed(partition, 0)
+    if isinstance(committed, TidemillError):
+        return _failed(partition, code(committed))
     return {
         "partition_index": partition,
         "committed_offset": committed.offset,
