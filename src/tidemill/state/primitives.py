@@ -10,6 +10,7 @@ import struct
 
 from tidemill.errors import InvalidRecordError
 
+_I8 = struct.Struct(">b")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
@@ -34,6 +35,9 @@ class Reader:
         start = self._position
         self._position = start + size
         return self._data[start : self._position]
+
+    def i8(self) -> int:
+        return int(_I8.unpack(self.raw(1))[0])
 
     def i16(self) -> int:
         return int(_I16.unpack(self.raw(2))[0])
@@ -90,7 +94,7 @@ class Reader:
 
 
 class Writer:
-    """Grows a byte string of non-flexible primitive types."""
+    """Grows a byte string of primitive types."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -98,6 +102,10 @@ class Writer:
     def done(self) -> bytes:
         """What has been written."""
         return bytes(self._data)
+
+    def i8(self, value: int) -> Writer:
+        self._data += _I8.pack(value)
+        return self
 
     def i16(self, value: int) -> Writer:
         self._data += _I16.pack(value)
@@ -120,6 +128,29 @@ class Writer:
             raise InvalidRecordError(f"a string of {len(data)} bytes does not fit 16-bit lengths")
         self.i16(len(data))
         self._data += data
+        return self
+
+    def uvarint(self, value: int) -> Writer:
+        """An unsigned varint (lengths, counts and tags of flexible versions)."""
+        while value > 0x7F:
+            self._data.append(value & 0x7F | 0x80)
+            value >>= 7
+        self._data.append(value)
+        return self
+
+    def compact_string(self, value: str) -> Writer:
+        """A string of a flexible version: its length + 1 as a varint."""
+        data = value.encode()
+        self.uvarint(len(data) + 1)
+        self._data += data
+        return self
+
+    def tagged_fields(self, fields: dict[int, bytes]) -> Writer:
+        """Tag -> raw bytes, of a flexible version (KIP-482); the caller orders them by tag."""
+        self.uvarint(len(fields))
+        for tag, value in fields.items():
+            self.uvarint(tag).uvarint(len(value))
+            self._data += value
         return self
 
     def blob(self, value: bytes) -> Writer:

@@ -1,0 +1,558 @@
+"""The transaction coordinator as one pure state machine: transactional ids and their transactions.
+
+Unlike the other machines' records, these are given to ``replay`` when they have been *appended* to
+``__transaction_state``: the order there is the truth, and writes are checked against it at once.
+Still nothing is answered before the records are durable, and each decision (Prepare*) is durable
+before its markers are written, the markers before Complete*. A command never changes the state.
+
+Commands of one id must not overlap: each one's records are replayed before the next is called.
+Knows no socket, no clock and no log; ``now_ms`` is wall-clock time in ms since the epoch.
+
+The errors are those of Apache Kafka 4.3's coordinator. Where we differ:
+
+- InitProducerId is answered in one go; Kafka aborts what is open, answers CONCURRENT_TRANSACTIONS
+  and lets the client ask again.
+- InitProducerId with a stale identity never aborts the transaction of the producer in force. Kafka
+  looks at the epoch only after the abort.
+- A retried InitProducerId is recognised after a restart too (``LAST_EPOCH_TAG``).
+- EndTxn by a producer that knows its next identity already, while the previous markers are still
+  being written, is told to ask again (Kafka: PRODUCER_FENCED, which is fatal).
+- Every write is checked, not only a transaction's first to a partition. A fenced writer is told
+  INVALID_PRODUCER_EPOCH, as Kafka's brokers translate it; a V1 write to a partition that is not in
+  the transaction TRANSACTION_ABORTABLE (the protocol layer: INVALID_TXN_STATE for old versions).
+- The coordinator's own abort in epoch 32766 takes no fresh producer id: the next InitProducerId or
+  EndTxn does.
+
+Source: KIP-98, KIP-360, KIP-447, KIP-664, KIP-890, KIP-994 (duration filter), KIP-1152 (pattern).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from tidemill.errors import (
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidRequestError,
+    InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
+    TidemillError,
+)
+from tidemill.log.names import TopicPartition
+from tidemill.state.outcome import Outcome, StateRecord, nothing
+from tidemill.state.timers import Timers
+from tidemill.state.transaction import (
+    LAST_CLIENT_EPOCH,
+    aborted,
+    answered_identity,
+    completed,
+    created,
+    deadline_ms,
+    initialised,
+    is_exhausted,
+    is_of,
+    prepared,
+    with_partitions,
+    without_partitions,
+)
+from tidemill.state.transactions_checks import (
+    check_id,
+    check_producer,
+    check_producer_id,
+    ending,
+    epoch_of,
+    fenced,
+    not_added,
+    not_found,
+)
+from tidemill.state.transactions_format import (
+    NO_PRODUCER_ID,
+    NO_TIME,
+    TransactionValue,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from tidemill.state.transactions_heal import Heal as Heal
+from tidemill.state.transactions_heal import verdict
+from tidemill.state.transactions_table import ENDING, IDLE, Answer, end_answer
+from tidemill.state.types import (
+    NO_PRODUCER,
+    InitProducer,
+    ProducerIdentity,
+    TransactionDescription,
+    TransactionListing,
+    TransactionState,
+    TransactionVersion,
+)
+
+if TYPE_CHECKING:
+    from tidemill.log.transactions import Marker, OpenTransaction
+
+_S = TransactionState
+Errors = list[TidemillError | None]
+Names = list[str]
+Listings = list[TransactionListing]
+
+
+class Transactions:
+    """All transactional ids.
+
+    Args:
+        max_timeout_ms: longest transaction timeout that a producer may ask for.
+        id_expiration_ms: an id without an open transaction is forgotten after it.
+    """
+
+    def __init__(
+        self, *, max_timeout_ms: int = 900_000, id_expiration_ms: int = 604_800_000
+    ) -> None:
+        self._max_timeout_ms = max_timeout_ms
+        self._id_expiration_ms = id_expiration_ms
+        self._values: dict[str, TransactionValue] = {}
+        self._ids: dict[int, str] = {}
+        """producer id, in force or to follow -> transactional id"""
+        self._unfinished: dict[str, None] = {}
+        """Ids in a Prepare state, in order of their decisions."""
+        self._timers = Timers[str]()
+
+    # --- what survives a restart -----------------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None) -> bool:
+        """Apply one record of ``__transaction_state``; False (and no effect) if it is of a kind
+        that is not known. Used for each record that was appended, and for all of them at start.
+
+        Raises:
+            InvalidRecordError, FormatVersionError: the record can't be read.
+        """
+        transactional_id = decode_key(key)
+        if transactional_id is None:
+            return False
+        new = None if value is None else decode_value(value)
+        self._index(transactional_id, new)
+        if new is None:
+            self._values.pop(transactional_id, None)
+        else:
+            self._values[transactional_id] = new
+        return True
+
+    def _index(self, transactional_id: str, new: TransactionValue | None) -> None:
+        old = self._values.get(transactional_id)
+        if old is not None:
+            self._ids.pop(old.producer.producer_id, None)
+            self._ids.pop(old.next_producer_id, None)
+        if new is not None:
+            self._ids[new.producer.producer_id] = transactional_id
+            if new.next_producer_id != NO_PRODUCER_ID:
+                self._ids[new.next_producer_id] = transactional_id
+        if new is not None and new.state in ENDING:
+            self._unfinished.setdefault(transactional_id)
+        else:
+            self._unfinished.pop(transactional_id, None)
+        if new is not None and new.state is _S.ONGOING:
+            self._timers.set(transactional_id, deadline_ms(new))
+        else:
+            self._timers.cancel(transactional_id)
+
+    def loaded(self, now_ms: int) -> None:
+        """All records have been replayed at start. Timeouts count from when a transaction began,
+        but none is longer than its own time from now (the clock may have been set back)."""
+        for transactional_id, value in self._values.items():
+            if value.state is _S.ONGOING:
+                deadline = min(deadline_ms(value), now_ms + value.timeout_ms)
+                self._timers.set(transactional_id, deadline)
+
+    # --- InitProducerId --------------------------------------------------------------------------
+
+    def needs_producer_id(self, transactional_id: str) -> bool:
+        """Whether ``init`` or ``end``, called next, may need a fresh producer id: the id is new, or
+        the epochs of its producer id are used up. Ask after ``fence`` has been replayed."""
+        value = self._values.get(transactional_id)
+        return value is None or is_exhausted(value.producer.epoch)
+
+    def fence(self, request: InitProducer, now_ms: int) -> Outcome[None]:
+        """Step 1 of InitProducerId: check it, and abort what is open. Where there is a record, the
+        markers follow (see ``unfinished``), then ``complete``, then ``init``.
+
+        Raises:
+            InvalidRequestError: the transactional id is empty, or ``current`` is half an identity.
+            InvalidTransactionTimeoutError: the timeout is out of bounds.
+            ProducerFencedError: ``current`` is neither the identity in force nor (nothing being
+                open) the one before it.
+            ConcurrentTransactionsError: markers of a decision are still being written.
+        """
+        self._check_init(request)
+        value = self._values.get(request.transactional_id)
+        if value is None or value.state in IDLE:
+            return nothing()
+        if value.state in ENDING:
+            raise ending(request.transactional_id)
+        if request.current not in (NO_PRODUCER, value.producer):
+            raise fenced(request.transactional_id, request.current, value)
+        return Outcome(None, [_record(request.transactional_id, aborted(value, now_ms))])
+
+    def init(
+        self, request: InitProducer, now_ms: int, fresh_producer_id: int | None = None
+    ) -> Outcome[ProducerIdentity]:
+        """Step 2 of InitProducerId: the identity under which the producer goes on. With
+        ``current`` (KIP-360) a retry gets the same identity again.
+
+        Args:
+            fresh_producer_id: never used before; needed where ``needs_producer_id`` says so.
+
+        Raises:
+            as ``fence``; ConcurrentTransactionsError where a transaction is open, too.
+            ValueError: a fresh producer id is needed and not given.
+        """
+        self._check_init(request)
+        value = self._values.get(request.transactional_id)
+        if value is None:
+            if fresh_producer_id is None:
+                raise ValueError(f"{request.transactional_id!r} is new: it needs a producer id")
+            new = created(fresh_producer_id, request.timeout_ms, now_ms)
+        elif value.state not in IDLE:
+            raise ending(request.transactional_id)
+        else:
+            new = initialised(value, request, now_ms, fresh_producer_id)
+        return Outcome(new.producer, [_record(request.transactional_id, new)])
+
+    def _check_init(self, request: InitProducer) -> None:
+        check_id(request.transactional_id)
+        if not 0 < request.timeout_ms <= self._max_timeout_ms:
+            raise InvalidTransactionTimeoutError(
+                f"transactional id {request.transactional_id!r}: a transaction timeout of "
+                f"{request.timeout_ms} ms is not within 1 to {self._max_timeout_ms}"
+            )
+        current = request.current
+        if (current.producer_id < 0) != (current.epoch < 0):
+            raise InvalidRequestError(
+                f"producer id {current.producer_id} and epoch {current.epoch} are no identity"
+            )
+        value = self._values.get(request.transactional_id)
+        if value is not None and current != NO_PRODUCER and not is_of(value, current):
+            raise fenced(request.transactional_id, current, value)
+
+    # --- partitions ------------------------------------------------------------------------------
+
+    def add(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Collection[TopicPartition],
+        now_ms: int,
+        version: TransactionVersion,
+    ) -> Outcome[None]:
+        """AddPartitionsToTxn, AddOffsetsToTxn: the first partitions begin a transaction. No record
+        where nothing is new.
+
+        Raises:
+            InvalidRequestError: the transactional id is empty.
+            InvalidProducerIdMappingError: the id is not known, or has another producer id.
+            ProducerFencedError: the epoch is not the one in force.
+            ConcurrentTransactionsError: the previous transaction is still being ended.
+        """
+        value = self._value(transactional_id)
+        if value.state in ENDING:  # first: the sender may know its next producer id already
+            raise ending(transactional_id)
+        check_producer(transactional_id, value, producer)
+        if value.state is _S.ONGOING and value.partitions.issuperset(partitions):
+            return nothing()
+        new = with_partitions(value, partitions, now_ms, version)
+        return Outcome(None, [_record(transactional_id, new)])
+
+    def verify(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Iterable[TopicPartition],
+    ) -> Errors:
+        """AddPartitionsToTxn that only asks (KIP-890): None for each partition that is in the
+        transaction, TransactionAbortableError for each that is not.
+
+        Raises: as ``add``.
+        """
+        value = self._value(transactional_id)
+        check_producer(transactional_id, value, producer)
+        if value.state in ENDING:
+            raise ending(transactional_id)
+        return [
+            None if tp in value.partitions else not_added(transactional_id, tp) for tp in partitions
+        ]
+
+    def check_write(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        tp: TopicPartition,
+        now_ms: int,
+        version: TransactionVersion,
+    ) -> Outcome[None] | None:
+        """Whether the producer may write to the partition now (Produce, TxnOffsetCommit). None: it
+        may. An outcome (V2, the first write there): it may, behind the outcome's record.
+
+        Raises:
+            InvalidProducerIdMappingError: the id is not known, or has another producer id.
+            InvalidProducerEpochError: the epoch is not the one in force.
+            ConcurrentTransactionsError: the previous transaction is still being ended.
+            TransactionAbortableError: V1, and the partition was not added to the transaction.
+        """
+        value = self._values.get(transactional_id)
+        if (
+            value is not None
+            and value.state is _S.ONGOING
+            and tp in value.partitions
+            and value.producer == producer
+        ):
+            return None
+        return self._check_write(transactional_id, producer, tp, now_ms, version)
+
+    def _check_write(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        tp: TopicPartition,
+        now_ms: int,
+        version: TransactionVersion,
+    ) -> Outcome[None]:
+        value = self._value(transactional_id)
+        if value.state in ENDING and producer == answered_identity(value):
+            raise ending(transactional_id)
+        check_producer_id(transactional_id, value, producer)
+        if producer != value.producer:
+            raise InvalidProducerEpochError(str(fenced(transactional_id, producer, value)))
+        if value.state in ENDING:
+            raise ending(transactional_id)
+        if version is not TransactionVersion.V2:
+            raise not_added(transactional_id, tp)
+        new = with_partitions(value, (tp,), now_ms, version)
+        return Outcome(None, [_record(transactional_id, new)])
+
+    # --- the end of a transaction ----------------------------------------------------------------
+
+    def end(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        commit: bool,
+        now_ms: int,
+        version: TransactionVersion,
+        fresh_producer_id: int | None = None,
+    ) -> Outcome[ProducerIdentity]:
+        """EndTxn: the decision. The result is the identity to answer: V2 the next one (with a
+        fresh producer id where epochs are used up), V1 the same. No record where the transaction
+        has been ended that way already.
+
+        Args:
+            fresh_producer_id: never used before; needed with V2 where ``needs_producer_id``.
+
+        Raises:
+            InvalidRequestError: the transactional id is empty.
+            InvalidProducerIdMappingError: the id is not known, or has another producer id.
+            ProducerFencedError: the epoch is not the one in force, and no retry.
+            ConcurrentTransactionsError: it is being ended that way (or, V2, the one before is).
+            InvalidTxnStateError: it has ended the other way; nothing is open (V1, V2 commit).
+            ValueError: a fresh producer id is needed and not given.
+        """
+        value = self._value(transactional_id)
+        epoch = epoch_of(transactional_id, value, producer, version)
+        answer = end_answer(version, value.state, epoch, commit=commit)
+        if answer is Answer.DONE and value.producer.epoch > LAST_CLIENT_EPOCH:
+            answer = Answer.END  # what was to be answered is no client's: abort once more, rotate
+        if answer is Answer.DONE:
+            return Outcome(value.producer)
+        if answer is Answer.WAIT:
+            raise ending(transactional_id)
+        if answer is Answer.FENCED:
+            raise fenced(transactional_id, producer, value)
+        if answer is Answer.REFUSE:
+            raise InvalidTxnStateError(
+                f"transactional id {transactional_id!r} is in state {value.state}: there is "
+                f"nothing to {'commit' if commit else 'abort'}"
+            )
+        new = prepared(value, now_ms, version, commit=commit, fresh_producer_id=fresh_producer_id)
+        return Outcome(answered_identity(new), [_record(transactional_id, new)])
+
+    def unfinished(self, transactional_id: str) -> tuple[Marker, tuple[TopicPartition, ...]] | None:
+        """What has to be written for a decision before ``complete``; None: nothing is decided."""
+        value = self._values.get(transactional_id)
+        if value is None or value.state not in ENDING:
+            return None
+        from tidemill.log.transactions import Marker
+
+        marker = Marker(*value.producer, commit=value.state is _S.PREPARE_COMMIT)
+        return marker, tuple(sorted(value.partitions))
+
+    def all_unfinished(self) -> Names:
+        """The ids of which ``unfinished`` has something, in the order of their decisions."""
+        return list(self._unfinished)
+
+    def complete(self, transactional_id: str, now_ms: int) -> Outcome[None]:
+        """All markers of the decision are durable.
+
+        Raises:
+            InvalidTxnStateError: nothing is decided.
+        """
+        value = self._values.get(transactional_id)
+        if value is None or value.state not in ENDING:
+            raise InvalidTxnStateError(f"transactional id {transactional_id!r}: nothing is decided")
+        return Outcome(None, [_record(transactional_id, completed(value, now_ms))])
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        """When ``due`` has something next, in ms since the epoch; None: no transaction is open."""
+        return self._timers.next_deadline()
+
+    def due(self, now_ms: int) -> Names:
+        """Ids whose transaction has been open for longer than its timeout: ``expire`` them. They
+        stay due until the record of that has been replayed."""
+        found = []
+        while (transactional_id := self._timers.pop_due(now_ms)) is not None:
+            found.append(transactional_id)
+        for transactional_id in found:
+            self._timers.set(transactional_id, now_ms)
+        return found
+
+    def expire(self, transactional_id: str, now_ms: int) -> Outcome[None]:
+        """Abort the transaction if its time is up: the epoch goes up, so that the producer is
+        fenced until it asks for the new one (V2: with an abort; V1: InitProducerId). The markers
+        and ``complete`` follow. No record where the transaction has ended meanwhile."""
+        value = self._values.get(transactional_id)
+        if value is None or value.state is not _S.ONGOING:
+            return nothing()
+        deadline = self._timers.get(transactional_id)
+        if deadline is not None and deadline > now_ms:
+            return nothing()
+        return Outcome(None, [_record(transactional_id, aborted(value, now_ms))])
+
+    def expire_ids(self, now_ms: int) -> Outcome[None]:
+        """Forget ids without an open transaction that nobody has used for the expiration time."""
+        before = now_ms - self._id_expiration_ms
+        return Outcome(
+            None,
+            [
+                StateRecord(encode_key(transactional_id), None)
+                for transactional_id, value in self._values.items()
+                if value.state in IDLE and value.updated_ms <= before
+            ],
+        )
+
+    # --- partitions that vanish, and those found at start ----------------------------------------
+
+    def drop_partitions(self, topics: Collection[str], now_ms: int) -> Outcome[None]:
+        """Topics are gone: open and ending transactions have nothing to do there any more."""
+        gone = set(topics)
+        out = nothing()
+        for transactional_id, value in self._values.items():
+            lost = [tp for tp in value.partitions if tp.topic in gone]
+            if lost:
+                new = without_partitions(value, lost, now_ms)
+                out.records.append(_record(transactional_id, new))
+        return out
+
+    def heal(self, tp: TopicPartition, found: OpenTransaction) -> Heal:
+        """What to do with an open transaction that ``tp`` holds, at start, before any marker of
+        ``all_unfinished`` is written (see ``transactions_heal``)."""
+        transactional_id = self._ids.get(found.producer_id)
+        value = None if transactional_id is None else self._values[transactional_id]
+        return verdict(value, tp, found)
+
+    def adopt(self, transactional_id: str, tp: TopicPartition, now_ms: int) -> Outcome[None]:
+        """Take a partition into the transaction in force, which begins here where none is open: see
+        ``heal``. A decision before it is completed: its markers are durable, or there would be no
+        data of the next transaction.
+
+        Raises:
+            TransactionalIdNotFoundError: the id is not known.
+        """
+        value = self._values.get(transactional_id)
+        if value is None:
+            raise not_found(transactional_id)
+        out = nothing()
+        if value.state in ENDING:
+            value = completed(value, now_ms)
+            out.records.append(_record(transactional_id, value))
+        if value.state is not _S.ONGOING or tp not in value.partitions:
+            value = with_partitions(value, (tp,), now_ms, TransactionVersion.V2)
+            out.records.append(_record(transactional_id, value))
+        return out
+
+    # --- views -----------------------------------------------------------------------------------
+
+    def find(self, producer_id: int) -> str | None:
+        """The transactional id that has this producer id, or gets it when its decision is done."""
+        return self._ids.get(producer_id)
+
+    def list(
+        self,
+        states: Collection[str] = (),
+        producer_ids: Collection[int] = (),
+        duration_ms: int = -1,
+        id_pattern: str | None = None,
+        now_ms: int = 0,
+    ) -> Listings:
+        """All ids, or those in one of ``states``, of one of ``producer_ids``, with a transaction
+        that has been open for longer than ``duration_ms`` (-1: any), and whose whole name matches
+        the regular expression ``id_pattern``.
+
+        Raises:
+            InvalidRequestError: the pattern is no regular expression.
+        """
+        try:
+            pattern = None if id_pattern is None else re.compile(id_pattern)
+        except re.error as error:
+            raise InvalidRequestError(
+                f"{id_pattern!r} is no regular expression: {error}"
+            ) from error
+        return [
+            TransactionListing(transactional_id, value.producer.producer_id, value.state)
+            for transactional_id, value in self._values.items()
+            if (not states or value.state in states)
+            and (not producer_ids or value.producer.producer_id in producer_ids)
+            and (duration_ms < 0 or _is_open_longer(value, now_ms - duration_ms))
+            and (pattern is None or pattern.fullmatch(transactional_id))
+        ]
+
+    def describe(self, transactional_id: str) -> TransactionDescription:
+        """The id and its transaction.
+
+        Raises:
+            InvalidRequestError: the transactional id is empty.
+            TransactionalIdNotFoundError: the id is not known.
+        """
+        check_id(transactional_id)
+        value = self._values.get(transactional_id)
+        if value is None:
+            raise not_found(transactional_id)
+        return TransactionDescription(
+            transactional_id,
+            value.state,
+            value.producer,
+            value.timeout_ms,
+            NO_TIME if value.state in IDLE else value.start_ms,
+            tuple(sorted(value.partitions)),
+        )
+
+    def stored(self) -> dict[str, TransactionValue]:
+        """What survives a restart."""
+        return dict(self._values)
+
+    def _value(self, transactional_id: str) -> TransactionValue:
+        check_id(transactional_id)
+        value = self._values.get(transactional_id)
+        if value is None:
+            raise InvalidProducerIdMappingError(
+                f"transactional id {transactional_id!r} is not known",
+                hint="It has expired, or InitProducerId was never sent: start the producer anew.",
+            )
+        return value
+
+
+def _record(transactional_id: str, value: TransactionValue) -> StateRecord:
+    return StateRecord(encode_key(transactional_id), encode_value(value))
+
+
+def _is_open_longer(value: TransactionValue, since_ms: int) -> bool:
+    return value.state not in IDLE and value.start_ms < since_ms
