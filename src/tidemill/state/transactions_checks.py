@@ -18,7 +18,7 @@ from tidemill.errors import (
 from tidemill.log.names import TopicPartition
 from tidemill.state.transaction import LAST_CLIENT_EPOCH, answered_identity
 from tidemill.state.transactions_format import TransactionValue
-from tidemill.state.transactions_table import ENDING, Epoch
+from tidemill.state.transactions_table import COMPLETE, ENDING, Epoch
 from tidemill.state.types import ProducerIdentity, TransactionVersion
 
 
@@ -57,11 +57,10 @@ def _is_rotated_retry(value: TransactionValue, producer: ProducerIdentity) -> bo
     """Whether it is the EndTxn of the old producer id's last epoch, which was answered with the
     fresh id that is now in force."""
     return (
-        value.state not in ENDING
+        value.state in COMPLETE
         and value.previous_producer_id != value.producer.producer_id
-        and producer == (value.previous_producer_id, LAST_CLIENT_EPOCH)
         and value.producer.epoch == 0
-        and value.state is not TransactionState.EMPTY
+        and producer == (value.previous_producer_id, LAST_CLIENT_EPOCH)
     )
 
 

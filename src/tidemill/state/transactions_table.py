@@ -15,7 +15,10 @@ from tidemill.state.types import TransactionState, TransactionVersion
 _S = TransactionState
 _V1, _V2 = TransactionVersion.V1, TransactionVersion.V2
 
-IDLE = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
+COMPLETE = frozenset({_S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
+"""All markers of the last transaction are durable."""
+
+IDLE = COMPLETE | {_S.EMPTY}
 """No transaction: the next one may begin, the id may expire."""
 
 ENDING = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
