@@ -285,16 +285,24 @@ class Cluster:
         ends = self.list_offsets(dict.fromkeys(partitions, specs.latest()))
         return {key: PartitionOffsets(starts[key], ends[key]) for key in partitions}
 
-    def list_offsets(self, specs: Mapping[TopicPartitionKey, Any]) -> dict[TopicPartitionKey, int]:
-        """Offset that each partition has for its ``OffsetSpec``; -1 where nothing matches."""
-        from confluent_kafka import TopicPartition
+    def list_offsets(
+        self, specs: Mapping[TopicPartitionKey, Any], *, committed: bool = False
+    ) -> dict[TopicPartitionKey, int]:
+        """Offset that each partition has for its ``OffsetSpec``; -1 where nothing matches.
+
+        Args:
+            committed: as readers with read_committed see it: the end is the last stable offset.
+        """
+        from confluent_kafka import IsolationLevel, TopicPartition
 
         if not specs:
             return {}
+        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
         def call() -> dict[TopicPartitionKey, int]:
             futures = self.admin.list_offsets(
                 {TopicPartition(*key): spec for key, spec in specs.items()},
+                isolation_level=isolation,
                 request_timeout=REQUEST_SECONDS,
             )
             return {(tp.topic, tp.partition): f.result().offset for tp, f in futures.items()}

@@ -14,14 +14,17 @@ from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from tidemill.errors import (
+    ConcurrentTransactionsError,
     DataDirLockedError,
     FencedInstanceIdError,
     GroupIdNotFoundError,
     GroupSubscribedToTopicError,
+    InvalidTxnStateError,
     NonEmptyGroupError,
     SettingsError,
     TidemillError,
     TopicExistsError,
+    TransactionalIdNotFoundError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     UnreachableError,
@@ -41,13 +44,23 @@ class AddressInUseError(TidemillError):
 
 _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
     ((UsageError, SettingsError), USAGE),
-    ((UnknownTopicOrPartitionError, UnknownTopicIdError, GroupIdNotFoundError), NOT_FOUND),
+    (
+        (
+            UnknownTopicOrPartitionError,
+            UnknownTopicIdError,
+            GroupIdNotFoundError,
+            TransactionalIdNotFoundError,
+        ),
+        NOT_FOUND,
+    ),
     (
         (
             TopicExistsError,
             NonEmptyGroupError,
             GroupSubscribedToTopicError,
             FencedInstanceIdError,
+            InvalidTxnStateError,
+            ConcurrentTransactionsError,
             DataDirLockedError,
             AddressInUseError,
         ),
