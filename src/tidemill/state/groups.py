@@ -19,14 +19,18 @@ from typing import Any
 from tidemill.errors import (
     CoordinatorNotAvailableError,
     GroupIdNotFoundError,
-    IllegalGenerationError,
     InconsistentGroupProtocolError,
     NonEmptyGroupError,
-    RebalanceInProgressError,
     TidemillError,
     UnknownMemberIdError,
 )
 from tidemill.state.group import Group, GroupState
+from tidemill.state.group_commits import (
+    check_commit,
+    check_generation,
+    check_transactional_commit,
+    rebalancing,
+)
 from tidemill.state.group_join import Joins, check_group_id
 from tidemill.state.group_members import Member
 from tidemill.state.group_rebalance import (
@@ -184,7 +188,7 @@ class Groups:
         _check_same("protocol type", request.protocol_type, group.protocol_type)
         _check_same("protocol", request.protocol, group.protocol)
         if group.is_in(_S.PREPARING_REBALANCE):
-            raise _rebalancing(group)
+            raise rebalancing(group)
         self._rebalancer.has_synced(group, member.member_id)
         if group.is_in(_S.STABLE):
             self._rebalancer.refresh(group, member, now_ms)
@@ -214,7 +218,7 @@ class Groups:
         group, member = self._member(group_id, member_id, instance_id, generation)
         self._rebalancer.refresh(group, member, now_ms)
         if group.is_in(_S.PREPARING_REBALANCE):
-            raise _rebalancing(group)
+            raise rebalancing(group)
         return nothing()
 
     def leave(
@@ -331,47 +335,24 @@ class Groups:
         """Whether the sender may commit offsets now; a member's session is refreshed.
 
         Raises:
-            UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError: as they say.
-            RebalanceInProgressError: the member has joined a new generation, but not synced.
+            UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError,
+            RebalanceInProgressError: see ``group_commits.check_commit``.
         """
         group = self._groups.get(request.group_id)
-        if group is None:
-            _check_no_generation(request)
-            return
-        if request.generation < 0 and group.is_in(_S.EMPTY):
-            return
-        if request.generation < 0 and not request.member_id and request.instance_id is None:
-            raise UnknownMemberIdError(
-                f"group {group.group_id!r} has members, only they may commit",
-                hint="Use another group.id for a consumer that assigns its partitions itself.",
-            )
-        group.check_member(request.member_id, request.instance_id)
-        _check_generation(group, request.generation)
-        if group.is_in(_S.COMPLETING_REBALANCE):
-            raise _rebalancing(group)
-        self._rebalancer.refresh(group, group.members[request.member_id], now_ms)
+        check_commit(group, request)
+        member = group.members.get(request.member_id) if group is not None else None
+        if group is not None and member is not None:
+            self._rebalancer.refresh(group, member, now_ms)
 
     def check_transactional_commit(self, request: CommitRequest) -> None:
-        """Whether the sender may commit offsets inside a transaction (KIP-447).
-
-        Unlike a plain commit: who says nothing of a member (clients before KIP-447) is admitted
-        to any group, a rebalance that is being completed is no hindrance, and nobody's session is
-        refreshed.
+        """Whether the sender may commit offsets inside a transaction; nobody's session changes.
 
         Raises:
             InvalidGroupIdError, UnknownMemberIdError, FencedInstanceIdError,
-            IllegalGenerationError: as they say.
+            IllegalGenerationError: see ``group_commits.check_transactional_commit``.
         """
         check_group_id(request.group_id)
-        group = self._groups.get(request.group_id)
-        if group is None:
-            _check_no_generation(request)
-            return
-        if request.generation < 0 and group.is_in(_S.EMPTY):
-            return
-        if request.generation >= 0 or request.member_id or request.instance_id is not None:
-            group.check_member(request.member_id, request.instance_id)
-            _check_generation(group, request.generation)
+        check_transactional_commit(self._groups.get(request.group_id), request)
 
     def check_removable(self, group_id: str) -> None:
         """Whether a client may delete the group.
@@ -415,28 +396,10 @@ class Groups:
         if group is None:
             raise UnknownMemberIdError(f"there is no group {group_id!r}")
         group.check_member(member_id, instance_id)
-        _check_generation(group, generation)
+        check_generation(group, generation)
         return group, group.members[member_id]
-
-
-def _check_generation(group: Group, generation: int) -> None:
-    if generation != group.generation:
-        raise IllegalGenerationError(
-            f"group {group.group_id!r} is in generation {group.generation}, not {generation}"
-        )
-
-
-def _check_no_generation(request: CommitRequest) -> None:
-    if request.generation >= 0:
-        raise IllegalGenerationError(
-            f"there is no group {request.group_id!r} in generation {request.generation}"
-        )
 
 
 def _check_same(what: str, given: str | None, actual: str | None) -> None:
     if given is not None and actual is not None and given != actual:
         raise InconsistentGroupProtocolError(f"the group's {what} is {actual!r}, not {given!r}")
-
-
-def _rebalancing(group: Group) -> RebalanceInProgressError:
-    return RebalanceInProgressError(f"group {group.group_id!r} is rebalancing: join again")
