@@ -15,8 +15,6 @@ The errors are those of Apache Kafka 4.3's coordinator. Where we differ:
 - InitProducerId with a stale identity never aborts the transaction of the producer in force. Kafka
   looks at the epoch only after the abort.
 - A retried InitProducerId is recognised after a restart too (``LAST_EPOCH_TAG``).
-- EndTxn by a producer that knows its next identity already, while the previous markers are still
-  being written, is told to ask again (Kafka: PRODUCER_FENCED, which is fatal).
 - Every write is checked, not only a transaction's first to a partition. A fenced writer is told
   INVALID_PRODUCER_EPOCH, as Kafka's brokers translate it; a V1 write to a partition that is not in
   the transaction TRANSACTION_ABORTABLE (the protocol layer: INVALID_TXN_STATE for old versions).

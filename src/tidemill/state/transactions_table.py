@@ -86,7 +86,7 @@ END_V2: dict[tuple[TransactionState, Epoch], tuple[Answer, Answer]] = {
     (_S.ONGOING, _E.RETRY): (_A.FENCED, _A.FENCED),
     (_S.PREPARE_COMMIT, _E.RETRY): (_A.WAIT, _A.REFUSE),
     (_S.PREPARE_ABORT, _E.RETRY): (_A.REFUSE, _A.WAIT),
-    # Kafka: FENCED. But this is a producer that has its answer and ends the next transaction.
+    # a producer that has its answer, while the markers are late, ends the next transaction
     (_S.PREPARE_COMMIT, _E.CURRENT): (_A.WAIT, _A.WAIT),
     (_S.PREPARE_ABORT, _E.CURRENT): (_A.WAIT, _A.WAIT),
     (_S.COMPLETE_COMMIT, _E.CURRENT): (_A.REFUSE, _A.END),
