@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from tests.kafka.fake_transactions import FakeTransactions
 from tidemill.broker.api import (
     EARLIEST,
     LATEST,
@@ -22,6 +23,7 @@ from tidemill.broker.api import (
     ProducerInfo,
     ReadResult,
     TopicInfo,
+    TransactionVersion,
     WriteResult,
 )
 from tidemill.errors import (
@@ -61,13 +63,14 @@ class FakeLog:
         return out
 
 
-class FakeBroker:
+class FakeBroker(FakeTransactions):
     """As much of ``broker.Broker`` as the data handlers call."""
 
     node_id = 1
     cluster_id = "fake-cluster"
 
     def __init__(self, settings: Settings | None = None) -> None:
+        super().__init__()
         self.settings = settings or Settings()
         self.advertised_host = "localhost"
         self.advertised_port = 0
@@ -80,6 +83,9 @@ class FakeBroker:
         self.news = asyncio.Event()
         self.next_producer = 1000
         self.appended = 0
+        self.produced: list[tuple[str | None, TransactionVersion]] = []
+        self.refused_writes: TidemillError | None = None
+        """What transactional writes are answered."""
 
     def make_topic(self, name: str, partitions: int = 1) -> TopicInfo:
         info = TopicInfo(name, UUID(int=0xABC0 + len(self.infos)), partitions, internal=False)
@@ -116,11 +122,19 @@ class FakeBroker:
     # --- records ---------------------------------------------------------------------------------
 
     def produce(
-        self, writes: list[PartitionWrite], acks: Acks, transactional_id: str | None = None
+        self,
+        writes: list[PartitionWrite],
+        acks: Acks,
+        transactional_id: str | None = None,
+        version: TransactionVersion = TransactionVersion.V1,
     ) -> list[WriteResult] | Awaitable[list[WriteResult]]:
         results = []
+        refused = None if transactional_id is None else self.refused_writes
+        self.produced.append((transactional_id, version))
         for write in writes:
             try:
+                if refused is not None:
+                    raise refused
                 offset = self.log(write.topic, write.partition).append(write.records)
             except TidemillError as error:
                 results.append(WriteResult(error=error))
@@ -199,7 +213,7 @@ class FakeBroker:
 
     def producers(self, topic: str, partition: int) -> list[ProducerInfo]:
         self.log(topic, partition)
-        return [ProducerInfo(7, 0, 41, 1_700_000_000_000)]
+        return [ProducerInfo(7, 0, 41, 1_700_000_000_000, 2, 39)]
 
 
 def one_batch(

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from kio.serial import entity_reader, entity_writer
 
+from tests.kafka.fake_transactions import FakeTransactions
 from tidemill.broker.api import (
     CommitRequest,
     CommittedOffset,
@@ -80,28 +81,18 @@ LISTENERS = ConfigEntry(
     "listeners", "x", ConfigSource.STATIC_BROKER, ConfigType.STRING, read_only=True
 )
 
-Answer = Any
 
-
-class FakeBroker:
+class FakeBroker(FakeTransactions):
     """Answers from attributes; an exception as an answer is raised. Calls are recorded."""
 
     node_id = 1
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, Any]] = []
-        self.answers: dict[str, Answer] = {}
+        super().__init__()
         self._topics = {
             "orders": TopicInfo("orders", TOPIC_ID, 3, internal=False),
             "users": TopicInfo("users", OTHER_ID, 1, internal=False),
         }
-
-    def _answer(self, call: str, arguments: Any, default: Any) -> Any:
-        self.calls.append((call, arguments))
-        answer = self.answers.get(call, default)
-        if isinstance(answer, TidemillError):
-            raise answer
-        return answer
 
     # groups
 

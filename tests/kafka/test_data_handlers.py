@@ -12,6 +12,19 @@ import uvloop
 from tests.kafka.fake_broker import FakeBroker, one_batch
 from tests.kafka.test_server import fetch, produce
 from tests.kafka.wire import Client, eventually, serving
+from tidemill.broker.api import TransactionVersion
+from tidemill.errors import (
+    ConcurrentTransactionsError,
+    CoordinatorLoadingError,
+    CoordinatorNotAvailableError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    StorageError,
+    TidemillError,
+    TransactionAbortableError,
+)
 from tidemill.kafka.apis import VERSIONS
 from tidemill.kafka.handlers.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 
@@ -99,6 +112,49 @@ def test_produce_with_odd_acks_is_refused() -> None:
         answer = await client.call(PRODUCE, 9, produce("t", one_batch(), acks=2))
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == 21
         assert broker.appended == 0
+
+    run(scenario)
+
+
+@versions(PRODUCE, since=3)
+def test_transactional_produce_says_which_protocol_it_speaks(version: int) -> None:
+    async def scenario(broker: FakeBroker, client: Client) -> None:
+        tree = produce("t", one_batch()) | {"transactional_id": "payments"}
+        tree["topic_data"][0] |= by_topic(version, 13, "name", broker.topic("t").topic_id)
+        answer = await client.call(PRODUCE, version, tree)
+        assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
+        spoken = TransactionVersion.V2 if version >= 12 else TransactionVersion.V1
+        assert broker.produced == [("payments", spoken)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("error", "before", "since", "after"),
+    [
+        (ProducerFencedError("x"), 47, 99, -1),
+        (InvalidProducerEpochError("x"), 47, 99, 47),
+        (TransactionAbortableError("x"), 48, 11, 120),
+        (InvalidTxnStateError("x"), 48, 99, 48),
+        (InvalidProducerIdMappingError("x"), 49, 99, 49),
+        (ConcurrentTransactionsError("x"), 19, 12, 51),
+        (CoordinatorLoadingError("x"), 19, 99, -1),
+        (CoordinatorNotAvailableError("x"), 19, 99, -1),
+        (StorageError("x"), 56, 99, -1),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_transactional_produce_is_refused_in_words_that_its_version_knows(
+    error: TidemillError, before: int, since: int, after: int
+) -> None:
+    async def scenario(broker: FakeBroker, client: Client) -> None:
+        broker.refused_writes = error
+        for version in range(3, VERSIONS[PRODUCE][2] + 1):
+            tree = produce("t", one_batch()) | {"transactional_id": "payments"}
+            tree["topic_data"][0] |= by_topic(version, 13, "name", broker.topic("t").topic_id)
+            answer = await client.call(PRODUCE, version, tree)
+            (part,) = answer["responses"][0]["partition_responses"]
+            assert part["error_code"] == (before if version < since else after), version
 
     run(scenario)
 
@@ -312,6 +368,9 @@ def test_coordinator_is_this_broker(version: int) -> None:
             assert (each["error_code"], each["node_id"]) == (0, 1)
             assert (each["host"], each["port"]) == ("127.0.0.1", broker.advertised_port)
         if version >= 1:
+            answer = await client.call(FIND_COORDINATOR, version, asked | {"key_type": 1})
+            found = answer["coordinators"] if version >= 4 else [answer]
+            assert {(each["error_code"], each["node_id"]) for each in found} == {(0, 1)}
             answer = await client.call(FIND_COORDINATOR, version, asked | {"key_type": 9})
             found = answer["coordinators"] if version >= 4 else [answer]
             assert found[0]["error_code"] == 35
@@ -397,8 +456,15 @@ def test_describe_producers() -> None:
         asked = {"topics": [{"name": "t", "partition_indexes": [0, 9]}]}
         answer = await client.call(DESCRIBE_PRODUCERS, 0, asked)
         known, unknown = answer["topics"][0]["partitions"]
-        assert [(p["producer_id"], p["last_sequence"]) for p in known["active_producers"]] == [
-            (7, 41)
+        assert known["active_producers"] == [
+            {
+                "producer_id": 7,
+                "producer_epoch": 0,
+                "last_sequence": 41,
+                "last_timestamp": 1_700_000_000_000,
+                "coordinator_epoch": 2,
+                "current_txn_start_offset": 39,
+            }
         ]
         assert unknown["error_code"] == 3
 

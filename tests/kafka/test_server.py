@@ -170,7 +170,23 @@ async def test_unknown_version_of_api_versions_is_told_the_range() -> None:
         )
         assert answer["error_code"] == 0
         assert {a["api_key"]: a["min_version"] for a in answer["api_keys"]}[PRODUCE] == 0
-        assert answer["finalized_features"] == []
+        assert answer["finalized_features"] == [
+            {"name": "transaction.version", "max_version_level": 2, "min_version_level": 2}
+        ]
+        assert answer["finalized_features_epoch"] >= 0
+        assert answer["supported_features"] == [
+            {"name": "transaction.version", "min_version": 0, "max_version": 2}
+        ]
+
+
+@on_both_loops
+async def test_feature_that_starts_at_zero_is_not_told_to_clients_that_fail_on_it() -> None:
+    async with serving() as s:
+        client = await s.client()
+        about = {"client_software_name": "x", "client_software_version": "1"}
+        answer = await client.call(API_VERSIONS, 3, about)
+        assert answer["supported_features"] == []
+        assert [f["name"] for f in answer["finalized_features"]] == ["transaction.version"]
 
 
 @on_both_loops
@@ -185,7 +201,7 @@ async def test_produce_of_old_clients_is_refused_in_their_own_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "version"), [(999, 0), (METADATA, 99), (FETCH, 3), (-1, -1), (27, 1)]
+    ("key", "version"), [(999, 0), (METADATA, 99), (FETCH, 3), (-1, -1), (4, 1)]
 )
 def test_unknown_api_or_version_closes_only_its_connection(key: int, version: int) -> None:
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""Produce: record batches to the broker, uncopied (KIP-98, KIP-467, KIP-516).
+"""Produce: record batches to the broker, uncopied (KIP-98, KIP-467, KIP-516, KIP-890).
 
 Translates; what may be appended is decided in ``log``.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TypeAlias
 
-from tidemill.broker.api import Acks, PartitionWrite, WriteResult
+from tidemill.broker.api import Acks, PartitionWrite, TransactionVersion, WriteResult
 from tidemill.errors import (
     InvalidRecordError,
     ProtocolError,
@@ -16,7 +16,7 @@ from tidemill.errors import (
     UnsupportedVersionError,
 )
 from tidemill.kafka.apis import Reply, RequestContext, handles
-from tidemill.kafka.errors import InvalidRequiredAcksError, error_code, error_message
+from tidemill.kafka.errors import InvalidRequiredAcksError, error_message, transaction_code
 from tidemill.kafka.hot import (
     ProducedPartition,
     ProduceRequest,
@@ -29,6 +29,9 @@ from tidemill.kafka.schema import PRODUCE
 _Asked: TypeAlias = list[tuple[ProduceTopic, list[tuple[int, WriteResult | None]]]]
 """Per topic: (partition, its result where it is refused already, else None), in request order."""
 
+WRITING_ADDS_SINCE = 12
+"""A transactional write adds its partition to the transaction by itself (TransactionVersion V2)."""
+
 
 @handles(PRODUCE, pipelined=True, decode=decode_produce)
 def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Reply | Awaitable[Reply]:
@@ -38,12 +41,22 @@ def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Reply | Awai
         return _answer(ctx, request, *_refuse_all(request, refusal))
     asked, writes = _plan(ctx, request)
     try:
-        results = ctx.broker.produce(writes, Acks(request.acks), request.transactional_id)
+        results = _append(ctx, request, writes)
     except TidemillError as error:
         return _answer(ctx, request, *_refuse_all(request, error))
     if isinstance(results, list):
         return _answer(ctx, request, asked, results)
     return _answer_later(ctx, request, asked, results)
+
+
+def _append(
+    ctx: RequestContext, request: ProduceRequest, writes: list[PartitionWrite]
+) -> list[WriteResult] | Awaitable[list[WriteResult]]:
+    if request.transactional_id is None:
+        return ctx.broker.produce(writes, Acks(request.acks))
+    second = ctx.api_version >= WRITING_ADDS_SINCE
+    version = TransactionVersion.V2 if second else TransactionVersion.V1
+    return ctx.broker.produce(writes, Acks(request.acks), request.transactional_id, version)
 
 
 def _refusal(ctx: RequestContext, request: ProduceRequest) -> TidemillError | None:
@@ -104,11 +117,12 @@ def _answer(
 ) -> Reply:
     """The response; with acks=0 none, and an error closes the connection as in Kafka."""
     following = iter(results)
+    version = ctx.api_version
     topics = [
         (
             topic.name,
             topic.topic_id,
-            [_produced(index, refused or next(following)) for index, refused in parts],
+            [_produced(version, index, refused or next(following)) for index, refused in parts],
         )
         for topic, parts in asked
     ]
@@ -124,14 +138,14 @@ def _answer(
     return None
 
 
-def _produced(index: int, result: WriteResult) -> ProducedPartition:
+def _produced(version: int, index: int, result: WriteResult) -> ProducedPartition:
     if result.error is None:
         return ProducedPartition(
             index, 0, result.base_offset, result.log_append_time_ms, result.log_start_offset
         )
     return ProducedPartition(
         index,
-        error_code(result.error),
+        transaction_code(result.error, PRODUCE, version),
         result.base_offset,
         -1,
         result.log_start_offset,

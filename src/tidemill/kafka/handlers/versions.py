@@ -1,6 +1,6 @@
 """ApiVersions: which requests this broker answers (KIP-35, KIP-511, KIP-584).
 
-Knows the registry only. No feature is finalised: ``transaction.version`` comes with transactions.
+Knows the registry only, and that both transaction protocols are spoken (KIP-890).
 """
 
 from __future__ import annotations
@@ -14,6 +14,20 @@ from tidemill.kafka.codec import encode_response
 from tidemill.kafka.errors import NONE, error_code
 from tidemill.kafka.schema import API_VERSIONS
 
+_FEATURE = "transaction.version"
+_LEVEL = 2
+"""Finalised: producers that can leave AddPartitionsToTxn out; others may go on with it."""
+
+_FEATURES: Tree = {
+    "finalized_features_epoch": 0,
+    "finalized_features": [
+        {"name": _FEATURE, "min_version_level": _LEVEL, "max_version_level": _LEVEL}
+    ],
+}
+_SUPPORTED: Tree = {
+    "supported_features": [{"name": _FEATURE, "min_version": 0, "max_version": _LEVEL}]
+}
+
 _SOFTWARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.")
 
 
@@ -26,7 +40,9 @@ def handle_api_versions(ctx: RequestContext, request: Any) -> Tree:
         if not _is_software(name) or not _is_software(version):
             return {"error_code": error_code(InvalidRequestError("client software name"))}
         ctx.connection.software = f"{name} {version}"
-    return {"error_code": NONE, "api_keys": _api_keys(REGISTRY)}
+    answer = {"error_code": NONE, "api_keys": _api_keys(REGISTRY), **_FEATURES}
+    # Clients that ask with v3 fail on a least version of 0 (KAFKA-17492).
+    return answer | _SUPPORTED if ctx.api_version >= 4 else answer
 
 
 def _is_software(text: str) -> bool:
