@@ -47,6 +47,12 @@ def run(*arguments: str, stdin: str | None = None) -> Result:
         (["group", "seek", "g"], "give either --to or --shift"),
         (["group", "seek", "g", "--to", "end", "--shift", "1"], "give either --to or --shift"),
         (["group", "seek", "g", "--to", "end", "--partition", "1"], "needs one --topic"),
+        (["transaction", "abort"], "give either an id, or --topic"),
+        (["transaction", "abort", "a", "--topic", "t"], "give either an id, or --topic"),
+        (["transaction", "abort", "--topic", "t", "--partition", "0"], "give either an id"),
+        (["transaction", "find", "--partition", "0"], "--partition needs one topic"),
+        (["transaction", "list", "--open-longer-than", "5"], "--open-longer-than 5: expected a"),
+        (["transaction", "list", "--state", "done"], "invalid value for '--state': 'done'"),
         (["serve", "--config", "nowhere.toml"], "nowhere.toml: no such file"),
         (["dev", "--set", "kafka.port"], "expected key=value"),
         (["config", "show", "--set", "kafka.prt=1"], "unknown key kafka.prt"),
@@ -64,7 +70,7 @@ def test_wrong_usage_is_exit_2_with_an_error_line_and_a_hint(
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("arguments", [[], ["topic"], ["group"]])
+@pytest.mark.parametrize("arguments", [[], ["topic"], ["group"], ["transaction"]])
 def test_without_a_verb_the_help_is_shown_and_no_error(arguments: list[str]) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
@@ -75,7 +81,8 @@ def test_without_a_verb_the_help_is_shown_and_no_error(arguments: list[str]) -> 
 
 
 def test_help_names_values_as_people_do() -> None:
-    for verb in (["topic", "consume"], ["topic", "create"], ["group", "seek"], ["dev"], ["demo"]):
+    verbs = [["topic", "consume"], ["topic", "create"], ["group", "seek"], ["dev"], ["demo"]]
+    for verb in [*verbs, ["transaction", "list"], ["transaction", "abort"]]:
         text = run(*verb, "--help").stdout
         assert not re.findall(r"<(?:str|int|path|list)\b.*", text.partition("Options:")[2])
         assert "...}..." not in text
@@ -84,7 +91,7 @@ def test_help_names_values_as_people_do() -> None:
 def test_help_goes_to_stdout_and_names_every_verb() -> None:
     result = run("--help")
     assert result.exit_code == 0
-    for verb in ("dev", "serve", "topic", "group", "config", "doctor", "version"):
+    for verb in ("dev", "serve", "topic", "group", "transaction", "config", "doctor", "version"):
         assert f"  {verb}" in result.stdout
 
 
@@ -117,6 +124,10 @@ CLIENT_COMMANDS = [
     ["group", "describe", "g"],
     ["group", "seek", "g", "--to", "end", "--yes"],
     ["group", "delete", "g", "--yes"],
+    ["transaction", "list"],
+    ["transaction", "describe", "x"],
+    ["transaction", "find"],
+    ["transaction", "abort", "x", "--yes"],
 ]
 
 

@@ -65,7 +65,13 @@ def duration_ms(text: str, flag: str) -> int:
 @app.command("list")
 def list_(
     state: Annotated[
-        list[State] | None, typer.Option("--state", help="Only those in this state.")
+        list[State] | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="Only those in this state: empty, ongoing, prepare-commit, prepare-abort, "
+            "complete-commit or complete-abort.",
+        ),
     ] = None,
     producer_id: Annotated[
         list[int] | None,
