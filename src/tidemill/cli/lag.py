@@ -27,6 +27,9 @@ class PartitionLag:
     end: int | None
     first_unread_ms: int | None
     now_ms: int
+    nothing_left: bool = False
+    """Between the committed offset and the end there is nothing for readers: only markers
+    of transactions and what aborted ones wrote."""
 
     @property
     def key(self) -> TopicPartitionKey:
@@ -37,6 +40,8 @@ class PartitionLag:
         """Records that are there and not read."""
         if self.committed is None or self.start is None or self.end is None:
             return None
+        if self.nothing_left:
+            return 0
         return max(self.end - max(self.committed, self.start), 0)
 
     @property
@@ -84,7 +89,7 @@ def partition_lags(
         for key, offset in committed.items()
         if key in held and max(offset, held[key].start) < held[key].end
     }
-    timestamps = _first_timestamps(cluster, unread)
+    timestamps, ends = _first_timestamps(cluster, unread)
     now_ms = time.time_ns() // 1_000_000
     return [
         PartitionLag(
@@ -95,6 +100,7 @@ def partition_lags(
             end=held[key].end if key in held else None,
             first_unread_ms=timestamps.get(key),
             now_ms=now_ms,
+            nothing_left=key in ends and ends[key] >= held[key].end,
         )
         for key in sorted({*committed, *assigned})
     ]
@@ -102,12 +108,13 @@ def partition_lags(
 
 def _first_timestamps(
     cluster: Cluster, positions: Mapping[TopicPartitionKey, int]
-) -> dict[TopicPartitionKey, int]:
-    """Timestamp of the first record at or after each position, where one comes in time."""
+) -> tuple[dict[TopicPartitionKey, int], dict[TopicPartitionKey, int]]:
+    """Timestamp of the first record at or after each position, where one comes in time; and where
+    there is none up to the end that readers may see: that end."""
     from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, TopicPartition
 
     if not positions:
-        return {}
+        return {}, {}
     consumer = cluster.consumer(
         auto_offset_reset="earliest",
         enable_partition_eof=True,
@@ -115,6 +122,7 @@ def _first_timestamps(
         max_partition_fetch_bytes=4096,
     )
     found: dict[TopicPartitionKey, int] = {}
+    ends: dict[TopicPartitionKey, int] = {}
     waiting = set(positions)
     deadline = time.monotonic() + FETCH_SECONDS
     try:
@@ -131,9 +139,12 @@ def _first_timestamps(
                 continue
             waiting.discard(key)
             consumer.pause([TopicPartition(*key)])
-            kind, timestamp = message.timestamp() if error is None else (0, -1)
-            if error is None and kind != TIMESTAMP_NOT_AVAILABLE:
+            if error is not None:
+                ends[key] = int(message.offset() or 0)
+                continue
+            kind, timestamp = message.timestamp()
+            if kind != TIMESTAMP_NOT_AVAILABLE:
                 found[key] = timestamp
     finally:
         consumer.close()
-    return found
+    return found, ends
