@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import structlog
 
@@ -32,13 +32,11 @@ from tidemill.errors import (
     InvalidTxnStateError,
     TidemillError,
 )
+from tidemill.log.transactions import Marker
 from tidemill.state.groups import Groups
 from tidemill.state.offsets import FetchedOffset, Offsets
 from tidemill.state.outcome import Outcome
 from tidemill.state.types import NO_PRODUCER, ProducerIdentity, TxnOffsetCommit
-
-if TYPE_CHECKING:
-    from tidemill.log.transactions import Marker
 
 R = TypeVar("R")
 

@@ -8,8 +8,7 @@ Knows logs and the flusher, and nothing of what the records mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tidemill.broker.flusher import Flusher
 from tidemill.clock import Clock
@@ -17,11 +16,9 @@ from tidemill.errors import TidemillError
 from tidemill.log.batch import NO_PRODUCER_ID, BatchHeader, iter_headers
 from tidemill.log.partition import PartitionLog
 from tidemill.log.records import NewRecord, decode_records, encode_batch
+from tidemill.log.transactions import Marker, decode_marker
 from tidemill.state.outcome import StateRecord
 from tidemill.state.types import NO_PRODUCER, ProducerIdentity
-
-if TYPE_CHECKING:
-    from tidemill.log.transactions import Marker
 
 READ_BYTES = 1 << 20
 BATCH_BYTES = 1 << 18
@@ -39,16 +36,6 @@ class JournalRecord(NamedTuple):
     log_offset: int
     producer_id: int = NO_PRODUCER_ID
     """Whose transaction it belongs to, where that has not ended; else -1."""
-
-
-class _End(NamedTuple):
-    """A transaction's marker."""
-
-    producer_id: int
-    commit: bool
-
-
-_CONTROL = Struct(">hh")
 
 
 class Journal:
@@ -76,7 +63,7 @@ class Journal:
         settled: dict[bytes, JournalRecord] = {}
         pending: dict[int, dict[bytes, JournalRecord]] = {}
         for entry in self._entries():
-            if isinstance(entry, _End):
+            if isinstance(entry, Marker):
                 ended = pending.pop(entry.producer_id, {})
                 for record in ended.values() if entry.commit else ():
                     before = settled.get(record.key)
@@ -103,7 +90,7 @@ class Journal:
             if record.producer_id == NO_PRODUCER_ID
         }
 
-    def _entries(self) -> Iterator[JournalRecord | _End]:
+    def _entries(self) -> Iterator[JournalRecord | Marker]:
         """All that the log holds, oldest first.
 
         Raises:
@@ -202,12 +189,12 @@ def _parts(records: Sequence[StateRecord]) -> Iterator[list[NewRecord]]:
 
 def _entries_of(
     batch: memoryview, header: BatchHeader, first_offset: int
-) -> Iterator[JournalRecord | _End]:
+) -> Iterator[JournalRecord | Marker]:
     """What one batch holds from ``first_offset`` on."""
     if header.is_control:
-        for control in decode_records(batch):
-            _, kind = _CONTROL.unpack_from(control.key or b"")
-            yield _End(header.producer_id, kind == 1)
+        marker = decode_marker(batch)
+        if marker is not None:
+            yield marker
         return
     producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
     for record in decode_records(batch):
