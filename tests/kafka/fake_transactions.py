@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidemill.broker.api import (
     InitProducer,
@@ -19,9 +19,7 @@ from tidemill.broker.api import (
 )
 from tidemill.errors import TidemillError
 from tidemill.log.names import TopicPartition
-
-if TYPE_CHECKING:
-    from tidemill.log.transactions import Marker
+from tidemill.log.transactions import Marker
 
 DESCRIBED = TransactionDescription(
     "payments",

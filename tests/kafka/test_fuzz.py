@@ -28,7 +28,7 @@ from tidemill.kafka.schema import request_type
 from tidemill.kafka.server import KafkaServer, KafkaSession
 from tidemill.settings import Settings
 
-DATA_APIS = {0, 1, 2, 3, 10, 18, 21, 22, 23, 60, 61, 75} | {24, 25, 26, 28, 65, 66}
+DATA_APIS = {0, 1, 2, 3, 10, 18, 21, 22, 23, 60, 61, 75} | {24, 25, 26, 27, 28, 65, 66}
 SAMPLES = [
     request_bytes(
         key, version, kio_bytes(request_type(key, version), shape(request_type(key, version)))

@@ -189,13 +189,14 @@ def test_offsets_are_committed_with_the_transaction(broker: FakeBroker, version:
         for topic in answer["topics"]
     ] == [[(0, 0), (1, 3)], [(0, 0)]]
     epoch = 2 if version >= 2 else -1
-    member = (5, "m", "s") if version >= 3 else (-1, "", None)
+    member = (5, "m") if version >= 3 else (-1, "")
+    instance = "s" if version >= 3 else None
     offsets = (
         OffsetToCommit("orders", 0, 10, epoch, None),
         OffsetToCommit("orders", 1, 11, epoch, "note"),
         OffsetToCommit("users", 0, 10, epoch, None),
     )
-    commit = CommitRequest("g", *member, offsets)
+    commit = CommitRequest("g", *member, instance, offsets)
     wanted = TxnOffsetCommit("payments", ME, commit, V2 if version >= 5 else V1)
     assert broker.calls == [("commit_transaction_offsets", wanted)]
 
