@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
 
 from tidemill.errors import (
     InvalidProducerEpochError,
@@ -39,6 +38,7 @@ from tidemill.errors import (
     TidemillError,
 )
 from tidemill.log.names import TopicPartition
+from tidemill.log.transactions import Marker, OpenTransaction
 from tidemill.state.outcome import Outcome, StateRecord, nothing
 from tidemill.state.timers import Timers
 from tidemill.state.transaction import (
@@ -86,9 +86,6 @@ from tidemill.state.types import (
     TransactionState,
     TransactionVersion,
 )
-
-if TYPE_CHECKING:
-    from tidemill.log.transactions import Marker, OpenTransaction
 
 _S = TransactionState
 Errors = list[TidemillError | None]
@@ -377,8 +374,6 @@ class Transactions:
         value = self._values.get(transactional_id)
         if value is None or value.state not in ENDING:
             return None
-        from tidemill.log.transactions import Marker
-
         marker = Marker(*value.producer, commit=value.state is _S.PREPARE_COMMIT)
         return marker, tuple(sorted(value.partitions))
 

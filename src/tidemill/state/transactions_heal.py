@@ -6,16 +6,13 @@ Looks at one open transaction and the stored value of its transactional id; chan
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
 
 from tidemill.log.names import TopicPartition
+from tidemill.log.transactions import OpenTransaction
 from tidemill.state.transaction import answered_identity
 from tidemill.state.transactions_format import TransactionValue
 from tidemill.state.transactions_table import ENDING
 from tidemill.state.types import ProducerIdentity, TransactionState, TransactionVersion
-
-if TYPE_CHECKING:
-    from tidemill.log.transactions import OpenTransaction
 
 _S = TransactionState
 
