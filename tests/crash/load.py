@@ -191,11 +191,16 @@ def place_of(message: Message) -> Place:
 
 
 def read_all(
-    bootstrap: str, topics: Mapping[str, int], *, timeout: float = 20
+    bootstrap: str,
+    topics: Mapping[str, int],
+    *,
+    timeout: float = 20,
+    isolation: str = "read_committed",
 ) -> dict[Place, bytes | None]:
-    """Every readable record, up to the high watermarks of now.
+    """Every readable record, up to the high watermarks (or last stable offsets) of now.
 
     Args:
+        isolation: ``isolation.level`` of the reader.
         timeout: seconds to wait for an answer: librdkafka never gives up on a partition.
 
     Raises:
@@ -208,6 +213,7 @@ def read_all(
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
+            "isolation.level": isolation,
             "check.crcs": True,
             "log_level": 0,
         }

@@ -1,0 +1,256 @@
+"""Workers that are started and killed, the input that keeps them busy, and what they say.
+
+Worker processes come from a fork server that has imported the clients already: a new one works
+after milliseconds. Knows processes and files only; what must hold is in ``checker``.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from tests.crash.transactions.clients import Job
+from tests.crash.transactions.worker import FENCED, run
+from tests.support.processes import poll_until
+
+PACE_S = 0.002
+"""Between two input records: workers shall always have something to do, and get through it."""
+
+_STEPS = ("begin", "sent", "offsets", "commit", "aborted")
+
+
+def fork_server() -> ForkServerContext:
+    """Where worker processes come from."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["confluent_kafka", "kafka", "aiokafka", "tests.crash.transactions.worker"]
+    )
+    return context
+
+
+class Worker:
+    """One place in the pipeline, and the process that fills it at the moment."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.kills = 0
+        self.fenced = 0
+        self._context = fork_server()
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._read = 0
+        self._lines: list[str] = []
+        Path(job.events).touch()
+
+    @property
+    def alive(self) -> bool:
+        """Does a process run (or stand still) for it?"""
+        return self._process is not None and self._process.is_alive()
+
+    @property
+    def lines(self) -> list[str]:
+        """All that its processes said, oldest first."""
+        with open(self.job.events, "rb") as file:
+            file.seek(self._read)
+            new, _, _ = file.read().rpartition(b"\n")
+        if new:
+            self._read += len(new) + 1
+            self._lines += new.decode().split("\n")
+        return self._lines
+
+    def count(self, *steps: str) -> int:
+        """How often it came to one of these steps."""
+        return sum(line.split(" ", 1)[0] in steps for line in self.lines)
+
+    def start(self) -> None:
+        """Start a process; there must be none."""
+        assert not self.alive
+        self._process = self._context.Process(target=run, args=(self.job,), daemon=True)
+        self._process.start()
+
+    def kill(self) -> None:
+        """SIGKILL; returns when the process is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join(30)
+            assert not self._process.is_alive(), "a worker outlives SIGKILL"
+            self._process = None
+
+    def revive(self) -> None:
+        """Start it again if its client gave up.
+
+        Raises:
+            AssertionError: the process ended in a way of its own.
+        """
+        if self._process is not None and not self._process.is_alive():
+            code = self._process.exitcode
+            assert code == FENCED, f"a worker ended with {code}: {self.tail()}"
+            self.fenced += 1
+            self._process = None
+            self.start()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        assert self._process is not None
+        assert self._process.pid is not None
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def ended(self) -> bool:
+        """Has the process given up?"""
+        return self._process is not None and self._process.exitcode == FENCED
+
+    def tail(self) -> str:
+        """For the failure report."""
+        with suppress(FileNotFoundError):
+            lines = Path(self.job.output).read_text(errors="replace").splitlines()
+            told = [line[:500] for line in lines if "Connection refused" not in line][-25:]
+            return "\n".join([f"{self.job.transactional_id}: {self.lines[-12:]}", *told])
+        return f"{self.job.transactional_id}: {self.lines[-12:]}"
+
+
+class Feeder:
+    """Writes numbered records to the input, through all restarts of the broker."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "reconnect.backoff.ms": 10,
+                "reconnect.backoff.max.ms": 50,
+                "retry.backoff.ms": 10,
+                "log_level": 0,
+            }
+        )
+        self._topic = topic
+        self._partitions = partitions
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._feed)
+        self.acknowledged: dict[tuple[int, int], bytes] = {}
+        """Value by partition and offset."""
+
+    def start(self) -> None:
+        """Feed until ``stop``."""
+        self._thread.start()
+
+    def send(self, count: int) -> None:
+        """Write this many records and wait for them."""
+        start = len(self.acknowledged)
+        for number in range(start, start + count):
+            self._send(number)
+        assert self._producer.flush(60) == 0
+        assert len(self.acknowledged) == start + count
+
+    def stop(self) -> None:
+        """End; all that was sent is in the log then."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(60)
+            assert not self._thread.is_alive()
+        assert self._producer.flush(60) == 0, "input without an outcome"
+
+    def _feed(self) -> None:
+        number = 0
+        while not self._stop.wait(PACE_S):
+            self._send(number)
+            number += 1
+            self._producer.poll(0)
+
+    def _send(self, number: int) -> None:
+        partition = number % self._partitions
+        self._producer.produce(
+            self._topic,
+            b"%d" % number,
+            key=b"%d" % (number % 10),
+            partition=partition,
+            on_delivery=self._delivered,
+        )
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        assert error is None, error
+        value = message.value()
+        assert isinstance(value, bytes)
+        self.acknowledged[message.partition() or 0, message.offset() or 0] = value
+
+
+class Pipeline:
+    """Some workers of one group.
+
+    Args:
+        folder: for what the workers say.
+        job: of each of them; transactional id and instance id get a number appended.
+    """
+
+    def __init__(self, folder: Path, job: Job, workers: int) -> None:
+        self.workers = [
+            Worker(
+                replace(
+                    job,
+                    transactional_id=f"{job.transactional_id}-{number}",
+                    instance=None if job.instance is None else f"{job.instance}-{number}",
+                    events=str(folder / f"{job.transactional_id}-{number}.events"),
+                    output=str(folder / f"{job.transactional_id}-{number}.log"),
+                )
+            )
+            for number in range(workers)
+        ]
+
+    def __enter__(self) -> Pipeline:
+        for worker in self.workers:
+            worker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.workers:
+            worker.kill()
+
+    def steps(self) -> int:
+        """How many steps all of them did."""
+        return sum(worker.count(*_STEPS) for worker in self.workers)
+
+    def count(self, *steps: str) -> int:
+        """How often any of them came to one of these."""
+        return sum(worker.count(*steps) for worker in self.workers)
+
+    def await_steps(self, number: int, timeout: float = 60) -> None:
+        """Wait until they did so many more, with those that gave up started again.
+
+        Raises:
+            TimeoutError: they don't get on.
+        """
+        wanted = self.steps() + number
+
+        def reached() -> bool:
+            for worker in self.workers:
+                worker.revive()
+            return self.steps() >= wanted
+
+        poll_until(reached, timeout, f"{number} more steps", interval=0.003)
+
+    def await_each(self, timeout: float) -> Iterator[float]:
+        """Tick, with those that gave up started again, until the deadline.
+
+        Raises:
+            TimeoutError: it is reached.
+        """
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            for worker in self.workers:
+                worker.revive()
+            yield deadline - time.monotonic()
+            time.sleep(0.05)
+        raise TimeoutError(f"not within {timeout} s")
+
+    def report(self) -> str:
+        """For a failed test."""
+        return "\n".join(worker.tail() for worker in self.workers)
