@@ -396,3 +396,19 @@ class DataLossError(TidemillError):
 
 class DeliveryError(TidemillError):
     """Records were not accepted by the broker: the batch is not complete in the topic."""
+
+
+class WindowError(TidemillError):
+    """A window is malformed, or used where it can't be."""
+
+
+class OutputModeError(TidemillError):
+    """A streaming query can't be run in its output mode, with its windows and watermarks."""
+
+
+class SchemaError(TidemillError):
+    """A schema of columns and types is malformed."""
+
+
+class PipelineError(TidemillError):
+    """A pipeline can't be loaded, found or run."""

@@ -23,6 +23,10 @@ NOT_FOR_CLIENTS = {
     "JavaNotFoundError",
     "JvmStartError",
     "OptionError",
+    "PipelineError",
+    "SchemaError",
+    "WindowError",
+    "OutputModeError",
 }
 """No handler meets them."""
 

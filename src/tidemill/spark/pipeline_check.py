@@ -1,0 +1,305 @@
+"""What is wrong with a pipeline, all of it at once, before Spark starts.
+
+What only Spark can see (columns that a query function uses, what a plan's output mode may be) is
+looked at by ``runner``, after the session is up and before any query starts, and told in the same
+way. Must not know: Spark, Kafka clients.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tidemill.errors import PipelineError, SchemaError, WindowError
+from tidemill.spark import sql_check
+from tidemill.spark.ddl import Column, columns
+from tidemill.spark.pipeline import Pipeline, Place, Query, Stream, Table
+from tidemill.spark.window_spec import Duration, microseconds
+
+MODES = ("append", "update", "complete")
+FORMATS = ("json", "raw")
+RAW_SCHEMA = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+"""Columns of a stream in the format ``raw``: those of the source."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake.
+
+    Attributes:
+        place: where it stands in the user's file.
+        message: what is wrong.
+        hint: what to do, or an empty string.
+    """
+
+    place: Place
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        hint = f"\n    hint: {self.hint}" if self.hint else ""
+        return f"{self.place}: {self.message}{hint}"
+
+
+class PipelineProblemsError(PipelineError):
+    """All that is wrong with a pipeline.
+
+    Attributes:
+        problems: in the order of the file.
+    """
+
+    def __init__(self, name: str, problems: Iterable[Problem]) -> None:
+        self.problems = sorted(problems, key=lambda each: (each.place.file, each.place.line))
+        count = len(self.problems)
+        lines = "\n".join(f"  {problem}" for problem in self.problems)
+        what = "a mistake" if count == 1 else f"{count} mistakes"
+        super().__init__(f"pipeline {name} has {what}:\n{lines}")
+
+
+def check(pipeline: Pipeline) -> None:
+    """Look at all that can be seen without Spark.
+
+    Raises:
+        PipelineProblemsError: something is wrong.
+    """
+    found = list(problems(pipeline))
+    if found:
+        raise PipelineProblemsError(pipeline.name, found)
+
+
+def problems(pipeline: Pipeline) -> Iterator[Problem]:
+    """What ``check`` would complain of."""
+    if not _NAME.fullmatch(pipeline.name):
+        yield Problem(
+            pipeline.place,
+            f"{pipeline.name!r} is no name of a pipeline",
+            "Letters, digits, '.', '_' and '-', at most 100 of them.",
+        )
+    if not pipeline.queries:
+        yield Problem(
+            pipeline.place, "there is no query", "Declare one with @pipeline.query(sink=...)."
+        )
+    yield from _clashes(pipeline)
+    known: dict[str, tuple[Column, ...]] = {}
+    for stream in pipeline.streams:
+        yield from _stream(stream, known)
+    for table in pipeline.tables:
+        yield from _table(table, known)
+    for query in pipeline.queries:
+        yield from _query(query, pipeline, known)
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def _clashes(pipeline: Pipeline) -> Iterator[Problem]:
+    yield from _twice(
+        [(each.name.lower(), each.place) for each in pipeline.inputs],
+        "there are two streams or tables",
+    )
+    yield from _twice([(q.name, q.place) for q in pipeline.queries], "there are two queries")
+    written = [(query.sink.target, query.place) for query in pipeline.queries]
+    yield from _twice(written, "two queries write to", "Give each query a sink of its own.")
+    for query in pipeline.queries:
+        for each in _inputs_of(query, pipeline):
+            if query.sink.target == f"topic {each.topic}":
+                yield Problem(
+                    query.place,
+                    f"query {query.name} reads topic {each.topic} and writes to it: it would never "
+                    "come to an end",
+                )
+
+
+def _twice(
+    names: Iterable[tuple[str, Place]], what: str, hint: str = "Rename one of them."
+) -> Iterator[Problem]:
+    names = list(names)
+    counts = Counter(name for name, _ in names)
+    first: dict[str, Place] = {}
+    for name, place in names:
+        if counts[name] > 1 and name in first:
+            yield Problem(place, f"{what} {name} (the other: {first[name]})", hint)
+        first.setdefault(name, place)
+
+
+def _inputs_of(query: Query, pipeline: Pipeline) -> list[Stream | Table]:
+    names = query.inputs
+    if query.sql is not None:
+        names = sql_check.tables_of(query.sql) or ()
+    return [found for name in names if (found := pipeline.find(name)) is not None]
+
+
+# --- streams and tables --------------------------------------------------------------------------
+
+
+def _stream(stream: Stream, known: dict[str, tuple[Column, ...]]) -> Iterator[Problem]:
+    what = f"stream {stream.name}"
+    yield from _names(what, stream)
+    if stream.format not in FORMATS:
+        yield Problem(
+            stream.place,
+            f"{what}: there is no format {stream.format!r}",
+            f"One of {', '.join(FORMATS)}.",
+        )
+        return
+    if stream.format == "raw" and stream.schema:
+        yield Problem(
+            stream.place,
+            f"{what}: the columns of the format raw are fixed",
+            "Leave schema out, or take the format json.",
+        )
+        return
+    try:
+        made = columns(RAW_SCHEMA if stream.format == "raw" else stream.schema)
+    except SchemaError as error:
+        yield Problem(stream.place, f"{what}: {error}", error.hint)
+        return
+    known[stream.name] = made
+    yield from _event_time(what, stream, made)
+
+
+def _event_time(what: str, stream: Stream, made: tuple[Column, ...]) -> Iterator[Problem]:
+    if stream.watermark is not None:
+        if stream.event_time is None:
+            yield Problem(
+                stream.place,
+                f"{what} has a watermark, and no event_time that it could be measured by",
+                'For example event_time="event_time".',
+            )
+        yield from _duration(what, "watermark", stream.watermark, stream.place)
+    if stream.event_time is None:
+        return
+    types = {column.name.lower(): column.type for column in made}
+    kind = types.get(stream.event_time.lower())
+    if kind is None:
+        yield _no_column(what, "event_time", stream.event_time, made, stream.place)
+    elif kind != "TIMESTAMP":
+        yield Problem(
+            stream.place,
+            f"{what}: event_time {stream.event_time} is {kind}, not TIMESTAMP",
+            "Declare it as TIMESTAMP: ISO 8601 texts are read as such.",
+        )
+
+
+def _table(table: Table, known: dict[str, tuple[Column, ...]]) -> Iterator[Problem]:
+    what = f"table {table.name}"
+    yield from _names(what, table)
+    try:
+        made = columns(table.schema)
+    except SchemaError as error:
+        yield Problem(table.place, f"{what}: {error}", error.hint)
+        return
+    known[table.name] = made
+    if not table.key:
+        yield Problem(table.place, f"{what} has no key", 'For example key="id".')
+    names = {column.name.lower() for column in made}
+    for name in table.key:
+        if name.lower() not in names:
+            yield _no_column(what, "key", name, made, table.place)
+    if table.keep_versions is not None:
+        yield from _duration(what, "keep_versions", table.keep_versions, table.place)
+
+
+def _names(what: str, each: Stream | Table) -> Iterator[Problem]:
+    if not _IDENTIFIER.fullmatch(each.name):
+        yield Problem(
+            each.place,
+            f"{what}: a name is made of letters, digits and '_', and begins with no digit",
+        )
+    if not _TOPIC.fullmatch(each.topic):
+        yield Problem(each.place, f"{what}: {each.topic!r} is no name of a topic")
+
+
+def _duration(what: str, name: str, value: Duration, place: Place) -> Iterator[Problem]:
+    try:
+        if microseconds(value) < 0:
+            yield Problem(place, f"{what}: {name} {value!r} is below zero")
+    except WindowError as error:
+        yield Problem(place, f"{what}: {name}: {error}", error.hint)
+
+
+def _no_column(what: str, role: str, name: str, made: tuple[Column, ...], place: Place) -> Problem:
+    names = [column.name for column in made]
+    return Problem(place, f"{what}: {role} {name} is no column", sql_check.meant(name, names))
+
+
+# --- queries -------------------------------------------------------------------------------------
+
+
+def _query(
+    query: Query, pipeline: Pipeline, known: Mapping[str, tuple[Column, ...]]
+) -> Iterator[Problem]:
+    what = f"query {query.name}"
+    if not _NAME.fullmatch(query.name):
+        yield Problem(query.place, f"{query.name!r} is no name of a query")
+    yield from _duration(what, "trigger", query.trigger, query.place)
+    yield from _mode(what, query)
+    for name in query.inputs:
+        if pipeline.find(name) is None:
+            declared = [each.name for each in pipeline.inputs]
+            yield Problem(
+                query.place,
+                f"{what} asks for {name}, which is not declared",
+                sql_check.meant(name, declared) or "Declare it with pipeline.stream or .table.",
+            )
+    if query.build is not None and not query.inputs:
+        yield Problem(
+            query.place,
+            f"{what} has no parameters, so it gets no stream",
+            "Name a stream as a parameter.",
+        )
+    if query.sql is not None:
+        yield from _sql(what, query, query.sql, pipeline, known)
+
+
+def _mode(what: str, query: Query) -> Iterator[Problem]:
+    if query.mode not in MODES:
+        yield Problem(
+            query.place,
+            f"{what}: there is no output mode {query.mode!r}",
+            f"One of {', '.join(MODES)}.",
+        )
+    elif query.mode not in query.sink.modes:
+        yield Problem(
+            query.place,
+            f"{what}: {type(query.sink).__name__} takes no results in {query.mode} mode",
+            f"Use {' or '.join(query.sink.modes)} mode.",
+        )
+
+
+def _sql(
+    what: str,
+    query: Query,
+    text: str,
+    pipeline: Pipeline,
+    known: Mapping[str, tuple[Column, ...]],
+) -> Iterator[Problem]:
+    declared = {each.name for each in pipeline.inputs}
+    if declared <= set(known):  # a schema that can't be read has been told of
+        for message, hint in sql_check.mistakes(text, known):
+            yield Problem(query.place, f"{what}: {message}", hint)
+    reads = _inputs_of(query, pipeline)
+    streams = [each for each in reads if isinstance(each, Stream)]
+    if query.mode == "update" and sql_check.groups_by_session(text):
+        yield Problem(
+            query.place,
+            f"{what}: session windows can't be had in update mode",
+            "Use append or complete mode.",
+        )
+    missing = [each.name for each in streams if each.watermark is None]
+    if query.mode == "append" and sql_check.aggregates(text) and streams and missing:
+        yield Problem(
+            query.place,
+            f"{what} groups rows in append mode, and {', '.join(missing)} has no watermark: no "
+            "group would ever be final",
+            'Declare the stream with event_time=... and watermark="1 hour", or use update mode.',
+        )

@@ -1,0 +1,187 @@
+"""Where a query's result may go, as plain data: what writes it is chosen by ``runner``.
+
+Must not know: Spark, Kafka clients, databases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+Columns = str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Base of all sinks.
+
+    Attributes:
+        modes: output modes in which its result is right.
+    """
+
+    modes: ClassVar[tuple[str, ...]] = ("append", "update", "complete")
+
+    @property
+    def target(self) -> str:
+        """What it writes to: no two queries may share it."""
+        raise NotImplementedError
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """Columns that identify a row, as far as they are known here."""
+        return ()
+
+
+@dataclass(frozen=True)
+class TopicSink(Sink):
+    """Each row a record: a JSON object of all its columns; exactly once.
+
+    In update and complete mode, later records of a key replace earlier ones only if readers see it
+    that way: ``ChangelogSink`` is made for that.
+
+    Attributes:
+        topic: created with the broker's defaults where it is missing.
+        key: column or columns of the record's key; one column is written as its text, several as a
+            JSON object; none leaves the key null.
+    """
+
+    topic: str
+    key: Columns = ()
+
+    @property
+    def target(self) -> str:
+        return f"topic {self.topic}"
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        return as_columns(self.key)
+
+
+@dataclass(frozen=True)
+class ChangelogSink(Sink):
+    """A compacted topic that holds the current row of each key; exactly once.
+
+    Rows whose column ``_deleted`` is true become tombstones (a null value); the column itself is
+    not written.
+
+    Attributes:
+        topic: created compacted where it is missing.
+        key: column or columns of the record's key, as of ``TopicSink``.
+    """
+
+    topic: str
+    key: Columns
+
+    modes: ClassVar[tuple[str, ...]] = ("append", "update", "complete")
+
+    @property
+    def target(self) -> str:
+        return f"topic {self.topic}"
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        return as_columns(self.key)
+
+
+@dataclass(frozen=True)
+class TableSink(Sink):
+    """Base of the databases: upserts by key; a batch that is run again changes nothing.
+
+    Rows whose column ``_deleted`` is true are deleted.
+
+    Attributes:
+        table: created where it is missing.
+        key: columns of its primary key.
+    """
+
+    table: str
+    key: Columns
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        return as_columns(self.key)
+
+
+@dataclass(frozen=True)
+class SqliteSink(TableSink):
+    """A table in a SQLite file."""
+
+    path: str | Path
+
+    @property
+    def target(self) -> str:
+        return f"table {self.table} in {self.path}"
+
+
+@dataclass(frozen=True)
+class DuckDBSink(TableSink):
+    """A table in a DuckDB file."""
+
+    path: str | Path
+
+    @property
+    def target(self) -> str:
+        return f"table {self.table} in {self.path}"
+
+
+@dataclass(frozen=True)
+class PostgresSink(TableSink):
+    """A table in PostgreSQL.
+
+    Attributes:
+        dsn: as libpq wants it, e.g. ``"host=db dbname=flights user=etl"`` or a URL. A password is
+            better kept in ``~/.pgpass``.
+    """
+
+    dsn: str
+
+    @property
+    def target(self) -> str:
+        return f"table {self.table} in PostgreSQL"
+
+
+@dataclass(frozen=True)
+class ParquetSink(Sink):
+    """Parquet files, exactly once for readers that go through Spark (its ``_spark_metadata``).
+
+    Attributes:
+        path: folder.
+        partition_by: columns whose values become folders.
+    """
+
+    path: str | Path
+    partition_by: Columns = ()
+
+    modes: ClassVar[tuple[str, ...]] = ("append",)
+
+    @property
+    def target(self) -> str:
+        return f"folder {self.path}"
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        return as_columns(self.partition_by)
+
+
+@dataclass(frozen=True)
+class ForeachBatchSink(Sink):
+    """A function of the user's: it must be harmless to call it again with the same batch.
+
+    Attributes:
+        function: called with a DataFrame and the batch's number.
+        name: what it writes to, for messages.
+    """
+
+    function: Callable[[Any, int], None]
+    name: str = ""
+
+    @property
+    def target(self) -> str:
+        return f"function {self.name or getattr(self.function, '__qualname__', self.function)}"
+
+
+def as_columns(columns: Columns) -> tuple[str, ...]:
+    """One name or several as a tuple."""
+    return (columns,) if isinstance(columns, str) else tuple(columns)
