@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import history, latency, librdkafka, machine, memory, startup, throughput
+from bench import history, latency, librdkafka, machine, memory, startup, throughput, transactions
 from bench.report import Report, Section, print_section, print_table, write_markdown
 from bench.run import Options, Run
 
@@ -18,6 +18,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "throughput": throughput.section,
     "librdkafka": librdkafka.section,
     "latency": latency.section,
+    "transactions": transactions.section,
     "memory": memory.section,
     "history": history.section,
     "startup": startup.section,

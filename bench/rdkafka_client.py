@@ -21,17 +21,20 @@ BATCH = 1000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("job", choices=["produce", "consume", "latency"])
+    parser.add_argument("job", choices=["produce", "consume", "latency", "transact"])
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--acks", default="all")
+    parser.add_argument("--each", type=int, default=0, help="records a transaction; 0: none")
     args = parser.parse_args()
     if args.job == "consume":
         result = consume(args.bootstrap, args.topic, args.count)
     elif args.job == "produce":
         result = produce(args.bootstrap, args.topic, args.count, args.size, args.acks)
+    elif args.job == "transact":
+        result = transact(args.bootstrap, args.topic, args.count, args.size, args.each)
     else:
         result = latency(args.bootstrap, args.topic, args.count, args.size)
     print(json.dumps(result))
@@ -57,8 +60,14 @@ def produce(bootstrap: str, topic: str, count: int, size: int, acks: str) -> dic
     config: dict[str, str | int | bool] = {"acks": acks, "delivery.report.only.error": True}
     producer = _warmed_producer(bootstrap, topic, config)
     value = os.urandom(size)
-    write, poll = producer.produce, producer.poll
     began = time.perf_counter()
+    _write(producer, topic, value, count)
+    return {"seconds": time.perf_counter() - began}
+
+
+def _write(producer: Producer, topic: str, value: bytes, count: int) -> None:
+    """``count`` records, one call each, until all are delivered."""
+    write, poll = producer.produce, producer.poll
     for number in range(count):
         while True:
             try:
@@ -69,10 +78,41 @@ def produce(bootstrap: str, topic: str, count: int, size: int, acks: str) -> dic
         if number % BATCH == 0:
             poll(0)
     left = producer.flush(TIMEOUT_S)
-    took = time.perf_counter() - began
     if left:
         raise TimeoutError(f"{left} records were not delivered")
-    return {"seconds": took}
+
+
+def transact(bootstrap: str, topic: str, count: int, size: int, each: int) -> dict[str, object]:
+    """Write ``count`` records, ``each`` to a transaction, with an idempotent producer; 0: in none.
+
+    Returns:
+        Seconds of all, and of each commit (its records had been delivered).
+    """
+    config: dict[str, str | int | bool] = {
+        "enable.idempotence": True,
+        "delivery.report.only.error": True,
+    }
+    value = os.urandom(size)
+    if not each:
+        producer = _warmed_producer(bootstrap, topic, config)
+        began = time.perf_counter()
+        _write(producer, topic, value, count)
+        return {"seconds": time.perf_counter() - began, "commits": []}
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic, **config})
+    producer.init_transactions(TIMEOUT_S)
+    producer.list_topics(topic, timeout=TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(WARM_UP_TOPIC, b"warm", on_delivery=_delivered)
+    producer.commit_transaction(TIMEOUT_S)
+    commits = []
+    began = time.perf_counter()
+    for start in range(0, count, each):
+        producer.begin_transaction()
+        _write(producer, topic, value, min(each, count - start))
+        delivered = time.perf_counter()
+        producer.commit_transaction(TIMEOUT_S)
+        commits.append(time.perf_counter() - delivered)
+    return {"seconds": time.perf_counter() - began, "commits": commits}
 
 
 def consume(bootstrap: str, topic: str, count: int) -> dict[str, object]:

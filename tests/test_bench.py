@@ -22,6 +22,7 @@ TINY = [
         ("throughput", 4),
         ("librdkafka", 0),
         ("latency", 1),
+        ("transactions", 0),
         ("memory", 1),
         ("history", 1),
         ("startup", 1),
