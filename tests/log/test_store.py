@@ -69,7 +69,7 @@ def test_kafka_layout_of_partition_metadata() -> None:
 
 
 def test_a_manifest_is_read_back_or_refused() -> None:
-    entry = ManifestEntry(TP, TOPIC_ID, 1, 9, 9, [(0, 100, 5, 7), (5, 50, -1, 8)])
+    entry = ManifestEntry(TP, TOPIC_ID, 1, 9, 9, [(0, 100, 5, 7, 34), (5, 50, -1, 8, 0)], True)
     data = encode_manifest([entry])
     read = decode_manifest(data)[TP]
     assert read._replace(segments=[]) == entry._replace(segments=[])

@@ -22,7 +22,7 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 FIRST_DIRTY = "cleaner-offset-checkpoint"
 MANIFEST = "clean-stop.json"
-_MANIFEST_VERSION = 1
+_MANIFEST_VERSION = 2
 
 
 def encode_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -77,8 +77,10 @@ class ManifestEntry(NamedTuple):
     log_end_offset: int
     snapshot_offset: int
     """Of the producer snapshot; -1 where there are no producers."""
-    segments: list[tuple[int, int, int, int]]
-    """(base offset, size, max timestamp, time of creation), oldest first."""
+    segments: list[tuple[int, int, int, int, int]]
+    """(base offset, size, max timestamp, time of creation, bytes of the index of aborted
+    transactions), oldest first."""
+    has_open_transactions: bool = False
 
 
 def encode_manifest(entries: Iterable[ManifestEntry]) -> bytes:
@@ -92,6 +94,7 @@ def encode_manifest(entries: Iterable[ManifestEntry]) -> bytes:
             entry.log_end_offset,
             entry.snapshot_offset,
             entry.segments,
+            entry.has_open_transactions,
         )
         for entry in entries
     ]
@@ -112,8 +115,8 @@ def decode_manifest(data: bytes) -> dict[TopicPartition, ManifestEntry]:
     if document["version"] != _MANIFEST_VERSION:
         raise ValueError(f"manifest version {document['version']} is not known")
     entries = {}
-    for topic, partition, topic_id, start, end, snapshot, segments in document["partitions"]:
+    for topic, partition, topic_id, *rest in document["partitions"]:
         tp = TopicPartition(topic, partition)
         uuid = None if topic_id is None else UUID(hex=topic_id)
-        entries[tp] = ManifestEntry(tp, uuid, start, end, snapshot, segments)
+        entries[tp] = ManifestEntry(tp, uuid, *rest)
     return entries

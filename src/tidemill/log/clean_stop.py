@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tidemill.log.aborted import AbortedIndex
 from tidemill.log.checkpoints import MANIFEST, ManifestEntry, decode_manifest, encode_manifest
 from tidemill.log.config import LogConfig
 from tidemill.log.environment import Environment, Report
@@ -76,10 +77,12 @@ def open_stopped(
     if not _is_as_left(env, folder, names, entry):
         return None
     segments = []
-    for base, size, latest, created_ms in entry.segments:
+    for base, size, latest, created_ms, aborted in entry.segments:
         segment = Segment(env, folder, base, size, latest, created_ms=created_ms)
         if size and not (file_name(base, INDEX) in names and file_name(base, TIME_INDEX) in names):
             segment.rebuild_index(config.index_interval_bytes)
+        if aborted:
+            segment.aborted = AbortedIndex(aborted)
         segments.append(segment)
     snapshot = entry.snapshot_offset
     log = PartitionLog(
@@ -94,8 +97,10 @@ def open_stopped(
         topic_id=entry.topic_id,
         snapshot_offset=snapshot,
     )
-    if snapshot >= 0 and file_name(snapshot, SNAPSHOT) not in names:
-        assert len(log.producers) >= 0  # reads them from the log now, and reports it
+    if entry.has_open_transactions or (
+        snapshot >= 0 and file_name(snapshot, SNAPSHOT) not in names
+    ):
+        log.producers.unstable.settle(log.log_end_offset)  # reads them now
     return log
 
 
@@ -107,7 +112,7 @@ def _is_as_left(env: Environment, folder: str, names: dict[str, int], entry: Man
             env.doomed.append((0, f"{folder}/{name}"))
         elif name.endswith((CLEANED, SWAP, TEMPORARY)):
             leftovers = True
-    if logs != {file_name(base, LOG): size for base, size, _, _ in entry.segments}:
+    if logs != {file_name(base, LOG): size for base, size, *_ in entry.segments}:
         env.reports.append(Report(entry.tp, folder, "files are not as they were left: recovered"))
         return False
     return not leftovers

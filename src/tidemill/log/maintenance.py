@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidemill.errors import InvalidRecordError
+from tidemill.log.aborted import AbortedTransaction
+from tidemill.log.batch import BatchHeader
 from tidemill.log.environment import Report
 from tidemill.log.files import storage_error
 from tidemill.log.names import DELETED, SNAPSHOT
 from tidemill.log.producers import ProducerStates
 from tidemill.log.segment import Segment
+from tidemill.log.transactions import decode_marker
 
 if TYPE_CHECKING:
     from tidemill.log.partition import PartitionLog
+    from tidemill.log.producing import ProducingLog
 
 
 def write_snapshot(log: PartitionLog) -> None:
@@ -66,7 +71,7 @@ def sync_snapshots(log: PartitionLog) -> None:
         raise env.pool.fail_sync(error, log.folder) from error
 
 
-def load_producers(log: PartitionLog, snapshot_offset: int) -> ProducerStates:
+def load_producers(log: ProducingLog, snapshot_offset: int) -> ProducerStates:
     """The producers after a clean stop; read from the log where the snapshot is damaged.
 
     Raises:
@@ -81,7 +86,8 @@ def load_producers(log: PartitionLog, snapshot_offset: int) -> ProducerStates:
     except (OSError, ValueError) as error:
         states = ProducerStates()
         for segment in log.segments:
-            replay_producers(states, segment, 0, env.clock.now_ms())
+            replay_producers(states, segment, env.clock.now_ms())
+        states.unstable.settle(log.log_end_offset)
         env.reports.append(
             Report(log.tp, path, f"producers read from the log: snapshot unusable ({error})")
         )
@@ -89,15 +95,43 @@ def load_producers(log: PartitionLog, snapshot_offset: int) -> ProducerStates:
     return states
 
 
-def replay_producers(states: ProducerStates, segment: Segment, position: int, now_ms: int) -> None:
-    """Learn the producers of a segment's batches from ``position`` on.
+def replay_producers(
+    states: ProducerStates, segment: Segment, now_ms: int
+) -> list[AbortedTransaction]:
+    """Learn the producers of a segment's batches; returns what its index of aborted transactions
+    has to hold.
 
     Raises:
         CorruptLogError, StorageError: a batch can't be read.
     """
-    for _, header in segment.batches(position):
+    aborted = []
+    for position, header in segment.batches():
         if header.producer_id >= 0:
-            states.update(header, header.base_offset, now_ms)
+            entry = replay_batch(states, segment, position, header, now_ms)
+            if entry is not None:
+                aborted.append(entry)
+    return aborted
+
+
+def replay_batch(
+    states: ProducerStates, segment: Segment, position: int, header: BatchHeader, now_ms: int
+) -> AbortedTransaction | None:
+    """Learn what a stored, proven batch of a producer tells; as ``ProducerStates.end``.
+
+    Raises:
+        CorruptLogError, StorageError: its marker can't be read.
+    """
+    if not header.is_control:
+        states.update(header, header.base_offset, now_ms)
+        return None
+    try:
+        marker = decode_marker(segment.file.pread(header.size, position))
+    except InvalidRecordError as error:
+        raise segment.corrupt(str(error), position, header.base_offset) from error
+    if marker is None:
+        states.see_control(header, now_ms)
+        return None
+    return states.end(marker, header.base_offset, now_ms)
 
 
 def doom(log: PartitionLog, segment: Segment) -> None:

@@ -1,8 +1,9 @@
 """One partition's log: a chain of segments that grows at its end and loses segments at its start.
 
 Decides where batches go, what must be synced and what readers may see; how they find it is
-``reading``. One thread appends and changes the chain; ``SyncTicket.run`` and ``Slice.load`` may run
-in others. Knows no topics, no waiting and no protocol.
+``reading``, and what producers have open is ``producing``. One thread appends and changes the
+chain; ``SyncTicket.run`` and ``Slice.load`` may run in others. Knows no topics, no waiting and no
+protocol.
 
 Offsets, in order: ``log_start_offset`` <= ``recovery_point`` (all below is synced and snapshotted)
 <= ``high_watermark`` (all below is synced; readers see nothing above) <= ``log_end_offset``.
@@ -16,18 +17,20 @@ from uuid import UUID
 
 from tidemill.errors import InvalidRecordError, OffsetOutOfRangeError, StorageError
 from tidemill.log import maintenance
-from tidemill.log.batch import BatchHeader, Buffer, stamp
+from tidemill.log.aborted import AbortedIndex, AbortedTransaction
+from tidemill.log.batch import BatchHeader, Buffer, parse_header, stamp
 from tidemill.log.checkpoints import ManifestEntry
 from tidemill.log.config import LogConfig
 from tidemill.log.environment import Environment
-from tidemill.log.names import SNAPSHOT, TopicPartition, file_name
+from tidemill.log.names import TXN_INDEX, TopicPartition
 from tidemill.log.producers import ProducerStates
-from tidemill.log.reading import ReadableLog
+from tidemill.log.producing import ProducingLog
 from tidemill.log.recovery_point import RecoveryPoint
 from tidemill.log.rolling import must_roll
 from tidemill.log.segment import Segment
 from tidemill.log.syncing import SyncTicket
-from tidemill.log.validate import check_client_batches, trusted_batches
+from tidemill.log.transactions import Marker, encode_marker
+from tidemill.log.validate import LOG_APPEND_TIME, check_client_batches, trusted_batches
 
 
 class AppendInfo(NamedTuple):
@@ -39,13 +42,12 @@ class AppendInfo(NamedTuple):
     duplicate: bool = False
 
 
-class PartitionLog(ReadableLog):
+class PartitionLog(ProducingLog):
     """The log of one partition. Made by ``store.LogStore``.
 
     Attributes:
         topic_id: of the topic it was created for, or None where its file was lost.
         config: the topic's; may be replaced at any time.
-        folder: where its files are.
         first_dirty_offset: compaction has gone up to here; may lie outside of the log.
         leader_epoch: stamped into batches.
         removed: its folder was renamed, to be deleted or set aside.
@@ -53,16 +55,12 @@ class PartitionLog(ReadableLog):
     """
 
     __slots__ = (
-        "_env",
         "_new_folder",
         "_point",
-        "_producers",
-        "_snapshot_offset",
         "_unsynced",
         "changed",
         "config",
         "first_dirty_offset",
-        "folder",
         "leader_epoch",
         "removed",
         "topic_id",
@@ -87,14 +85,19 @@ class PartitionLog(ReadableLog):
         """
         Args:
             segments: at least one; all that they hold is synced.
-            producers: or None to read them from the snapshot when they are needed.
-            snapshot_offset: offset of that snapshot; -1 where there is none because there are no
-                producers.
+            producers, snapshot_offset: see ``ProducingLog``.
             new_folder: the folder, or what is in it, may not be synced yet.
         """
-        super().__init__(tp, segments, log_start_offset, log_end_offset)
-        self._env = env
-        self.folder = folder
+        super().__init__(
+            env,
+            tp,
+            folder,
+            segments,
+            log_start_offset,
+            log_end_offset,
+            producers,
+            snapshot_offset,
+        )
         self.config = config
         self.first_dirty_offset = 0
         self.leader_epoch = 0
@@ -103,8 +106,6 @@ class PartitionLog(ReadableLog):
         self.changed = False
         self._unsynced: list[Segment] = []
         self._new_folder = new_folder
-        self._producers = producers
-        self._snapshot_offset = snapshot_offset
         self._point = RecoveryPoint(recovery_point, log_end_offset)
 
     def __repr__(self) -> str:
@@ -114,11 +115,6 @@ class PartitionLog(ReadableLog):
     def active(self) -> Segment:
         """The segment that is appended to."""
         return self.segments[-1]
-
-    @property
-    def environment(self) -> Environment:
-        """What the partition shares with the others."""
-        return self._env
 
     @property
     def recovery_point(self) -> int:
@@ -133,20 +129,6 @@ class PartitionLog(ReadableLog):
         """
         if self.failure is None:
             self._point.advance(self)
-
-    @property
-    def producers(self) -> ProducerStates:
-        """Idempotent producers; read from the snapshot at first use."""
-        if self._producers is None:
-            self._producers = maintenance.load_producers(self, self._snapshot_offset)
-        return self._producers
-
-    def expire_producers(self, now_ms: int, expiry_ms: int) -> int:
-        """Forget producers that have been silent for ``expiry_ms``; returns how many.
-
-        Those that were not read from their snapshot yet are looked at when they are.
-        """
-        return 0 if self._producers is None else self._producers.expire(now_ms, expiry_ms)
 
     # --- appending -------------------------------------------------------------------------------
 
@@ -172,12 +154,10 @@ class PartitionLog(ReadableLog):
             else trusted_batches(records, config)
         )
         data, headers, append_time = checked
-        if from_client:
-            repeated = self._check_producers(headers)
-            if repeated is not None:
-                return AppendInfo(
-                    repeated, repeated + headers[0].last_offset_delta, append_time, duplicate=True
-                )
+        repeated = self._check_producers(headers, from_client)
+        if repeated is not None:
+            last = repeated + headers[0].last_offset_delta
+            return AppendInfo(repeated, last, append_time, duplicate=True)
         first = offset = self.log_end_offset
         batches = []
         position = 0
@@ -190,24 +170,21 @@ class PartitionLog(ReadableLog):
             batches.append((size, offset - 1, header.max_timestamp))
             if header.max_timestamp > latest:
                 latest = header.max_timestamp
-        segment = self.segments[-1]
-        if segment.size and must_roll(
-            segment, position, offset - 1, latest, now_ms, self.config, self.tp
-        ):
-            segment = self.roll(now_ms)
-        try:
-            segment.append(data, batches, config.index_interval_bytes)
-        except StorageError as error:
-            if segment.file.broken:
-                self.go_offline(error)
-            raise
-        self.log_end_offset = offset
-        self._point.bytes_since += position
-        self.changed = True
-        self._update_producers(headers, first, now_ms)
+        segment = self._segment_for(position, offset - 1, latest, now_ms)
+        self._write(segment, data, batches)
+        offset = first
+        for header in headers:
+            if header.producer_id >= 0:
+                self.producers.update(header, offset, now_ms)
+            offset += header.last_offset_delta + 1
         return AppendInfo(first, offset - 1, append_time)
 
-    def _check_producers(self, headers: list[BatchHeader]) -> int | None:
+    def _check_producers(self, headers: list[BatchHeader], from_client: bool) -> int | None:
+        if not from_client:
+            for header in headers:
+                if header.producer_id >= 0:
+                    self.producers.check_trusted(header)
+            return None
         if len(headers) == 1:
             header = headers[0]
             return None if header.producer_id < 0 else self.producers.check(header)
@@ -215,11 +192,87 @@ class PartitionLog(ReadableLog):
             raise InvalidRecordError("an idempotent producer sends one batch per request")
         return None
 
-    def _update_producers(self, headers: list[BatchHeader], offset: int, now_ms: int) -> None:
-        for header in headers:
-            if header.producer_id >= 0:
-                self.producers.update(header, offset, now_ms)
-            offset += header.last_offset_delta + 1
+    def append_marker(
+        self, marker: Marker, *, now_ms: int, newer_epoch: bool = False
+    ) -> AppendInfo | None:
+        """End a producer's transaction.
+
+        The last stable offset stays until the marker is synced.
+
+        Args:
+            now_ms: the broker's time.
+            newer_epoch: the marker's epoch must be above that of the data (KIP-890).
+
+        Returns:
+            None where the producer has no open transaction here: nothing was appended.
+
+        Raises:
+            InvalidProducerEpochError, TransactionCoordinatorFencedError: see
+                ``ProducerStates.check_marker``.
+            DiskFullError: no space; the transaction is as it was.
+            StorageError: the partition is offline.
+        """
+        if self.failure is not None:
+            raise self.failure
+        if not self.has_open_transactions:
+            return None
+        producers = self.producers
+        if not producers.check_marker(marker, newer_epoch=newer_epoch):
+            return None
+        stamped = self.config.message_timestamp_type == LOG_APPEND_TIME
+        batch = encode_marker(marker, timestamp_ms=now_ms, log_append_time=stamped)
+        offset = self.log_end_offset
+        stamp(batch, 0, offset, self.leader_epoch)
+        size = parse_header(batch).size
+        segment = self._segment_for(size, offset, now_ms, now_ms)
+        index = None
+        if not marker.commit:
+            index = self._write_aborted(segment, producers.aborted_by(marker, offset))
+        try:
+            self._write(segment, batch, [(size, offset, now_ms)])
+        except StorageError:
+            if index is not None:
+                self._retract_aborted(segment, index)
+            raise
+        if index is not None:
+            index.accept()
+            if segment.aborted is None:
+                segment.aborted = index
+                self._aborting = None
+        producers.end(marker, offset, now_ms)
+        return AppendInfo(offset, offset, now_ms if stamped else -1)
+
+    def _write_aborted(self, segment: Segment, entry: AbortedTransaction) -> AbortedIndex:
+        index = segment.aborted or AbortedIndex(named=False)
+        index.write(self._env, segment.path(TXN_INDEX), entry)
+        return index
+
+    def _retract_aborted(self, segment: Segment, index: AbortedIndex) -> None:
+        # Another batch will get the marker's offset: the entry must never be believed.
+        try:
+            index.retract(self._env, segment.path(TXN_INDEX))
+        except StorageError as error:
+            self.go_offline(error)
+
+    def _segment_for(self, size: int, last_offset: int, latest: int, now_ms: int) -> Segment:
+        """The active segment, after a roll where it has no room for so much."""
+        segment = self.segments[-1]
+        if segment.size and must_roll(
+            segment, size, last_offset, latest, now_ms, self.config, self.tp
+        ):
+            segment = self.roll(now_ms)
+        return segment
+
+    def _write(self, segment: Segment, data: Buffer, batches: list[tuple[int, int, int]]) -> None:
+        try:
+            segment.append(data, batches, self.config.index_interval_bytes)
+        except StorageError as error:
+            if segment.file.broken:
+                self.go_offline(error)
+            raise
+        self.log_end_offset = batches[-1][1] + 1
+        self._point.bytes_since += len(data)
+        self.changed = True
 
     def roll(self, now_ms: int) -> Segment:
         """Close the active segment and start one at the log's end; returns the active one.
@@ -271,6 +324,9 @@ class PartitionLog(ReadableLog):
         for segment, size in ticket.sizes:
             segment.synced_size = max(segment.synced_size, size)
             segment.named = True
+        for index, size in ticket.aborted:
+            index.synced_size = max(index.synced_size, size)
+            index.named = True
         closed = {id(segment) for segment in ticket.closed}
         if closed:
             self._unsynced = [each for each in self._unsynced if id(each) not in closed]
@@ -279,6 +335,8 @@ class PartitionLog(ReadableLog):
         if ticket.end_offset > self.high_watermark:
             self.high_watermark = ticket.end_offset
             self._hw_segment, self._hw_position = ticket.sizes[-1]
+            if self._producers is not None:
+                self._producers.unstable.settle(self.high_watermark)
 
     # --- the log's start, and whole segments -----------------------------------------------------
 
@@ -326,6 +384,7 @@ class PartitionLog(ReadableLog):
             self.changed = True
             self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
         if gone:
+            self._aborting = None
             names = {id(segment) for segment in gone}
             self._unsynced = [each for each in self._unsynced if id(each) not in names]
         return gone
@@ -346,6 +405,7 @@ class PartitionLog(ReadableLog):
         if start + len(old) == len(self.segments):
             raise ValueError(f"{self.tp}: the active segment can't be replaced")
         self.segments[start : start + len(old)] = new
+        self._aborting = None
         names = {id(segment) for segment in old}
         self._unsynced = [each for each in self._unsynced if id(each) not in names]
         self.changed = True
@@ -384,9 +444,16 @@ class PartitionLog(ReadableLog):
             self.log_end_offset,
             self._snapshot_offset,
             [
-                (each.base_offset, each.size, each.max_timestamp, each.created_ms)
+                (
+                    each.base_offset,
+                    each.size,
+                    each.max_timestamp,
+                    each.created_ms,
+                    0 if each.aborted is None else each.aborted.size,
+                )
                 for each in self.segments
             ],
+            self.has_open_transactions,
         )
 
     def close(self) -> None:
@@ -400,7 +467,3 @@ class PartitionLog(ReadableLog):
         self.folder = folder
         for segment in self.segments:
             segment.moved(folder)
-
-    def snapshot_path(self, offset: int) -> str:
-        """Path of the producer snapshot at ``offset``."""
-        return f"{self.folder}/{file_name(offset, SNAPSHOT)}"

@@ -1,9 +1,10 @@
-"""What a partition knows of its idempotent producers: epochs, sequences, the five-batch window.
+"""What a partition knows of its producers: epochs, sequences, the five-batch window, transactions.
 
 Knows no files but their format: snapshots are in that of Apache Kafka (``ProducerStateManager``,
 version 1), with up to five rows per producer, oldest first; Kafka's own reader keeps the last.
 
-Sources: KIP-98 (sequences), KIP-360 (an unknown producer may start with any sequence).
+Sources: KIP-98 (sequences, transactions), KIP-360 (an unknown producer may start with any
+sequence), KIP-890 (a marker with a newer epoch); Apache Kafka 4.3's ``ProducerAppendInfo``.
 """
 
 from __future__ import annotations
@@ -18,12 +19,19 @@ from tidemill.errors import (
     DuplicateSequenceError,
     InvalidProducerEpochError,
     InvalidRecordError,
+    InvalidTxnStateError,
     OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
 )
+from tidemill.log.aborted import AbortedTransaction
 from tidemill.log.batch import NO_SEQUENCE, BatchHeader
+from tidemill.log.transactions import Marker, OpenTransaction, UnstableTransactions
 
 WINDOW = 5
 """Batches per producer whose repetition is recognised: clients have at most five in flight."""
+
+LAST_EPOCH = 0x7FFF
+"""Epochs end here: a marker can't carry a newer one."""
 
 _SEQUENCES = 1 << 31
 _VERSION = 1
@@ -56,13 +64,16 @@ class ProducerEntry:
         batches: the last ``WINDOW`` of its epoch, oldest first.
         last_timestamp_ms: broker's time of the last append: what expiry counts from. Not the
             records' time, which may lie years back when history is replayed.
-        coordinator_epoch, txn_first_offset: room for transactions; -1 without.
+        last_offset: of its last data batch, or -1 where that is not known.
+        coordinator_epoch: of its last marker, or -1.
+        txn_first_offset: where its open transaction begins, or -1.
     """
 
     __slots__ = (
         "batches",
         "coordinator_epoch",
         "epoch",
+        "last_offset",
         "last_timestamp_ms",
         "producer_id",
         "txn_first_offset",
@@ -73,6 +84,7 @@ class ProducerEntry:
         self.epoch = epoch
         self.last_timestamp_ms = last_timestamp_ms
         self.batches: list[StoredBatch] = []
+        self.last_offset = -1
         self.coordinator_epoch = -1
         self.txn_first_offset = -1
 
@@ -83,12 +95,17 @@ class ProducerEntry:
 
 
 class ProducerStates:
-    """All producers of one partition."""
+    """All producers of one partition.
 
-    __slots__ = ("_entries",)
+    Attributes:
+        unstable: their transactions that hold back the last stable offset.
+    """
+
+    __slots__ = ("_entries", "unstable")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
+        self.unstable = UnstableTransactions()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -100,8 +117,15 @@ class ProducerStates:
         """The producer, if it is known."""
         return self._entries.get(producer_id)
 
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Transactions without a marker, oldest first."""
+        return [
+            OpenTransaction(producer_id, self._entries[producer_id].epoch, first_offset)
+            for producer_id, first_offset in self.unstable.open.items()
+        ]
+
     def check(self, header: BatchHeader) -> int | None:
-        """Whether a batch may be appended now.
+        """Whether a client's batch may be appended now.
 
         Returns:
             None if it may; the first offset of its earlier append if it is a repetition.
@@ -110,6 +134,7 @@ class ProducerStates:
             InvalidProducerEpochError: a newer epoch is known.
             OutOfOrderSequenceError: sequences are missing before it.
             DuplicateSequenceError: it repeats a batch from before the window.
+            InvalidTxnStateError: the producer has an open transaction, and this is not part of it.
             InvalidRecordError: it has a producer id but no sequence or epoch.
         """
         if header.base_sequence < 0 or header.producer_epoch < 0:
@@ -118,21 +143,62 @@ class ProducerStates:
                 f"{header.base_sequence}: an idempotent producer needs both"
             )
         entry = self._entries.get(header.producer_id)
-        if entry is None or not entry.batches:
+        if entry is None:
             return None
-        if header.producer_epoch < entry.epoch:
-            raise InvalidProducerEpochError(
-                f"producer {header.producer_id} has epoch {header.producer_epoch}, "
-                f"the partition knows {entry.epoch}"
-            )
-        if header.producer_epoch > entry.epoch:
+        _check_epoch(entry, header.producer_epoch)
+        if header.producer_epoch > entry.epoch or not entry.batches:
+            # Without batches, its epoch was begun by the marker that ended the one before.
             if header.base_sequence != 0:
                 raise OutOfOrderSequenceError(
                     f"producer {header.producer_id} starts epoch {header.producer_epoch} with "
                     f"sequence {header.base_sequence}, not 0"
                 )
-            return None
-        return self._check_sequence(entry, header)
+        else:
+            repeated = self._check_sequence(entry, header)
+            if repeated is not None:
+                return repeated
+        _check_transaction(entry, header)
+        return None
+
+    def check_trusted(self, header: BatchHeader) -> None:
+        """Whether a batch that the broker built for a producer may be appended now; it needs no
+        sequence.
+
+        Raises:
+            InvalidProducerEpochError: a newer epoch is known.
+            InvalidTxnStateError: the producer has an open transaction, and this is not part of it.
+        """
+        entry = self._entries.get(header.producer_id)
+        if entry is not None:
+            _check_epoch(entry, header.producer_epoch)
+            _check_transaction(entry, header)
+
+    def check_marker(self, marker: Marker, *, newer_epoch: bool) -> bool:
+        """Whether a marker may be appended now; False where it would end nothing.
+
+        Args:
+            newer_epoch: its epoch must be above that of the data (KIP-890), but where there is no
+                such epoch any more.
+
+        Raises:
+            InvalidProducerEpochError: a newer epoch is known.
+            TransactionCoordinatorFencedError: a newer coordinator epoch is known.
+        """
+        entry = self._entries.get(marker.producer_id)
+        if entry is None or entry.txn_first_offset < 0:
+            return False
+        _check_epoch(entry, marker.epoch)
+        if newer_epoch and marker.epoch == entry.epoch != LAST_EPOCH:
+            raise InvalidProducerEpochError(
+                f"the marker of producer {marker.producer_id} has epoch {marker.epoch}, as its "
+                "open transaction: it was meant for an earlier one"
+            )
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise TransactionCoordinatorFencedError(
+                f"the marker of producer {marker.producer_id} has coordinator epoch "
+                f"{marker.coordinator_epoch}, the partition knows {entry.coordinator_epoch}"
+            )
+        return True
 
     @staticmethod
     def _check_sequence(entry: ProducerEntry, header: BatchHeader) -> int | None:
@@ -157,21 +223,57 @@ class ProducerStates:
         )
 
     def update(self, header: BatchHeader, first_offset: int, now_ms: int) -> None:
-        """Remember an appended batch, live or while the log is read again."""
-        entry = self._entries.get(header.producer_id)
-        if entry is None:
-            entry = ProducerEntry(header.producer_id, header.producer_epoch, now_ms)
-            self._entries[header.producer_id] = entry
-        if header.producer_epoch != entry.epoch:
-            entry.epoch = header.producer_epoch
-            entry.batches.clear()
-        entry.last_timestamp_ms = now_ms
-        if header.base_sequence == NO_SEQUENCE:
-            return  # a control batch: it has an epoch, and no sequence
+        """Remember an appended data batch, live or while the log is read again."""
+        entry = self._at_epoch(header.producer_id, header.producer_epoch, now_ms)
         delta = header.last_offset_delta
+        entry.last_offset = first_offset + delta
+        # Compaction leaves empty batches, for their sequences; their transactions have ended.
+        if header.is_transactional and entry.txn_first_offset < 0 and header.record_count:
+            entry.txn_first_offset = first_offset
+            self.unstable.begin(header.producer_id, first_offset)
+        if header.base_sequence == NO_SEQUENCE:
+            return
         entry.batches.append(StoredBatch(header.last_sequence, first_offset + delta, delta, now_ms))
         if len(entry.batches) > WINDOW:
             del entry.batches[0]
+
+    def end(self, marker: Marker, offset: int, now_ms: int) -> AbortedTransaction | None:
+        """Remember an appended marker, live or while the log is read again.
+
+        Returns:
+            What belongs into the index of aborted transactions, or None where it ended none or
+            committed it.
+        """
+        entry = self._at_epoch(marker.producer_id, marker.epoch, now_ms)
+        entry.coordinator_epoch = max(entry.coordinator_epoch, marker.coordinator_epoch)
+        if entry.txn_first_offset < 0:
+            return None
+        aborted = None if marker.commit else self.aborted_by(marker, offset)
+        self.unstable.end(marker.producer_id, offset)
+        entry.txn_first_offset = -1
+        return aborted
+
+    def see_control(self, header: BatchHeader, now_ms: int) -> None:
+        """A control batch that is no marker (any more) is read again: its epoch counts."""
+        self._at_epoch(header.producer_id, header.producer_epoch, now_ms)
+
+    def aborted_by(self, marker: Marker, offset: int) -> AbortedTransaction:
+        """What an abort marker at ``offset`` would bring into the index; it has been checked."""
+        first_offset = self.unstable.open[marker.producer_id]
+        others = (at for each, at in self.unstable.open.items() if each != marker.producer_id)
+        return AbortedTransaction(
+            marker.producer_id, first_offset, offset, next(others, offset + 1)
+        )
+
+    def _at_epoch(self, producer_id: int, epoch: int, now_ms: int) -> ProducerEntry:
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerEntry(producer_id, epoch, now_ms)
+        elif epoch > entry.epoch:
+            entry.epoch = epoch
+            entry.batches.clear()
+        entry.last_timestamp_ms = now_ms
+        return entry
 
     def expire(self, now_ms: int, expiry_ms: int) -> int:
         """Forget producers that have been silent for ``expiry_ms``; returns how many."""
@@ -189,7 +291,7 @@ class ProducerStates:
         rows = bytearray()
         count = 0
         for entry in self._entries.values():
-            # An entry whose only batch was a control batch still has its epoch to keep.
+            # An entry whose epoch was begun by a marker has it to keep.
             for batch in entry.batches or [StoredBatch(-1, -1, 0, entry.last_timestamp_ms)]:
                 rows += _ROW.pack(
                     entry.producer_id,
@@ -235,4 +337,23 @@ class ProducerStates:
             if sequence >= 0:
                 entry.batches.append(StoredBatch(sequence, offset, delta, timestamp))
                 del entry.batches[:-WINDOW]
+                entry.last_offset = offset
+        open_ones = [entry for entry in states if entry.txn_first_offset >= 0]
+        for entry in sorted(open_ones, key=lambda each: each.txn_first_offset):
+            states.unstable.begin(entry.producer_id, entry.txn_first_offset)
         return states
+
+
+def _check_epoch(entry: ProducerEntry, epoch: int) -> None:
+    if epoch < entry.epoch:
+        raise InvalidProducerEpochError(
+            f"producer {entry.producer_id} has epoch {epoch}, the partition knows {entry.epoch}"
+        )
+
+
+def _check_transaction(entry: ProducerEntry, header: BatchHeader) -> None:
+    if entry.txn_first_offset >= 0 and not header.is_transactional:
+        raise InvalidTxnStateError(
+            f"producer {entry.producer_id} has a transaction open since offset "
+            f"{entry.txn_first_offset}: it can't write outside of it"
+        )

@@ -61,11 +61,6 @@ class ReadableLog:
         self._hw_position = segments[-1].size
 
     @property
-    def last_stable_offset(self) -> int:
-        """First offset of the oldest open transaction; there are none, so the high watermark."""
-        return self.high_watermark
-
-    @property
     def size_bytes(self) -> int:
         """Bytes of all segments."""
         return total_size(self.segments)

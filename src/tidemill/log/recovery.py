@@ -31,7 +31,7 @@ from tidemill.log.index import (
     plausible,
 )
 from tidemill.log.leftovers import clear_leftovers
-from tidemill.log.maintenance import snapshot_offsets
+from tidemill.log.maintenance import replay_batch, snapshot_offsets
 from tidemill.log.names import (
     INDEX,
     LOG,
@@ -106,6 +106,7 @@ class _Recovery:
         if end < self.log_start:
             end = self._start_over()
         self._drop_snapshots_above(names, end)
+        self.producers.unstable.settle(end)
         self.producers.expire(self.now_ms, self.env.producer_expiry_ms)
         if end > self.recovery_point:
             self._make_durable(names, end)
@@ -295,7 +296,7 @@ class _Recovery:
             if position == 0:
                 segment.first_timestamp = header.max_timestamp
             if header.producer_id >= 0 and header.base_offset >= self.producers_from:
-                self.producers.update(header, header.base_offset, self.now_ms)
+                replay_batch(self.producers, segment, position, header, self.now_ms)
 
     def _trusted_index(self, segment: Segment, scan_from: int) -> tuple[IndexTable, int]:
         """The part of the index below ``scan_from`` that is good, and where to scan from."""

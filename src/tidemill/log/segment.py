@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable, Sequence
 
 from tidemill.errors import CorruptLogError
+from tidemill.log.aborted import AbortedIndex
 from tidemill.log.batch import HEADER_SIZE, BatchHeader, Buffer
 from tidemill.log.environment import Environment, Report
 from tidemill.log.files import storage_error
@@ -45,12 +46,14 @@ class Segment:
         named: its name in the folder is known to be on disk.
         trusted_from: bytes from there on were written or proven by this process.
         verified: start and end of a stretch below it that readers have proven.
+        aborted: index of its aborted transactions, or None where it has none.
     """
 
     __slots__ = (
         "_env",
         "_file",
         "_table",
+        "aborted",
         "base_offset",
         "created_ms",
         "first_timestamp",
@@ -84,6 +87,7 @@ class Segment:
         self.named = True
         self.trusted_from = size
         self.verified = (0, 0)
+        self.aborted: AbortedIndex | None = None
         self._file: LogFile | None = None
         self._table: IndexTable | None = None
 
@@ -210,8 +214,8 @@ class Segment:
         """Close the file's handle and forget mapped indexes."""
         if self._file is not None:
             self._file.close()
-        self._env.maps.drop(self.path(INDEX))
-        self._env.maps.drop(self.path(TIME_INDEX))
+        for suffix in SEGMENT_SUFFIXES[1:]:
+            self._env.maps.drop(self.path(suffix))
 
     def moved(self, folder: str) -> None:
         """The partition's folder was renamed, and the partition closed."""

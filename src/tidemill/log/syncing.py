@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidemill.errors import StorageError, SyncFailedError
+from tidemill.log.aborted import AbortedIndex
 from tidemill.log.environment import Environment
-from tidemill.log.names import INDEX, SNAPSHOT, TIME_INDEX
+from tidemill.log.names import INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from tidemill.log.segment import Segment
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class SyncTicket:
     Attributes:
         end_offset: the high watermark once it is done.
         sizes: (segment, size) of each segment with unsynced bytes, the active one last.
+        aborted: (index of aborted transactions, size) of these segments, where it is unsynced.
         closed: segments that were rolled since the last sync: their indexes are synced too.
         new_folder: the folder and its entry in the data folder may never have been synced.
         new_names: the folder names segments that it may not name on disk.
@@ -38,6 +40,7 @@ class SyncTicket:
     __slots__ = (
         "_env",
         "_log",
+        "aborted",
         "closed",
         "done",
         "end_offset",
@@ -61,8 +64,14 @@ class SyncTicket:
         self.end_offset = log.log_end_offset
         self.closed = closed
         self.sizes = [(segment, segment.size) for segment in (*closed, active)]
+        self.aborted: list[tuple[AbortedIndex, int]] = []
         self.new_folder = new_folder
         self.new_names = not all(segment.named for segment, _ in self.sizes)
+        for segment, _ in self.sizes:
+            index = segment.aborted
+            if index is not None and index.size > index.synced_size:
+                self.aborted.append((index, index.size))
+                self.new_names = self.new_names or not index.named
         self.first_data = log.high_watermark == 0 and self.end_offset > 0
         self.folder_done = not new_folder
         self.done = False
@@ -94,6 +103,8 @@ class SyncTicket:
                 self._sync_data(segment)
         folder = self._log.folder
         try:
+            if self.aborted:
+                self._sync_aborted()
             for segment in self.closed:
                 self._env.fs.sync_file(segment.path(INDEX))
                 self._env.fs.sync_file(segment.path(TIME_INDEX))
@@ -118,6 +129,12 @@ class SyncTicket:
         except StorageError:  # it can't be opened
             if not self._is_gone():
                 raise
+
+    def _sync_aborted(self) -> None:
+        indexes = {id(index) for index, _ in self.aborted}
+        for segment, _ in self.sizes:
+            if id(segment.aborted) in indexes:
+                self._env.fs.sync_file(segment.path(TXN_INDEX))
 
     def _sync_snapshots(self) -> None:
         for segment, _ in self.sizes[1:]:

@@ -101,11 +101,9 @@ class UnstableTransactions:
         self.open[producer_id] = first_offset
         self._first_offsets[first_offset] = None
 
-    def end(self, producer_id: int, marker_offset: int) -> int:
-        """Its marker was appended. Returns the last stable offset once that is synced."""
-        first = self.open.pop(producer_id)
-        self._ended.append((marker_offset, first))
-        return next(iter(self.open.values()), marker_offset + 1)
+    def end(self, producer_id: int, marker_offset: int) -> None:
+        """Its marker was appended; it holds back until that is synced."""
+        self._ended.append((marker_offset, self.open.pop(producer_id)))
 
     def settle(self, high_watermark: int) -> None:
         """Markers below the high watermark are synced: their transactions hold nothing back."""

@@ -36,7 +36,7 @@ from tidemill.log.records import check_records, decode_records
 
 LOG_APPEND_TIME = "LogAppendTime"
 _PRODUCER = "producer"
-_NOT_FOR_CLIENTS = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
+_NOT_FOR_CLIENTS = TIMESTAMP_TYPE_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
 
 
 class Checked(NamedTuple):
@@ -58,8 +58,9 @@ def check_client_batches(records: Buffer, config: LogConfig, now_ms: int) -> Che
 
     Raises:
         CorruptBatchError, UnsupportedFormatError, UnsupportedCompressionError,
-        InvalidRecordError: see ``batch.check_batch``; also control and transactional batches,
-            delete horizons, offsets with gaps, records without key in a compacted topic.
+        InvalidRecordError: see ``batch.check_batch``; also control batches, transactional ones
+            without a producer, delete horizons, offsets with gaps, records without key in a
+            compacted topic.
         BatchTooLargeError: larger than ``max.message.bytes`` or than a segment.
         InvalidTimestampError: too far in the past or the future.
     """
@@ -116,11 +117,11 @@ def _check_header(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
     if attributes & _NOT_FOR_CLIENTS:
         if attributes & CONTROL_BIT:
             raise InvalidRecordError("clients may not write control batches")
-        if attributes & TRANSACTIONAL_BIT:
-            raise InvalidRecordError("this partition takes no transactional batches")
         if attributes & DELETE_HORIZON_BIT:
             raise InvalidRecordError("only compaction gives a batch a delete horizon (KIP-534)")
         raise InvalidTimestampError("a client's batch must carry CreateTime")
+    if attributes & TRANSACTIONAL_BIT and header.producer_id < 0:
+        raise InvalidRecordError("a transactional batch needs a producer id")
     if header.record_count != header.last_offset_delta + 1 or header.record_count == 0:
         raise InvalidRecordError(
             f"{header.record_count} records with last offset delta {header.last_offset_delta}"
