@@ -85,9 +85,9 @@ def _abort_id(
             f"{output.plural(len(before.partitions), 'partition')}, "
             f"open for {output.duration_text(before.open_ms) or '0ms'}"
         )
-        fenced = (before.producer_id, before.producer_epoch)
         if not dry_run:
             output.confirm(f"Abort {transactional_id} ({what}) and fence its producer?", yes=yes)
+            _refuse_if_another(before, describe_transaction(wire, transactional_id))
             fence(wire, transactional_id)
     if as_json:
         output.emit_json(
@@ -96,7 +96,10 @@ def _abort_id(
                 "aborted": not dry_run,
                 "open_ms": before.open_ms,
                 "partitions": partition_dicts(before.partitions),
-                "fenced": {"producer_id": fenced[0], "producer_epoch": fenced[1]},
+                "fenced": {
+                    "producer_id": before.producer_id,
+                    "producer_epoch": before.producer_epoch,
+                },
             }
         )
         return
@@ -105,7 +108,7 @@ def _abort_id(
     for key in before.partitions:
         print("  {} partition {}".format(*key))
     verb = "would be" if dry_run else "is"
-    print("its producer {} with epoch {} {} fenced".format(*fenced, verb))
+    print("its producer {} with epoch {} {} fenced".format(*before.producer, verb))
 
 
 def _refuse_if_not_ongoing(found: Description) -> None:
@@ -125,6 +128,20 @@ def _refuse_if_not_ongoing(found: Description) -> None:
             f"tidemill transaction describe {found.transactional_id}",
         )
     raise InvalidTxnStateError(f"{subject} has no open transaction ({found.state})")
+
+
+def _refuse_if_another(asked_about: Description, now: Description) -> None:
+    """Who said yes meant the transaction that was shown, and may have taken a minute.
+
+    Raises:
+        InvalidTxnStateError: it has ended since.
+    """
+    _refuse_if_not_ongoing(now)
+    if (now.producer, now.started_ms) != (asked_about.producer, asked_about.started_ms):
+        raise InvalidTxnStateError(
+            f"the transaction of {now.transactional_id} has ended, and another one is open",
+            hint=f"Look at it: tidemill transaction describe {now.transactional_id}",
+        )
 
 
 def _abort_hanging(

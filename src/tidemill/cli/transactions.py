@@ -15,7 +15,12 @@ from typing import Any
 from tidemill.cli.client import Cluster, TopicPartitionKey
 from tidemill.cli.output import UsageError
 from tidemill.cli.wire import Address, Wire, check, until_settled
-from tidemill.errors import TransactionalIdNotFoundError, UnsupportedVersionError
+from tidemill.errors import (
+    ConcurrentTransactionsError,
+    RequestTimedOutError,
+    TransactionalIdNotFoundError,
+    UnsupportedVersionError,
+)
 
 INIT_PRODUCER_ID, WRITE_TXN_MARKERS = 22, 27
 DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 61, 65, 66
@@ -75,6 +80,11 @@ class Description:
     started_ms: int | None
     partitions: tuple[TopicPartitionKey, ...]
     coordinator: int
+
+    @property
+    def producer(self) -> tuple[int, int]:
+        """Producer id and epoch."""
+        return self.producer_id, self.producer_epoch
 
     @property
     def is_open(self) -> bool:
@@ -261,7 +271,14 @@ def fence(wire: Wire, transactional_id: str) -> tuple[int, int]:
         check(answer["error_code"], f"transactional id {transactional_id}")
         return answer["producer_id"], answer["producer_epoch"]
 
-    return until_settled(call)
+    try:
+        return until_settled(call)
+    except RequestTimedOutError as error:
+        raise ConcurrentTransactionsError(
+            str(error),
+            hint="It is decided, and waits for its partitions; see them: "
+            f"tidemill transaction describe {transactional_id}",
+        ) from error
 
 
 # --- partitions ----------------------------------------------------------------------------------
