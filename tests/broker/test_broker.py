@@ -16,6 +16,7 @@ from tidemill.broker.api import (
     LATEST,
     Acks,
     CommitRequest,
+    CommittedOffset,
     FetchQuery,
     Isolation,
     NewTopic,
@@ -313,6 +314,7 @@ def test_committed_offsets_survive_a_restart(tmp_path: Path) -> None:
             assert await broker.commit_offsets(CommitRequest("g", -1, "", None, offsets)) == [None]
         async with running(tmp_path) as broker:
             (committed,) = broker.fetch_offsets("g", None).values()
+            assert isinstance(committed, CommittedOffset)
             assert (committed.offset, committed.metadata) == (7, "note")
 
     run(test)

@@ -13,6 +13,7 @@ from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import open_store, write
 from tidemill.broker.coordination import GroupCoordination
 from tidemill.broker.housekeeping import SLICE_MS, Housekeeping
+from tidemill.broker.transactions import TransactionCoordination
 from tidemill.broker.waiters import Waiters
 from tidemill.clock import ManualClock
 from tidemill.errors import CoordinatorNotAvailableError, StorageError
@@ -33,6 +34,14 @@ class Coordination:
             raise CoordinatorNotAvailableError("no space left")
 
 
+class Transactions:
+    def __init__(self) -> None:
+        self.expired = 0
+
+    def expire_ids(self) -> None:
+        self.expired += 1
+
+
 class SlowMachine(ManualClock):
     """Whatever is done takes longer than a slice."""
 
@@ -47,10 +56,12 @@ class Bench:
         self.fs = FaultyFileSystem()
         self.store = open_store("/data", self.clock, self.fs)
         self.coordination = Coordination()
+        self.transactions = Transactions()
         self.failures: list[StorageError] = []
         self.work = Housekeeping(
             self.store,
             cast(GroupCoordination, self.coordination),
+            cast(TransactionCoordination, self.transactions),
             Waiters(),
             Settings(),
             self.clock,
@@ -159,6 +170,7 @@ def test_producers_expire_even_where_offsets_can_not() -> None:
         with pytest.raises(CoordinatorNotAvailableError):
             await bench.work.expire()
         assert len(log.producers) == 0
+        assert bench.transactions.expired == 1
 
     run(test)
 

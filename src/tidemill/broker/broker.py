@@ -1,7 +1,8 @@
 """The one door: everything that a protocol may ask of tidemill.
 
 The door only holds the parts together and gives them one narrow face: ``data`` (records),
-``topics`` (catalog), ``coordination`` (groups and offsets), ``housekeeping``. It knows no protocol.
+``topics`` (catalog), ``coordination`` (groups and offsets), ``transactions``, ``housekeeping``. It
+knows no protocol.
 """
 
 from __future__ import annotations
@@ -37,16 +38,26 @@ from tidemill.broker.api import (
     SyncRequest,
     SyncResult,
     TopicInfo,
+    TransactionVersion,
     WriteResult,
 )
 from tidemill.broker.coordination import GroupCoordination
 from tidemill.broker.data import DataPlane
 from tidemill.broker.flusher import Flusher
+from tidemill.broker.healing import Healing
 from tidemill.broker.housekeeping import Housekeeping
-from tidemill.broker.topics import CATALOG, TopicAdmin
+from tidemill.broker.markers import Markers
+from tidemill.broker.topics import CATALOG, OFFSETS, TRANSACTIONS, TopicAdmin
+from tidemill.broker.transactional import TransactionalDoor
+from tidemill.broker.transactions import TransactionCoordination
 from tidemill.broker.waiters import Waiters
 from tidemill.clock import Clock, SystemClock
-from tidemill.errors import BrokerStoppingError, StorageError, TidemillError
+from tidemill.errors import (
+    BrokerStoppingError,
+    CoordinatorNotAvailableError,
+    StorageError,
+    TidemillError,
+)
 from tidemill.log.files import FileSystem
 from tidemill.log.partition import PartitionLog
 from tidemill.log.store import LogStore
@@ -58,7 +69,7 @@ STOPPING = "the broker is stopping"
 log_line = structlog.get_logger("tidemill.broker")
 
 
-class Broker:
+class Broker(TransactionalDoor):
     """One broker over one data folder.
 
     ``start`` must have returned before anything else is called, and nothing may be called after
@@ -127,6 +138,12 @@ class Broker:
             self._store, self._flusher, self._waiters, self.clock, self.settings, self.node_id
         )
         await self._topics.recover()
+        self._coordination = GroupCoordination(
+            self._topics.journal(OFFSETS), self.settings.groups, self.clock
+        )
+        self._coordination.recover()
+        await self._assemble_transactions()
+        self._topics.on_deleted = self._forget_topics
         self._data = DataPlane(
             self._store,
             self._flusher,
@@ -134,15 +151,12 @@ class Broker:
             self.clock,
             fetch_bytes=self.settings.limits.fetch_bytes,
             unborn=self._topics.unborn,
+            admit=self._transactions.admit,
         )
-        self._coordination = GroupCoordination(
-            self._topics.offsets_journal(), self.settings.groups, self.clock
-        )
-        self._coordination.recover()
-        self._topics.on_deleted = self._coordination.forget_topics
         self._housekeeping = Housekeeping(
             self._store,
             self._coordination,
+            self._transactions,
             self._waiters,
             self.settings,
             self.clock,
@@ -153,6 +167,27 @@ class Broker:
         for tp, error in self._store.offline.items():
             log_line.error("partition.offline", partition=str(tp), error=str(error))
 
+    async def _assemble_transactions(self) -> None:
+        markers = Markers(self._store, self._flusher, self.clock, self._coordination)
+        self._transactions = TransactionCoordination(
+            self._topics.journal(TRANSACTIONS),
+            markers,
+            self._flusher,
+            self._topics.next_producer_id,
+            self.settings.transactions,
+            self.clock,
+        )
+        self._transactions.recover()
+        await Healing(self._store, self._transactions, markers).run()
+        self._transactions.resume()
+
+    async def _forget_topics(self, names: Sequence[str]) -> None:
+        try:
+            self._transactions.drop_topics(names)
+        except CoordinatorNotAvailableError as error:  # at the ends of transactions they are skipped
+            log_line.warning("topics.not_forgotten", topics=names, error=str(error))
+        await self._coordination.forget_topics(names)
+
     async def stop(self) -> None:
         """End long polls, sync everything, write the clean marker. Idempotent."""
         if self._stopped:
@@ -160,6 +195,8 @@ class Broker:
         self._stopped = True
         broken = self.failed.done()
         await self._housekeeping.stop()
+        self._transactions.stop(BrokerStoppingError(STOPPING))
+        await self._transactions.stopped()
         self._coordination.stop(BrokerStoppingError(STOPPING))
         self._data.stop()
         if not broken:
@@ -179,6 +216,7 @@ class Broker:
             return
         log_line.critical("storage.failed", error=str(error), hint=error.hint)
         self._data.stop(error)
+        self._transactions.stop(BrokerStoppingError(STOPPING))
         self._coordination.stop(BrokerStoppingError(STOPPING))
         self.failed.set_result(error)
 
@@ -190,14 +228,19 @@ class Broker:
     # --- records ---------------------------------------------------------------------------------
 
     def produce(
-        self, writes: Sequence[PartitionWrite], acks: Acks, transactional_id: str | None = None
+        self,
+        writes: Sequence[PartitionWrite],
+        acks: Acks,
+        transactional_id: str | None = None,
+        version: TransactionVersion = TransactionVersion.V1,
     ) -> list[WriteResult] | Awaitable[list[WriteResult]]:
         """Append record batches, in order, during the call.
 
+        Batches of a transaction need the transactional id, whose coordinator must admit them.
         The answer is awaitable only where ``acks`` is ``DURABLE`` and has to wait for fdatasync.
         Errors stand in the results; nothing is raised for a single partition.
         """
-        return self._data.produce(writes, acks)
+        return self._data.produce(writes, acks, transactional_id, version)
 
     async def fetch(self, query: FetchQuery) -> list[ReadResult]:
         """Read from many partitions; results in the order of the query."""
@@ -224,9 +267,10 @@ class Broker:
         """(epoch, end offset) for OffsetForLeaderEpoch (KIP-320)."""
         return self._data.end_offset_for_epoch(topic, partition, epoch, current_epoch)
 
-    async def init_producer_id(self, transactional_id: str | None) -> tuple[int, int]:
-        """A fresh (producer id, epoch) for an idempotent producer (KIP-98)."""
-        return await self._topics.next_producer_id(transactional_id)
+    async def init_producer_id(self, transactional_id: None = None) -> tuple[int, int]:
+        """A fresh (producer id, epoch) for an idempotent producer (KIP-98). One with a
+        transactional id asks ``init_transactional_producer``."""
+        return await self._topics.next_producer_id(), 0
 
     def producers(self, topic: str, partition: int) -> list[ProducerInfo]:
         """Idempotent producers that a partition remembers (KIP-664)."""
@@ -436,6 +480,3 @@ class Broker:
         known = [each for each, error in zip(partitions, missing, strict=True) if error is None]
         outcomes = iter(await self._coordination.delete_offsets(group_id, known))
         return [error or next(outcomes) for error in missing]
-
-    def _missing(self, topic: str, partition: int) -> TidemillError | None:
-        return replicas.missing(self._topics.catalog, topic, partition)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Sequence, Set
+from collections.abc import Awaitable, Callable, Sequence, Set
 
 from tidemill.broker.api import (
     EARLIEST,
@@ -24,8 +24,10 @@ from tidemill.broker.api import (
     PartitionRead,
     PartitionSize,
     PartitionWrite,
+    ProducerIdentity,
     ProducerInfo,
     ReadResult,
+    TransactionVersion,
     WriteResult,
 )
 from tidemill.broker.complaints import Complaints
@@ -35,6 +37,7 @@ from tidemill.clock import Clock
 from tidemill.errors import (
     BrokerStoppingError,
     FencedLeaderEpochError,
+    InvalidRecordError,
     InvalidRequestError,
     InvalidTopicError,
     OffsetOutOfRangeError,
@@ -43,17 +46,27 @@ from tidemill.errors import (
     UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
 )
+from tidemill.log.batch import HEADER_SIZE, TRANSACTIONAL_BIT, Buffer, parse_header, peek
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition import PartitionLog
 from tidemill.log.slice import Slice
 from tidemill.log.store import LogStore
 from tidemill.state.catalog import is_internal
 
+Admission = tuple[PartitionLog, int] | None
+"""What has to be durable before a write is acknowledged: all below the offset in the log."""
+Admit = Callable[[str, ProducerIdentity, TopicPartition, TransactionVersion], Admission]
+
+_ATTRIBUTES = 22
+"""Position of the byte in a batch's header that says whether it is part of a transaction."""
+
 
 class DataPlane:
     """Appends and reads.
 
     Args:
+        admit: asked before a transaction's batch is appended (see
+            ``TransactionCoordination.admit``); None where there are no transactions.
         unborn: partitions that are not to be seen yet; changes while topics are created.
         fetch_bytes: no fetch returns more, but for a first batch that is larger by itself.
     """
@@ -67,8 +80,10 @@ class DataPlane:
         *,
         fetch_bytes: int,
         unborn: Set[TopicPartition] = frozenset(),
+        admit: Admit | None = None,
     ) -> None:
         self._store = store
+        self._admit = admit
         self._unborn = unborn
         self._flusher = flusher
         self._waiters = waiters
@@ -87,16 +102,24 @@ class DataPlane:
     # --- append ----------------------------------------------------------------------------------
 
     def produce(
-        self, writes: Sequence[PartitionWrite], acks: Acks
+        self,
+        writes: Sequence[PartitionWrite],
+        acks: Acks,
+        transactional_id: str | None = None,
+        version: TransactionVersion = TransactionVersion.V1,
     ) -> list[WriteResult] | Awaitable[list[WriteResult]]:
         """Append at once; with ``Acks.DURABLE`` the answer comes after fdatasync."""
         results: list[WriteResult] = []
         countdown: Countdown | None = None
         now_ms = self._clock.now_ms()
         for write in writes:
+            admission: Admission = None
+            records = write.records
             try:
                 log = self._writable(write.topic, write.partition)
-                info = log.append(write.records, now_ms=now_ms)
+                if len(records) >= HEADER_SIZE and records[_ATTRIBUTES] & TRANSACTIONAL_BIT:
+                    admission = self._admission(records, log.tp, transactional_id, version)
+                info = log.append(records, now_ms=now_ms)
             except TidemillError as error:
                 self._complaints.hear(error, f"{write.topic}-{write.partition}")
                 results.append(WriteResult(error=error))
@@ -105,12 +128,33 @@ class DataPlane:
                 WriteResult(info.first_offset, info.log_append_time_ms, log.log_start_offset)
             )
             self._appended(log)
-            if acks == Acks.DURABLE and log.high_watermark <= info.last_offset:
+            if acks != Acks.DURABLE:
+                continue
+            if log.high_watermark <= info.last_offset:
                 countdown = countdown or self._flusher.countdown()
                 self._flusher.wait(log, info.last_offset + 1, countdown)
+            if admission is not None:
+                countdown = countdown or self._flusher.countdown()
+                self._flusher.wait(*admission, countdown)
         if countdown is None:
             return results
         return self._when_durable(countdown, results)
+
+    def _admission(
+        self,
+        records: Buffer,
+        tp: TopicPartition,
+        transactional_id: str | None,
+        version: TransactionVersion,
+    ) -> Admission:
+        """May this batch of a transaction be appended?"""
+        if transactional_id is None or self._admit is None:
+            raise InvalidRecordError(
+                f"{tp}: a batch of a transaction needs the transactional id with it"
+            )
+        header = parse_header(records)
+        producer = ProducerIdentity(header.producer_id, header.producer_epoch)
+        return self._admit(transactional_id, producer, tp, version)
 
     async def _when_durable(
         self, countdown: Countdown, results: list[WriteResult]
@@ -167,6 +211,8 @@ class DataPlane:
             enough = total >= query.min_bytes or any(r.error is not None for r in results)
             if enough or left <= 0 or self._stopping:
                 await self._load(partitions, results, slices)
+                if query.isolation == Isolation.READ_COMMITTED:
+                    self._name_aborted(query, results)
                 return results
             woken = self._waiters.register(partitions)
             try:
@@ -237,6 +283,20 @@ class DataPlane:
                 result.records = data
             except TidemillError as error:
                 self._complaints.hear(error, tp)
+                result.error = error
+
+    def _name_aborted(self, query: FetchQuery, results: list[ReadResult]) -> None:
+        """Add the aborted transactions that the bytes touch: their readers drop them."""
+        for part, result in zip(query.partitions, results, strict=True):
+            if not len(result.records):
+                continue
+            try:
+                log = self.log(part.topic, part.partition)
+                end = _end_of(result.records)
+                result.aborted = tuple(log.aborted_transactions(part.offset, end))
+            except TidemillError as error:
+                self._complaints.hear(error, f"{part.topic}-{part.partition}")
+                result.records = b""
                 result.error = error
 
     # --- offsets ---------------------------------------------------------------------------------
@@ -320,7 +380,14 @@ class DataPlane:
     def producers(self, topic: str, partition: int) -> list[ProducerInfo]:
         """Idempotent producers that are remembered on the partition (KIP-664)."""
         return [
-            ProducerInfo(p.producer_id, p.epoch, p.last_sequence, p.last_timestamp_ms)
+            ProducerInfo(
+                p.producer_id,
+                p.epoch,
+                p.last_sequence,
+                p.last_timestamp_ms,
+                p.coordinator_epoch,
+                p.txn_first_offset,
+            )
             for p in self.log(topic, partition).producers
         ]
 
@@ -359,3 +426,12 @@ def _read_below(
     if limit <= offset <= log.log_end_offset:
         return None
     return log.read(offset, max_bytes, limit_offset=limit, min_one=min_one)
+
+
+def _end_of(records: Buffer) -> int:
+    """An offset above all that whole batches in ``records`` hold, and not far above."""
+    position, last = 0, 0
+    while len(records) - position >= HEADER_SIZE:
+        last = position
+        position += peek(records, position)[1]
+    return parse_header(records, last).last_offset + 1

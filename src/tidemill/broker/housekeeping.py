@@ -13,6 +13,7 @@ from contextlib import closing
 import structlog
 
 from tidemill.broker.coordination import GroupCoordination
+from tidemill.broker.transactions import TransactionCoordination
 from tidemill.broker.waiters import Waiters
 from tidemill.clock import Clock
 from tidemill.errors import (
@@ -47,6 +48,7 @@ class Housekeeping:
         self,
         store: LogStore,
         coordination: GroupCoordination,
+        transactions: TransactionCoordination,
         waiters: Waiters,
         settings: Settings,
         clock: Clock,
@@ -54,6 +56,7 @@ class Housekeeping:
     ) -> None:
         self._store = store
         self._coordination = coordination
+        self._transactions = transactions
         self._waiters = waiters
         self._settings = settings
         self._clock = clock
@@ -140,11 +143,15 @@ class Housekeeping:
             raise failure
 
     async def expire(self) -> None:
-        """Drop committed offsets and producer ids that nobody has used for long."""
+        """Drop committed offsets, producer ids and transactional ids that nobody has used for
+        long."""
         expiry_ms = self._settings.log.producer_id_expiration_ms
         async for log in self._logs():
             log.expire_producers(self._clock.now_ms(), expiry_ms)
-        await self._coordination.expire_offsets()
+        try:
+            self._transactions.expire_ids()
+        finally:
+            await self._coordination.expire_offsets()
 
     # --- how -------------------------------------------------------------------------------------
 

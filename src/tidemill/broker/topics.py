@@ -19,12 +19,7 @@ from tidemill.broker.flusher import Flusher
 from tidemill.broker.journal import Journal
 from tidemill.broker.waiters import Waiters
 from tidemill.clock import Clock
-from tidemill.errors import (
-    StorageError,
-    TidemillError,
-    UnknownTopicOrPartitionError,
-    UnsupportedVersionError,
-)
+from tidemill.errors import StorageError, TidemillError, UnknownTopicOrPartitionError
 from tidemill.log.config import LogConfig
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition import PartitionLog
@@ -37,14 +32,16 @@ from tidemill.state.catalog_format import CATALOG_TOPIC
 from tidemill.state.offsets_format import OFFSETS_TOPIC
 from tidemill.state.outcome import Outcome
 from tidemill.state.producer_ids import ProducerIds
+from tidemill.state.transactions_format import TRANSACTIONS_TOPIC
 
 R = TypeVar("R")
 
 CATALOG = TopicPartition(CATALOG_TOPIC, 0)
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
+TRANSACTIONS = TopicPartition(TRANSACTIONS_TOPIC, 0)
 # Small segments are compacted early: what a start replays stays a few thousand records.
 CATALOG_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "1048576"}
-OFFSETS_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "2097152"}
+JOURNAL_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "2097152"}
 FOLDERS_AT_ONCE = 16
 
 log_line = structlog.get_logger("tidemill.topics")
@@ -113,9 +110,12 @@ class TopicAdmin:
             if not self._replay(key, value):
                 log_line.warning("catalog.foreign_record", key=key[:64].decode(errors="replace"))
         self._match_folders()
-        if OFFSETS_TOPIC not in self.catalog:
-            new = NewTopic(OFFSETS_TOPIC, 1, 1, configs=OFFSETS_CONFIGS)
-            (created,) = await self._create([new], internal=True)
+        new = [
+            NewTopic(name, 1, 1, configs=JOURNAL_CONFIGS)
+            for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
+            if name not in self.catalog
+        ]
+        for created in await self._create(new, internal=True):
             if isinstance(created, TidemillError):
                 raise created
 
@@ -174,16 +174,16 @@ class TopicAdmin:
         """Identity of the data folder: the catalog's own topic id."""
         return self._journal.log.topic_id or uuid.UUID(int=0)
 
-    def offsets_journal(self) -> Journal:
-        """The journal of groups and committed offsets.
+    def journal(self, tp: TopicPartition) -> Journal:
+        """The journal of a state machine: ``OFFSETS``, ``TRANSACTIONS``.
 
         Raises:
             StorageError: its log is damaged.
         """
-        damage = self._store.offline.get(OFFSETS)
+        damage = self._store.offline.get(tp)
         if damage is not None:
             raise damage
-        return Journal(self._store.partitions[OFFSETS], self._flusher, self._clock)
+        return Journal(self._store.partitions[tp], self._flusher, self._clock)
 
     # --- create ----------------------------------------------------------------------------------
 
@@ -287,8 +287,8 @@ class TopicAdmin:
             gone = [info for info in outcome.result if isinstance(info, TopicInfo)]
             for topic in gone:
                 await self._drop([TopicPartition(topic.name, n) for n in range(topic.partitions)])
-        if gone:
-            await self.on_deleted([topic.name for topic in gone])
+            if gone:  # before anybody may create them again
+                await self.on_deleted([topic.name for topic in gone])
         return [r if isinstance(r, TidemillError) else None for r in outcome.result]
 
     async def _drop(self, partitions: Sequence[TopicPartition]) -> None:
@@ -371,15 +371,13 @@ class TopicAdmin:
 
     # --- producer ids ----------------------------------------------------------------------------
 
-    async def next_producer_id(self, transactional_id: str | None) -> tuple[int, int]:
-        """A fresh producer id with epoch 0.
+    async def next_producer_id(self) -> int:
+        """A producer id that was never used.
 
         Raises:
-            UnsupportedVersionError: a transactional id is given.
+            StorageError: the catalog could not be written.
         """
-        if transactional_id is not None:
-            raise UnsupportedVersionError("transactions are not offered yet")
-        return await self._commit(self._producer_ids.allocate(), self._producer_ids), 0
+        return await self._commit(self._producer_ids.allocate(), self._producer_ids)
 
     # --- inside ----------------------------------------------------------------------------------
 

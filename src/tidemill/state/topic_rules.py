@@ -16,9 +16,9 @@ from tidemill.errors import (
 )
 from tidemill.state.catalog_format import CATALOG_TOPIC
 from tidemill.state.offsets_format import OFFSETS_TOPIC
+from tidemill.state.transactions_format import TRANSACTIONS_TOPIC
 from tidemill.state.types import NewTopic
 
-TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({CATALOG_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 """Topics of the broker itself; clients can't create, change or delete them."""
 

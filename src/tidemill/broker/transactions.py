@@ -1,0 +1,474 @@
+"""Drives the transaction coordinator: commands in, records to its journal, markers to partitions.
+
+The decisions are those of ``state.transactions``; here are the order per transactional id, the
+waiting for the disk, the one timer and the repetition of what failed.
+
+The order of an end: what the producer wrote is durable, then the decision, then the markers; then
+the id is free for the next transaction. A closed connection stops none of that; a stopping broker
+does, and the next start goes on with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import structlog
+
+from tidemill import settings
+from tidemill.broker.api import (
+    InitProducer,
+    ProducerIdentity,
+    TransactionDescription,
+    TransactionListing,
+    TransactionState,
+    TransactionVersion,
+)
+from tidemill.broker.coordination import SteadyClock
+from tidemill.broker.flusher import Flusher
+from tidemill.broker.journal import Journal
+from tidemill.broker.markers import Markers
+from tidemill.clock import Clock
+from tidemill.errors import (
+    CoordinatorNotAvailableError,
+    InvalidProducerEpochError,
+    StorageError,
+    TidemillError,
+    TransactionalIdNotFoundError,
+    TransactionCoordinatorFencedError,
+)
+from tidemill.log.names import TopicPartition
+from tidemill.log.partition import PartitionLog
+from tidemill.log.transactions import Marker
+from tidemill.state.outcome import Outcome
+from tidemill.state.transactions import Transactions
+
+R = TypeVar("R")
+
+FIRST_RETRY_MS = 100
+LAST_RETRY_MS = 10_000
+"""What could not be written is tried again, first after this long, at most after that."""
+OVERDUE_MS = 100
+"""How often to look for timeouts while some of them are being worked on."""
+_OUTDATED = (InvalidProducerEpochError, TransactionCoordinatorFencedError)
+
+log_line = structlog.get_logger("tidemill.transactions")
+
+
+class TransactionCoordination:
+    """Transactional ids over one journal.
+
+    Args:
+        journal: of ``__transaction_state``.
+        markers: the partitions.
+        fresh_producer_id: claims a producer id that was never used.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        markers: Markers,
+        flusher: Flusher,
+        fresh_producer_id: Callable[[], Awaitable[int]],
+        settings: settings.Transactions,
+        clock: Clock,
+    ) -> None:
+        self.machine = Transactions(
+            max_timeout_ms=settings.max_timeout_ms, id_expiration_ms=settings.id_expiration_ms
+        )
+        self._journal = journal
+        self._markers = markers
+        self._flusher = flusher
+        self._fresh_producer_id = fresh_producer_id
+        self._clock = SteadyClock(clock)
+        # An id's lock lives as long as somebody uses it.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._retrying: set[str] = set()
+        self._expiring: set[str] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline: int | None = None
+        self._stopped: TidemillError | None = None
+
+    # --- start and stop --------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Replay the journal.
+
+        Raises:
+            CorruptLogError, InvalidRecordError, FormatVersionError: the journal can't be read.
+        """
+        for record in self._journal.recover():
+            if not self.machine.replay(record.key, record.value):
+                log_line.warning("transactions.foreign_record", key=record.key[:64].hex())
+        self.machine.loaded(self._clock.now_ms())
+
+    def resume(self) -> None:
+        """Go on with what was decided and not finished before the start; watch the timeouts."""
+        for transactional_id in self.machine.all_unfinished():
+            self._retry(transactional_id, 0)
+        self._schedule()
+
+    def stop(self, error: TidemillError) -> None:
+        """Answer everybody who waits, or comes, with ``error``; nothing more is written."""
+        self._stopped = error
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    async def stopped(self) -> None:
+        """Wait until nothing runs any more, after ``stop``."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- producers -------------------------------------------------------------------------------
+
+    async def init(self, request: InitProducer) -> ProducerIdentity:
+        """The identity under which a producer goes on; its predecessor's transaction is aborted.
+
+        Raises:
+            as ``Transactions.fence``; CoordinatorNotAvailableError: the disk refuses.
+        """
+        return await self._detached(request.transactional_id, lambda: self._init(request))
+
+    async def _init(self, request: InitProducer) -> ProducerIdentity:
+        transactional_id = request.transactional_id
+        await self._finish(transactional_id)
+        fenced = self._apply(self.machine.fence(request, self._clock.now_ms()))
+        if self.machine.unfinished(transactional_id) is not None:
+            await self._durable(fenced)
+            await self._finish(transactional_id)  # where it can't, ``init`` says: ask again
+        fresh = await self._fresh_id(transactional_id)
+        outcome = self.machine.init(request, self._clock.now_ms(), fresh)
+        await self._durable(self._apply(outcome))
+        return outcome.result
+
+    # --- partitions ------------------------------------------------------------------------------
+
+    async def add(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Collection[TopicPartition],
+    ) -> None:
+        """Make partitions part of the transaction, which begins with the first ones.
+
+        Raises:
+            as ``Transactions.add``; CoordinatorNotAvailableError: the disk refuses.
+        """
+        async with self._lock(transactional_id):
+            now_ms = self._clock.now_ms()
+            end = self._apply(
+                self.machine.add(
+                    transactional_id, producer, partitions, now_ms, TransactionVersion.V1
+                )
+            )
+        await self._durable(end)
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Collection[TopicPartition],
+    ) -> list[TidemillError | None]:
+        """Which partitions are part of the transaction: an error for each that is not.
+
+        Raises:
+            as ``Transactions.verify``.
+        """
+        async with self._lock(transactional_id):
+            self._check_running()
+            return self.machine.verify(transactional_id, producer, partitions)
+
+    def admit(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        tp: TopicPartition,
+        version: TransactionVersion,
+    ) -> tuple[PartitionLog, int] | None:
+        """Whether the producer may write to the partition in this turn of the loop.
+
+        Returns:
+            None, or (V2: the write has made the partition part of the transaction) what has to be
+            durable before the write is acknowledged: all below the offset in this log.
+
+        Raises:
+            as ``Transactions.check_write``; CoordinatorNotAvailableError: the disk refuses.
+        """
+        now_ms = self._clock.now_ms()
+        outcome = self.machine.check_write(transactional_id, producer, tp, now_ms, version)
+        if outcome is None:
+            return None
+        return self._journal.log, self._apply(outcome)
+
+    async def admitted(self, admission: tuple[PartitionLog, int] | None) -> None:
+        """Wait until what ``admit`` gave is durable."""
+        if admission is not None:
+            await self._durable(admission[1])
+
+    def adopt(self, transactional_id: str, tp: TopicPartition) -> None:
+        """Take a partition that holds an open transaction into the id's: see ``Transactions.heal``.
+
+        Raises:
+            CoordinatorNotAvailableError: the disk refuses.
+        """
+        self._apply(self.machine.adopt(transactional_id, tp, self._clock.now_ms()))
+
+    def drop_topics(self, topics: Collection[str]) -> None:
+        """Topics were deleted: transactions have nothing to do there any more.
+
+        Raises:
+            CoordinatorNotAvailableError: the disk refuses; at their ends they are skipped.
+        """
+        self._apply(self.machine.drop_partitions(topics, self._clock.now_ms()))
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    async def end(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        commit: bool,
+        version: TransactionVersion,
+    ) -> ProducerIdentity:
+        """Commit or abort. Decided and durable when answered; and, but where a partition can't be
+        written to, seen by all readers.
+
+        Returns:
+            The identity of the next transaction.
+
+        Raises:
+            as ``Transactions.end``; CoordinatorNotAvailableError, StorageError: the disk refuses
+            and nothing is decided.
+        """
+        return await self._detached(
+            transactional_id, lambda: self._end(transactional_id, producer, commit, version)
+        )
+
+    async def _end(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        commit: bool,
+        version: TransactionVersion,
+    ) -> ProducerIdentity:
+        fresh = None
+        if version is TransactionVersion.V2:
+            fresh = await self._fresh_id(transactional_id)
+        if commit:
+            partitions = self._partitions(transactional_id)
+            await self._markers.settle(producer.producer_id, partitions)
+        outcome = self.machine.end(
+            transactional_id, producer, commit, self._clock.now_ms(), version, fresh
+        )
+        await self._durable(self._apply(outcome))
+        await self._finish(transactional_id)
+        return outcome.result
+
+    def _partitions(self, transactional_id: str) -> Sequence[TopicPartition]:
+        try:
+            return self.machine.describe(transactional_id).partitions
+        except TransactionalIdNotFoundError:
+            return ()
+
+    async def _finish(self, transactional_id: str) -> None:
+        """Write the markers of a decision that is durable, and set the id free. What fails is tried
+        again, later. The id's lock is held."""
+        if not await self._try_finish(transactional_id):
+            self._retry(transactional_id, FIRST_RETRY_MS)
+
+    async def _try_finish(self, transactional_id: str) -> bool:
+        unfinished = self.machine.unfinished(transactional_id)
+        if unfinished is None:
+            return True
+        marker, partitions = unfinished
+        failed = await self._markers.write(marker, partitions)
+        for tp, error in failed.items():
+            # Outdated: the partition knows a newer producer, so nothing of this one is open there.
+            event = "marker.outdated" if isinstance(error, _OUTDATED) else "marker.postponed"
+            log_line.warning(
+                event, transactional_id=transactional_id, partition=str(tp), error=str(error)
+            )
+        if not all(isinstance(error, _OUTDATED) for error in failed.values()):
+            return False
+        try:
+            self._apply(self.machine.complete(transactional_id, self._clock.now_ms()))
+        except CoordinatorNotAvailableError as error:
+            log_line.warning(
+                "transaction.postponed", transactional_id=transactional_id, error=str(error)
+            )
+            return False
+        return True
+
+    def _retry(self, transactional_id: str, delay_ms: int) -> None:
+        if transactional_id in self._retrying or self._stopped is not None:
+            return
+        self._retrying.add(transactional_id)
+        self.spawn(self._keep_trying(transactional_id, delay_ms))
+
+    async def _keep_trying(self, transactional_id: str, delay_ms: int) -> None:
+        try:
+            while True:
+                await asyncio.sleep(delay_ms / 1000)
+                async with self._lock(transactional_id):
+                    if await self._try_finish(transactional_id):
+                        return
+                delay_ms = min(max(delay_ms * 2, FIRST_RETRY_MS), LAST_RETRY_MS)
+        finally:
+            self._retrying.discard(transactional_id)
+
+    async def write_markers(
+        self, markers: Sequence[tuple[Marker, Sequence[TopicPartition]]]
+    ) -> list[list[TidemillError | None]]:
+        """End transactions by hand, where the coordinator does not know them (KIP-664); an error
+        per partition."""
+        self._check_running()
+        answers = []
+        for marker, partitions in markers:
+            failed = await self._markers.write(marker, partitions)
+            answers.append([failed.get(tp) or self._markers.missing(tp) for tp in partitions])
+        return answers
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        """One timer, at the machine's next deadline."""
+        deadline = self.machine.next_deadline()
+        if self._timer is not None:
+            if deadline == self._deadline:
+                return
+            self._timer.cancel()
+            self._timer = None
+        self._deadline = deadline
+        if deadline is not None and self._stopped is None:
+            delay_ms = deadline - self._clock.now_ms()
+            delay_ms = max(delay_ms, OVERDUE_MS if self._expiring else 0)
+            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        for transactional_id in self.machine.due(self._clock.now_ms()):
+            if transactional_id not in self._expiring:
+                self._expiring.add(transactional_id)
+                self.spawn(self._expire(transactional_id))
+        self._schedule()
+
+    async def _expire(self, transactional_id: str) -> None:
+        """Abort a transaction whose time is up."""
+        try:
+            async with self._lock(transactional_id):
+                end = self._apply(self.machine.expire(transactional_id, self._clock.now_ms()))
+                if self.machine.unfinished(transactional_id) is not None:
+                    log_line.info("transaction.timed_out", transactional_id=transactional_id)
+                    await self._durable(end)
+                    await self._finish(transactional_id)
+        except CoordinatorNotAvailableError as error:
+            log_line.warning(
+                "timeout.postponed", transactional_id=transactional_id, error=str(error)
+            )
+            await asyncio.sleep(LAST_RETRY_MS / 1000)
+        finally:
+            self._expiring.discard(transactional_id)
+            self._schedule()
+
+    def expire_ids(self) -> None:
+        """Forget ids that nobody has used for ``transactional.id.expiration.ms``.
+
+        Raises:
+            CoordinatorNotAvailableError: the disk refuses.
+        """
+        self._apply(self.machine.expire_ids(self._clock.now_ms()))
+
+    # --- admin -----------------------------------------------------------------------------------
+
+    def list(
+        self,
+        states: Collection[TransactionState],
+        producer_ids: Collection[int],
+        duration_ms: int,
+        id_pattern: str | None,
+    ) -> list[TransactionListing]:
+        now_ms = self._clock.now_ms()
+        return self.machine.list(states, producer_ids, duration_ms, id_pattern, now_ms)
+
+    def describe(self, transactional_id: str) -> TransactionDescription:
+        return self.machine.describe(transactional_id)
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _lock(self, transactional_id: str) -> asyncio.Lock:
+        """Commands of one id run in the order in which they came."""
+        return self._locks.setdefault(transactional_id, asyncio.Lock())
+
+    async def _detached(
+        self, transactional_id: str, work: Callable[[], Coroutine[Any, Any, R]]
+    ) -> R:
+        """Run a command to its end, also where its caller goes away."""
+        self._check_running()
+
+        async def in_order() -> R:
+            async with self._lock(transactional_id):
+                return await work()
+
+        task = self.spawn(in_order())
+        await asyncio.wait([task])
+        if task.cancelled():
+            self._check_running()
+        return task.result()
+
+    def spawn(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        """Run something that ends when the broker stops."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, TidemillError):
+            log_line.error("transactions.failed", exc_info=error)
+
+    async def _fresh_id(self, transactional_id: str) -> int | None:
+        if not self.machine.needs_producer_id(transactional_id):
+            return None
+        try:
+            return await self._fresh_producer_id()
+        except StorageError as error:
+            raise CoordinatorNotAvailableError(
+                f"no producer id could be claimed: {error}"
+            ) from error
+
+    def _apply(self, outcome: Outcome[Any]) -> int:
+        """Append records and, as soon as they are in the log, replay them.
+
+        Returns:
+            The offset below which all must be durable before anybody is answered.
+
+        Raises:
+            CoordinatorNotAvailableError: the disk refuses; nothing has changed.
+        """
+        self._check_running()
+        if outcome.records:
+            refusals: list[Exception | None] = []
+            if self._journal.submit(outcome.records, refusals.append) < 0:
+                raise CoordinatorNotAvailableError(
+                    f"the transaction's state could not be written: {refusals[0]}"
+                )
+            for record in outcome.records:
+                self.machine.replay(record.key, record.value)
+            self._schedule()
+        return self._journal.log.log_end_offset
+
+    async def _durable(self, offset: int) -> None:
+        if offset > self._journal.log.high_watermark:
+            countdown = self._flusher.countdown()
+            self._flusher.wait(self._journal.log, offset, countdown)
+            await countdown.future
+
+    def _check_running(self) -> None:
+        if self._stopped is not None:
+            raise self._stopped
