@@ -184,7 +184,8 @@ class Broker(TransactionalDoor):
     async def _forget_topics(self, names: Sequence[str]) -> None:
         try:
             self._transactions.drop_topics(names)
-        except CoordinatorNotAvailableError as error:  # at the ends of transactions they are skipped
+        except CoordinatorNotAvailableError as error:
+            # Where a transaction ends, partitions that are gone are skipped.
             log_line.warning("topics.not_forgotten", topics=names, error=str(error))
         await self._coordination.forget_topics(names)
 

@@ -292,8 +292,9 @@ class DataPlane:
                 continue
             try:
                 log = self.log(part.topic, part.partition)
-                end = _end_of(result.records)
-                result.aborted = tuple(log.aborted_transactions(part.offset, end))
+                if log.has_aborted_transactions:
+                    end = _end_of(result.records)
+                    result.aborted = tuple(log.aborted_transactions(part.offset, end))
             except TidemillError as error:
                 self._complaints.hear(error, f"{part.topic}-{part.partition}")
                 result.records = b""

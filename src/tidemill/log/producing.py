@@ -115,6 +115,11 @@ class ProducingLog(ReadableLog):
         entry = self.producers.get(producer_id)
         return -1 if entry is None else entry.last_offset
 
+    @property
+    def has_aborted_transactions(self) -> bool:
+        """Whether ``aborted_transactions`` could find any."""
+        return bool(self._with_aborted())
+
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Aborted transactions that touch ``[first_offset, end_offset)``.
 
@@ -127,9 +132,7 @@ class ProducingLog(ReadableLog):
         Raises:
             StorageError: their index can't be read.
         """
-        if self._aborting is None:
-            self._aborting = [each for each in self.segments if each.aborted is not None]
-        segments = self._aborting
+        segments = self._with_aborted()
         if not segments or first_offset >= end_offset:
             return []
         found = []
@@ -146,3 +149,9 @@ class ProducingLog(ReadableLog):
             if is_all:
                 break
         return [(producer_id, first) for first, producer_id in sorted(found)]
+
+    def _with_aborted(self) -> list[Segment]:
+        """The segments that hold markers of aborted transactions."""
+        if self._aborting is None:
+            self._aborting = [each for each in self.segments if each.aborted is not None]
+        return self._aborting
