@@ -45,22 +45,28 @@ def encode_aborted(entries: Iterable[AbortedTransaction]) -> bytes:
     return b"".join(_ENTRY.pack(0, *entry) for entry in entries)
 
 
-def decode_aborted(data: Entries) -> list[AbortedTransaction]:
+def decode_aborted(data: Entries, *, whole: bool = True) -> list[AbortedTransaction]:
     """The entries of a file.
+
+    Args:
+        whole: False gives those in front of the first that is not well-formed.
 
     Raises:
         ValueError: it is cut, of another version, or does not ascend.
     """
-    if len(data) % ENTRY_SIZE:
-        raise ValueError(f"{len(data)} bytes are not entries of {ENTRY_SIZE}")
     entries: list[AbortedTransaction] = []
     last = -1
-    for version, *fields in _ENTRY.iter_unpack(data):
+    end = len(data) - len(data) % ENTRY_SIZE
+    for version, *fields in _ENTRY.iter_unpack(data[:end]):
         entry = AbortedTransaction(*fields)
-        if version != 0 or entry.last_offset <= last or entry.first_offset > entry.last_offset:
+        if version != 0 or not 0 <= entry.first_offset < entry.last_offset > last:
+            if not whole:
+                return entries
             raise ValueError(f"entry {len(entries)} is not of version 0, or does not ascend")
         last = entry.last_offset
         entries.append(entry)
+    if whole and end != len(data):
+        raise ValueError(f"{len(data)} bytes are not entries of {ENTRY_SIZE}")
     return entries
 
 

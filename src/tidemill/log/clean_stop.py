@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidemill.log.aborted import AbortedIndex
+from tidemill.log.aborted_recovery import rebuild_indexes
 from tidemill.log.checkpoints import MANIFEST, ManifestEntry, decode_manifest, encode_manifest
 from tidemill.log.config import LogConfig
 from tidemill.log.environment import Environment, Report
@@ -22,6 +23,7 @@ from tidemill.log.names import (
     SNAPSHOT,
     SWAP,
     TIME_INDEX,
+    TXN_INDEX,
     TopicPartition,
     file_name,
 )
@@ -76,14 +78,18 @@ def open_stopped(
     names = env.fs.files(folder)
     if not _is_as_left(env, folder, names, entry):
         return None
-    segments = []
+    segments, damaged = [], []
     for base, size, latest, created_ms, aborted in entry.segments:
         segment = Segment(env, folder, base, size, latest, created_ms=created_ms)
         if size and not (file_name(base, INDEX) in names and file_name(base, TIME_INDEX) in names):
             segment.rebuild_index(config.index_interval_bytes)
         if aborted:
             segment.aborted = AbortedIndex(aborted)
+        if names.get(file_name(base, TXN_INDEX), 0) != aborted:
+            damaged.append(segment)
         segments.append(segment)
+    if damaged:
+        rebuild_indexes(env, segments, damaged)
     snapshot = entry.snapshot_offset
     log = PartitionLog(
         env,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tidemill.log.producing import ProducingLog
 
 
-def write_snapshot(log: PartitionLog) -> None:
+def write_snapshot(log: ProducingLog) -> None:
     """Write the producers as of the log's end; unsynced, for its CRC tells whether it is whole.
 
     Raises:

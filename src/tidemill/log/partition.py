@@ -1,9 +1,9 @@
 """One partition's log: a chain of segments that grows at its end and loses segments at its start.
 
-Decides where batches go, what must be synced and what readers may see; how they find it is
-``reading``, and what producers have open is ``producing``. One thread appends and changes the
-chain; ``SyncTicket.run`` and ``Slice.load`` may run in others. Knows no topics, no waiting and no
-protocol.
+Decides what must be synced, what readers may see and where the log begins. How it is appended to is
+``appending``, what producers have open ``producing``, how readers find things ``reading``. One
+thread changes the chain; ``SyncTicket.run`` and ``Slice.load`` may run in others. Knows no topics,
+no waiting and no protocol.
 
 Offsets, in order: ``log_start_offset`` <= ``recovery_point`` (all below is synced and snapshotted)
 <= ``high_watermark`` (all below is synced; readers see nothing above) <= ``log_end_offset``.
@@ -12,59 +12,32 @@ Offsets, in order: ``log_start_offset`` <= ``recovery_point`` (all below is sync
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 from uuid import UUID
 
-from tidemill.errors import InvalidRecordError, OffsetOutOfRangeError, StorageError
+from tidemill.errors import OffsetOutOfRangeError
 from tidemill.log import maintenance
-from tidemill.log.aborted import AbortedIndex, AbortedTransaction
-from tidemill.log.batch import BatchHeader, Buffer, parse_header, stamp
+from tidemill.log.appending import AppendInfo, AppendingLog
 from tidemill.log.checkpoints import ManifestEntry
 from tidemill.log.config import LogConfig
 from tidemill.log.environment import Environment
-from tidemill.log.names import TXN_INDEX, TopicPartition
+from tidemill.log.names import TopicPartition
 from tidemill.log.producers import ProducerStates
-from tidemill.log.producing import ProducingLog
-from tidemill.log.recovery_point import RecoveryPoint
-from tidemill.log.rolling import must_roll
 from tidemill.log.segment import Segment
 from tidemill.log.syncing import SyncTicket
-from tidemill.log.transactions import Marker, encode_marker
-from tidemill.log.validate import LOG_APPEND_TIME, check_client_batches, trusted_batches
+
+__all__ = ["AppendInfo", "PartitionLog"]
 
 
-class AppendInfo(NamedTuple):
-    """Where batches went. With ``duplicate`` they had been appended before."""
-
-    first_offset: int
-    last_offset: int
-    log_append_time_ms: int = -1
-    duplicate: bool = False
-
-
-class PartitionLog(ProducingLog):
+class PartitionLog(AppendingLog):
     """The log of one partition. Made by ``store.LogStore``.
 
     Attributes:
         topic_id: of the topic it was created for, or None where its file was lost.
-        config: the topic's; may be replaced at any time.
         first_dirty_offset: compaction has gone up to here; may lie outside of the log.
-        leader_epoch: stamped into batches.
         removed: its folder was renamed, to be deleted or set aside.
-        changed: its files are not as the last clean stop left them.
     """
 
-    __slots__ = (
-        "_new_folder",
-        "_point",
-        "_unsynced",
-        "changed",
-        "config",
-        "first_dirty_offset",
-        "leader_epoch",
-        "removed",
-        "topic_id",
-    )
+    __slots__ = ("_new_folder", "first_dirty_offset", "removed", "topic_id")
 
     def __init__(
         self,
@@ -92,29 +65,21 @@ class PartitionLog(ProducingLog):
             env,
             tp,
             folder,
+            config,
             segments,
-            log_start_offset,
-            log_end_offset,
-            producers,
-            snapshot_offset,
+            log_start_offset=log_start_offset,
+            log_end_offset=log_end_offset,
+            recovery_point=recovery_point,
+            producers=producers,
+            snapshot_offset=snapshot_offset,
         )
-        self.config = config
         self.first_dirty_offset = 0
-        self.leader_epoch = 0
         self.topic_id = topic_id
         self.removed = False
-        self.changed = False
-        self._unsynced: list[Segment] = []
         self._new_folder = new_folder
-        self._point = RecoveryPoint(recovery_point, log_end_offset)
 
     def __repr__(self) -> str:
         return f"PartitionLog({self.tp}, {self.log_start_offset}..{self.log_end_offset})"
-
-    @property
-    def active(self) -> Segment:
-        """The segment that is appended to."""
-        return self.segments[-1]
 
     @property
     def recovery_point(self) -> int:
@@ -129,180 +94,6 @@ class PartitionLog(ProducingLog):
         """
         if self.failure is None:
             self._point.advance(self)
-
-    # --- appending -------------------------------------------------------------------------------
-
-    def append(self, records: Buffer, *, now_ms: int, from_client: bool = True) -> AppendInfo:
-        """Append one batch or more: all of them or none.
-
-        Args:
-            records: whole batches, which may be written to; offsets are stamped in place.
-            now_ms: the broker's time.
-            from_client: prove them first. False for batches that the broker built itself.
-
-        Raises:
-            TidemillError: as ``validate.check_client_batches`` and ``ProducerStates.check``.
-            DiskFullError: no space; nothing of it is readable.
-            StorageError: the partition is offline.
-        """
-        if self.failure is not None:
-            raise self.failure
-        config = self.config
-        checked = (
-            check_client_batches(records, config, now_ms)
-            if from_client
-            else trusted_batches(records, config)
-        )
-        data, headers, append_time = checked
-        repeated = self._check_producers(headers, from_client)
-        if repeated is not None:
-            last = repeated + headers[0].last_offset_delta
-            return AppendInfo(repeated, last, append_time, duplicate=True)
-        first = offset = self.log_end_offset
-        batches = []
-        position = 0
-        latest = -1
-        for header in headers:
-            stamp(data, position, offset, self.leader_epoch)
-            offset += header.last_offset_delta + 1
-            size = header.batch_length + 12
-            position += size
-            batches.append((size, offset - 1, header.max_timestamp))
-            if header.max_timestamp > latest:
-                latest = header.max_timestamp
-        segment = self._segment_for(position, offset - 1, latest, now_ms)
-        self._write(segment, data, batches)
-        offset = first
-        for header in headers:
-            if header.producer_id >= 0:
-                self.producers.update(header, offset, now_ms)
-            offset += header.last_offset_delta + 1
-        return AppendInfo(first, offset - 1, append_time)
-
-    def _check_producers(self, headers: list[BatchHeader], from_client: bool) -> int | None:
-        if not from_client:
-            for header in headers:
-                if header.producer_id >= 0:
-                    self.producers.check_trusted(header)
-            return None
-        if len(headers) == 1:
-            header = headers[0]
-            return None if header.producer_id < 0 else self.producers.check(header)
-        if any(header.producer_id >= 0 for header in headers):
-            raise InvalidRecordError("an idempotent producer sends one batch per request")
-        return None
-
-    def append_marker(
-        self, marker: Marker, *, now_ms: int, newer_epoch: bool = False
-    ) -> AppendInfo | None:
-        """End a producer's transaction.
-
-        The last stable offset stays until the marker is synced.
-
-        Args:
-            now_ms: the broker's time.
-            newer_epoch: the marker's epoch must be above that of the data (KIP-890).
-
-        Returns:
-            None where the producer has no open transaction here: nothing was appended.
-
-        Raises:
-            InvalidProducerEpochError, TransactionCoordinatorFencedError: see
-                ``ProducerStates.check_marker``.
-            DiskFullError: no space; the transaction is as it was.
-            StorageError: the partition is offline.
-        """
-        if self.failure is not None:
-            raise self.failure
-        if not self.has_open_transactions:
-            return None
-        producers = self.producers
-        if not producers.check_marker(marker, newer_epoch=newer_epoch):
-            return None
-        stamped = self.config.message_timestamp_type == LOG_APPEND_TIME
-        batch = encode_marker(marker, timestamp_ms=now_ms, log_append_time=stamped)
-        offset = self.log_end_offset
-        stamp(batch, 0, offset, self.leader_epoch)
-        size = parse_header(batch).size
-        segment = self._segment_for(size, offset, now_ms, now_ms)
-        index = None
-        if not marker.commit:
-            index = self._write_aborted(segment, producers.aborted_by(marker, offset))
-        try:
-            self._write(segment, batch, [(size, offset, now_ms)])
-        except StorageError:
-            if index is not None:
-                self._retract_aborted(segment, index)
-            raise
-        if index is not None:
-            index.accept()
-            if segment.aborted is None:
-                segment.aborted = index
-                self._aborting = None
-        producers.end(marker, offset, now_ms)
-        return AppendInfo(offset, offset, now_ms if stamped else -1)
-
-    def _write_aborted(self, segment: Segment, entry: AbortedTransaction) -> AbortedIndex:
-        index = segment.aborted or AbortedIndex(named=False)
-        index.write(self._env, segment.path(TXN_INDEX), entry)
-        return index
-
-    def _retract_aborted(self, segment: Segment, index: AbortedIndex) -> None:
-        # Another batch will get the marker's offset: the entry must never be believed.
-        try:
-            index.retract(self._env, segment.path(TXN_INDEX))
-        except StorageError as error:
-            self.go_offline(error)
-
-    def _segment_for(self, size: int, last_offset: int, latest: int, now_ms: int) -> Segment:
-        """The active segment, after a roll where it has no room for so much."""
-        segment = self.segments[-1]
-        if segment.size and must_roll(
-            segment, size, last_offset, latest, now_ms, self.config, self.tp
-        ):
-            segment = self.roll(now_ms)
-        return segment
-
-    def _write(self, segment: Segment, data: Buffer, batches: list[tuple[int, int, int]]) -> None:
-        try:
-            segment.append(data, batches, self.config.index_interval_bytes)
-        except StorageError as error:
-            if segment.file.broken:
-                self.go_offline(error)
-            raise
-        self.log_end_offset = batches[-1][1] + 1
-        self._point.bytes_since += len(data)
-        self.changed = True
-
-    def roll(self, now_ms: int) -> Segment:
-        """Close the active segment and start one at the log's end; returns the active one.
-
-        The closed segment and its indexes are part of the next sync. The order: all that can fail
-        for lack of space comes before the chain is changed.
-
-        Raises:
-            DiskFullError, StorageError: it can't be created; nothing has changed.
-        """
-        old = self.segments[-1]
-        if not old.size:
-            return old
-        old.write_index(seal=True)
-        maintenance.write_snapshot(self)
-        new = Segment.create(self._env, self.folder, self.log_end_offset, now_ms)
-        old.close_index()
-        self._unsynced.append(old)
-        self.segments.append(new)
-        self._point.pending = self.log_end_offset
-        self.changed = True
-        return new
-
-    def go_offline(self, error: StorageError) -> None:
-        """Refuse everything from now on: what the file holds is not certain."""
-        if self.failure is None:
-            self.failure = error
-            self._env.offline[self.tp] = error
-            if self._env.on_offline is not None:
-                self._env.on_offline(self.tp, error)
 
     # --- syncing ---------------------------------------------------------------------------------
 

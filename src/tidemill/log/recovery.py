@@ -16,6 +16,8 @@ from __future__ import annotations
 from uuid import UUID
 
 from tidemill.errors import CorruptLogError
+from tidemill.log.aborted import AbortedIndex, AbortedTransaction
+from tidemill.log.aborted_recovery import complete_indexes
 from tidemill.log.config import LogConfig
 from tidemill.log.environment import Environment, Report
 from tidemill.log.files import storage_error
@@ -38,6 +40,7 @@ from tidemill.log.names import (
     SEGMENT_SUFFIXES,
     SNAPSHOT,
     TIME_INDEX,
+    TXN_INDEX,
     TopicPartition,
     file_name,
 )
@@ -96,6 +99,7 @@ class _Recovery:
         self.now_ms = env.clock.now_ms()
         self.producers = ProducerStates()
         self.producers_from = 0
+        self.aborted: list[AbortedTransaction] = []
         self.segments: list[Segment] = []
 
     def run(self, topic_id: UUID | None) -> PartitionLog:
@@ -106,6 +110,7 @@ class _Recovery:
         if end < self.log_start:
             end = self._start_over()
         self._drop_snapshots_above(names, end)
+        complete_indexes(self.env, self.segments, self.aborted, self.producers_from)
         self.producers.unstable.settle(end)
         self.producers.expire(self.now_ms, self.env.producer_expiry_ms)
         if end > self.recovery_point:
@@ -163,7 +168,11 @@ class _Recovery:
                     self.env.fs.remove(f"{self.folder}/{file_name(base, suffix)}")
         for base in bases:
             size = names[file_name(base, LOG)]
-            self.segments.append(Segment(self.env, self.folder, base, size, created_ms=self.now_ms))
+            segment = Segment(self.env, self.folder, base, size, created_ms=self.now_ms)
+            aborted = names.get(file_name(base, TXN_INDEX))
+            if aborted is not None:
+                segment.aborted = AbortedIndex(aborted)
+            self.segments.append(segment)
         if not self.segments:
             if self.recovery_point > self.log_start:
                 raise CorruptLogError(
@@ -296,7 +305,9 @@ class _Recovery:
             if position == 0:
                 segment.first_timestamp = header.max_timestamp
             if header.producer_id >= 0 and header.base_offset >= self.producers_from:
-                replay_batch(self.producers, segment, position, header, self.now_ms)
+                aborted = replay_batch(self.producers, segment, position, header, self.now_ms)
+                if aborted is not None:
+                    self.aborted.append(aborted)
 
     def _trusted_index(self, segment: Segment, scan_from: int) -> tuple[IndexTable, int]:
         """The part of the index below ``scan_from`` that is good, and where to scan from."""
