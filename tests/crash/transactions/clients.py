@@ -105,7 +105,7 @@ class Confluent:
             "reconnect.backoff.max.ms": 50,
             "retry.backoff.ms": 10,
             "socket.timeout.ms": 10_000,
-            "debug": DEBUG,
+            **({"debug": DEBUG} if DEBUG else {}),
         }
         self._producer = ck.Producer(
             {

@@ -30,7 +30,8 @@ def test_a_worker_that_comes_back_too_late_is_fenced_and_writes_nothing(
     newer = Worker(job(client, broker.bootstrap, tmp_path, "newer"))
     try:
         older.start()
-        poll_until(lambda: older.count("stopped") == 1, 60, "the older worker stands still")
+        poll_until(lambda: older.count("stopped", "fatal") == 1, 60, "the older one stands still")
+        assert older.count("fatal") == 0, older.tail()
         newer.start()
         await_all_committed(broker)
         before = checker.read(broker.bootstrap, "out", PARTITIONS, "read_uncommitted")
