@@ -5,7 +5,7 @@ Must not know: Spark, options' names, queries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +68,7 @@ def write_rows(
     rows = 0
     try:
         for batch in batches:
-            _send(batch, topic, delivery)
+            delivery.sender.send(batch, topic)
             rows += batch.num_rows
         delivery.finish()
     except BaseException:
@@ -77,7 +77,7 @@ def write_rows(
     return rows
 
 
-class _Outcome:
+class Outcome:
     """Counts the records that a producer could not deliver."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class _Outcome:
 @dataclass(slots=True)
 class _PooledProducer:
     producer: Producer
-    outcome: _Outcome
+    outcome: Outcome
     last_error: LastError
 
 
@@ -117,28 +117,32 @@ def close_idle_producers() -> None:
     _pool.clear()
 
 
-class Delivery:
-    """The records of one task on their way. ``finish`` or ``abandon`` ends it.
+class Sender:
+    """Queues rows at a producer, and hears which of them were refused."""
 
-    Raises:
-        OptionError: librdkafka does not know a setting.
-    """
+    def __init__(
+        self, producer: Producer, outcome: Outcome, last_error: LastError, servers: str
+    ) -> None:
+        self._producer = producer
+        self._outcome = outcome
+        self._last_error = last_error
+        self._servers = servers
+        outcome.reset()
+        last_error.error = None
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
-        self._settings = settings
-        self._pooled = _pool.take(settings, self._connect)
-        self._producer = self._pooled.producer
-        self._outcome = self._pooled.outcome
-        self._outcome.reset()
-        self._pooled.last_error.error = None
+    def send(self, batch: pa.RecordBatch, topic: str | None) -> None:
+        """Queue the rows of a batch; waits while the queue is full.
 
-    def _connect(self) -> _PooledProducer:
-        outcome, last = _Outcome(), LastError()
-        # A callback for each record in Python would halve the speed; failures are all that counts.
-        config = {**self._settings, "on_delivery": outcome, "delivery.report.only.error": True}
-        return _PooledProducer(make_client(Producer, config, last), outcome, last)
+        Raises:
+            DeliveryError: a row can't be sent, its topic is null, or one before it was refused.
+        """
+        for number, row in enumerate(_rows(batch, topic)):
+            self._queue(*row)
+            if number % _POLL_EVERY == 0:
+                self.check()
+        self.check()
 
-    def send(
+    def _queue(
         self,
         topic: str,
         value: bytes | str | None,
@@ -146,11 +150,6 @@ class Delivery:
         partition: int | None,
         headers: list[tuple[str, bytes | None]] | None,
     ) -> None:
-        """Queue a record; waits while the queue is full.
-
-        Raises:
-            DeliveryError: the record can't be sent (too large, no such partition).
-        """
         extra: dict[str, Any] = {} if partition is None else {"partition": partition}
         if headers:
             extra["headers"] = headers
@@ -174,17 +173,17 @@ class Delivery:
             DeliveryError: a record was refused or not acknowledged in time.
         """
         self._producer.poll(0)
-        self._pooled.last_error.raise_if_hopeless(self._settings["bootstrap.servers"])
+        self._last_error.raise_if_hopeless(self._servers)
         if (first := self._outcome.first) is not None:
             raise noted(
                 DeliveryError(
                     f"{self._outcome.failures} records or more were not accepted, the first for "
-                    f"{self._outcome.where}: {first.str()}{self._pooled.last_error.text}",
+                    f"{self._outcome.where}: {first.str()}{self._last_error.text}",
                     hint="The batch is incomplete in the topic; it is written again on a restart.",
                 )
             )
 
-    def finish(self) -> None:
+    def flush(self) -> None:
         """Wait until all is acknowledged; ``message.timeout.ms`` bounds it.
 
         Raises:
@@ -193,6 +192,33 @@ class Delivery:
         while self._producer.flush(_FLUSH_S) > 0:
             self.check()
         self.check()
+
+
+class Delivery:
+    """The records of one task on their way, at least once. ``finish`` or ``abandon`` ends it.
+
+    Raises:
+        OptionError: librdkafka does not know a setting.
+    """
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._pooled = pooled = _pool.take(settings, self._connect)
+        servers = settings["bootstrap.servers"]
+        self.sender = Sender(pooled.producer, pooled.outcome, pooled.last_error, servers)
+
+    def _connect(self) -> _PooledProducer:
+        last = LastError()
+        producer, outcome = make_producer(self._settings, last)
+        return _PooledProducer(producer, outcome, last)
+
+    def finish(self) -> None:
+        """Wait until all is acknowledged.
+
+        Raises:
+            DeliveryError: see ``Sender.check``.
+        """
+        self.sender.flush()
         _pool.give(self._settings, self._pooled)
 
     def abandon(self) -> None:
@@ -200,7 +226,33 @@ class Delivery:
         _pool.drop(self._pooled)
 
 
-def _send(batch: pa.RecordBatch, topic: str | None, delivery: Delivery) -> None:
+def make_producer(settings: Mapping[str, str], last: LastError) -> tuple[Producer, Outcome]:
+    """A producer, and where it tells of refused records.
+
+    Raises:
+        OptionError: librdkafka does not know a setting.
+    """
+    outcome = Outcome()
+    # A callback for each record in Python would halve the speed; failures are all that counts.
+    config = {**settings, "on_delivery": outcome, "delivery.report.only.error": True}
+    return make_client(Producer, config, last), outcome
+
+
+Row = tuple[
+    str,
+    "bytes | str | None",
+    "bytes | str | None",
+    "int | None",
+    "list[tuple[str, bytes | None]] | None",
+]
+
+
+def _rows(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
+    """(topic, value, key, partition, headers) of each row.
+
+    Raises:
+        DeliveryError: a row's topic is null.
+    """
     count = batch.num_rows
     names = set(batch.schema.names)
 
@@ -216,13 +268,10 @@ def _send(batch: pa.RecordBatch, topic: str | None, delivery: Delivery) -> None:
         column("headers"),
         strict=True,
     )
-    for number, (row_topic, value, key, partition, headers) in enumerate(rows):
+    for row_topic, value, key, partition, headers in rows:
         if row_topic is None:
             raise noted(
                 DeliveryError("a row's topic is null", hint="Set the option topic, or filter rows.")
             )
         pairs = None if headers is None else [(h["key"], h["value"]) for h in headers]
-        delivery.send(row_topic, value, key, partition, pairs)
-        if number % _POLL_EVERY == 0:
-            delivery.check()
-    delivery.check()
+        yield row_topic, value, key, partition, pairs

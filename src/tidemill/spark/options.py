@@ -57,6 +57,11 @@ SOURCE_OPTIONS: Mapping[str, str] = {
 
 SINK_OPTIONS: Mapping[str, str] = {
     "topic": "Topic to write to; wins over a column named topic.",
+    "delivery": "exactly-once or at-least-once. Default: exactly-once in a stream with the option "
+    "topic, else at-least-once.",
+    "sinkId": "Name of this output for exactly-once delivery, never shared by two checkpoints. "
+    "Default in a stream: made of the query's id.",
+    "batchId": "Number of the batch, for exactly-once delivery by df.write in foreachBatch.",
     "includeHeaders": "Accepted for Spark's sake; headers are written where there is a column.",
 }
 """Options of the sink besides ``kafka.*``."""
@@ -84,7 +89,7 @@ REFUSED_SOURCE_SETTINGS: Mapping[str, str] = _REFUSED_BY_BOTH | {
 """librdkafka settings that would break the source, and what to do instead."""
 
 REFUSED_SINK_SETTINGS: Mapping[str, str] = _REFUSED_BY_BOTH | {
-    "transactional.id": "The sink is not transactional; it delivers at least once.",
+    "transactional.id": "The sink gives each task its own; see the options delivery and sinkId.",
     "delivery.report.only.error": "The sink needs it to learn of failures.",
 }
 """librdkafka settings that would break the sink, and what to do instead."""
@@ -152,12 +157,25 @@ class SourceOptions:
     poll_timeout_ms: int = 120_000
 
 
+EXACTLY_ONCE = "exactly-once"
+AT_LEAST_ONCE = "at-least-once"
+
+
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """All options of a sink, checked."""
+    """All options of a sink, checked.
+
+    Attributes:
+        delivery: ``EXACTLY_ONCE``, ``AT_LEAST_ONCE``, or None where the user leaves it open.
+        sink_id: None means: of the query.
+        batch_id: None means: of the query's batch.
+    """
 
     topic: str | None
     kafka: Mapping[str, str]
+    delivery: str | None = None
+    sink_id: str | None = None
+    batch_id: int | None = None
 
 
 # --- parsing -------------------------------------------------------------------------------------
@@ -215,7 +233,53 @@ def parse_sink_options(raw: Mapping[str, str]) -> SinkOptions:
     topic = given.get("topic", "").strip() or None
     if topic is not None:
         _check_topic(topic, "topic")
-    return SinkOptions(topic=topic, kafka=_kafka_settings(raw, REFUSED_SINK_SETTINGS))
+    delivery = given.get("delivery", "").strip().lower() or None
+    if delivery not in (None, EXACTLY_ONCE, AT_LEAST_ONCE):
+        raise refuse(f"option delivery is {delivery!r}", f"Use {EXACTLY_ONCE} or {AT_LEAST_ONCE}.")
+    options = SinkOptions(
+        topic=topic,
+        kafka=_kafka_settings(raw, REFUSED_SINK_SETTINGS),
+        delivery=delivery,
+        sink_id=_sink_id(given),
+        batch_id=_whole(given, "batchId"),
+    )
+    if delivery == EXACTLY_ONCE:
+        check_exactly_once(options)
+    return options
+
+
+def check_exactly_once(options: SinkOptions) -> None:
+    """What exactly-once delivery can't do without.
+
+    Raises:
+        OptionError: there is no option topic, or a setting excludes transactions.
+    """
+    if options.topic is None:
+        raise refuse(
+            "exactly-once delivery needs the option topic",
+            "Set it, or set delivery to at-least-once.",
+        )
+    acks = options.kafka.get("acks", options.kafka.get("request.required.acks", "all"))
+    if acks not in ("all", "-1"):
+        raise refuse(
+            f"exactly-once delivery excludes kafka.acks={acks}",
+            "Leave it out, or set delivery to at-least-once.",
+        )
+    if options.kafka.get("enable.idempotence", "true").lower() != "true":
+        raise refuse(
+            "exactly-once delivery excludes kafka.enable.idempotence=false",
+            "Leave it out, or set delivery to at-least-once.",
+        )
+
+
+def _sink_id(given: Mapping[str, str]) -> str | None:
+    if (text := given.get("sinkId")) is None:
+        return None
+    if not _TOPIC_NAME.fullmatch(text):
+        raise refuse(
+            f"option sinkId is {text!r}", "Letters, digits, '.', '_' and '-', at most 249 of them."
+        )
+    return text
 
 
 def check_stream_options(options: SourceOptions) -> None:
@@ -426,6 +490,14 @@ def _check_topic(topic: str, option: str) -> None:
             f"option {option}: {topic!r} is no name of a topic",
             "Letters, digits, '.', '_' and '-', at most 249 of them.",
         )
+
+
+def _whole(given: Mapping[str, str], name: str) -> int | None:
+    if (text := given.get(name)) is None:
+        return None
+    if not re.fullmatch(r"\d+", text.strip()):
+        raise refuse(f"option {name} must be a whole number, not {text!r}")
+    return int(text)
 
 
 def _positive(given: Mapping[str, str], name: str) -> int | None:

@@ -1,27 +1,39 @@
-"""The sink as Spark sees it: rows into Kafka topics, at least once; ``deliver`` does the writing.
+"""The sink as Spark sees it: rows into Kafka topics; ``deliver`` and ``transactional`` do the work.
 
 Columns are those of Spark's Kafka sink: ``value``, and where they are there ``key``, ``topic``,
-``partition`` and ``headers``; others are not written. A task that is run again writes its rows
-again. Must not know: the broker's inside, the source, Kafka clients.
+``partition`` and ``headers``; others are not written. A stream with the option ``topic`` writes
+exactly once: each task in a transaction of its own, for readers of committed records. With
+``delivery`` at-least-once a task that is run again writes its rows again. Must not know: the
+broker's inside, the source, Kafka clients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
 
-from tidemill.spark.options import SinkOptions, refuse
+from tidemill.spark.options import (
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    SinkOptions,
+    check_exactly_once,
+    refuse,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+    from tidemill.spark.transactional import Share
 
 _COLUMN_TYPES: Mapping[str, tuple[str, ...]] = {
     "key": ("binary", "string"),
@@ -31,12 +43,38 @@ _COLUMN_TYPES: Mapping[str, tuple[str, ...]] = {
     "headers": ("array<struct<key:string,value:binary>>",),
 }
 
+# Spark's names for what it tells each task of a streaming query.
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
     """What a task wrote."""
 
     rows: int
+
+
+def write_batch(
+    df: DataFrame, batch_id: int, *, topic: str, sink_id: str, kafka: Mapping[str, str]
+) -> None:
+    """Write a batch of ``foreachBatch`` exactly once: the way for update mode.
+
+    Args:
+        df: with the sink's columns.
+        batch_id: as Spark gives it; a batch that is run again writes nothing anew.
+        topic: for all rows.
+        sink_id: name of this output, never shared by two checkpoints.
+        kafka: librdkafka's settings, with ``bootstrap.servers``.
+
+    Raises:
+        OptionError: a setting or a column is wrong.
+    """
+    writer = df.write.format("tidemill").mode("append")
+    for name, value in kafka.items():
+        writer = writer.option(f"kafka.{name}", value)
+    writer = writer.option("topic", topic).option("delivery", EXACTLY_ONCE)
+    writer.option("sinkId", sink_id).option("batchId", str(batch_id)).save()
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
@@ -75,13 +113,50 @@ class _Writer:
             DeliveryError: a row was not accepted, or a topic is null.
             OptionError: librdkafka does not know a setting.
         """
-        from tidemill.spark.deliver import write_rows
+        options = self._options
+        if options.delivery != EXACTLY_ONCE or options.topic is None:
+            from tidemill.spark.deliver import write_rows
 
-        return Written(write_rows(iterator, self._options.topic, self._options.kafka))
+            return Written(write_rows(iterator, options.topic, options.kafka))
+        from tidemill.spark.transactional import write_share
+
+        rows = write_share(
+            iterator, options.topic, options.kafka, _share(options), marker_topic=options.topic
+        )
+        return Written(rows)
+
+
+def _share(options: SinkOptions) -> Share:
+    """Which rows this task has, as Spark tells it."""
+    from tidemill.spark.transactional import Share
+
+    task = TaskContext.get()
+    if task is None:
+        raise refuse("exactly-once delivery works in Spark's tasks only")
+    query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
+    sink_id = options.sink_id or (query and f"tidemill-{query}")
+    batch_id = batch if options.batch_id is None else options.batch_id
+    if sink_id is None or batch_id is None:
+        raise refuse(
+            "exactly-once delivery needs a query's batch",
+            "Use writeStream, or set the options sinkId and batchId.",
+        )
+    return Share(sink_id, task.partitionId(), int(batch_id))
 
 
 class TopicWriter(_Writer, DataSourceArrowWriter):
-    """``df.write``: when all tasks have written, all is written; there is nothing to commit."""
+    """``df.write``: when all tasks have written, all is written; there is nothing to commit.
+
+    At least once, but in ``foreachBatch`` with ``delivery``, ``sinkId`` and ``batchId``.
+    """
+
+    def __init__(self, schema: StructType, options: SinkOptions) -> None:
+        if options.delivery == EXACTLY_ONCE and None in (options.sink_id, options.batch_id):
+            raise refuse(
+                "exactly-once delivery of a batch needs the options sinkId and batchId",
+                "Give both in foreachBatch, or set delivery to at-least-once.",
+            )
+        super().__init__(schema, options)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing: rows are in the log when their task ends."""
@@ -91,7 +166,21 @@ class TopicWriter(_Writer, DataSourceArrowWriter):
 
 
 class TopicStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """``df.writeStream``: a batch that is run again is written again."""
+    """``df.writeStream``: with the option ``topic`` exactly once, unless ``delivery`` says other.
+
+    Tasks commit by themselves: a batch of several becomes visible task by task.
+    """
+
+    def __init__(self, schema: StructType, options: SinkOptions) -> None:
+        if options.batch_id is not None:
+            raise refuse("option batchId is for df.write: a stream numbers its batches itself")
+        if options.delivery is None:
+            options = replace(
+                options, delivery=AT_LEAST_ONCE if options.topic is None else EXACTLY_ONCE
+            )
+        if options.delivery == EXACTLY_ONCE:
+            check_exactly_once(options)
+        super().__init__(schema, options)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing: rows are in the log when their task ends."""

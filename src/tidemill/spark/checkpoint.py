@@ -1,0 +1,160 @@
+"""A query's folder: Spark's checkpoint, and beside it what tidemill has to know of it.
+
+    <data>/pipelines/<pipeline>/<query>/
+        identity.json       an id and a time of creation: of this checkpoint, not of the query
+        checkpoint/         Spark's own
+
+Sinks are guarded by the identity: what another checkpoint wrote is not taken for this one's.
+Must not know: Spark, Kafka clients.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+import uuid
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from tidemill.errors import PipelineError
+
+_IDENTITY = "identity.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What of a query must stay the same for its checkpoint to be of use.
+
+    Attributes:
+        sources: what it reads, in the order in which it names them.
+        mode: its output mode.
+        state: the part of its plan that keeps state, as text; empty without.
+    """
+
+    sources: tuple[str, ...]
+    mode: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Of one checkpoint.
+
+    Attributes:
+        id: unique.
+        created_ms: milliseconds since 1970; grows from one checkpoint of a query to the next.
+        shape: of the query that last used it; None before the first.
+    """
+
+    id: str
+    created_ms: int
+    shape: Shape | None = None
+
+
+class Checkpoint:
+    """The folder of one query.
+
+    Args:
+        root: folder of all pipelines.
+    """
+
+    def __init__(self, root: Path, pipeline: str, query: str) -> None:
+        self.folder = root / pipeline / query
+        self.spark_folder = self.folder / "checkpoint"
+        self._name = f"{pipeline}/{query}"
+
+    def identity(self) -> Identity:
+        """Of this checkpoint, made where there is none.
+
+        Raises:
+            PipelineError: the file is damaged, or the folder can't be written.
+        """
+        path = self.folder / _IDENTITY
+        try:
+            content = json.loads(path.read_text())
+            shape = content.pop("shape")
+            made = Identity(**content)
+        except FileNotFoundError:
+            if self.spark_folder.exists():
+                raise PipelineError(
+                    f"{self.folder} holds a checkpoint, but no {_IDENTITY}",
+                    hint=f"Put the file back, or give the checkpoint up: {self._reset}",
+                ) from None
+            identity = Identity(uuid.uuid4().hex[:12], time.time_ns() // 1_000_000)
+            self._write(identity)
+            return identity
+        except (ValueError, TypeError, KeyError) as error:
+            raise PipelineError(
+                f"{path} can't be read: {error}", hint=f"Give the checkpoint up: {self._reset}"
+            ) from error
+        if shape is None:
+            return made
+        return replace(made, shape=Shape(tuple(shape["sources"]), shape["mode"], shape["state"]))
+
+    def adopt(self, shape: Shape) -> None:
+        """Remember what the query that uses it now looks like."""
+        identity = self.identity()
+        if identity.shape != shape:
+            self._write(replace(identity, shape=shape))
+
+    def check(self, shape: Shape) -> None:
+        """Whether a query can go on from here.
+
+        Raises:
+            PipelineError: it was changed in a way that its state can't follow; says which.
+        """
+        before = self.identity().shape
+        if before is None or before == shape or not self.spark_folder.exists():
+            return
+        changes = []
+        if before.sources != shape.sources:
+            changes.append(f"it read {_list(before.sources)}, and now {_list(shape.sources)}")
+        if before.state != shape.state:
+            changes.append(
+                "what it keeps in its state has changed (a window, a key, an aggregate, a join or "
+                "what comes before them)"
+            )
+        if before.mode != shape.mode and (before.state or shape.state):
+            changes.append(f"its output mode was {before.mode}, and is {shape.mode}")
+        if changes:
+            raise PipelineError(
+                f"query {self._name} can't go on from its checkpoint: {'; '.join(changes)}",
+                hint=f"Change it back, give it a new name, or start it afresh: {self._reset}",
+            )
+
+    def remove(self) -> bool:
+        """Forget everything; returns whether there was anything."""
+        if not self.folder.exists():
+            return False
+        shutil.rmtree(self.folder)
+        return True
+
+    @property
+    def _reset(self) -> str:
+        pipeline, _, query = self._name.partition("/")
+        return f"tidemill pipeline reset {pipeline} --query {query}"
+
+    def _write(self, identity: Identity) -> None:
+        path = self.folder / _IDENTITY
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_suffix(".tmp")
+            with temporary.open("w") as file:
+                json.dump(asdict(identity), file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError as error:
+            raise PipelineError(f"{path} can't be written: {error.strerror}") from error
+
+
+def queries_of(root: Path, pipeline: str) -> list[str]:
+    """Queries of a pipeline that have a folder."""
+    folder = root / pipeline
+    return sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "nothing"

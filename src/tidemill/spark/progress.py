@@ -1,0 +1,208 @@
+"""How a pipeline's queries are doing: one record per query, in a compacted topic that all can read.
+
+The topic is ``tidemill.pipelines``, its key ``<pipeline>/<query>``, its value a JSON object of
+``QueryStatus``. Consoles, tests and the command line follow it. Must not know: Spark's session,
+checkpoints, the command line.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any
+
+TOPIC = "tidemill.pipelines"
+TOPIC_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact"}
+
+APPENDED = "tidemill_appended"
+"""Observed metric of a batch: min and max of the time at which its records were appended."""
+
+RECENT_BATCHES = 200
+HISTORY_MS = 600_000
+"""Records older than that when their batch begins are being replayed: how long they took to reach
+the result says nothing of the pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """One topic of a query.
+
+    Attributes:
+        lag: records that it has not read yet; -1 where that is not known.
+    """
+
+    topic: str
+    lag: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStatus:
+    """One query at a moment. Times are ISO 8601 (UTC), durations milliseconds.
+
+    Attributes:
+        state: running, waiting (to be restarted), failed, stopped or done.
+        mode: output mode.
+        sink: what it writes to.
+        batch: number of the last batch; -1 before the first.
+        rows_per_second: of the last batch that had rows.
+        rows: read since the start.
+        late_rows: dropped because they came behind the watermark, since the start.
+        watermark: event time behind which rows are late, or None.
+        state_rows: rows kept in state.
+        batch_ms: how long the last batch with rows took.
+        latency_p50_ms: from a record's append to its result, over recent batches; None while
+            history is replayed.
+        restarts: after failures, since the runner's start.
+        error: the last failure, in a line or two.
+        updated: when this was written.
+    """
+
+    pipeline: str
+    query: str
+    state: str
+    mode: str = ""
+    sink: str = ""
+    batch: int = -1
+    rows_per_second: float = 0.0
+    rows: int = 0
+    late_rows: int = 0
+    watermark: str | None = None
+    state_rows: int = 0
+    batch_ms: int = 0
+    latency_p50_ms: int | None = None
+    latency_p99_ms: int | None = None
+    restarts: int = 0
+    error: str | None = None
+    sources: tuple[SourceStatus, ...] = ()
+    updated: str = ""
+
+    @property
+    def key(self) -> str:
+        """Of its record."""
+        return f"{self.pipeline}/{self.query}"
+
+    def encode(self) -> bytes:
+        """The record's value."""
+        return json.dumps(asdict(self)).encode()
+
+
+def decode(value: bytes) -> QueryStatus:
+    """A record's value; fields that a newer tidemill has added are passed over.
+
+    Raises:
+        ValueError: it is no status.
+    """
+    content = json.loads(value)
+    if not isinstance(content, dict) or not {"pipeline", "query", "state"} <= set(content):
+        raise ValueError(f"no status of a query: {value[:80]!r}")
+    known = {each.name for each in fields(QueryStatus)}
+    given = {name: each for name, each in content.items() if name in known}
+    given["sources"] = tuple(
+        SourceStatus(str(each["topic"]), int(each.get("lag", -1)))
+        for each in content.get("sources", ())
+    )
+    return QueryStatus(**given)
+
+
+@dataclass
+class Meter:
+    """Sums up the progress that Spark reports of one query, batch after batch."""
+
+    rows: int = 0
+    late_rows: int = 0
+    batch: int = -1
+    rows_per_second: float = 0.0
+    batch_ms: int = 0
+    watermark: str | None = None
+    state_rows: int = 0
+    sources: tuple[SourceStatus, ...] = ()
+    _latencies: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_BATCHES))
+    _seen: tuple[str, int] = ("", -1)
+
+    def take(self, progress: Mapping[str, Any]) -> bool:
+        """Take one of ``recentProgress`` in, as a dict; returns whether it was new."""
+        run, batch = str(progress.get("runId", "")), int(progress["batchId"])
+        if (run, batch) == self._seen and not progress.get("numInputRows"):
+            self._sources(progress)
+            return False
+        if run == self._seen[0] and batch <= self._seen[1]:
+            return False
+        self._seen = (run, batch)
+        operators: Sequence[Mapping[str, Any]] = progress.get("stateOperators") or ()
+        self.batch = batch
+        self.late_rows += sum(int(o.get("numRowsDroppedByWatermark", 0)) for o in operators)
+        self.state_rows = sum(int(o.get("numRowsTotal", 0)) for o in operators)
+        watermark = (progress.get("eventTime") or {}).get("watermark")
+        self.watermark = watermark or self.watermark
+        self._sources(progress)
+        rows = int(progress.get("numInputRows", 0))
+        if rows:
+            self.rows += rows
+            self.batch_ms = int((progress.get("durationMs") or {}).get("triggerExecution", 0))
+            self.rows_per_second = round(1000 * rows / max(self.batch_ms, 1), 1)
+            self._latency(progress)
+        return True
+
+    def percentile(self, share: float) -> int | None:
+        """Of recent batches' latencies, in milliseconds; None where there are none."""
+        if not self._latencies:
+            return None
+        if len(self._latencies) == 1:
+            return self._latencies[0]
+        cuts = statistics.quantiles(self._latencies, n=100, method="inclusive")
+        return int(cuts[min(98, round(share * 100) - 1)])
+
+    def _latency(self, progress: Mapping[str, Any]) -> None:
+        began = _millis(str(progress["timestamp"]))
+        ended = began + self.batch_ms
+        for name, metrics in (progress.get("observedMetrics") or {}).items():
+            if not name.startswith(APPENDED) or metrics is None:
+                continue
+            for bound in ("newest", "oldest"):
+                appended = metrics.get(bound)
+                if appended is not None and 0 <= began - int(appended) + 1000 < HISTORY_MS:
+                    self._latencies.append(max(0, ended - int(appended)))
+
+    def _sources(self, progress: Mapping[str, Any]) -> None:
+        lags: dict[str, int] = {}
+        for source in progress.get("sources") or ():
+            end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+            for topic, partitions in end.items():
+                newest = latest.get(topic)
+                lag = (
+                    -1
+                    if newest is None
+                    else sum(max(0, newest.get(p, o) - o) for p, o in partitions.items())
+                )
+                lags[topic] = lag
+        if lags:
+            self.sources = tuple(SourceStatus(topic, lag) for topic, lag in sorted(lags.items()))
+
+
+def now_text() -> str:
+    """The time, as statuses have it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _millis(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def _offsets(given: Any) -> dict[str, dict[str, int]]:
+    """Offsets as a source reports them: ``{topic: {partition: offset}}``, perhaps as text."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            return {}
+    if not isinstance(given, dict):
+        return {}
+    return {
+        topic: {str(p): int(o) for p, o in partitions.items()}
+        for topic, partitions in given.items()
+        if isinstance(partitions, dict) and not topic.startswith("#")
+    }
