@@ -8,9 +8,18 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.golden import tables
-from tidemill.log.batch import Buffer, build_batch, check_batch, parse_header
-from tidemill.log.cleaning import Cleaning, CleaningStats, OffsetMap, clean_batch
+from tidemill.log.aborted import AbortedTransaction
+from tidemill.log.batch import Buffer, build_batch, check_batch, parse_header, stamp
+from tidemill.log.cleaning import (
+    CleanedTransactions,
+    Cleaning,
+    CleaningStats,
+    LastOfProducer,
+    OffsetMap,
+    clean_batch,
+)
 from tidemill.log.records import NewRecord, Record, decode_records, encode_batch
+from tidemill.log.transactions import Marker, decode_marker, encode_marker
 
 T = TypeVar("T")
 
@@ -39,10 +48,12 @@ def clean(
     now_ms: int = 1000,
     retention_ms: int = 100,
     producers: dict[int, int] | None = None,
+    transactions: CleanedTransactions | None = None,
     keep_empty: bool = False,
     stats: CleaningStats | None = None,
 ) -> Buffer | None:
-    cleaning = Cleaning(offsets, now_ms, retention_ms, producers or {})
+    last = {each: LastOfProducer(offset, 2) for each, offset in (producers or {}).items()}
+    cleaning = Cleaning(offsets, now_ms, retention_ms, last, transactions or CleanedTransactions())
     stats = CleaningStats() if stats is None else stats
     return run(clean_batch(batch, parse_header(batch), cleaning, stats, keep_empty=keep_empty))
 
@@ -174,17 +185,76 @@ def test_the_batch_with_a_producers_last_sequence_stays_as_a_header() -> None:
     assert clean(first, offsets, producers={8: 1}) is None
 
 
-@pytest.mark.parametrize("attributes", [{"control": True}, {"transactional": True}])
-def test_control_and_transactional_batches_are_left_alone(attributes: dict[str, bool]) -> None:
-    first = batch_of((b"a", b"1"), producer_id=1, producer_epoch=0, base_sequence=0, **attributes)
-    second = batch_of((b"a", b"2"), base=1)
-    assert clean(first, offsets_of(first, second)) is first
-    # Their records may be aborted: they do not supersede others.
-    plain = batch_of((b"a", b"0"))
-    later = batch_of(
-        (b"a", b"1"), base=1, producer_id=1, producer_epoch=0, base_sequence=0, **attributes
+def _transactional(base: int, *records: tuple[bytes, bytes | None]) -> bytes:
+    return batch_of(
+        *records,
+        base=base,
+        producer_id=1,
+        producer_epoch=0,
+        base_sequence=base,
+        transactional=True,
     )
-    assert clean(plain, offsets_of(plain, later)) is plain
+
+
+def _marker(base: int, *, commit: bool, epoch: int = 0) -> bytes:
+    batch = encode_marker(Marker(1, epoch, commit), timestamp_ms=1000)
+    stamp(batch, 0, base, 0)
+    return bytes(batch)
+
+
+def test_records_of_committed_transactions_supersede_others() -> None:
+    first, second = batch_of((b"a", b"0")), _transactional(1, (b"a", b"1"))
+    offsets = offsets_of(first, second)
+    assert clean(first, offsets) is None
+    assert clean(second, offsets) is second
+
+
+def test_records_of_aborted_transactions_go() -> None:
+    batch = _transactional(4, (b"a", b"1"))
+    aborted = AbortedTransaction(1, 4, 6, 7)
+    offsets = offsets_of(batch)
+    assert clean(batch, offsets, transactions=CleanedTransactions([aborted])) is None
+    # What the same producer wrote before and after it is another transaction's.
+    for base in (3, 7):
+        other = _transactional(base, (b"b", b"1"))
+        transactions = CleanedTransactions([aborted])
+        assert clean(other, offsets_of(other), transactions=transactions) is other
+
+
+def test_records_of_aborted_transactions_go_above_the_offset_map_too() -> None:
+    batch = _transactional(4, (b"a", b"1"))
+    transactions = CleanedTransactions([AbortedTransaction(1, 4, 6, 7)])
+    assert clean(batch, OffsetMap(1), transactions=transactions) is None
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_marker_stays_with_its_data_and_then_for_the_retention_time(commit: bool) -> None:
+    marker, data = _marker(5, commit=commit), _transactional(4, (b"a", b"1"))
+    offsets = offsets_of(data)
+    transactions = CleanedTransactions([] if commit else [AbortedTransaction(1, 4, 5, 6)])
+    clean(data, offsets, transactions=transactions)
+    assert clean(marker, offsets, transactions=transactions) is marker
+    waiting = clean(marker, offsets, now_ms=1000, retention_ms=100)
+    assert waiting is not None
+    header = check_batch(waiting)
+    assert (header.has_delete_horizon, header.base_timestamp) == (True, 1100)
+    assert decode_marker(waiting) == Marker(1, 0, commit)
+    assert decode_records(waiting)[0].timestamp == 1000
+    assert clean(waiting, offsets, now_ms=1099) is waiting
+    assert clean(waiting, offsets, now_ms=1100) is None
+
+
+def test_a_marker_that_began_the_epoch_of_a_producer_keeps_its_header() -> None:
+    marker = _marker(5, commit=True, epoch=2)
+    waiting = clean(marker, offsets_of(), now_ms=0, retention_ms=0)
+    assert waiting is not None
+    kept = clean(waiting, offsets_of(), producers={1: -1})
+    assert kept is not None
+    header = check_batch(kept)
+    assert (header.record_count, header.is_control, header.producer_epoch) == (0, True, 2)
+    assert decode_marker(kept) is None
+    assert clean(kept, offsets_of(), producers={1: -1}) is kept
+    assert clean(kept, offsets_of(), producers={1: 9}) is None
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -243,5 +313,5 @@ def test_long_batches_are_cleaned_in_steps() -> None:
     batch = batch_of(*((b"%d" % number, b"") for number in range(2000)))
     offsets = OffsetMap()
     assert len(list(offsets.add_batch(batch, parse_header(batch), 0))) >= 3
-    cleaning = Cleaning(offsets, 0, 0, {})
+    cleaning = Cleaning(offsets, 0, 0, {}, CleanedTransactions())
     assert len(list(clean_batch(batch, parse_header(batch), cleaning, CleaningStats()))) >= 3

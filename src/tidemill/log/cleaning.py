@@ -6,20 +6,22 @@ generator that yields in between: an event loop can run it in slices.
 
 Sources: Kafka documentation, "Log Compaction"; KIP-98 (empty batches keep sequences), and
 KIP-534 (a tombstone's delete horizon: attribute bit 6 is set and the batch's base timestamp is the
-time from which the tombstone may go).
+time from which the tombstone, or a transaction's marker, may go).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
+from tidemill.log.aborted import AbortedTransaction
 from tidemill.log.batch import (
     CODEC_MASK,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
-    NO_PRODUCER_ID,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
@@ -70,8 +72,8 @@ class OffsetMap:
     ) -> Generator[None, None, bool]:
         """Take in the keys of a batch that are at or above ``start_offset``.
 
-        Control and transactional batches only move ``latest_offset``: without the index of aborted
-        transactions nobody can say whether their records count.
+        Control batches only move ``latest_offset``; those of aborted transactions must not be
+        brought here.
 
         Returns:
             False where the map is full: the batch is not covered, though some keys of it may be
@@ -81,7 +83,7 @@ class OffsetMap:
         Raises:
             InvalidRecordError: the records are not well-formed.
         """
-        if not header.is_control and not header.is_transactional:
+        if not header.is_control:
             body = records_body(batch, header, limit=DEFAULT_LIMIT)
             offsets = self._offsets
             may_refuse = self.latest_offset >= 0
@@ -116,6 +118,54 @@ def _digest(body: bytes, raw: RawRecord) -> bytes:
     return blake2b(key, digest_size=16).digest()
 
 
+class LastOfProducer(NamedTuple):
+    """The batch that tells a producer's state: its last data batch, or where that is -1 the marker
+    that began its epoch."""
+
+    offset: int
+    epoch: int
+
+    def is_told_by(self, header: BatchHeader) -> bool:
+        """Whether this batch is it."""
+        if self.offset >= 0:
+            return header.last_offset == self.offset
+        return header.is_control and header.producer_epoch == self.epoch
+
+
+class CleanedTransactions:
+    """Follows the transactions of a log through its batches, in order."""
+
+    __slots__ = ("_aborted", "_coming", "_with_data")
+
+    def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
+        """
+        Args:
+            aborted: all that touch what is to be read, by first offset.
+        """
+        self._coming = deque(aborted)
+        self._aborted: dict[int, AbortedTransaction] = {}
+        self._with_data: set[int] = set()
+
+    def see_data(self, header: BatchHeader) -> bool:
+        """A transactional data batch comes; returns whether its transaction was aborted."""
+        while self._coming and self._coming[0].first_offset <= header.base_offset:
+            entry = self._coming.popleft()
+            self._aborted[entry.producer_id] = entry
+        if header.record_count:
+            self._with_data.add(header.producer_id)
+        aborted = self._aborted.get(header.producer_id)
+        return aborted is not None and (
+            aborted.first_offset <= header.base_offset < aborted.last_offset
+        )
+
+    def see_marker(self, header: BatchHeader) -> bool:
+        """A marker comes; returns whether there was data in front of it, so that it must stay."""
+        if header.producer_id not in self._with_data:
+            return False
+        self._with_data.discard(header.producer_id)
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class Cleaning:
     """What one pass over a log goes by."""
@@ -123,8 +173,10 @@ class Cleaning:
     offsets: OffsetMap
     now_ms: int
     delete_retention_ms: int
-    producers: Mapping[int, int]
-    """Last data offset of each active idempotent producer."""
+    producers: Mapping[int, LastOfProducer]
+    """What tells the state of each active producer, and has to stay."""
+    transactions: CleanedTransactions
+    """Of all batches of the pass, in order."""
 
 
 def clean_batch(
@@ -139,7 +191,7 @@ def clean_batch(
 
     Offsets never change, and base and last offset, producer fields and leader epoch stay, so that
     the last sequence can still be told. A batch of which nothing is left goes, but for one that
-    holds an active producer's last sequence, or with ``keep_empty``: then its header stays, without
+    tells an active producer's state, or with ``keep_empty``: then its header stays, without
     records.
 
     Args:
@@ -158,24 +210,44 @@ def clean_batch(
     """
     stats.bytes_read += header.size
     stats.records_read += header.record_count
-    # Control and transactional batches wait for the index of aborted transactions.
-    untouched = header.is_control or header.is_transactional
-    if untouched or header.base_offset > cleaning.offsets.latest_offset:
-        kept: Buffer | None = batch
-        count = header.record_count
-    else:
+    kept: Buffer | None = batch
+    count = header.record_count
+    aborted = False
+    if header.is_control:
+        kept, count = _clean_marker(batch, header, cleaning)
+    elif header.is_transactional:
+        aborted = cleaning.transactions.see_data(header)
+    if aborted:
+        kept, count = None, 0
+    elif not header.is_control and header.base_offset <= cleaning.offsets.latest_offset:
         kept, count = yield from _filter(batch, header, cleaning, stats)
-        if kept is None:
-            last = cleaning.producers.get(header.producer_id)
-            is_last_of_producer = (
-                header.producer_id != NO_PRODUCER_ID and last == header.last_offset
-            )
-            if keep_empty or is_last_of_producer:
-                kept = _empty(batch, header)
+    if kept is None:
+        last = cleaning.producers.get(header.producer_id)
+        if keep_empty or (last is not None and last.is_told_by(header)):
+            kept = _empty(batch, header)
     if kept is not None:
         stats.bytes_kept += len(kept)
         stats.records_kept += count
     return kept
+
+
+def _clean_marker(
+    batch: Buffer, header: BatchHeader, cleaning: Cleaning
+) -> tuple[Buffer | None, int]:
+    """A marker stays for its data, and after that as long as a tombstone: readers that have seen
+    the data must see how it ended (KIP-534)."""
+    if cleaning.transactions.see_marker(header):
+        return batch, header.record_count
+    if not header.record_count:
+        return None, 0
+    if header.has_delete_horizon:
+        if cleaning.now_ms >= header.base_timestamp:
+            return None, 0
+        return batch, header.record_count
+    body = records_body(batch, header, limit=DEFAULT_LIMIT)
+    horizon = cleaning.now_ms + cleaning.delete_retention_ms
+    kept = list(scan_records(body, header.record_count))
+    return rewrite_batch(header, body, kept, horizon), header.record_count
 
 
 def _filter(

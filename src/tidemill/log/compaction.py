@@ -8,6 +8,10 @@ A run: take in the keys of the dirty section (as many as the offset map holds), 
 from the start to the end of what the map covers, group by group, and move the first dirty offset
 on. A crash anywhere repeats the run from the old first dirty offset, which changes nothing.
 
+Records of aborted transactions go. Their data stands in front of the marker, so that once the
+segment with the marker is rewritten nothing is left that the index of aborted transactions would
+have to name: a cleaned segment has none.
+
 Source: Apache Kafka's ``LogCleanerManager`` and ``Cleaner``; KIP-58 (min.compaction.lag.ms),
 KIP-354 (max.compaction.lag.ms).
 """
@@ -21,7 +25,15 @@ from itertools import pairwise
 
 from tidemill.errors import StorageError, TidemillError
 from tidemill.log.batch import HEADER_SIZE, BatchHeader, check_batch, peek
-from tidemill.log.cleaning import DEFAULT_MAP_KEYS, Cleaning, CleaningStats, OffsetMap, clean_batch
+from tidemill.log.cleaning import (
+    DEFAULT_MAP_KEYS,
+    CleanedTransactions,
+    Cleaning,
+    CleaningStats,
+    LastOfProducer,
+    OffsetMap,
+    clean_batch,
+)
 from tidemill.log.config import MAX_LONG
 from tidemill.log.index import MAX_RELATIVE_OFFSET
 from tidemill.log.partition import PartitionLog
@@ -196,9 +208,14 @@ def compact(
         if not todo.dirty_bytes:
             return
         offsets = OffsetMap(max_keys)
-        yield from _take_in_keys(log, todo, offsets)
+        aborted = log.aborted_entries(todo.segments[0].base_offset, todo.end_offset)
+        yield from _take_in_keys(log, todo, offsets, CleanedTransactions(aborted))
         cleaning = Cleaning(
-            offsets, now_ms, log.config.delete_retention_ms, _last_offsets_of_producers(log)
+            offsets,
+            now_ms,
+            log.config.delete_retention_ms,
+            _last_of_producers(log),
+            CleanedTransactions(aborted),
         )
         end = offsets.latest_offset + 1
         for group in _groups(log, todo, end):
@@ -215,7 +232,9 @@ def compact(
             return
 
 
-def _take_in_keys(log: PartitionLog, todo: Cleanable, offsets: OffsetMap) -> Steps:
+def _take_in_keys(
+    log: PartitionLog, todo: Cleanable, offsets: OffsetMap, transactions: CleanedTransactions
+) -> Steps:
     start = todo.first_dirty_offset
     ends = [segment.base_offset for segment in todo.segments[1:]] + [todo.end_offset]
     for segment, end in zip(todo.segments, ends, strict=True):
@@ -227,16 +246,21 @@ def _take_in_keys(log: PartitionLog, todo: Cleanable, offsets: OffsetMap) -> Ste
                 yield None
                 continue
             batch, header = read
-            if header.last_offset >= start:
+            if header.is_transactional and not header.is_control and transactions.see_data(header):
+                offsets.latest_offset = max(offsets.latest_offset, header.last_offset)
+            elif header.last_offset >= start:
                 covered = yield from offsets.add_batch(batch, header, start)
                 if not covered:
                     return
         offsets.latest_offset = max(offsets.latest_offset, end - 1)
 
 
-def _last_offsets_of_producers(log: PartitionLog) -> dict[int, int]:
+def _last_of_producers(log: PartitionLog) -> dict[int, LastOfProducer]:
     return {
-        entry.producer_id: entry.batches[-1].last_offset for entry in log.producers if entry.batches
+        entry.producer_id: LastOfProducer(
+            entry.batches[-1].last_offset if entry.batches else -1, entry.epoch
+        )
+        for entry in log.producers
     }
 
 

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from operator import attrgetter
 
 from tidemill.log import maintenance
+from tidemill.log.aborted import AbortedTransaction
 from tidemill.log.environment import Environment
 from tidemill.log.names import SNAPSHOT, TXN_INDEX, TopicPartition, file_name
 from tidemill.log.producers import ProducerStates
@@ -19,6 +20,7 @@ from tidemill.log.segment import Segment
 from tidemill.log.transactions import OpenTransaction
 
 _BASE_OFFSET = attrgetter("base_offset")
+_FIRST_OFFSET = attrgetter("first_offset")
 
 
 class ProducingLog(ReadableLog):
@@ -132,10 +134,15 @@ class ProducingLog(ReadableLog):
         Raises:
             StorageError: their index can't be read.
         """
+        entries = self.aborted_entries(first_offset, end_offset)
+        return [(entry.producer_id, entry.first_offset) for entry in entries]
+
+    def aborted_entries(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The index's entries of ``aborted_transactions``, in the same order."""
         segments = self._with_aborted()
         if not segments or first_offset >= end_offset:
             return []
-        found = []
+        found: list[AbortedTransaction] = []
         for index in range(
             max(bisect_right(segments, first_offset, key=_BASE_OFFSET) - 1, 0), len(segments)
         ):
@@ -145,10 +152,10 @@ class ProducingLog(ReadableLog):
             entries, is_all = segment.aborted.find(
                 self._env, segment.path(TXN_INDEX), first_offset, end_offset
             )
-            found += [(entry.first_offset, entry.producer_id) for entry in entries]
+            found += entries
             if is_all:
                 break
-        return [(producer_id, first) for first, producer_id in sorted(found)]
+        return sorted(found, key=_FIRST_OFFSET)
 
     def _with_aborted(self) -> list[Segment]:
         """The segments that hold markers of aborted transactions."""

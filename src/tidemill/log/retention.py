@@ -14,8 +14,8 @@ def delete_old_segments(log: PartitionLog, now_ms: int) -> list[Segment]:
     """Remove whole segments that the topic's configs let go, oldest first.
 
     Age and size count where ``cleanup.policy`` has 'delete'; what lies below the log's start goes
-    in any case. A segment goes only if all of it is below the high watermark. Where even the active
-    segment is too old, it is closed first, so that an idle partition gets empty too.
+    in any case. A segment goes only if all of it is below the last stable offset. Where even the
+    active segment is too old, it is closed first, so that an idle partition gets empty too.
 
     Args:
         log: the partition.
@@ -31,7 +31,7 @@ def delete_old_segments(log: PartitionLog, now_ms: int) -> list[Segment]:
     count = _below_start(log)
     if log.config.delete:
         count = max(count, _too_old(log, now_ms), _too_many_bytes(log))
-    count = min(count, _below_high_watermark(log))
+    count = min(count, _stable(log))
     if count < len(log.segments):
         return log.remove_oldest(count) if count else []
     # The closed ones first: to start a segment takes room on the disk.
@@ -71,7 +71,7 @@ def _too_many_bytes(log: PartitionLog) -> int:
     return count
 
 
-def _below_high_watermark(log: PartitionLog) -> int:
-    segments = log.segments
+def _stable(log: PartitionLog) -> int:
+    segments, stable = log.segments, log.last_stable_offset
     ends = [segment.base_offset for segment in segments[1:]] + [log.log_end_offset]
-    return sum(1 for end in ends if end <= log.high_watermark)
+    return sum(1 for end in ends if end <= stable)
