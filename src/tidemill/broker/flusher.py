@@ -227,7 +227,9 @@ class Flusher:
 
     def _finish(self, work: list[tuple[_LogState, SyncTicket]], future: ThreadFuture[None]) -> None:
         self._busy -= 1
-        error = None if future.cancelled() else future.exception()
+        if future.cancelled():  # closed; whoever waited has been told
+            return
+        error = future.exception()
         if error is not None:
             self._fail(error)
             return

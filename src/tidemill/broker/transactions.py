@@ -413,24 +413,25 @@ class TransactionCoordination:
             async with self._lock(transactional_id):
                 return await work()
 
-        task = self.spawn(in_order())
-        await asyncio.wait([task])
+        task = self._create_task(in_order())
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            task.add_done_callback(_report)  # its caller will not hear of it
+            raise
         if task.cancelled():
             self._check_running()
         return task.result()
 
-    def spawn(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
-        """Run something that ends when the broker stops."""
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something in the background, until the broker stops."""
+        self._create_task(work).add_done_callback(_report)
+
+    def _create_task(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._tasks.discard)
         return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, TidemillError):
-            log_line.error("transactions.failed", exc_info=error)
 
     async def _fresh_id(self, transactional_id: str) -> int | None:
         if not self.machine.needs_producer_id(transactional_id):
@@ -472,3 +473,12 @@ class TransactionCoordination:
     def _check_running(self) -> None:
         if self._stopped is not None:
             raise self._stopped
+
+
+def _report(task: asyncio.Task[Any]) -> None:
+    """Nobody waits for the task: say what went wrong."""
+    error = None if task.cancelled() else task.exception()
+    if isinstance(error, TidemillError):
+        log_line.warning("transactions.refused", error=str(error), hint=error.hint)
+    elif error is not None:
+        log_line.error("transactions.failed", exc_info=error)
