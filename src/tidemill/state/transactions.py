@@ -32,6 +32,7 @@ from collections.abc import Collection, Iterable
 from tidemill.errors import (
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
+    InvalidRegularExpressionError,
     InvalidRequestError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
@@ -491,12 +492,12 @@ class Transactions:
         the regular expression ``id_pattern``.
 
         Raises:
-            InvalidRequestError: the pattern is no regular expression.
+            InvalidRegularExpressionError: the pattern is none.
         """
         try:
             pattern = None if id_pattern is None else re.compile(id_pattern)
         except re.error as error:
-            raise InvalidRequestError(
+            raise InvalidRegularExpressionError(
                 f"{id_pattern!r} is no regular expression: {error}"
             ) from error
         return [
