@@ -581,7 +581,7 @@ def test_a_broker_that_stops_tells_those_who_wait() -> None:
             await topics(broker, "a")
             producer = await Producer(broker).init()
             await producer.send("a", b"x")
-            async with broker._transactions._lock("x"):
+            async with broker._transactions._in_order.lock("x"):
                 end = asyncio.ensure_future(error_of(producer.commit()))
                 add = asyncio.ensure_future(error_of(producer.add(("a", 0))))
                 init = asyncio.ensure_future(error_of(Producer(broker).init()))
@@ -606,8 +606,7 @@ def test_a_thousand_transactional_ids_work_side_by_side_and_leave_no_locks() -> 
             await asyncio.gather(*(work(number) for number in range(1000)))
             seen = [value for number in range(10) for value in await committed(broker, "a", number)]
             assert sorted(map(int, seen)) == list(range(0, 1000, 2))
-            assert len(broker._transactions._locks) == 0
-            assert not broker._transactions._tasks
+            assert len(broker._transactions._in_order) == 0
 
     run(test())
 

@@ -27,11 +27,12 @@ from tidemill.broker.api import (
     Acks,
     CommittedOffset,
     NewTopic,
+    ProducerIdentity,
     TransactionState,
     TransactionVersion,
 )
 from tidemill.broker.broker import Broker
-from tidemill.errors import ConcurrentTransactionsError, TidemillError
+from tidemill.errors import ConcurrentTransactionsError, SyncFailedError, TidemillError
 from tidemill.log.names import TopicPartition
 from tidemill.log.records import NewRecord, encode_batch
 
@@ -351,6 +352,26 @@ def test_a_transaction_that_its_producer_left_open_times_out_after_a_restart() -
             return state(broker) is TransactionState.COMPLETE_ABORT
 
         await until(aborted)
+        assert (await read(broker, "a")).last_stable_offset == 2
+        await broker.stop()
+
+    run(test())
+
+
+def test_a_disk_that_fails_while_a_start_heals_ends_the_start() -> None:
+    async def test() -> None:
+        fs = FaultyFileSystem()
+        broker = await begin(fs)
+        producer = await Producer(broker).init()
+        identity = producer.identity
+        producer.identity = ProducerIdentity(identity.producer_id + 1_000_000, identity.epoch)
+        orphan = producer.batch("a", b"1").records
+        broker._store.partitions[A].append(orphan, now_ms=broker.clock.now_ms())
+        await kill(broker, fs)
+        fs.fail("sync", times=-1, path="/a-0/00000000000000000000.log")
+        assert await error_of(start(fs)) is SyncFailedError
+        fs.kill()
+        broker = await start(fs)
         assert (await read(broker, "a")).last_stable_offset == 2
         await broker.stop()
 

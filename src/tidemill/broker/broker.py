@@ -142,7 +142,16 @@ class Broker(TransactionalDoor):
             self._topics.journal(OFFSETS), self.settings.groups, self.clock
         )
         self._coordination.recover()
-        await self._assemble_transactions()
+        markers = Markers(self._store, self._flusher, self.clock, self._coordination)
+        self._transactions = TransactionCoordination(
+            self._topics.journal(TRANSACTIONS),
+            markers,
+            self._flusher,
+            self._topics.next_producer_id,
+            self.settings.transactions,
+            self.clock,
+        )
+        self._transactions.recover()
         self._topics.on_deleted = self._forget_topics
         self._data = DataPlane(
             self._store,
@@ -166,19 +175,9 @@ class Broker(TransactionalDoor):
             log_line.warning("log.repaired", report=str(report))
         for tp, error in self._store.offline.items():
             log_line.error("partition.offline", partition=str(tp), error=str(error))
-
-    async def _assemble_transactions(self) -> None:
-        markers = Markers(self._store, self._flusher, self.clock, self._coordination)
-        self._transactions = TransactionCoordination(
-            self._topics.journal(TRANSACTIONS),
-            markers,
-            self._flusher,
-            self._topics.next_producer_id,
-            self.settings.transactions,
-            self.clock,
-        )
-        self._transactions.recover()
         await Healing(self._store, self._transactions, markers).run()
+        if self.failed.done():
+            raise self.failed.result()
         self._transactions.resume()
 
     async def _forget_topics(self, names: Sequence[str]) -> None:

@@ -45,7 +45,7 @@ class Healing:
         left = [each for each in orphans if not self._adopted(*each)]
         left = await self._abort(left)
         if left:
-            self._transactions.spawn(self._keep_trying(left))
+            self._transactions.in_background(self._keep_trying(left))
 
     def _open(self) -> Iterator[Found]:
         for tp, log in list(self._store.partitions.items()):

@@ -14,7 +14,7 @@ from tidemill.broker.flusher import Flusher
 from tidemill.clock import Clock
 from tidemill.errors import TidemillError
 from tidemill.log.batch import NO_PRODUCER_ID, BatchHeader, iter_headers
-from tidemill.log.partition import PartitionLog
+from tidemill.log.partition import AppendInfo, PartitionLog
 from tidemill.log.records import NewRecord, decode_records, encode_batch
 from tidemill.log.transactions import Marker, decode_marker
 from tidemill.state.outcome import StateRecord
@@ -55,7 +55,8 @@ class Journal:
     def recover(self) -> list[JournalRecord]:
         """The records that count, in the order of the log: of each key the last one that is not
         part of an aborted or open transaction; and those of open transactions, the last of each
-        producer and key. What compaction may remove is not among them.
+        producer and key since the key was last deleted. What compaction may remove is not among
+        them.
 
         Raises:
             CorruptLogError: the log is damaged.
@@ -71,6 +72,9 @@ class Journal:
                         settled[record.key] = record._replace(producer_id=NO_PRODUCER_ID)
             elif entry.producer_id == NO_PRODUCER_ID:
                 settled[entry.key] = entry
+                if entry.value is None:
+                    for each in pending.values():
+                        each.pop(entry.key, None)
             else:
                 pending.setdefault(entry.producer_id, {})[entry.key] = entry
         records = list(settled.values())
@@ -129,6 +133,24 @@ class Journal:
         if not records:
             done(None)
             return -1
+        try:
+            info = self.append(records, producer)
+        except TidemillError as error:
+            done(error)
+            return -1
+        self._flusher.call_when_durable(self.log, info.last_offset + 1, done)
+        return info.first_offset
+
+    def append(
+        self, records: Sequence[StateRecord], producer: ProducerIdentity = NO_PRODUCER
+    ) -> AppendInfo:
+        """Append ``records``, all or none, for which nobody waits yet; they reach the disk with
+        the next sync.
+
+        Raises:
+            DiskFullError, StorageError: the disk refuses.
+            InvalidProducerEpochError, InvalidTxnStateError: the log refuses the producer.
+        """
         now_ms = self._clock.now_ms()
         batches = bytearray()
         for part in _parts(records):
@@ -139,14 +161,9 @@ class Journal:
                 producer_epoch=producer.epoch,
                 transactional=producer != NO_PRODUCER,
             )
-        try:
-            info = self.log.append(batches, now_ms=now_ms, from_client=False)
-        except TidemillError as error:
-            done(error)
-            return -1
+        info = self.log.append(batches, now_ms=now_ms, from_client=False)
         self._flusher.written(self.log)
-        self._flusher.call_when_durable(self.log, info.last_offset + 1, done)
-        return info.first_offset
+        return info
 
     def append_marker(self, marker: Marker, done: Done) -> bool:
         """End a producer's transaction; call ``done`` when that is on disk, or with the error.

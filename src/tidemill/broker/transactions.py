@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
 
 import structlog
 
@@ -28,6 +27,7 @@ from tidemill.broker.api import (
 )
 from tidemill.broker.coordination import SteadyClock
 from tidemill.broker.flusher import Flusher
+from tidemill.broker.in_order import InOrder
 from tidemill.broker.journal import Journal
 from tidemill.broker.markers import Markers
 from tidemill.clock import Clock
@@ -83,9 +83,7 @@ class TransactionCoordination:
         self._flusher = flusher
         self._fresh_producer_id = fresh_producer_id
         self._clock = SteadyClock(clock)
-        # An id's lock lives as long as somebody uses it.
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._in_order = InOrder()
         self._retrying: set[str] = set()
         self._expiring: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -111,17 +109,20 @@ class TransactionCoordination:
             self._retry(transactional_id, 0)
         self._schedule()
 
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something until the broker stops."""
+        self._in_order.spawn(work)
+
     def stop(self, error: TidemillError) -> None:
         """Answer everybody who waits, or comes, with ``error``; nothing more is written."""
         self._stopped = error
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
+        self._in_order.cancel()
 
     async def stopped(self) -> None:
         """Wait until nothing runs any more, after ``stop``."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._in_order.cancelled()
 
     # --- producers -------------------------------------------------------------------------------
 
@@ -158,7 +159,7 @@ class TransactionCoordination:
         Raises:
             as ``Transactions.add``; CoordinatorNotAvailableError: the disk refuses.
         """
-        async with self._lock(transactional_id):
+        async with self._in_order.lock(transactional_id):
             now_ms = self._clock.now_ms()
             end = self._apply(
                 self.machine.add(
@@ -178,7 +179,7 @@ class TransactionCoordination:
         Raises:
             as ``Transactions.verify``.
         """
-        async with self._lock(transactional_id):
+        async with self._in_order.lock(transactional_id):
             self._check_running()
             return self.machine.verify(transactional_id, producer, partitions)
 
@@ -307,13 +308,13 @@ class TransactionCoordination:
         if transactional_id in self._retrying or self._stopped is not None:
             return
         self._retrying.add(transactional_id)
-        self.spawn(self._keep_trying(transactional_id, delay_ms))
+        self._in_order.spawn(self._keep_trying(transactional_id, delay_ms))
 
     async def _keep_trying(self, transactional_id: str, delay_ms: int) -> None:
         try:
             while True:
                 await asyncio.sleep(delay_ms / 1000)
-                async with self._lock(transactional_id):
+                async with self._in_order.lock(transactional_id):
                     if await self._try_finish(transactional_id):
                         return
                 delay_ms = min(max(delay_ms * 2, FIRST_RETRY_MS), LAST_RETRY_MS)
@@ -353,13 +354,13 @@ class TransactionCoordination:
         for transactional_id in self.machine.due(self._clock.now_ms()):
             if transactional_id not in self._expiring:
                 self._expiring.add(transactional_id)
-                self.spawn(self._expire(transactional_id))
+                self._in_order.spawn(self._expire(transactional_id))
         self._schedule()
 
     async def _expire(self, transactional_id: str) -> None:
         """Abort a transaction whose time is up."""
         try:
-            async with self._lock(transactional_id):
+            async with self._in_order.lock(transactional_id):
                 end = self._apply(self.machine.expire(transactional_id, self._clock.now_ms()))
                 if self.machine.unfinished(transactional_id) is not None:
                     log_line.info("transaction.timed_out", transactional_id=transactional_id)
@@ -399,39 +400,18 @@ class TransactionCoordination:
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _lock(self, transactional_id: str) -> asyncio.Lock:
-        """Commands of one id run in the order in which they came."""
-        return self._locks.setdefault(transactional_id, asyncio.Lock())
-
     async def _detached(
         self, transactional_id: str, work: Callable[[], Coroutine[Any, Any, R]]
     ) -> R:
         """Run a command to its end, also where its caller goes away."""
         self._check_running()
-
-        async def in_order() -> R:
-            async with self._lock(transactional_id):
-                return await work()
-
-        task = self._create_task(in_order())
         try:
-            await asyncio.wait([task])
+            return await self._in_order.detached(transactional_id, work)
         except asyncio.CancelledError:
-            task.add_done_callback(_report)  # its caller will not hear of it
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                self._check_running()  # not the caller: the broker stops
             raise
-        if task.cancelled():
-            self._check_running()
-        return task.result()
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something in the background, until the broker stops."""
-        self._create_task(work).add_done_callback(_report)
-
-    def _create_task(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _fresh_id(self, transactional_id: str) -> int | None:
         if not self.machine.needs_producer_id(transactional_id):
@@ -454,11 +434,12 @@ class TransactionCoordination:
         """
         self._check_running()
         if outcome.records:
-            refusals: list[Exception | None] = []
-            if self._journal.submit(outcome.records, refusals.append) < 0:
+            try:
+                self._journal.append(outcome.records)
+            except TidemillError as error:
                 raise CoordinatorNotAvailableError(
-                    f"the transaction's state could not be written: {refusals[0]}"
-                )
+                    f"the transaction's state could not be written: {error}"
+                ) from error
             for record in outcome.records:
                 self.machine.replay(record.key, record.value)
             self._schedule()
@@ -473,12 +454,3 @@ class TransactionCoordination:
     def _check_running(self) -> None:
         if self._stopped is not None:
             raise self._stopped
-
-
-def _report(task: asyncio.Task[Any]) -> None:
-    """Nobody waits for the task: say what went wrong."""
-    error = None if task.cancelled() else task.exception()
-    if isinstance(error, TidemillError):
-        log_line.warning("transactions.refused", error=str(error), hint=error.hint)
-    elif error is not None:
-        log_line.error("transactions.failed", exc_info=error)
