@@ -51,6 +51,7 @@ def section(run: Run) -> Section:
     with run.servers() as targets:
         for target in targets:
             librdkafka.prepare(target)
+            wrote(target, LARGE, _count(run, PLAIN))  # a warm-up
         contenders: dict[str, Callable[[], Took]] = {
             f"{target.name} {each}": partial(wrote, target, each, _count(run, each))
             for target in targets
