@@ -1,8 +1,9 @@
 """The one door: everything that a protocol may ask of tidemill.
 
 The door only holds the parts together and gives them one narrow face: ``data`` (records),
-``topics`` (catalog), ``coordination`` (groups and offsets), ``transactions``, ``housekeeping``. It
-knows no protocol.
+``topics`` (catalog), ``coordination`` (groups and offsets), ``transactions``, ``housekeeping``.
+What may be asked of groups and of transactions stands in ``door_groups`` and
+``door_transactions``. It knows no protocol.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import replace
 from uuid import UUID
 
 import structlog
@@ -18,16 +18,10 @@ import structlog
 from tidemill.broker import replicas
 from tidemill.broker.api import (
     Acks,
-    CommitRequest,
     ConfigChange,
     ConfigEntry,
     FetchQuery,
-    GroupDescription,
-    GroupListing,
     Isolation,
-    JoinRequest,
-    JoinResult,
-    LeaveMember,
     LogDir,
     MetadataLog,
     NewTopic,
@@ -35,20 +29,19 @@ from tidemill.broker.api import (
     PartitionWrite,
     ProducerInfo,
     ReadResult,
-    SyncRequest,
-    SyncResult,
     TopicInfo,
     TransactionVersion,
     WriteResult,
 )
 from tidemill.broker.coordination import GroupCoordination
 from tidemill.broker.data import DataPlane
+from tidemill.broker.door_groups import GroupsDoor
+from tidemill.broker.door_transactions import TransactionsDoor
 from tidemill.broker.flusher import Flusher
 from tidemill.broker.healing import Healing
 from tidemill.broker.housekeeping import Housekeeping
 from tidemill.broker.markers import Markers
 from tidemill.broker.topics import CATALOG, OFFSETS, TRANSACTIONS, TopicAdmin
-from tidemill.broker.transactional import TransactionalDoor
 from tidemill.broker.transactions import TransactionCoordination
 from tidemill.broker.waiters import Waiters
 from tidemill.clock import Clock, SystemClock
@@ -62,14 +55,13 @@ from tidemill.log.files import FileSystem
 from tidemill.log.partition import PartitionLog
 from tidemill.log.store import LogStore
 from tidemill.settings import Settings
-from tidemill.state.offsets import FetchedOffset
 
 STOPPING = "the broker is stopping"
 
 log_line = structlog.get_logger("tidemill.broker")
 
 
-class Broker(TransactionalDoor):
+class Broker(GroupsDoor, TransactionsDoor):
     """One broker over one data folder.
 
     ``start`` must have returned before anything else is called, and nothing may be called after
@@ -402,81 +394,3 @@ class Broker(TransactionalDoor):
     ) -> None:
         """Replace all dynamic configs of the broker."""
         await self._topics.replace_broker_configs(configs, validate_only)
-
-    # --- groups ----------------------------------------------------------------------------------
-
-    async def join_group(self, request: JoinRequest) -> JoinResult:
-        """Join a group; answered when the new generation is complete."""
-        return await self._coordination.join(request)
-
-    async def sync_group(self, request: SyncRequest) -> SyncResult:
-        """A member's assignment; answered when the leader's is on disk."""
-        return await self._coordination.sync(request)
-
-    async def heartbeat(
-        self, group_id: str, generation: int, member_id: str, instance_id: str | None
-    ) -> None:
-        """Keep a member's session alive.
-
-        Raises:
-            UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError,
-            FencedInstanceIdError
-        """
-        await self._coordination.heartbeat(group_id, generation, member_id, instance_id)
-
-    async def leave_group(
-        self, group_id: str, members: Sequence[LeaveMember]
-    ) -> list[TidemillError | None]:
-        """Remove members; an error per member stands in its place."""
-        return await self._coordination.leave(group_id, members)
-
-    async def commit_offsets(self, request: CommitRequest) -> list[TidemillError | None]:
-        """Commit offsets; durable when answered. Errors of the whole request are raised."""
-        missing = [self._missing(each.topic, each.partition) for each in request.offsets]
-        known = tuple(
-            each for each, error in zip(request.offsets, missing, strict=True) if error is None
-        )
-        outcomes = iter(await self._coordination.commit(replace(request, offsets=known)))
-        return [error or next(outcomes) for error in missing]
-
-    def fetch_offsets(
-        self,
-        group_id: str,
-        partitions: Sequence[tuple[str, int]] | None,
-        require_stable: bool = False,
-        member_id: str | None = None,
-        generation: int = -1,
-    ) -> dict[tuple[str, int], FetchedOffset]:
-        """Committed offsets of a group (all, where ``partitions`` is None); unknown ones lack.
-
-        With ``require_stable`` an UnstableOffsetCommitError stands in the place of an offset that
-        an open transaction has committed.
-        """
-        return self._coordination.fetch(group_id, partitions, require_stable)
-
-    def list_groups(
-        self, states: Sequence[str] = (), types: Sequence[str] = ()
-    ) -> list[GroupListing]:
-        """Groups, filtered by state and type where those are given."""
-        return self._coordination.list_groups(states, types)
-
-    def describe_group(self, group_id: str) -> GroupDescription:
-        """A group with its members; an unknown one has the state "Dead"."""
-        return self._coordination.describe(group_id)
-
-    async def delete_group(self, group_id: str) -> None:
-        """Delete an empty group and its offsets.
-
-        Raises:
-            GroupIdNotFoundError, NonEmptyGroupError
-        """
-        await self._coordination.delete_group(group_id)
-
-    async def delete_offsets(
-        self, group_id: str, partitions: Sequence[tuple[str, int]]
-    ) -> list[TidemillError | None]:
-        """Delete committed offsets (KIP-496)."""
-        missing = [self._missing(*each) for each in partitions]
-        known = [each for each, error in zip(partitions, missing, strict=True) if error is None]
-        outcomes = iter(await self._coordination.delete_offsets(group_id, known))
-        return [error or next(outcomes) for error in missing]

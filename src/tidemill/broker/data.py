@@ -30,6 +30,7 @@ from tidemill.broker.api import (
     TransactionVersion,
     WriteResult,
 )
+from tidemill.broker.committed import aborted_in
 from tidemill.broker.complaints import Complaints
 from tidemill.broker.flusher import Countdown, Flusher
 from tidemill.broker.waiters import Waiters
@@ -46,7 +47,7 @@ from tidemill.errors import (
     UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
 )
-from tidemill.log.batch import HEADER_SIZE, TRANSACTIONAL_BIT, Buffer, parse_header, peek
+from tidemill.log.batch import HEADER_SIZE, TRANSACTIONAL_BIT, Buffer, parse_header
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition import PartitionLog
 from tidemill.log.slice import Slice
@@ -292,9 +293,7 @@ class DataPlane:
                 continue
             try:
                 log = self.log(part.topic, part.partition)
-                if log.has_aborted_transactions:
-                    end = _end_of(result.records)
-                    result.aborted = tuple(log.aborted_transactions(part.offset, end))
+                result.aborted = aborted_in(log, part.offset, result.records)
             except TidemillError as error:
                 self._complaints.hear(error, f"{part.topic}-{part.partition}")
                 result.records = b""
@@ -427,12 +426,3 @@ def _read_below(
     if limit <= offset <= log.log_end_offset:
         return None
     return log.read(offset, max_bytes, limit_offset=limit, min_one=min_one)
-
-
-def _end_of(records: Buffer) -> int:
-    """An offset above all that whole batches in ``records`` hold, and not far above."""
-    position, last = 0, 0
-    while len(records) - position >= HEADER_SIZE:
-        last = position
-        position += peek(records, position)[1]
-    return parse_header(records, last).last_offset + 1

@@ -26,6 +26,7 @@ from tidemill.broker.api import (
     TransactionVersion,
 )
 from tidemill.broker.coordination import SteadyClock
+from tidemill.broker.deadlines import Deadlines
 from tidemill.broker.flusher import Flusher
 from tidemill.broker.in_order import InOrder
 from tidemill.broker.journal import Journal
@@ -50,8 +51,6 @@ R = TypeVar("R")
 FIRST_RETRY_MS = 100
 LAST_RETRY_MS = 10_000
 """What could not be written is tried again, first after this long, at most after that."""
-OVERDUE_MS = 100
-"""How often to look for timeouts while some of them are being worked on."""
 _OUTDATED = (InvalidProducerEpochError, TransactionCoordinatorFencedError)
 
 log_line = structlog.get_logger("tidemill.transactions")
@@ -85,9 +84,7 @@ class TransactionCoordination:
         self._clock = SteadyClock(clock)
         self._in_order = InOrder()
         self._retrying: set[str] = set()
-        self._expiring: set[str] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._deadline: int | None = None
+        self._deadlines = Deadlines(self.machine, self._clock, self._in_order, self._expire)
         self._stopped: TidemillError | None = None
 
     # --- start and stop --------------------------------------------------------------------------
@@ -107,7 +104,7 @@ class TransactionCoordination:
         """Go on with what was decided and not finished before the start; watch the timeouts."""
         for transactional_id in self.machine.all_unfinished():
             self._retry(transactional_id, 0)
-        self._schedule()
+        self._deadlines.watch()
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something until the broker stops."""
@@ -116,8 +113,7 @@ class TransactionCoordination:
     def stop(self, error: TidemillError) -> None:
         """Answer everybody who waits, or comes, with ``error``; nothing more is written."""
         self._stopped = error
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadlines.stop()
         self._in_order.cancel()
 
     async def stopped(self) -> None:
@@ -335,28 +331,6 @@ class TransactionCoordination:
 
     # --- time ------------------------------------------------------------------------------------
 
-    def _schedule(self) -> None:
-        """One timer, at the machine's next deadline."""
-        deadline = self.machine.next_deadline()
-        if self._timer is not None:
-            if deadline == self._deadline:
-                return
-            self._timer.cancel()
-            self._timer = None
-        self._deadline = deadline
-        if deadline is not None and self._stopped is None:
-            delay_ms = deadline - self._clock.now_ms()
-            delay_ms = max(delay_ms, OVERDUE_MS if self._expiring else 0)
-            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
-        for transactional_id in self.machine.due(self._clock.now_ms()):
-            if transactional_id not in self._expiring:
-                self._expiring.add(transactional_id)
-                self._in_order.spawn(self._expire(transactional_id))
-        self._schedule()
-
     async def _expire(self, transactional_id: str) -> None:
         """Abort a transaction whose time is up."""
         try:
@@ -371,9 +345,6 @@ class TransactionCoordination:
                 "timeout.postponed", transactional_id=transactional_id, error=str(error)
             )
             await asyncio.sleep(LAST_RETRY_MS / 1000)
-        finally:
-            self._expiring.discard(transactional_id)
-            self._schedule()
 
     def expire_ids(self) -> None:
         """Forget ids that nobody has used for ``transactional.id.expiration.ms``.
@@ -442,7 +413,7 @@ class TransactionCoordination:
                 ) from error
             for record in outcome.records:
                 self.machine.replay(record.key, record.value)
-            self._schedule()
+            self._deadlines.watch()
         return self._journal.log.log_end_offset
 
     async def _durable(self, offset: int) -> None:

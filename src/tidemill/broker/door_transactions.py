@@ -33,7 +33,7 @@ from tidemill.log.transactions import Marker
 from tidemill.state.catalog import is_internal
 
 
-class TransactionalDoor:
+class TransactionsDoor:
     """Transactions, as protocols see them."""
 
     _topics: TopicAdmin
