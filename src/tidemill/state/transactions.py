@@ -21,18 +21,16 @@ The errors are those of Apache Kafka 4.3's coordinator. Where we differ:
 - The coordinator's own abort in epoch 32766 takes no fresh producer id: the next InitProducerId or
   EndTxn does.
 
-Source: KIP-98, KIP-360, KIP-447, KIP-664, KIP-890, KIP-994 (duration filter), KIP-1152 (pattern).
+Source: KIP-98, KIP-360, KIP-447, KIP-664, KIP-890.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 
 from tidemill.errors import (
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
-    InvalidRegularExpressionError,
     InvalidRequestError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
@@ -41,14 +39,12 @@ from tidemill.errors import (
 from tidemill.log.names import TopicPartition
 from tidemill.log.transactions import Marker, OpenTransaction
 from tidemill.state.outcome import Outcome, StateRecord, nothing
-from tidemill.state.timers import Timers
 from tidemill.state.transaction import (
     LAST_CLIENT_EPOCH,
     aborted,
     answered_identity,
     completed,
     created,
-    deadline_ms,
     initialised,
     is_exhausted,
     is_of,
@@ -67,17 +63,15 @@ from tidemill.state.transactions_checks import (
     not_found,
 )
 from tidemill.state.transactions_format import (
-    NO_PRODUCER_ID,
-    NO_TIME,
     TransactionValue,
-    decode_key,
-    decode_value,
     encode_key,
     encode_value,
 )
 from tidemill.state.transactions_heal import Heal as Heal
 from tidemill.state.transactions_heal import verdict
+from tidemill.state.transactions_stored import StoredTransactions
 from tidemill.state.transactions_table import ENDING, IDLE, Answer, end_answer
+from tidemill.state.transactions_views import description, listing
 from tidemill.state.types import (
     NO_PRODUCER,
     InitProducer,
@@ -107,12 +101,8 @@ class Transactions:
     ) -> None:
         self._max_timeout_ms = max_timeout_ms
         self._id_expiration_ms = id_expiration_ms
-        self._values: dict[str, TransactionValue] = {}
-        self._ids: dict[int, str] = {}
-        """producer id, in force or to follow -> transactional id"""
-        self._unfinished: dict[str, None] = {}
-        """Ids in a Prepare state, in order of their decisions."""
-        self._timers = Timers[str]()
+        self._stored = StoredTransactions()
+        self._values = self._stored.values
 
     # --- what survives a restart -----------------------------------------------------------------
 
@@ -123,42 +113,11 @@ class Transactions:
         Raises:
             InvalidRecordError, FormatVersionError: the record can't be read.
         """
-        transactional_id = decode_key(key)
-        if transactional_id is None:
-            return False
-        new = None if value is None else decode_value(value)
-        self._index(transactional_id, new)
-        if new is None:
-            self._values.pop(transactional_id, None)
-        else:
-            self._values[transactional_id] = new
-        return True
-
-    def _index(self, transactional_id: str, new: TransactionValue | None) -> None:
-        old = self._values.get(transactional_id)
-        if old is not None:
-            self._ids.pop(old.producer.producer_id, None)
-            self._ids.pop(old.next_producer_id, None)
-        if new is not None:
-            self._ids[new.producer.producer_id] = transactional_id
-            if new.next_producer_id != NO_PRODUCER_ID:
-                self._ids[new.next_producer_id] = transactional_id
-        if new is not None and new.state in ENDING:
-            self._unfinished.setdefault(transactional_id)
-        else:
-            self._unfinished.pop(transactional_id, None)
-        if new is not None and new.state is _S.ONGOING:
-            self._timers.set(transactional_id, deadline_ms(new))
-        else:
-            self._timers.cancel(transactional_id)
+        return self._stored.replay(key, value)
 
     def loaded(self, now_ms: int) -> None:
-        """All records have been replayed at start. Timeouts count from when a transaction began,
-        but none is longer than its own time from now (the clock may have been set back)."""
-        for transactional_id, value in self._values.items():
-            if value.state is _S.ONGOING:
-                deadline = min(deadline_ms(value), now_ms + value.timeout_ms)
-                self._timers.set(transactional_id, deadline)
+        """All records have been replayed at start: the timeouts run."""
+        self._stored.loaded(now_ms)
 
     # --- InitProducerId --------------------------------------------------------------------------
 
@@ -380,7 +339,7 @@ class Transactions:
 
     def all_unfinished(self) -> Names:
         """The ids of which ``unfinished`` has something, in the order of their decisions."""
-        return list(self._unfinished)
+        return self._stored.all_unfinished()
 
     def complete(self, transactional_id: str, now_ms: int) -> Outcome[None]:
         """All markers of the decision are durable.
@@ -397,28 +356,20 @@ class Transactions:
 
     def next_deadline(self) -> int | None:
         """When ``due`` has something next, in ms since the epoch; None: no transaction is open."""
-        return self._timers.next_deadline()
+        return self._stored.next_deadline()
 
     def due(self, now_ms: int) -> Names:
         """Ids whose transaction has been open for longer than its timeout: ``expire`` them. They
         stay due until the record of that has been replayed."""
-        found = []
-        while (transactional_id := self._timers.pop_due(now_ms)) is not None:
-            found.append(transactional_id)
-        for transactional_id in found:
-            self._timers.set(transactional_id, now_ms)
-        return found
+        return self._stored.due(now_ms)
 
     def expire(self, transactional_id: str, now_ms: int) -> Outcome[None]:
         """Abort the transaction if its time is up: the epoch goes up, so that the producer is
         fenced until it asks for the new one (V2: with an abort; V1: InitProducerId). The markers
         and ``complete`` follow. No record where the transaction has ended meanwhile."""
-        value = self._values.get(transactional_id)
-        if value is None or value.state is not _S.ONGOING:
+        if not self._stored.is_due(transactional_id, now_ms):
             return nothing()
-        deadline = self._timers.get(transactional_id)
-        if deadline is not None and deadline > now_ms:
-            return nothing()
+        value = self._values[transactional_id]
         return Outcome(None, [_record(transactional_id, aborted(value, now_ms))])
 
     def expire_ids(self, now_ms: int) -> Outcome[None]:
@@ -449,7 +400,7 @@ class Transactions:
     def heal(self, tp: TopicPartition, found: OpenTransaction) -> Heal:
         """What to do with an open transaction that ``tp`` holds, at start, before any marker of
         ``all_unfinished`` is written (see ``transactions_heal``)."""
-        transactional_id = self._ids.get(found.producer_id)
+        transactional_id = self.find(found.producer_id)
         value = None if transactional_id is None else self._values[transactional_id]
         return verdict(value, tp, found)
 
@@ -477,7 +428,7 @@ class Transactions:
 
     def find(self, producer_id: int) -> str | None:
         """The transactional id that has this producer id, or gets it when its decision is done."""
-        return self._ids.get(producer_id)
+        return self._stored.find(producer_id)
 
     def list(
         self,
@@ -494,20 +445,7 @@ class Transactions:
         Raises:
             InvalidRegularExpressionError: the pattern is none.
         """
-        try:
-            pattern = None if id_pattern is None else re.compile(id_pattern)
-        except re.error as error:
-            raise InvalidRegularExpressionError(
-                f"{id_pattern!r} is no regular expression: {error}"
-            ) from error
-        return [
-            TransactionListing(transactional_id, value.producer.producer_id, value.state)
-            for transactional_id, value in self._values.items()
-            if (not states or value.state in states)
-            and (not producer_ids or value.producer.producer_id in producer_ids)
-            and (duration_ms < 0 or _is_open_longer(value, now_ms - duration_ms))
-            and (pattern is None or pattern.fullmatch(transactional_id))
-        ]
+        return listing(self._values, states, producer_ids, duration_ms, id_pattern, now_ms)
 
     def describe(self, transactional_id: str) -> TransactionDescription:
         """The id and its transaction.
@@ -520,14 +458,7 @@ class Transactions:
         value = self._values.get(transactional_id)
         if value is None:
             raise not_found(transactional_id)
-        return TransactionDescription(
-            transactional_id,
-            value.state,
-            value.producer,
-            value.timeout_ms,
-            NO_TIME if value.state in IDLE else value.start_ms,
-            tuple(sorted(value.partitions)),
-        )
+        return description(transactional_id, value)
 
     def stored(self) -> dict[str, TransactionValue]:
         """What survives a restart."""
@@ -546,7 +477,3 @@ class Transactions:
 
 def _record(transactional_id: str, value: TransactionValue) -> StateRecord:
     return StateRecord(encode_key(transactional_id), encode_value(value))
-
-
-def _is_open_longer(value: TransactionValue, since_ms: int) -> bool:
-    return value.state not in IDLE and value.start_ms < since_ms
