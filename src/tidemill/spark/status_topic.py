@@ -1,0 +1,150 @@
+"""The topic ``tidemill.pipelines``: written by whoever runs a pipeline, read by whoever asks.
+
+Also makes the topics that a pipeline needs. Must not know: Spark.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tidemill.errors import PipelineError, UnreachableError
+from tidemill.spark.clients import LastError, make_client, unreachable
+from tidemill.spark.progress import TOPIC, TOPIC_CONFIG, QueryStatus, decode
+
+_REQUEST_S = 15.0
+_READ_S = 10.0
+
+
+class StatusTopic:
+    """Publishes statuses. Use as a context manager.
+
+    Args:
+        kafka: librdkafka's settings, with ``bootstrap.servers``.
+    """
+
+    def __init__(self, kafka: Mapping[str, str]) -> None:
+        self._kafka = dict(kafka)
+        self._last = LastError()
+        self._producer: Producer | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._producer is not None:
+            self._producer.flush(_REQUEST_S)
+
+    def prepare(self, topics: Sequence[tuple[str, bool]]) -> list[str]:
+        """Create topics that are missing, with the broker's defaults; changelogs compacted.
+
+        Args:
+            topics: name, and whether it is a changelog.
+
+        Returns:
+            Those that were created.
+
+        Raises:
+            UnreachableError: no broker answers.
+            PipelineError: one can't be created.
+        """
+        admin = make_client(AdminClient, self._kafka, self._last)
+        try:
+            existing = set(admin.list_topics(timeout=_REQUEST_S).topics)
+        except KafkaException as error:
+            raise unreachable(self._kafka, "list its topics", self._last) from error
+        changelogs = {TOPIC} | {name for name, is_changelog in topics if is_changelog}
+        wanted = dict.fromkeys([TOPIC, *(name for name, _ in topics)])
+        new = [
+            NewTopic(
+                name,
+                num_partitions=1 if name == TOPIC else -1,
+                replication_factor=-1,
+                config=dict(TOPIC_CONFIG) if name in changelogs else {},
+            )
+            for name in wanted
+            if name not in existing
+        ]
+        if not new:
+            return []
+        for name, future in admin.create_topics(new, operation_timeout=_REQUEST_S).items():
+            try:
+                future.result(2 * _REQUEST_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise PipelineError(
+                        f"topic {name} can't be created: {error.args[0].str()}",
+                        hint="Create it beforehand.",
+                    ) from error
+        return [each.topic for each in new]
+
+    def publish(self, status: QueryStatus) -> None:
+        """Send a status; that it arrives is not waited for."""
+        if self._producer is None:
+            self._producer = make_client(Producer, {**self._kafka, "linger.ms": "20"}, self._last)
+        self._producer.produce(TOPIC, status.encode(), status.key)
+        self._producer.poll(0)
+
+
+def read_statuses(kafka: Mapping[str, str], pipeline: str | None = None) -> list[QueryStatus]:
+    """The last known status of each query, by key.
+
+    Args:
+        kafka: librdkafka's settings, with ``bootstrap.servers``.
+        pipeline: only its queries.
+
+    Raises:
+        UnreachableError: no broker answers.
+    """
+    last = LastError()
+    config = {"group.id": "tidemill-pipeline-status", "enable.auto.commit": "false", **kafka}
+    consumer = make_client(Consumer, config, last)
+    try:
+        try:
+            found = consumer.list_topics(TOPIC, timeout=_REQUEST_S).topics[TOPIC]
+        except KafkaException as error:
+            raise unreachable(kafka, "read a topic", last) from error
+        if found.error is not None:
+            return []
+        latest: dict[str, QueryStatus] = {}
+        for number in found.partitions:
+            _read_partition(consumer, number, latest)
+    finally:
+        consumer.close()
+    chosen = (each for _, each in sorted(latest.items()))
+    return [each for each in chosen if pipeline is None or each.pipeline == pipeline]
+
+
+def _read_partition(consumer: Any, number: int, latest: dict[str, QueryStatus]) -> None:
+    start, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, number), timeout=_REQUEST_S)
+    if start >= end:
+        return
+    consumer.assign([TopicPartition(TOPIC, number, start)])
+    deadline = time.monotonic() + _READ_S
+    position = start
+    while position < end:
+        if time.monotonic() > deadline:
+            raise UnreachableError(f"{TOPIC} was not read to its end within {_READ_S:g} s")
+        for message in consumer.consume(500, 0.1):
+            if message.error() is not None:
+                continue
+            position = message.offset() + 1
+            key = (message.key() or b"").decode(errors="replace")
+            if message.value() is None:
+                latest.pop(key, None)
+                continue
+            try:
+                latest[key] = decode(message.value())
+            except (ValueError, TypeError):
+                continue  # of another program
+    consumer.unassign()
