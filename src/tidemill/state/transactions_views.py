@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from tidemill.errors import InvalidRequestError
+from tidemill.errors import InvalidRegularExpressionError
 from tidemill.state.transactions_format import NO_TIME, TransactionValue
 from tidemill.state.transactions_table import IDLE
 from tidemill.state.types import TransactionDescription, TransactionListing
@@ -27,12 +27,14 @@ def listing(
     """Those that pass all filters: see ``Transactions.list``.
 
     Raises:
-        InvalidRequestError: the pattern is no regular expression.
+        InvalidRegularExpressionError: the pattern is no regular expression.
     """
     try:
         pattern = None if id_pattern is None else re.compile(id_pattern)
     except re.error as error:
-        raise InvalidRequestError(f"{id_pattern!r} is no regular expression: {error}") from error
+        raise InvalidRegularExpressionError(
+            f"{id_pattern!r} is no regular expression: {error}"
+        ) from error
     return [
         TransactionListing(transactional_id, value.producer.producer_id, value.state)
         for transactional_id, value in values.items()
