@@ -1,0 +1,169 @@
+"""The journal: what of its log counts after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from tests.support.faultyfs import FaultyFileSystem
+from tests.support.logs import open_store
+from tidemill.broker.flusher import Flusher
+from tidemill.broker.journal import BATCH_BYTES, Journal, JournalRecord
+from tidemill.clock import ManualClock
+from tidemill.log.compaction import compact
+from tidemill.log.config import LogConfig
+from tidemill.log.names import TopicPartition
+from tidemill.log.partition import PartitionLog
+from tidemill.log.transactions import Marker
+from tidemill.state.outcome import StateRecord
+from tidemill.state.types import NO_PRODUCER, ProducerIdentity
+
+Pair = tuple[str, str | None]
+P, Q = ProducerIdentity(7, 0), ProducerIdentity(8, 0)
+
+
+class Immediate:
+    """Stands for the flusher: all that is written is durable at once."""
+
+    def written(self, log: PartitionLog) -> None:
+        log.flush()
+
+    def call_when_durable(
+        self, log: PartitionLog, offset: int, done: Callable[[Exception | None], None]
+    ) -> None:
+        done(None)
+
+
+class Place:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        store = open_store("/data", self.clock, FaultyFileSystem())
+        config = LogConfig.parse({"cleanup.policy": "compact", "segment.bytes": "1048576"})
+        self.log = store.create(TopicPartition("__state", 0), config, UUID(int=1))
+        self.journal = Journal(self.log, cast(Flusher, Immediate()), self.clock)
+        self.errors: list[Exception | None] = []
+
+    def write(self, *pairs: Pair, producer: ProducerIdentity = NO_PRODUCER) -> int:
+        records = [
+            StateRecord(key.encode(), None if value is None else value.encode())
+            for key, value in pairs
+        ]
+        return self.journal.submit(records, self.errors.append, producer)
+
+    def end(self, producer: ProducerIdentity, commit: bool) -> bool:
+        marker = Marker(producer.producer_id, producer.epoch, commit)
+        return self.journal.append_marker(marker, self.errors.append)
+
+    def recovered(self) -> list[tuple[str, str | None, int, int]]:
+        return [_plain(record) for record in self.journal.recover()]
+
+    def compact(self) -> None:
+        self.log.roll(self.clock.now_ms())
+        self.log.flush()
+        for _ in compact(self.log, self.clock.now_ms()):
+            pass
+
+
+def _plain(record: JournalRecord) -> tuple[str, str | None, int, int]:
+    value = None if record.value is None else record.value.decode()
+    return record.key.decode(), value, record.log_offset, record.producer_id
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+def test_the_last_record_of_each_key_counts_in_the_order_of_the_log(place: Place) -> None:
+    assert place.write(("a", "1"), ("b", "1")) == 0
+    assert place.write(("c", "1"), ("a", "2"), ("b", None)) == 2
+    assert place.recovered() == [("c", "1", 2, -1), ("a", "2", 3, -1), ("b", None, 4, -1)]
+    assert place.journal.latest() == {b"c": b"1", b"a": b"2", b"b": None}
+    assert place.errors == [None, None]
+
+
+def test_nothing_is_appended_for_no_records(place: Place) -> None:
+    assert place.write() == -1
+    assert place.errors == [None]
+    assert place.log.log_end_offset == 0
+
+
+def test_records_of_an_open_transaction_are_told_apart(place: Place) -> None:
+    place.write(("a", "1"))
+    place.write(("a", "2"), ("b", "2"), producer=P)
+    place.write(("a", "3"), producer=P)
+    place.write(("a", "4"), producer=Q)
+    assert place.recovered() == [
+        ("a", "1", 0, -1),
+        ("b", "2", 2, 7),
+        ("a", "3", 3, 7),
+        ("a", "4", 4, 8),
+    ]
+    assert place.journal.latest() == {b"a": b"1"}
+
+
+def test_a_marker_decides_about_its_producer_only(place: Place) -> None:
+    place.write(("a", "1"), ("b", "1"))
+    place.write(("a", "2"), producer=P)
+    place.write(("b", "2"), producer=Q)
+    assert place.end(P, commit=True)
+    assert place.recovered() == [("b", "1", 1, -1), ("a", "2", 2, -1), ("b", "2", 3, 8)]
+    assert place.end(Q, commit=False)
+    assert place.recovered() == [("b", "1", 1, -1), ("a", "2", 2, -1)]
+
+
+def test_a_record_written_after_that_of_the_transaction_counts(place: Place) -> None:
+    place.write(("a", "1"), ("b", "1"), producer=P)
+    place.write(("a", "2"), ("b", None))
+    assert place.end(P, commit=True)
+    assert place.recovered() == [("a", "2", 2, -1), ("b", None, 3, -1)]
+
+
+def test_a_deletion_takes_what_open_transactions_have_written_of_the_key(place: Place) -> None:
+    place.write(("a", "1"), ("b", "1"), producer=P)
+    place.write(("a", "2"), producer=Q)
+    place.write(("a", None))
+    place.write(("a", "3"))
+    place.write(("a", "4"), producer=Q)
+    assert place.recovered() == [("b", "1", 1, 7), ("a", "3", 4, -1), ("a", "4", 5, 8)]
+
+
+def test_a_marker_without_a_transaction_is_not_appended(place: Place) -> None:
+    assert not place.end(P, commit=True)
+    place.write(("a", "1"), producer=P)
+    assert place.end(P, commit=True)
+    end = place.log.log_end_offset
+    assert not place.end(P, commit=True)
+    assert place.log.log_end_offset == end
+    assert place.errors == [None] * 4
+
+
+def test_many_records_of_a_transaction_are_ended_by_one_marker(place: Place) -> None:
+    pairs = [(str(number), "x" * 1000) for number in range(2 * BATCH_BYTES // 1000)]
+    place.write(*pairs, producer=P)
+    assert {record.producer_id for record in place.journal.recover()} == {7}
+    assert place.end(P, commit=True)
+    assert [(record[0], record[3]) for record in place.recovered()] == [
+        (key, -1) for key, _ in pairs
+    ]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_compaction_changes_nothing(place: Place, commit: bool) -> None:
+    place.write(("a", "1"), ("b", "1"), ("c", "1"))
+    place.write(("a", "2"), ("b", "2"), producer=P)
+    place.write(("b", "3"))
+    place.end(P, commit=commit)
+    place.write(("c", "4"), producer=Q)
+    before = place.recovered()
+    for _ in range(3):
+        place.compact()
+        assert place.recovered() == before
+        place.clock.advance(2 * 86_400_000)
+    place.end(Q, commit=commit)
+    before = place.recovered()
+    place.compact()
+    assert place.recovered() == before
