@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.interop.java_client import JavaClient
+from tests.support.apache_kafka import KafkaNotFoundError
 from tests.support.broker_process import BrokerProcess
 
 MakeTopic = Callable[..., str]
@@ -37,6 +39,15 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def admin(bootstrap: str) -> AdminClient:
     """librdkafka's admin client."""
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+
+@pytest.fixture(scope="session")
+def java(tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
+    """Runs the programs of ``java/``; skips where there is no JDK or no jar."""
+    try:
+        return JavaClient(tmp_path_factory.mktemp("java"))
+    except KafkaNotFoundError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture
