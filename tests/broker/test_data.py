@@ -9,14 +9,28 @@ from uuid import UUID
 
 from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import TP, open_store, write
-from tidemill.broker.api import Acks, Isolation, PartitionWrite, WriteResult
-from tidemill.broker.data import DataPlane
+from tidemill.broker.api import (
+    Acks,
+    FetchQuery,
+    Isolation,
+    PartitionRead,
+    PartitionWrite,
+    ProducerIdentity,
+    ReadResult,
+    TransactionVersion,
+    WriteResult,
+)
+from tidemill.broker.data import Admission, DataPlane
 from tidemill.broker.flusher import Countdown, Flusher
 from tidemill.broker.waiters import Waiters
 from tidemill.clock import ManualClock
+from tidemill.errors import InvalidProducerEpochError, InvalidRecordError, TidemillError
+from tidemill.log.batch import iter_headers
 from tidemill.log.config import LogConfig
+from tidemill.log.names import TopicPartition
 from tidemill.log.partition import PartitionLog
 from tidemill.log.records import NewRecord, encode_batch
+from tidemill.log.transactions import Marker
 
 
 class HeldDisk:
@@ -51,12 +65,38 @@ class Bench:
         self.disk = HeldDisk()
         store = open_store("/data", self.clock, FaultyFileSystem())
         self.log = store.create(TP, LogConfig.parse({}), UUID(int=1))
+        self.journal = store.create(TopicPartition("journal", 0), LogConfig.parse({}), UUID(int=2))
+        self.admission: Admission | TidemillError = None
+        self.asked: list[tuple[str, ProducerIdentity, TopicPartition, TransactionVersion]] = []
         self.data = DataPlane(
-            store, cast(Flusher, self.disk), Waiters(), self.clock, fetch_bytes=1 << 20
+            store,
+            cast(Flusher, self.disk),
+            Waiters(),
+            self.clock,
+            fetch_bytes=1 << 20,
+            admit=self.admit,
         )
 
+    def admit(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        tp: TopicPartition,
+        version: TransactionVersion,
+    ) -> Admission:
+        """Stands for the coordinator of transactions."""
+        self.asked.append((transactional_id, producer, tp, version))
+        if isinstance(self.admission, TidemillError):
+            raise self.admission
+        return self.admission
+
     def produce(
-        self, acks: Acks, sequence: int
+        self,
+        acks: Acks,
+        sequence: int,
+        *,
+        transactional: bool = False,
+        transactional_id: str | None = None,
     ) -> list[WriteResult] | Awaitable[list[WriteResult]]:
         batch = encode_batch(
             [NewRecord(b"k", b"v")],
@@ -64,8 +104,15 @@ class Bench:
             producer_id=7,
             producer_epoch=0,
             base_sequence=sequence,
+            transactional=transactional,
         )
-        return self.data.produce([PartitionWrite(*TP, memoryview(batch))], acks)
+        write = PartitionWrite(*TP, memoryview(batch))
+        return self.data.produce([write], acks, transactional_id, TransactionVersion.V2)
+
+    async def read(self, offset: int, max_bytes: int, isolation: Isolation) -> ReadResult:
+        part = PartitionRead(*TP, offset, max_bytes)
+        (result,) = await self.data.fetch(FetchQuery([part], 0, 1, 1 << 20, isolation))
+        return result
 
 
 def run(test: Callable[[Bench], Awaitable[None]]) -> None:
@@ -106,5 +153,75 @@ def test_lookups_by_time_in_many_partitions_leave_the_loop_to_others() -> None:
             turns += 1
             await asyncio.sleep(0)
         assert turns >= 50
+
+    run(test)
+
+
+# --- transactions --------------------------------------------------------------------------------
+
+
+def test_batches_of_no_transaction_are_nothing_to_the_coordinator() -> None:
+    async def test(bench: Bench) -> None:
+        bench.admission = InvalidProducerEpochError("fenced")
+        for transactional_id in (None, "x"):
+            answer = bench.produce(Acks.WRITTEN, 0, transactional_id=transactional_id)
+            assert isinstance(answer, list)
+            assert answer[0].error is None
+        assert bench.asked == []
+
+    run(test)
+
+
+def test_a_batch_of_a_transaction_is_appended_only_where_it_is_admitted() -> None:
+    async def test(bench: Bench) -> None:
+        answer = bench.produce(Acks.WRITTEN, 0, transactional=True)
+        assert isinstance(answer, list)
+        assert isinstance(answer[0].error, InvalidRecordError)
+        bench.admission = InvalidProducerEpochError("fenced")
+        answer = bench.produce(Acks.WRITTEN, 0, transactional=True, transactional_id="x")
+        assert isinstance(answer, list)
+        assert answer[0].error is bench.admission
+        assert bench.asked == [("x", ProducerIdentity(7, 0), TP, TransactionVersion.V2)]
+        assert bench.log.log_end_offset == 0
+
+    run(test)
+
+
+def test_a_write_is_not_acknowledged_before_its_place_in_the_transaction_is_durable() -> None:
+    async def test(bench: Bench) -> None:
+        write(bench.journal, [(b"k", b"v")], bench.clock.now_ms(), sync=False)
+        bench.admission = (bench.journal, 1)
+        answer = bench.produce(Acks.DURABLE, 0, transactional=True, transactional_id="x")
+        assert not isinstance(answer, list)
+        waiting = asyncio.ensure_future(answer)
+        (data, journal) = bench.disk.waiting
+        assert [data[0], journal[0]] == [bench.log, bench.journal]
+        bench.disk.waiting = [data]
+        bench.disk.sync()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        bench.disk.waiting = [journal]
+        bench.disk.sync()
+        (result,) = await waiting
+        assert (result.base_offset, result.error) == (0, None)
+
+    run(test)
+
+
+def test_readers_are_told_of_the_aborted_transactions_in_what_they_read_and_no_others() -> None:
+    async def test(bench: Bench) -> None:
+        for number in range(3):
+            bench.produce(Acks.WRITTEN, number, transactional=True, transactional_id="x")
+            bench.log.append_marker(Marker(7, 0, commit=False), now_ms=bench.clock.now_ms())
+        bench.log.flush()
+        whole = await bench.read(0, 1 << 20, Isolation.READ_COMMITTED)
+        assert whole.aborted == ((7, 0), (7, 2), (7, 4))
+        sizes = [header.size for _, header in iter_headers(whole.records)]
+        middle = await bench.read(2, sum(sizes[2:4]), Isolation.READ_COMMITTED)
+        assert middle.aborted == ((7, 2),)
+        cut = await bench.read(2, sum(sizes[2:4]) + 20, Isolation.READ_COMMITTED)
+        assert cut.aborted == ((7, 2),)
+        dirty = await bench.read(0, 1 << 20, Isolation.READ_UNCOMMITTED)
+        assert dirty.aborted == ()
 
     run(test)
