@@ -21,7 +21,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 300
+"""A snippet may start Spark, on a machine that does other things, too."""
+
 ALREADY_DONE = re.compile(r"tidemill (dev|serve|demo)\b|pip install |make |git |cd ")
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -15,6 +15,7 @@ PAGES = sorted(
 )
 
 
+@pytest.mark.timeout(900)  # two of them start Spark
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_page_tells_the_truth(page: Path, tmp_path: Path) -> None:
     folder = tmp_path / "here"
