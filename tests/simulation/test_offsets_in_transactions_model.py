@@ -48,7 +48,7 @@ CONFIGS = {
 }
 producers = st.sampled_from([7, 8])
 commits = st.lists(
-    st.tuples(st.sampled_from("gh"), st.sampled_from("tu"), st.integers(0, 1)),
+    st.sampled_from([("g", "t", 0), ("g", "t", 1), ("g", "u", 0), ("h", "t", 0)]),
     min_size=1,
     max_size=3,
     unique=True,
@@ -189,8 +189,8 @@ class OffsetsInTransactions(RuleBasedStateMachine):
             offset = decode_offset_value(record.value).offset if record.value else None
             self.written[at] = Written(producer.producer_id, place, offset)
 
-    @rule(producer_id=producers, commit=st.booleans(), bump=st.booleans())
-    def end(self, producer_id: int, commit: bool, bump: bool) -> None:
+    @rule(producer_id=producers, commit=st.booleans(), bump=st.booleans(), sync=st.booleans())
+    def end(self, producer_id: int, commit: bool, bump: bool, sync: bool) -> None:
         at = self.log.log_end_offset
         is_open = any(each.producer_id == producer_id for each in self.log.open_transactions())
         self.epochs[producer_id] += bump
@@ -206,6 +206,8 @@ class OffsetsInTransactions(RuleBasedStateMachine):
         assert appended == is_open
         if appended:
             self.written[at] = Written(producer_id, None, commit=commit)
+        if sync:
+            self.sync()
 
     # --- what happens to the log -----------------------------------------------------------------
 
@@ -287,7 +289,7 @@ def _agree(offsets: Offsets, log: dict[int, Written]) -> None:
 
 TestOffsetsInTransactions = OffsetsInTransactions.TestCase
 TestOffsetsInTransactions.settings = settings(
-    max_examples=60,
+    max_examples=100,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
