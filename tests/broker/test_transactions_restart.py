@@ -15,6 +15,7 @@ from tests.broker.transactional import (
     V2,
     Producer,
     committed,
+    cut_power,
     error_of,
     kill,
     read,
@@ -95,9 +96,10 @@ class FailingMarkers(FaultyFileSystem):
 
 async def restart(broker: Broker, fs: FaultyFileSystem, cut: random.Random | None = None) -> Broker:
     """Kill it, or (``cut``) the machine, and start another."""
-    if cut is not None:
-        fs.power_cut(cut)
-    await kill(broker, fs)
+    if cut is None:
+        await kill(broker, fs)
+    else:
+        await cut_power(broker, fs, cut)
     return await start(fs)
 
 
@@ -277,8 +279,7 @@ def test_a_full_disk_does_not_keep_the_broker_from_starting_nor_from_healing_lat
         broker.produce([producer.batch("b", b"1")], Acks.WRITTEN, "x", V2)
         broker._store.partitions[B].flush()
         broker._store.partitions[A].flush()
-        fs.power_cut(Unlucky())
-        await kill(broker, fs)
+        await cut_power(broker, fs, Unlucky())
         for folder in ("a-0", "__transaction_state-0"):
             path = f"/{folder}/00000000000000000000.log"
             fs.fail("write", errno.ENOSPC, times=-1, path=path)

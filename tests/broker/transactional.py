@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -192,6 +193,14 @@ async def kill(broker: Broker, fs: FaultyFileSystem) -> None:
     broker._flusher.close()
     await broker._transactions.stopped()
     fs.kill()
+
+
+async def cut_power(broker: Broker, fs: FaultyFileSystem, rng: random.Random) -> None:
+    """The machine is gone, at once: of what was not synced ``rng`` decides."""
+    fs.power_cut(rng)
+    for operation in ("read", "write", "sync", "truncate", "rename", "remove", "create"):
+        fs.fail(operation, times=-1)
+    await kill(broker, fs)
 
 
 @contextlib.asynccontextmanager
