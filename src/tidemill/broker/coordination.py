@@ -138,7 +138,8 @@ class GroupCoordination:
 
     async def commit_in_transaction(self, request: TxnOffsetCommit) -> list[TidemillError | None]:
         """Commit offsets as part of the producer's open transaction: on disk when answered, seen
-        when its marker is. That the producer may write here is the caller's to check.
+        when its marker is. That the producer may write here is the caller's to check; the records
+        are appended before this first awaits, so that what was checked still holds.
 
         Returns:
             An error or None for each offset, in order.
