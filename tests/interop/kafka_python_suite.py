@@ -23,8 +23,6 @@ KAFKA_VERSION = "4.3.0"
 
 EXPECTED = {
     "test_admin_integration.py::test_create_describe_delete_acls",
-    "test_producer_integration.py::test_transactional_producer_messages",
-    "test_producer_integration.py::test_transactional_producer_offsets",
     "test_ssl_integration.py::TestSSLConnection::test_ssl_handshake",
     "test_ssl_integration.py::TestSSLConnection::test_legacy_kafka_client_ssl",
 }
