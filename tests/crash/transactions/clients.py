@@ -57,7 +57,7 @@ class Job:
     instance: str | None = None
     session_ms: int = 10_000
     transaction_ms: int = 10_000
-    most: int = 20
+    most: int = 50
     aborts: int = 0
     stop_at: str = ""
 
@@ -101,6 +101,10 @@ class Confluent:
         self._job = job
         common: dict[str, Any] = {
             "bootstrap.servers": job.bootstrap,
+            # librdkafka 2.16 forgets a broker that is away when it starts from the bootstrap list
+            # again, but not in its cache of coordinators: send_offsets_to_transaction then waits
+            # for ever for a connection of the forgotten one. Seen with Apache Kafka too.
+            "metadata.recovery.strategy": "none",
             "reconnect.backoff.ms": 10,
             "reconnect.backoff.max.ms": 50,
             "retry.backoff.ms": 10,

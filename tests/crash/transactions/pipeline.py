@@ -23,7 +23,7 @@ from tests.crash.transactions.clients import Job
 from tests.crash.transactions.worker import FENCED, run
 from tests.support.processes import poll_until
 
-PACE_S = 0.002
+PACE_S = 0.005
 """Between two input records: workers shall always have something to do, and get through it."""
 
 _STEPS = ("begin", "sent", "offsets", "commit", "aborted")

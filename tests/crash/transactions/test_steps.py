@@ -84,6 +84,7 @@ def make_producer(bootstrap: str) -> Producer:
         {
             "bootstrap.servers": bootstrap,
             "transactional.id": "t",
+            "metadata.recovery.strategy": "none",  # as in clients.Confluent
             "linger.ms": 0,
             "reconnect.backoff.ms": 10,
             "reconnect.backoff.max.ms": 50,
