@@ -412,3 +412,9 @@ class SchemaError(TidemillError):
 
 class PipelineError(TidemillError):
     """A pipeline can't be loaded, found or run."""
+
+
+class PipelineRunningError(PipelineError):
+    """Another process runs the pipeline."""
+
+    default_hint = "Stop it first."

@@ -24,6 +24,7 @@ NOT_FOR_CLIENTS = {
     "JvmStartError",
     "OptionError",
     "PipelineError",
+    "PipelineRunningError",
     "SchemaError",
     "WindowError",
     "OutputModeError",

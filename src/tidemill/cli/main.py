@@ -21,6 +21,7 @@ from tidemill.cli.config import app as config_app
 from tidemill.cli.demo import demo
 from tidemill.cli.doctor import doctor
 from tidemill.cli.group import app as group_app
+from tidemill.cli.pipeline import app as pipeline_app
 from tidemill.cli.serve import dev, serve
 from tidemill.cli.topic import app as topic_app
 from tidemill.cli.transaction import app as transaction_app
@@ -123,6 +124,7 @@ app.command()(serve)
 app.add_typer(topic_app, name="topic")
 app.add_typer(group_app, name="group")
 app.add_typer(transaction_app, name="transaction")
+app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(config_app, name="config")
 app.command()(demo)
 app.command()(doctor)

@@ -21,6 +21,7 @@ from tidemill.errors import (
     GroupSubscribedToTopicError,
     InvalidTxnStateError,
     NonEmptyGroupError,
+    PipelineRunningError,
     SettingsError,
     TidemillError,
     TopicExistsError,
@@ -38,6 +39,10 @@ class UsageError(TidemillError):
     """The command was called in a way that can't mean anything."""
 
 
+class NotFoundError(TidemillError):
+    """What was named is not there."""
+
+
 class AddressInUseError(TidemillError):
     """Another process listens on the address."""
 
@@ -50,6 +55,7 @@ _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
             UnknownTopicIdError,
             GroupIdNotFoundError,
             TransactionalIdNotFoundError,
+            NotFoundError,
         ),
         NOT_FOUND,
     ),
@@ -62,6 +68,7 @@ _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
             InvalidTxnStateError,
             ConcurrentTransactionsError,
             DataDirLockedError,
+            PipelineRunningError,
             AddressInUseError,
         ),
         CONFLICT,

@@ -10,6 +10,7 @@ Must not know: Spark, Kafka clients.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -17,10 +18,13 @@ import time
 import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
-from tidemill.errors import PipelineError
+from tidemill.errors import PipelineError, PipelineRunningError
 
 _IDENTITY = "identity.json"
+_LOCK = ".lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +154,47 @@ class Checkpoint:
             raise PipelineError(f"{path} can't be written: {error.strerror}") from error
 
 
+class PipelineLock:
+    """Held by whoever runs or resets a pipeline: two would spoil its checkpoints.
+
+    Raises:
+        PipelineRunningError: on entering: another process holds it.
+    """
+
+    def __init__(self, root: Path, pipeline: str) -> None:
+        self._path = root / pipeline / _LOCK
+        self._pipeline = pipeline
+        self._file: int | None = None
+
+    def __enter__(self) -> Self:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            raise PipelineRunningError(
+                f"pipeline {self._pipeline} is being run by another process ({self._path})"
+            ) from None
+        self._file = file
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
 def queries_of(root: Path, pipeline: str) -> list[str]:
     """Queries of a pipeline that have a folder."""
     folder = root / pipeline
-    return sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+    found = folder.iterdir() if folder.is_dir() else iter(())
+    return sorted(each.name for each in found if (each / _IDENTITY).exists())
 
 
 def _list(names: tuple[str, ...]) -> str:

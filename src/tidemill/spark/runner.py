@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.errors import PipelineError, TidemillError
-from tidemill.spark.checkpoint import Checkpoint
+from tidemill.spark.checkpoint import Checkpoint, PipelineLock
 from tidemill.spark.explain import Explanation, explain
 from tidemill.spark.inputs import Builder, Built
 from tidemill.spark.pipeline import Pipeline, Query, Starting
@@ -100,12 +100,14 @@ class Runner:
         Raises:
             PipelineProblemsError: it is declared wrongly, or a query can't be started; nothing was
                 started.
+            PipelineRunningError: another process runs it.
             UnreachableError: no broker answers.
             JavaNotFoundError, JvmStartError: there is no Spark.
         """
         stop = stop or threading.Event()
         check(self._pipeline)
-        with StatusTopic(self._kafka) as topic:
+        lock = PipelineLock(self._options.state, self._pipeline.name)
+        with lock, StatusTopic(self._kafka) as topic:
             topic.prepare(self._topics())
             spark = self._session()
             self._watched = self._build(spark)

@@ -79,8 +79,11 @@ def start(built: Built, how: Start) -> StreamingQuery:
         .option("checkpointLocation", how.checkpoint)
     )
     if how.until_caught_up:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=query.trigger).start()
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=query.trigger)
+    started: StreamingQuery = writer.start()
+    return started
 
 
 def check_sink(built: Built) -> None:
