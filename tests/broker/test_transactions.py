@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -35,6 +36,7 @@ from tidemill.broker.api import (
     TxnOffsetCommit,
 )
 from tidemill.broker.broker import Broker
+from tidemill.broker.markers import Markers
 from tidemill.clock import ManualClock
 from tidemill.errors import (
     BrokerStoppingError,
@@ -47,6 +49,7 @@ from tidemill.errors import (
     InvalidTxnStateError,
     OperationNotAttemptedError,
     ProducerFencedError,
+    TidemillError,
     TransactionAbortableError,
     TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
@@ -406,6 +409,39 @@ def test_a_commit_covers_what_was_written_without_waiting_for_the_disk() -> None
             await end
 
     run(test())
+
+
+def test_no_marker_is_written_before_its_decision_is_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    behind: list[int] = []
+    write = Markers.write
+
+    async def spy(
+        self: Markers, marker: Marker, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, TidemillError]:
+        log = self._store.partitions[TopicPartition("__transaction_state", 0)]
+        behind.append(log.log_end_offset - log.high_watermark)
+        return await write(self, marker, partitions)
+
+    monkeypatch.setattr(Markers, "write", spy)
+
+    async def test() -> None:
+        async with running() as broker:
+            await topics(broker, "a")
+            producer = await Producer(broker, timeout_ms=60_000).init()
+            for end in (producer.commit, producer.abort, Producer(broker).init):
+                await producer.send("a", b"x")
+                await end()
+            await (await Producer(broker, timeout_ms=20).init()).send("a", b"x")
+
+            async def aborted() -> bool:
+                return len(behind) == 4
+
+            await until(aborted)
+
+    run(test())
+    assert behind == [0, 0, 0, 0]
 
 
 def test_an_end_that_was_answered_may_be_asked_for_again() -> None:
