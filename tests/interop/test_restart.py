@@ -127,3 +127,29 @@ def test_a_second_broker_can_not_take_the_data_folder(start_broker: BrokerFactor
     with pytest.raises(AssertionError, match="in use by another process"):
         second.start()
     broker.restart()
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_open_transaction_goes_on_after_a_restart(start_broker: BrokerFactory, how: str) -> None:
+    broker = start_broker()
+    config = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
+    config["reconnect.backoff.max.ms"] = 200
+    producer = Producer({**config, "transactional.id": "survivor"})
+    producer.init_transactions(DEADLINE)
+    for numbers, commit in ((range(5), True), (range(5, 10), False)):
+        producer.begin_transaction()
+        produce(producer, "whole", numbers)
+        if commit:
+            producer.commit_transaction(DEADLINE)
+        else:
+            producer.abort_transaction(DEADLINE)
+    producer.begin_transaction()
+    produce(producer, "whole", range(10, 15))
+    stop(broker, how)
+    broker.start()
+    produce(producer, "whole", range(15, 20))
+    producer.commit_transaction(DEADLINE)
+    consumer = Consumer({**config, "group.id": "g", "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition("whole", 0, OFFSET_BEGINNING)])
+    assert read(consumer, 15) == [*range(5), *range(10, 20)]
+    consumer.close()
