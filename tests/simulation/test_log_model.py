@@ -3,6 +3,8 @@
 Appends, reads, rolls, deletes prefixes, applies retention, checkpoints, is killed (also in the
 middle of a write), loses power and is opened again, in any order. Nothing that was synced may be
 missing, nothing may change its offset, and what is readable is always what was appended there.
+Transactions of several producers begin, write and end in between: what holds back the last stable
+offset, and which of them were aborted, is always what the model says.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from tidemill.log.partition import PartitionLog
 from tidemill.log.records import NewRecord, decode_records, encode_batch
 from tidemill.log.retention import delete_old_segments
 from tidemill.log.store import LogStore
+from tidemill.log.transactions import Marker, OpenTransaction, encode_marker
 
 CONFIGS = {
     "internal.segment.bytes": "900",
@@ -32,6 +35,17 @@ CONFIGS = {
     "file.delete.delay.ms": "1000",
 }
 PRODUCER = 7
+WRITERS = (11, 12, 13)
+
+
+@dataclass
+class Transaction:
+    """One transaction of a writer."""
+
+    producer_id: int
+    first: int
+    marker: int | None = None
+    commit: bool = False
 
 
 @dataclass
@@ -46,11 +60,32 @@ class Model:
     sent: list[tuple[int, int, int]] = field(default_factory=list)
     """(first offset, sequence, count) of the idempotent producer's batches."""
 
+    writes: list[tuple[int, int, int]] = field(default_factory=list)
+    """(first offset, producer, count) of the writers' batches."""
+    transactions: list[Transaction] = field(default_factory=list)
+    """By first offset."""
+
     def lose_from(self, end: int) -> None:
+        self.writes = [each for each in self.writes if each[0] < end]
+        self.transactions = [each for each in self.transactions if each.first < end]
+        for each in self.transactions:
+            if each.marker is not None and each.marker >= end:
+                each.marker = None
         del self.values[end:]
         del self.timestamps[end:]
         self.sent = [each for each in self.sent if each[0] < end]
         self.synced = end
+
+    def open_of(self, producer_id: int) -> Transaction | None:
+        for each in self.transactions:
+            if each.producer_id == producer_id and each.marker is None:
+                return each
+        return None
+
+    @property
+    def stable(self) -> int:
+        held = [t.first for t in self.transactions if t.marker is None or t.marker >= self.synced]
+        return max(min([*held, self.synced]), min(self.start, self.synced))
 
     @property
     def next_sequence(self) -> int:
@@ -72,7 +107,9 @@ class LogMachine(RuleBasedStateMachine):
         self.store = LogStore.open("/data", clock=self.clock, fs=self.fs, max_open_files=4)
         self.log: PartitionLog = open_log(self.store, CONFIGS)
 
-    def batch(self, count: int, size: int, codec: int, sequence: int = -1) -> bytearray:
+    def batch(
+        self, count: int, size: int, codec: int, sequence: int = -1, writer: int = -1
+    ) -> bytearray:
         self.serial += 1
         values = [b"%d.%d" % (self.serial, i) + bytes(size) for i in range(count)]
         self.pending = values
@@ -80,7 +117,8 @@ class LogMachine(RuleBasedStateMachine):
             [NewRecord(b"k", value) for value in values],
             timestamp_ms=self.clock.now_ms(),
             codec=codec,
-            producer_id=PRODUCER if sequence >= 0 else -1,
+            producer_id=writer if writer >= 0 else PRODUCER if sequence >= 0 else -1,
+            transactional=writer >= 0,
             producer_epoch=0 if sequence >= 0 else -1,
             base_sequence=sequence,
         )
@@ -116,6 +154,78 @@ class LogMachine(RuleBasedStateMachine):
         assert info.duplicate
         assert info.first_offset == offset
 
+    # --- transactions ----------------------------------------------------------------------------
+
+    @rule(producer=st.sampled_from(WRITERS), count=st.integers(1, 3))
+    def write_in_transaction(self, producer: int, count: int) -> None:
+        model = self.model
+        sequence = sum(each[2] for each in model.writes if each[1] == producer)
+        batch = self.batch(count, 20, 0, sequence, producer)
+        info = self.log.append(batch, now_ms=self.clock.now_ms())
+        assert not info.duplicate
+        assert info.first_offset == len(model.values)
+        if model.open_of(producer) is None:
+            model.transactions.append(Transaction(producer, info.first_offset))
+        model.writes.append((info.first_offset, producer, count))
+        self.accept()
+
+    @precondition(lambda self: self.model.writes)
+    @rule()
+    def write_again(self) -> None:
+        offset, producer, count = self.model.writes[-1]
+        sequence = sum(each[2] for each in self.model.writes if each[1] == producer) - count
+        batch = self.batch(count, 20, 0, sequence, producer)
+        info = self.log.append(batch, now_ms=self.clock.now_ms())
+        assert (info.duplicate, info.first_offset) == (True, offset)
+
+    @rule(producer=st.sampled_from(WRITERS), commit=st.booleans())
+    def end_transaction(self, producer: int, commit: bool) -> None:
+        marker = Marker(producer, 0, commit, 3)
+        info = self.log.append_marker(marker, now_ms=self.clock.now_ms())
+        transaction = self.model.open_of(producer)
+        if transaction is None:
+            assert info is None
+            return
+        assert info is not None
+        assert info.first_offset == len(self.model.values)
+        transaction.marker, transaction.commit = info.first_offset, commit
+        self.accept_marker(marker)
+
+    def accept_marker(self, marker: Marker) -> None:
+        record = decode_records(encode_marker(marker, timestamp_ms=0))[0]
+        assert record.value is not None
+        self.model.values.append(record.value)
+        self.model.timestamps.append(self.clock.now_ms())
+
+    @rule(producer=st.sampled_from(WRITERS), after=st.integers(0, 130))
+    def kill_in_abort(self, producer: int, after: int) -> None:
+        if self.model.open_of(producer) is None:
+            return
+        marker = Marker(producer, 0, False, 3)
+        self.fs.tear_next_write(after)
+        try:
+            info = self.log.append_marker(marker, now_ms=self.clock.now_ms())
+        except CrashError:
+            info = None
+        self.fs.kill()
+        transaction = self.model.open_of(producer)
+        assert transaction is not None
+        before = len(self.model.values)
+        transaction.marker = before
+        self.accept_marker(marker)
+        self.reopen(least=before if info is None else before + 1)
+
+    @rule(producer=st.sampled_from(WRITERS))
+    def no_room_for_an_abort(self, producer: int) -> None:
+        if self.model.open_of(producer) is None:
+            return
+        marker = Marker(producer, 0, False, 3)
+        for room in (5, 50):
+            self.fs.capacity = self.fs.used() + room
+            with pytest.raises(DiskFullError):
+                self.log.append_marker(marker, now_ms=self.clock.now_ms())
+            self.fs.heal()
+
     @rule(between=st.booleans())
     def sync(self, between: bool) -> None:
         ticket = self.log.begin_sync()
@@ -139,6 +249,7 @@ class LogMachine(RuleBasedStateMachine):
     def retain(self) -> None:
         delete_old_segments(self.log, self.clock.now_ms())
         assert self.log.log_start_offset >= self.model.start
+        assert self.log.log_start_offset <= max(self.model.start, self.model.stable)
         limit = self.clock.now_ms() - 20000
         assert all(t < limit for t in self.model.timestamps[: self.log.log_start_offset][-1:]) or (
             self.log.log_start_offset == self.model.start
@@ -241,6 +352,35 @@ class LogMachine(RuleBasedStateMachine):
         assert [(each.offset, each.value) for each in inside] == list(
             enumerate(self.model.values[: self.model.synced])
         )[self.model.start :]
+
+    @invariant()
+    def transactions_agree(self) -> None:
+        model, log = self.model, self.log
+        assert log.last_stable_offset == model.stable
+        open_ones = [
+            OpenTransaction(each.producer_id, 0, each.first)
+            for each in model.transactions
+            if each.marker is None
+        ]
+        assert log.open_transactions() == open_ones
+        assert log.has_open_transactions == bool(open_ones)
+
+    @invariant()
+    def aborted_ones_are_told(self) -> None:
+        model, log = self.model, self.log
+        stable = model.stable
+        middle = (model.start + stable) // 2
+        for first, end in ((model.start, stable), (model.start, middle), (middle, stable)):
+            wanted = [
+                (each.producer_id, each.first)
+                for each in model.transactions
+                if first < end
+                and each.marker is not None
+                and not each.commit
+                and each.first < end
+                and each.marker >= first
+            ]
+            assert log.aborted_transactions(first, end) == wanted
 
     @rule(share=st.floats(0, 1), max_bytes=st.integers(0, 500), min_one=st.booleans())
     def read(self, share: float, max_bytes: int, min_one: bool) -> None:
