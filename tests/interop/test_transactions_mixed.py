@@ -19,6 +19,24 @@ from tidemill.log import batch
 PRODUCE, FETCH, INIT, ADD_PARTITIONS, END = 0, 1, 22, 24, 26
 RECORD = bytes([16, 0, 0, 0, 1, 4]) + b"hi" + bytes([0])
 Identity = tuple[int, int]
+AGAIN = {
+    ErrorCode.concurrent_transactions,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_leader_or_follower,
+}
+
+
+def _code(answer: Any) -> int:
+    return int(answer["error_code"])
+
+
+def _added(answer: Any) -> int:
+    (topic,) = answer["results_by_topic_v3_and_below"]
+    return int(topic["results_by_partition"][0]["partition_error_code"])
+
+
+def _written(answer: Any) -> int:
+    return int(answer["responses"][0]["partition_responses"][0]["error_code"])
 
 
 class Raw:
@@ -27,11 +45,12 @@ class Raw:
     def __init__(self, client: Client, name: str, topic: str) -> None:
         self.client, self.name, self.topic = client, name, topic
 
-    async def patiently(self, key: int, version: int, tree: dict[str, Any]) -> dict[str, Any]:
+    async def patiently(
+        self, key: int, version: int, tree: dict[str, Any], code: Callable[[Any], int] = _code
+    ) -> dict[str, Any]:
         """Ask again while the transaction before is being ended, as clients do."""
-        again = (ErrorCode.concurrent_transactions, ErrorCode.coordinator_not_available)
         async with asyncio.timeout(30):
-            while (answer := await self.client.call(key, version, tree))["error_code"] in again:
+            while code(answer := await self.client.call(key, version, tree)) in AGAIN:
                 await asyncio.sleep(0.05)
         return answer
 
@@ -42,7 +61,7 @@ class Raw:
         return answer["producer_id"], answer["producer_epoch"]
 
     async def add(self, producer: Identity) -> int:
-        answer = await self.client.call(
+        answer = await self.patiently(
             ADD_PARTITIONS,
             3,
             {
@@ -51,9 +70,9 @@ class Raw:
                 "v3_and_below_producer_epoch": producer[1],
                 "v3_and_below_topics": [{"name": self.topic, "partitions": [0]}],
             },
+            _added,
         )
-        (topic,) = answer["results_by_topic_v3_and_below"]
-        return int(topic["results_by_partition"][0]["partition_error_code"])
+        return _added(answer)
 
     async def write(self, producer: Identity, sequence: int, version: int) -> int:
         records = batch.build_batch(
@@ -69,7 +88,7 @@ class Raw:
             base_sequence=sequence,
         )
         partitions = [{"index": 0, "records": bytes(records)}]
-        answer = await self.client.call(
+        answer = await self.patiently(
             PRODUCE,
             version,
             {
@@ -78,8 +97,9 @@ class Raw:
                 "timeout": 5_000,
                 "topic_data": [{"name": self.topic, "partition_data": partitions}],
             },
+            _written,
         )
-        return int(answer["responses"][0]["partition_responses"][0]["error_code"])
+        return _written(answer)
 
     async def end(self, producer: Identity, version: int, commit: bool = True) -> Identity:
         asked = {
