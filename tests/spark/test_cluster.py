@@ -11,7 +11,7 @@ import pytest
 from tests.support.processes import free_port
 from tidemill.errors import OptionError, UnknownTopicOrPartitionError, UnreachableError
 from tidemill.spark.cluster import KafkaCluster
-from tidemill.spark.options import EARLIEST, LATEST, Subscription
+from tidemill.spark.source_options import EARLIEST, LATEST, Subscription
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Broker

@@ -10,8 +10,8 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 from tests.contracts.deliver import DeliverContract
 from tidemill.errors import OptionError
 from tidemill.spark import deliver
-from tidemill.spark.options import SinkOptions
 from tidemill.spark.sink import check_columns
+from tidemill.spark.sink_options import SinkOptions
 
 
 class TestThroughLibrdkafka(DeliverContract):

@@ -7,17 +7,21 @@ from typing import Any
 import pytest
 
 from tidemill.errors import OptionError
-from tidemill.spark.options import (
+from tidemill.spark.options import REFUSED_SINK_SETTINGS, REFUSED_SOURCE_SETTINGS
+from tidemill.spark.sink_options import (
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    SinkOptions,
+    parse_sink_options,
+)
+from tidemill.spark.source_options import (
     EARLIEST,
     LATEST,
-    REFUSED_SINK_SETTINGS,
-    REFUSED_SOURCE_SETTINGS,
     Position,
     SourceOptions,
     Subscription,
     check_batch_options,
     check_stream_options,
-    parse_sink_options,
     parse_source_options,
 )
 
@@ -235,3 +239,61 @@ def test_a_sink_takes_what_spark_passes_along() -> None:
 def test_a_wrong_sink_option_is_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse_sink_options({**SERVERS, **options})
+
+
+def sink(**options: str) -> SinkOptions:
+    return parse_sink_options({**SERVERS, "topic": "out", **options})
+
+
+def test_delivery_is_left_open_unless_it_is_named() -> None:
+    assert sink().delivery is None
+    assert sink(delivery=" Exactly-Once ").delivery == EXACTLY_ONCE
+    assert sink(DELIVERY="at-least-once").delivery == AT_LEAST_ONCE
+
+
+def test_a_batch_of_a_sink_is_named_by_two_options() -> None:
+    options = sink(sinkid="hourly.v2", batchid=" 7 ")
+    assert (options.sink_id, options.batch_id) == ("hourly.v2", 7)
+    assert (sink().sink_id, sink().batch_id) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        ({"delivery": "at-most-once"}, "delivery is 'at-most-once'", "exactly-once or"),
+        ({"sinkId": ""}, "sinkId is ''", "Letters"),
+        ({"sinkId": "a b"}, "sinkId is 'a b'", "Letters"),
+        ({"sinkId": "x" * 250}, "sinkId", "at most 240"),
+        ({"batchId": "-1"}, "batchId must be a whole number, not '-1'", ""),
+        ({"batchId": "1.0"}, "batchId", ""),
+        ({"sinkid_": "x"}, "unknown option sinkid_", "sinkId"),
+    ],
+)
+def test_a_wrong_name_of_a_batch_is_refused(
+    options: dict[str, str], message: str, hint: str
+) -> None:
+    with pytest.raises(OptionError) as refusal:
+        sink(**options)
+    assert message in str(refusal.value)
+    assert hint in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": " "}, "needs the option topic"),
+        ({"kafka.acks": "1"}, "excludes kafka.acks=1"),
+        ({"kafka.request.required.acks": "0"}, "excludes kafka.acks=0"),
+        ({"kafka.enable.idempotence": "False"}, "excludes kafka.enable.idempotence"),
+    ],
+)
+def test_exactly_once_refuses_what_excludes_it(options: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message) as refusal:
+        sink(delivery=EXACTLY_ONCE, **options)
+    assert AT_LEAST_ONCE in refusal.value.hint
+    assert sink(delivery=AT_LEAST_ONCE, **options).delivery == AT_LEAST_ONCE
+
+
+def test_exactly_once_takes_what_asks_for_no_less() -> None:
+    settings = {"kafka.acks": "-1", "kafka.enable.idempotence": "TRUE"}
+    assert sink(delivery=EXACTLY_ONCE, **settings).kafka["acks"] == "-1"

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import pytest
 
 from tidemill.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
-from tidemill.spark.options import LATEST, Position, Subscription, parse_source_options
 from tidemill.spark.planner import Planner, QueryOffsets
 from tidemill.spark.ranges import OffsetRange, Offsets, TopicPartition
+from tidemill.spark.source_options import LATEST, Position, Subscription, parse_source_options
 from tidemill.spark.topics import Topic
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}

@@ -23,8 +23,8 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from tidemill.errors import TidemillError, UnknownTopicOrPartitionError, UnreachableError
 from tidemill.spark.clients import RETRIABLE, LastError, make_client, unreachable
-from tidemill.spark.options import EARLIEST, LATEST, Subscription
 from tidemill.spark.ranges import Offsets, TopicPartition
+from tidemill.spark.source_options import EARLIEST, LATEST, Subscription
 from tidemill.spark.topics import Topic
 
 DEADLINE_S = 60.0

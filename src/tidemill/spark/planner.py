@@ -13,15 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemill.errors import DataLossError
-from tidemill.spark.options import (
-    EARLIEST,
-    LATEST,
-    TOPIC_IDS,
-    Position,
-    SourceOptions,
-    noted,
-    refuse,
-)
+from tidemill.spark.options import noted, refuse
 from tidemill.spark.ranges import (
     OffsetRange,
     Offsets,
@@ -29,6 +21,7 @@ from tidemill.spark.ranges import (
     limit_offsets,
     split_ranges,
 )
+from tidemill.spark.source_options import EARLIEST, LATEST, TOPIC_IDS, Position, SourceOptions
 from tidemill.spark.topics import Cluster, Topic, missing, unknown
 
 log = logging.getLogger("tidemill.spark")

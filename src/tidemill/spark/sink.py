@@ -20,13 +20,8 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from tidemill.spark.options import (
-    AT_LEAST_ONCE,
-    EXACTLY_ONCE,
-    SinkOptions,
-    check_exactly_once,
-    refuse,
-)
+from tidemill.spark.options import refuse
+from tidemill.spark.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, SinkOptions, check_exactly_once
 
 if TYPE_CHECKING:
     import pyarrow as pa

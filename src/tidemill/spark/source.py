@@ -26,16 +26,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tidemill.spark.options import (
+from tidemill.spark.options import refuse
+from tidemill.spark.ranges import OffsetRange
+from tidemill.spark.sink_options import parse_sink_options
+from tidemill.spark.source_options import (
     Position,
     SourceOptions,
     check_batch_options,
     check_stream_options,
-    parse_sink_options,
     parse_source_options,
-    refuse,
 )
-from tidemill.spark.ranges import OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow as pa

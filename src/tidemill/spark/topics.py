@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidemill.errors import UnknownTopicOrPartitionError
-from tidemill.spark.options import Subscription, noted
+from tidemill.spark.options import noted
 from tidemill.spark.ranges import Offsets, TopicPartition
+from tidemill.spark.source_options import Subscription
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,107 @@
+"""Options of the sink, parsed: which topic, how often each row, under which name.
+
+Must not know: Spark, Kafka clients, Arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidemill.spark.options import (
+    REFUSED_SINK_SETTINGS,
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    TOPIC_NAME,
+    check_topic,
+    kafka_settings,
+    known_options,
+    refuse,
+    whole,
+)
+
+EXACTLY_ONCE = "exactly-once"
+AT_LEAST_ONCE = "at-least-once"
+
+MAX_SINK_ID = 240
+"""Characters; with a task's number it stays as short as a topic's name may be."""
+
+# Spark hands a sink what it keeps for itself, too.
+_SPARK_SINK_OPTIONS = frozenset({"checkpointlocation", "queryname", "outputmode", "path"})
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """All options of a sink, checked.
+
+    Attributes:
+        delivery: ``EXACTLY_ONCE``, ``AT_LEAST_ONCE``, or None where the user leaves it open.
+        sink_id: None means: of the query.
+        batch_id: None means: of the query's batch.
+    """
+
+    topic: str | None
+    kafka: Mapping[str, str]
+    delivery: str | None = None
+    sink_id: str | None = None
+    batch_id: int | None = None
+
+
+def parse_sink_options(raw: Mapping[str, str]) -> SinkOptions:
+    """Check a sink's options.
+
+    Raises:
+        OptionError: unknown, malformed or missing.
+    """
+    given = known_options(raw, SINK_OPTIONS, _SPARK_SINK_OPTIONS, other=SOURCE_OPTIONS, role="sink")
+    topic = given.get("topic", "").strip() or None
+    if topic is not None:
+        check_topic(topic, "topic")
+    delivery = given.get("delivery", "").strip().lower() or None
+    if delivery not in (None, EXACTLY_ONCE, AT_LEAST_ONCE):
+        raise refuse(f"option delivery is {delivery!r}", f"Use {EXACTLY_ONCE} or {AT_LEAST_ONCE}.")
+    options = SinkOptions(
+        topic=topic,
+        kafka=kafka_settings(raw, REFUSED_SINK_SETTINGS),
+        delivery=delivery,
+        sink_id=_sink_id(given),
+        batch_id=whole(given, "batchId"),
+    )
+    if delivery == EXACTLY_ONCE:
+        check_exactly_once(options)
+    return options
+
+
+def check_exactly_once(options: SinkOptions) -> None:
+    """What exactly-once delivery can't do without.
+
+    Raises:
+        OptionError: there is no option topic, or a setting excludes transactions.
+    """
+    if options.topic is None:
+        raise refuse(
+            "exactly-once delivery needs the option topic",
+            "Set it, or set delivery to at-least-once.",
+        )
+    acks = options.kafka.get("acks", options.kafka.get("request.required.acks", "all"))
+    if acks not in ("all", "-1"):
+        raise refuse(
+            f"exactly-once delivery excludes kafka.acks={acks}",
+            "Leave it out, or set delivery to at-least-once.",
+        )
+    if options.kafka.get("enable.idempotence", "true").lower() != "true":
+        raise refuse(
+            "exactly-once delivery excludes kafka.enable.idempotence=false",
+            "Leave it out, or set delivery to at-least-once.",
+        )
+
+
+def _sink_id(given: Mapping[str, str]) -> str | None:
+    if (text := given.get("sinkId")) is None:
+        return None
+    if not TOPIC_NAME.fullmatch(text) or len(text) > MAX_SINK_ID:
+        raise refuse(
+            f"option sinkId is {text!r}",
+            f"Letters, digits, '.', '_' and '-', at most {MAX_SINK_ID} of them.",
+        )
+    return text

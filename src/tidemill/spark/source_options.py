@@ -1,0 +1,252 @@
+"""Options of the source, parsed: which partitions, from where to where, in what portions.
+
+Must not know: Spark, Kafka clients, Arrow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tidemill.spark.options import (
+    REFUSED_SOURCE_SETTINGS,
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    boolean,
+    check_topic,
+    json_object,
+    kafka_settings,
+    known_options,
+    positive,
+    refuse,
+)
+
+EARLIEST = -2
+"""As an offset: the first one that is there (Kafka's ListOffsets)."""
+
+LATEST = -1
+"""As an offset: the one that the next record will get (Kafka's ListOffsets)."""
+
+TOPIC_IDS = "#topicIds"
+"""Key in a query's offsets under which topic ids stand; ``#`` is in no topic's name."""
+
+PartitionOffsets = dict[str, dict[int, int]]
+"""topic -> partition -> offset (or timestamp in ms)."""
+
+_STRATEGIES = ("subscribe", "subscribePattern", "assign")
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which partitions: exactly one of the three is set."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in each partition.
+
+    Attributes:
+        kind: ``offsets`` and ``timestamps`` are per partition (``by_partition``), ``timestamp`` is
+            one for all (``at_ms``).
+    """
+
+    kind: Literal["earliest", "latest", "offsets", "timestamps", "timestamp"]
+    by_partition: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """All options of a source, checked.
+
+    Attributes:
+        starting: None means the default: latest for a stream, earliest for a batch.
+        ending: None means latest.
+        no_match_is_latest: what to start from where no record is late enough for a timestamp.
+        kafka: settings for librdkafka, without the prefix ``kafka.``.
+        poll_timeout_ms: longest wait for the next record of a range.
+    """
+
+    subscription: Subscription
+    kafka: Mapping[str, str]
+    starting: Position | None = None
+    ending: Position | None = None
+    no_match_is_latest: bool = False
+    max_offsets_per_trigger: int | None = None
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    group_id_prefix: str = "tidemill-source"
+    poll_timeout_ms: int = 120_000
+
+
+def parse_source_options(raw: Mapping[str, str]) -> SourceOptions:
+    """Check a source's options; names are matched without regard to case, as Spark does.
+
+    Raises:
+        OptionError: unknown, malformed, missing or contradictory.
+    """
+    given = known_options(
+        raw, SOURCE_OPTIONS, frozenset({"path"}), other=SINK_OPTIONS, role="source"
+    )
+    starting = _position(given, "starting")
+    ending = _position(given, "ending")
+    strategy = given.get("startingOffsetsByTimestampStrategy", "error").lower()
+    if strategy not in ("error", "latest"):
+        raise refuse(
+            f"option startingOffsetsByTimestampStrategy is {strategy!r}", "Use error or latest."
+        )
+    return SourceOptions(
+        subscription=_subscription(given),
+        kafka=kafka_settings(raw, REFUSED_SOURCE_SETTINGS),
+        starting=starting,
+        ending=ending,
+        no_match_is_latest=strategy == "latest",
+        max_offsets_per_trigger=positive(given, "maxOffsetsPerTrigger"),
+        min_partitions=positive(given, "minPartitions"),
+        max_records_per_partition=positive(given, "maxRecordsPerPartition"),
+        fail_on_data_loss=boolean(given, "failOnDataLoss", default=True),
+        include_headers=boolean(given, "includeHeaders", default=False),
+        group_id_prefix=given.get("groupIdPrefix", "tidemill-source"),
+        poll_timeout_ms=positive(given, "kafkaConsumer.pollTimeoutMs") or 120_000,
+    )
+
+
+def check_stream_options(options: SourceOptions) -> None:
+    """What a streaming query can't have.
+
+    Raises:
+        OptionError: an end is set.
+    """
+    if options.ending is not None:
+        raise refuse(
+            "a streaming query has no end: endingOffsets and the like are for batch queries",
+            "Remove the option, or use spark.read.",
+        )
+
+
+def check_batch_options(options: SourceOptions) -> None:
+    """What a batch query can't have.
+
+    Raises:
+        OptionError: it starts at the latest or ends at the earliest offset, or only one of its
+            ends names the partitions that the other does.
+    """
+    starting, ending = options.starting, options.ending
+    if starting is not None and _mentions(starting, "latest", LATEST):
+        raise refuse("a batch query can't start at latest", "Use earliest, offsets or timestamps.")
+    if ending is not None and _mentions(ending, "earliest", EARLIEST):
+        raise refuse("a batch query can't end at earliest", "Use latest, offsets or timestamps.")
+    if starting is None or ending is None or starting.kind != ending.kind:
+        return
+    if _pairs(starting) != _pairs(ending):
+        raise refuse(
+            "startingOffsets and endingOffsets name different partitions: "
+            f"{sorted(_pairs(starting) ^ _pairs(ending))}"
+        )
+    for topic, partition in sorted(_pairs(starting)):
+        first = starting.by_partition[topic][partition]
+        last = ending.by_partition[topic][partition]
+        if first > last >= 0:
+            raise refuse(f"{topic}-{partition} would start at {first} and end at {last}")
+
+
+def _pairs(position: Position) -> set[tuple[str, int]]:
+    return {(topic, p) for topic, parts in position.by_partition.items() for p in parts}
+
+
+def _mentions(position: Position, kind: str, offset: int) -> bool:
+    if position.kind == "offsets":
+        return any(offset in parts.values() for parts in position.by_partition.values())
+    return position.kind == kind
+
+
+def _subscription(given: Mapping[str, str]) -> Subscription:
+    chosen = [name for name in _STRATEGIES if name in given]
+    if len(chosen) != 1:
+        what = " and ".join(chosen) + " exclude each other" if chosen else "no topic is named"
+        raise refuse(what, f"Set exactly one of {', '.join(_STRATEGIES)}.")
+    value = given[chosen[0]].strip()
+    if chosen[0] == "subscribe":
+        topics = tuple(dict.fromkeys(t.strip() for t in value.split(",") if t.strip()))
+        if not topics:
+            raise refuse("option subscribe names no topic")
+        for topic in topics:
+            check_topic(topic, "subscribe")
+        return Subscription(topics=topics)
+    if chosen[0] == "subscribePattern":
+        return Subscription(pattern=_pattern(value))
+    return Subscription(partitions=_assignment(value))
+
+
+def _pattern(value: str) -> str:
+    if not value:
+        raise refuse("option subscribePattern is empty")
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise refuse(
+            f"option subscribePattern {value!r} is no regular expression: {error}"
+        ) from error
+    return value
+
+
+def _assignment(value: str) -> dict[str, tuple[int, ...]]:
+    what = 'option assign must be JSON like {"topic": [0, 1]}'
+    content = json_object(value, what)
+    assignment: dict[str, tuple[int, ...]] = {}
+    for topic, partitions in content.items():
+        check_topic(topic, "assign")
+        if not isinstance(partitions, list) or not partitions:
+            raise refuse(f"{what}; {topic} has {partitions!r}")
+        if not all(type(p) is int and p >= 0 for p in partitions):
+            raise refuse(f"{what}; {topic} has {partitions!r}")
+        assignment[topic] = tuple(sorted(set(partitions)))
+    if not assignment:
+        raise refuse(f"{what}; it names no partition")
+    return assignment
+
+
+def _position(given: Mapping[str, str], end: str) -> Position | None:
+    """``starting...`` or ``ending...``; the order of preference is the Spark connector's."""
+    if (text := given.get(f"{end}Timestamp")) is not None:
+        if not re.fullmatch(r"\d+", text.strip()):
+            raise refuse(f"option {end}Timestamp is {text!r}", "Milliseconds since 1970.")
+        return Position("timestamp", at_ms=int(text))
+    name = f"{end}OffsetsByTimestamp"
+    if (text := given.get(name)) is not None:
+        return Position("timestamps", by_partition=_by_partition(text, name, lowest=0))
+    name = f"{end}Offsets"
+    if (text := given.get(name)) is None:
+        return None
+    word = text.strip().lower()
+    if word == "earliest":
+        return Position("earliest")
+    if word == "latest":
+        return Position("latest")
+    return Position("offsets", by_partition=_by_partition(text, name, lowest=EARLIEST))
+
+
+def _by_partition(text: str, option: str, *, lowest: int) -> PartitionOffsets:
+    unit = "offset" if lowest < 0 else "ms"
+    words = "earliest, latest or " if lowest < 0 else ""
+    what = f'option {option} must be {words}JSON like {{"topic": {{"0": {unit}}}}}'
+    parsed: PartitionOffsets = {}
+    for topic, partitions in json_object(text, what).items():
+        if topic == TOPIC_IDS:  # offsets copied from a query's progress
+            continue
+        if not isinstance(partitions, dict):
+            raise refuse(f"{what}; {topic} has {partitions!r}")
+        parsed[topic] = {}
+        for partition, number in partitions.items():
+            if not partition.isdecimal() or type(number) is not int or number < lowest:
+                raise refuse(f"{what}; {topic} has {{{partition!r}: {number!r}}}")
+            parsed[topic][int(partition)] = number
+    return parsed
