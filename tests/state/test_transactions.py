@@ -637,3 +637,10 @@ def test_the_log_and_its_compacted_form_give_the_same_coordinator(desk: Transact
     for again in (desk.restart(), desk.restart(compact=True)):
         assert again.machine.stored() == desk.machine.stored()
         assert again.machine.next_deadline() == desk.machine.next_deadline()
+
+
+def test_a_pattern_that_would_hold_up_a_backtracking_engine_is_answered(
+    desk: TransactionDesk,
+) -> None:
+    desk.init(transactional_id="a" * 40 + "!")
+    assert listed(desk, id_pattern="(a|a)*(a+)+") == []
