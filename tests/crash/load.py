@@ -213,6 +213,7 @@ def read_all(
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # the end is told with an empty answer
             "isolation.level": isolation,
             "check.crcs": True,
             "log_level": 0,
@@ -229,7 +230,7 @@ def read_all(
     try:
         while waiting:
             assert time.monotonic() < deadline, f"no answer for {sorted(waiting)}"
-            for message in consumer.consume(1000, 0.2):
+            for message in consumer.consume(1000, 0.05):
                 deadline = time.monotonic() + timeout
                 error = message.error()
                 if error is None:

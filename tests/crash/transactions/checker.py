@@ -6,7 +6,6 @@ Reads with librdkafka. Knows nothing of workers, only what a result looks like.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, TopicPartition
@@ -72,9 +71,8 @@ def check(outcome: Outcome, partitions: int) -> None:
         assert not twice, f"partition {partition}: {len(twice)} more than once, {twice[:5]}"
         invented = set(found).difference(expected)
         assert not invented, f"partition {partition}: nobody should write {sorted(invented)[:5]}"
-        first = next((i for i, pair in enumerate(zip(expected, found, strict=True)) if
-                      pair[0] != pair[1]), None)  # fmt: skip
-        assert first is None, f"partition {partition}: order differs from {found[first or 0]!r} on"
+        order = [index for index, value in enumerate(found) if value != expected[index]]
+        assert not order, f"partition {partition}: order differs from {found[order[0]]!r} on"
 
 
 def ends(bootstrap: str, topic: str, partitions: int, isolation: str) -> dict[int, int]:
@@ -104,10 +102,3 @@ def committed(bootstrap: str, group: str, topic: str, partitions: int) -> dict[i
         return {tp.partition: max(tp.offset, 0) for tp in consumer.committed(asked, timeout=60)}
     finally:
         consumer.close()
-
-
-def ends_of(found: Mapping[tuple[int, int], bytes], partitions: int) -> dict[int, int]:
-    """Next offset by partition after the records found."""
-    return {
-        p: max((offset + 1 for q, offset in found if q == p), default=0) for p in range(partitions)
-    }

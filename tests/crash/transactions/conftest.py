@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -51,9 +52,9 @@ class ReferenceBroker(ApacheKafka):
         return "" if self.process is None else self.process.output(last_characters)
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker that is ready."""
+@contextmanager
+def running(folder: Path) -> Iterator[Broker]:
+    """A broker that is ready, and has not reported a fault of its own at the end."""
     if REFERENCE:
         properties = {
             "group.min.session.timeout.ms": "100",
@@ -62,16 +63,27 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
             "broker.heartbeat.interval.ms": "200",
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
         }
-        with ReferenceBroker(tmp_path / "kafka", properties=properties) as reference:
+        with ReferenceBroker(folder, properties=properties) as reference:
             yield reference
         return
-    with BrokerProcess(tmp_path / "broker", settings=SETTINGS) as process:
+    with BrokerProcess(folder, settings=SETTINGS) as process:
         yield process
         log = process.log(10_000_000)
         assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:5000]
 
 
-MakeTopics = Callable[..., None]
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker for one test."""
+    with running(tmp_path / "broker") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that nobody kills."""
+    with running(tmp_path_factory.mktemp("shared")) as made:
+        yield made
 
 
 def make_topics(bootstrap: str, partitions: int, *names: str) -> None:

@@ -1,7 +1,8 @@
-"""A worker that stands still and comes back when another one has its place writes nothing."""
+"""Workers that stand still and come back: two of them at a time, and each result stands once."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,26 +22,29 @@ RECORDS = 100
 @pytest.mark.parametrize("step", ["begin", "sent", "offsets"])
 @pytest.mark.parametrize("client", list(CLIENTS))
 def test_a_worker_that_comes_back_too_late_is_fenced_and_writes_nothing(
-    broker: Broker, tmp_path: Path, client: str, step: str
+    shared_broker: Broker, tmp_path: Path, client: str, step: str
 ) -> None:
-    make_topics(broker.bootstrap, PARTITIONS, "in", "out")
-    feeder = Feeder(broker.bootstrap, "in", PARTITIONS)
+    broker, name = shared_broker, f"{client}-{step}"
+    source, target = f"in-{name}", f"out-{name}"
+    make_topics(broker.bootstrap, PARTITIONS, source, target)
+    feeder = Feeder(broker.bootstrap, source, PARTITIONS)
     feeder.send(RECORDS)
-    older = Worker(job(client, broker.bootstrap, tmp_path, "older", stop_at=step))
-    newer = Worker(job(client, broker.bootstrap, tmp_path, "newer"))
+    common = job(broker, tmp_path, name, client)
+    newer = Worker(common)
+    older = Worker(older_than(common, stop_at=step))
     try:
         older.start()
         poll_until(lambda: older.count("stopped", "fatal") == 1, 60, "the older one stands still")
         assert older.count("fatal") == 0, older.tail()
         newer.start()
-        await_all_committed(broker)
-        before = checker.read(broker.bootstrap, "out", PARTITIONS, "read_uncommitted")
+        await_all_committed(broker, common)
+        before = checker.read(broker.bootstrap, target, PARTITIONS, "read_uncommitted")
         older.resume()
         poll_until(older.ended, 60, "the older worker gives up")
         assert older.count("commit") == 0, older.tail()
         assert older.count("fatal") == 1, older.tail()
         feeder.send(RECORDS)
-        await_all_committed(broker)
+        await_all_committed(broker, common)
         assert newer.count("fatal", "abort") == 0, newer.tail()
     except BaseException as error:
         raise AssertionError(
@@ -49,34 +53,78 @@ def test_a_worker_that_comes_back_too_late_is_fenced_and_writes_nothing(
     finally:
         older.kill()
         newer.kill()
-    outcome = checker.look(broker.bootstrap, "in", "out", PARTITIONS)
+    outcome = checker.look(broker.bootstrap, source, target, PARTITIONS)
     checker.check(outcome, PARTITIONS)
     assert before.items() <= outcome.everything.items()
     assert len(outcome.everything) == len(before) + RECORDS, "the older worker wrote something"
     assert (outcome.aborted > 0) == (step != "begin")
 
 
-def job(client: str, bootstrap: str, folder: Path, name: str, stop_at: str = "") -> Job:
-    """Both have one transactional id and one place in the group."""
+@pytest.mark.parametrize("client", ["confluent-kafka", "kafka-python"])  # those with KIP-447
+def test_a_worker_waits_for_offsets_that_its_predecessor_may_still_commit(
+    shared_broker: Broker, tmp_path: Path, client: str
+) -> None:
+    """With a transactional id of its own it fences nobody: the pending offsets hold it back."""
+    broker, name = shared_broker, f"pending-{client}"
+    common = job(broker, tmp_path, name, client)
+    make_topics(broker.bootstrap, PARTITIONS, common.source, common.target)
+    Feeder(broker.bootstrap, common.source, PARTITIONS).send(RECORDS)
+    older = Worker(older_than(common, stop_at="offsets"))
+    newer = Worker(replace(common, transactional_id=f"{name}-newer"))
+    try:
+        older.start()
+        poll_until(lambda: older.count("stopped", "fatal") == 1, 60, "the older one stands still")
+        newer.start()
+        poll_until(lambda: newer.count("up", "fatal") == 1, 60, "the newer one has started")
+        with pytest.raises(TimeoutError):
+            poll_until(lambda: newer.count("begin", "fatal") > 0, 1.5, "it goes on")
+        older.resume()
+        await_all_committed(broker, common)
+        assert older.count("commit") == 1, older.tail()
+        assert newer.count("fatal", "abort") == 0, newer.tail()
+    except BaseException as error:
+        raise AssertionError(
+            f"{error!r}\nolder {older.tail()}\nnewer {newer.tail()}\n{broker.log()}"
+        ) from error
+    finally:
+        older.kill()
+        newer.kill()
+    outcome = checker.look(broker.bootstrap, common.source, common.target, PARTITIONS)
+    checker.check(outcome, PARTITIONS)
+
+
+def job(broker: Broker, folder: Path, name: str, client: str) -> Job:
+    """What the newer one of two workers does. Both have one place in the group."""
     return Job(
         client=client,
-        bootstrap=bootstrap,
-        source="in",
-        target="out",
-        group="workers",
-        transactional_id="worker",
-        events=str(folder / f"{name}.events"),
-        output=str(folder / f"{name}.log"),
+        bootstrap=broker.bootstrap,
+        source=f"in-{name}",
+        target=f"out-{name}",
+        group=name,
+        transactional_id=name,
+        events=str(folder / "newer.events"),
+        output=str(folder / "newer.log"),
         instance="member",
+        transaction_ms=60_000,
+        most=RECORDS // 4,
+    )
+
+
+def older_than(newer: Job, stop_at: str) -> Job:
+    """The same, but for a stop."""
+    return replace(
+        newer,
+        events=newer.events.replace("newer.", "older."),
+        output=newer.output.replace("newer.", "older."),
         stop_at=stop_at,
     )
 
 
-def await_all_committed(broker: Broker) -> None:
+def await_all_committed(broker: Broker, job: Job) -> None:
     """Wait until the group is through with the input."""
-    wanted = checker.ends(broker.bootstrap, "in", PARTITIONS, "read_uncommitted")
+    wanted = checker.ends(broker.bootstrap, job.source, PARTITIONS, "read_uncommitted")
     poll_until(
-        lambda: checker.committed(broker.bootstrap, "workers", "in", PARTITIONS) == wanted,
+        lambda: checker.committed(broker.bootstrap, job.group, job.source, PARTITIONS) == wanted,
         60,
         "all input is committed",
         interval=0.05,
