@@ -145,7 +145,8 @@ class ClientPool(Generic[Client]):
 
     def drop(self, client: Client) -> None:
         """End a client that may be in an odd state."""
-        with contextlib.suppress(KafkaException, RuntimeError):
+        # A client whose error is fatal raises a bare KafkaError, or a SystemError.
+        with contextlib.suppress(KafkaException, KafkaError, SystemError, RuntimeError):
             self._close(client)
 
     def clear(self) -> None:

@@ -5,7 +5,7 @@ Must not know: Spark, options' names, queries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,8 +157,7 @@ class Sender:
             try:
                 self._producer.produce(topic, value, key, **extra)
             except BufferError:
-                self._producer.poll(_FULL_S)
-                self.check()
+                self.check(_FULL_S)
             except KafkaException as error:
                 raise DeliveryError(
                     f"a record can't be sent to topic {topic}: {error.args[0].str()}"
@@ -166,13 +165,13 @@ class Sender:
             else:
                 return
 
-    def check(self) -> None:
+    def check(self, wait_s: float = 0) -> None:
         """Let callbacks run.
 
         Raises:
             DeliveryError: a record was refused or not acknowledged in time.
         """
-        self._producer.poll(0)
+        self._serve(self._producer.poll, wait_s)
         self._last_error.raise_if_hopeless(self._servers)
         if (first := self._outcome.first) is not None:
             raise noted(
@@ -189,9 +188,25 @@ class Sender:
         Raises:
             DeliveryError: see ``check``.
         """
-        while self._producer.flush(_FLUSH_S) > 0:
+        while self._serve(self._producer.flush, _FLUSH_S) > 0:
             self.check()
         self.check()
+
+    def _serve(self, ask: Callable[[float], int], wait_s: float) -> int:
+        """Ask the client for what runs callbacks.
+
+        A fatal error (this producer is fenced, its sequence is broken) is raised from there, as an
+        exception that is no KafkaException; where two callbacks meet one, as a SystemError.
+        """
+        try:
+            return ask(wait_s)
+        except (KafkaError, KafkaException, SystemError) as error:
+            raise noted(
+                DeliveryError(
+                    f"the producer can't go on: {error}",
+                    hint="The batch is incomplete in the topic; it is written again on a restart.",
+                )
+            ) from error
 
 
 class Delivery:

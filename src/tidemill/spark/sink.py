@@ -41,6 +41,7 @@ _COLUMN_TYPES: Mapping[str, tuple[str, ...]] = {
 # Spark's names for what it tells each task of a streaming query.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
+_RUN_ID = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,8 @@ def _share(options: SinkOptions) -> Share:
             "exactly-once delivery needs a query's batch",
             "Use writeStream, or set the options sinkId and batchId.",
         )
-    return Share(sink_id, task.partitionId(), int(batch_id))
+    run = f"{task.getLocalProperty(_RUN_ID) or ''}#{task.attemptNumber()}"
+    return Share(sink_id, task.partitionId(), int(batch_id), owner=query or "", run=run)
 
 
 class TopicWriter(_Writer, DataSourceArrowWriter):

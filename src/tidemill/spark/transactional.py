@@ -25,6 +25,7 @@ import pyarrow as pa
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
+    KafkaError,
     KafkaException,
     Producer,
     TopicPartition,
@@ -32,13 +33,20 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from tidemill.errors import DeliveryError, UnreachableError
-from tidemill.spark.clients import ClientPool, LastError, make_client
+from tidemill.spark.clients import RETRIABLE, ClientPool, LastError, make_client
 from tidemill.spark.deliver import Outcome, Sender, make_producer, producer_settings
 from tidemill.spark.options import noted
 
 TRANSACTION_TIMEOUT_MS = 120_000
 """A transaction whose task died is aborted after it at the latest, and readers go on; the next
 attempt of the task aborts it at once."""
+# An offset is asked of a coordinator that may just be starting, or writing it.
+_NOT_YET = RETRIABLE | {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+}
 _REQUEST_S = 30.0
 _POOLED = 8
 _PAUSE_S = 0.05
@@ -54,11 +62,16 @@ class Share:
         sink_id: of one query's output: no two checkpoints may share it.
         task: number of the task within the batch, from 0.
         batch_id: number of the batch; a later batch has a higher one.
+        owner: of the sink: its query's id, which its checkpoint keeps; empty where there is none.
+        run: differs where this batch may have been tried before: by an earlier start of the query,
+            or by an earlier attempt of the task.
     """
 
     sink_id: str
     task: int
     batch_id: int
+    owner: str = ""
+    run: str = ""
 
     @property
     def name(self) -> str:
@@ -87,7 +100,8 @@ def write_share(
         The number of rows written: 0 where the share was written before.
 
     Raises:
-        DeliveryError: nothing of the share is in the topic for readers of committed records.
+        DeliveryError: nothing of the share is in the topic for readers of committed records, or a
+            commit's answer was lost: then either all is there or nothing.
         UnreachableError: the brokers did not answer in time.
         OptionError: librdkafka does not know a setting.
     """
@@ -98,7 +112,6 @@ def write_share(
     settings = transactional_settings(kafka, share.name)
     writer = _take(settings, share, marker_topic)
     if writer.next_batch > share.batch_id:
-        _check_is_last(writer.next_batch, share, marker_topic)
         _pool.give(settings, writer)
         return 0
     try:
@@ -132,6 +145,7 @@ class _Writer:
     Attributes:
         group: the consumer group's metadata, as the client wants it.
         next_batch: first batch whose share is not written, as far as this process knows.
+        run: of the share that it was made for.
     """
 
     producer: Producer
@@ -139,6 +153,7 @@ class _Writer:
     last_error: LastError
     group: object
     next_batch: int
+    run: str
     servers: str
 
 
@@ -148,21 +163,23 @@ def _close(writer: _Writer | None) -> None:
     writer.producer.purge()
     try:
         writer.producer.abort_transaction(_REQUEST_S)
-    except KafkaException:
-        writer.producer.flush(1.0)  # none was open, or another producer has taken over
+    except (KafkaError, KafkaException, SystemError):
+        # None was open, or another producer has taken over.
+        with contextlib.suppress(KafkaError, SystemError):
+            writer.producer.flush(1.0)
 
 
 _pool: ClientPool[_Writer | None] = ClientPool(_close, limit=_POOLED)
 
 
 def _take(settings: Mapping[str, str], share: Share, marker_topic: str) -> _Writer:
-    """A writer of this process that wrote the batch before, or a new one.
+    """A writer of this process that wrote the batch before in the same run, or a new one.
 
     Only then has nobody else written in between: with any other, the first thing that the broker
     said would be that it is fenced, when the rows have been taken from Spark.
     """
     pooled = _pool.take(settings, lambda: None)
-    if pooled is not None and pooled.next_batch >= share.batch_id:
+    if pooled is not None and pooled.run == share.run and pooled.next_batch >= share.batch_id:
         return pooled
     if pooled is not None:
         _pool.drop(pooled)
@@ -179,9 +196,10 @@ def _connect(settings: Mapping[str, str], share: Share, marker_topic: str) -> _W
         producer.list_topics(timeout=_REQUEST_S)
     # Fences an earlier attempt, and ends what it left open: only then does the note tell the truth.
     _patiently(lambda: producer.init_transactions(_REQUEST_S), "start a producer", servers, last)
-    committed = _read_note(settings, share, marker_topic)
+    note = _read_note(settings, share, marker_topic)
+    _check_note(note, share, marker_topic)
     group = _group_metadata(settings, share)
-    return _Writer(producer, outcome, last, group, max(committed, 0), servers)
+    return _Writer(producer, outcome, last, group, max(note.offset, 0), share.run, servers)
 
 
 def _group_metadata(settings: Mapping[str, str], share: Share) -> object:
@@ -193,8 +211,8 @@ def _group_metadata(settings: Mapping[str, str], share: Share) -> object:
         consumer.close()
 
 
-def _read_note(settings: Mapping[str, str], share: Share, marker_topic: str) -> int:
-    """The group's committed offset; below 0 where there is none."""
+def _read_note(settings: Mapping[str, str], share: Share, marker_topic: str) -> TopicPartition:
+    """The group's committed offset, with its text; below 0 where there is none."""
     last, servers = LastError(), settings["bootstrap.servers"]
     # Not by a consumer: it takes half a second to find its coordinator.
     admin = make_client(AdminClient, _client(settings), last)
@@ -205,15 +223,12 @@ def _read_note(settings: Mapping[str, str], share: Share, marker_topic: str) -> 
             [wanted], require_stable=True, request_timeout=_REQUEST_S
         )
         (answer,) = answers[share.name].result(2 * _REQUEST_S).topic_partitions
+        if answer.error is not None:
+            raise KafkaException(answer.error)
         return cast(TopicPartition, answer)
 
-    found = _patiently(ask, "read an offset", servers, last)
-    if found.error is not None:
-        raise DeliveryError(
-            f"whether batch {share.batch_id} was written by {share.name} can't be read: "
-            f"{found.error.str()}"
-        )
-    return int(found.offset)
+    what = f"read whether batch {share.batch_id} was written by {share.name}"
+    return _patiently(ask, what, servers, last, also=_NOT_YET)
 
 
 def _client(settings: Mapping[str, str]) -> dict[str, str]:
@@ -221,16 +236,33 @@ def _client(settings: Mapping[str, str]) -> dict[str, str]:
     return {key: settings[key] for key in settings if not key.startswith("transaction")}
 
 
-def _check_is_last(next_batch: int, share: Share, marker_topic: str) -> None:
-    """Only the last batch is ever run again: more would mean that rows are dropped in silence."""
-    if next_batch > share.batch_id + 1:
+def _check_note(note: TopicPartition, share: Share, marker_topic: str) -> None:
+    """Whether a note is this sink's own: another's would have rows dropped in silence.
+
+    Only the last batch of a checkpoint is ever run again, so a note of a later one is foreign, too.
+
+    Raises:
+        DeliveryError: it is not.
+    """
+    owner = _owner_of(note)
+    of_another = bool(owner and share.owner and owner != share.owner)
+    if of_another or note.offset > share.batch_id + 1:
         raise noted(
             DeliveryError(
-                f"{marker_topic} holds batch {next_batch - 1} of sink {share.sink_id!r}, and batch "
-                f"{share.batch_id} comes now: this is another checkpoint's sink id",
+                f"sink id {share.sink_id!r} has written batch {note.offset - 1} to {marker_topic}, "
+                f"and batch {share.batch_id} comes now: that was another checkpoint's query",
                 hint="Choose a new sinkId for a new checkpoint.",
             )
         )
+
+
+def _owner_of(note: TopicPartition) -> str:
+    """Who wrote a note, as far as it says so."""
+    try:
+        content = json.loads(note.metadata or "{}")
+    except ValueError:
+        return ""
+    return str(content.get("query", "")) if isinstance(content, dict) else ""
 
 
 def _write(
@@ -248,8 +280,9 @@ def _write(
         sender.send(batch, topic)
         rows += batch.num_rows
     sender.flush()
-    note = json.dumps({"sink": share.sink_id, "task": share.task, "batch": share.batch_id})
-    offset = TopicPartition(marker_topic, 0, share.batch_id + 1, note)
+    note = {"sink": share.sink_id, "task": share.task, "batch": share.batch_id}
+    text = json.dumps({**note, "query": share.owner})
+    offset = TopicPartition(marker_topic, 0, share.batch_id + 1, text)
     what = f"commit batch {share.batch_id}"
 
     def add_note() -> None:
@@ -262,8 +295,18 @@ def _write(
     return rows
 
 
-def _patiently(ask: Callable[[], Answer], what: str, servers: str, last: LastError) -> Answer:
+def _patiently(
+    ask: Callable[[], Answer],
+    what: str,
+    servers: str,
+    last: LastError,
+    *,
+    also: frozenset[int] = frozenset(),
+) -> Answer:
     """Ask until the answer is no passing error.
+
+    Args:
+        also: codes of errors that pass, besides those that the client says so of.
 
     Raises:
         DeliveryError: the transaction can't go on, or another producer has taken over.
@@ -273,15 +316,15 @@ def _patiently(ask: Callable[[], Answer], what: str, servers: str, last: LastErr
     while True:
         try:
             return ask()
-        except KafkaException as error:
-            reason = error.args[0]
+        except (KafkaException, KafkaError) as error:
+            reason = error if isinstance(error, KafkaError) else error.args[0]
             last.raise_if_hopeless(servers)
-            if not reason.retriable():
+            if not reason.retriable() and reason.code() not in also:
                 raise noted(
                     DeliveryError(
                         f"could not {what}: {reason.str()}{last.text}",
-                        hint="Nothing of it is seen by readers of committed records; it is "
-                        "written again on a restart.",
+                        hint="Readers of committed records see the whole share or nothing; a "
+                        "restart writes what is missing.",
                     )
                 ) from error
             if time.monotonic() > deadline:
