@@ -5,6 +5,10 @@ middle, interleaved with writes, killed at any call or cut off from power, clean
 that passes, in any order. Then what readers make of the log is ``dict(last value per key)``, no
 record has changed its offset or content, what may not be cleaned is all there, and tombstones stay
 for ``delete.retention.ms`` and then go.
+
+Transactions write the same keys. What counts is what ``read_committed`` sees: an aborted record
+never, a committed one always; and a producer's state is never forgotten, nor does a log that is
+read again from its start have a transaction open that had ended.
 """
 
 from __future__ import annotations
@@ -18,12 +22,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.support.crashfs import CrashingFileSystem
 from tests.support.faultyfs import CrashError
-from tests.support.logs import TP, open_log, open_store, read_records
+from tests.support.logs import TP, open_log, open_store, read_bytes
 from tidemill.clock import ManualClock
+from tidemill.log.batch import iter_headers
 from tidemill.log.compaction import cleanable, compact
+from tidemill.log.maintenance import replay_producers
 from tidemill.log.partition import PartitionLog
-from tidemill.log.records import NewRecord, Record, encode_batch
+from tidemill.log.producers import ProducerStates
+from tidemill.log.records import NewRecord, Record, decode_records, encode_batch
 from tidemill.log.store import LogStore
+from tidemill.log.transactions import Marker
 
 RETENTION_MS = 20_000
 CONFIGS = {
@@ -34,6 +42,7 @@ CONFIGS = {
     "file.delete.delay.ms": "500",
 }
 PRODUCER = 5
+WRITERS = (11, 12)
 
 keys = st.sampled_from([b"a", b"b", b"c", b"d", b""])
 values = st.none() | st.binary(max_size=40)
@@ -51,16 +60,46 @@ class Model:
     reached: dict[int, int] = field(default_factory=dict)
     """When a compaction surely had reached it."""
 
+    markers: set[int] = field(default_factory=set)
+    aborted: set[int] = field(default_factory=set)
+    """Offsets of records whose transaction was aborted."""
+    open: dict[int, list[int]] = field(default_factory=dict)
+    """Offsets of records by the producer whose transaction they are in."""
+
+    @property
+    def end(self) -> int:
+        return len(self.history) + len(self.markers)
+
+    def committed(self) -> list[Record]:
+        """What ``read_committed`` would get of an uncompacted log, but for where it stops."""
+        pending = {offset for offsets in self.open.values() for offset in offsets}
+        return [r for r in self.history.values() if r.offset not in self.aborted | pending]
+
+    def end_transaction(self, producer_id: int, offset: int, commit: bool) -> None:
+        offsets = self.open.pop(producer_id)
+        self.markers.add(offset)
+        if not commit:
+            self.aborted.update(offsets)
+        self.settle()
+
+    def settle(self) -> None:
+        self.latest = {}
+        for record in self.committed():
+            self.apply(record)
+
     def write(self, record: Record) -> None:
-        assert record.key is not None
         self.history[record.offset] = record
+        self.apply(record)
+
+    def apply(self, record: Record) -> None:
+        assert record.key is not None
         if record.value is None:
             self.latest.pop(record.key, None)
         else:
             self.latest[record.key] = record.value
 
     def last_offsets(self) -> dict[bytes, int]:
-        return {r.key: r.offset for r in self.history.values() if r.key is not None}
+        return {r.key: r.offset for r in self.committed() if r.key is not None}
 
 
 class CompactionMachine(RuleBasedStateMachine):
@@ -71,6 +110,8 @@ class CompactionMachine(RuleBasedStateMachine):
         self.configs = {**CONFIGS, "min.compaction.lag.ms": str(lag)}
         self.model = Model()
         self.sequence = 0
+        self.sequences = dict.fromkeys(WRITERS, 0)
+        self.epochs = dict.fromkeys(WRITERS, 0)
         self.open()
         self.log.flush()
 
@@ -108,6 +149,63 @@ class CompactionMachine(RuleBasedStateMachine):
         for index, (key, value) in enumerate(records):
             self.model.write(Record(info.first_offset + index, now, key, value))
 
+    @rule(records=batches, codec=st.integers(0, 4), writer=st.sampled_from(WRITERS))
+    def write_in_transaction(
+        self, records: list[tuple[bytes, bytes | None]], codec: int, writer: int
+    ) -> None:
+        now = self.clock.now_ms()
+        batch = encode_batch(
+            [NewRecord(key, value) for key, value in records],
+            timestamp_ms=now,
+            codec=codec,
+            producer_id=writer,
+            producer_epoch=self.epochs[writer],
+            base_sequence=self.sequences[writer],
+            transactional=True,
+        )
+        info = self.log.append(memoryview(batch), now_ms=now)
+        self.log.flush()
+        self.sequences[writer] += len(records)
+        offsets = self.model.open.setdefault(writer, [])
+        for index, (key, value) in enumerate(records):
+            offset = info.first_offset + index
+            offsets.append(offset)
+            self.model.history[offset] = Record(offset, now, key, value)
+
+    @rule(writer=st.sampled_from(WRITERS), commit=st.booleans(), bump=st.booleans())
+    def end_transaction(self, writer: int, commit: bool, bump: bool) -> None:
+        if writer not in self.model.open:
+            return
+        if bump:  # as KIP-890 does; the new epoch starts with sequence 0
+            self.epochs[writer] += 1
+            self.sequences[writer] = 0
+        marker = Marker(writer, self.epochs[writer], commit)
+        info = self.log.append_marker(marker, now_ms=self.clock.now_ms())
+        assert info is not None
+        self.log.flush()
+        self.model.end_transaction(writer, info.first_offset, commit)
+
+    def committed_records(self) -> list[Record]:
+        """What a ``read_committed`` consumer makes of the log: it drops aborted records."""
+        log = self.log
+        stable = log.last_stable_offset
+        aborted = {
+            (entry.producer_id, entry.first_offset, entry.last_offset)
+            for entry in log.aborted_entries(log.log_start_offset, stable)
+        }
+        data = read_bytes(log)
+        out = []
+        for position, header in iter_headers(data):
+            if header.is_control or header.base_offset >= stable:
+                continue
+            if header.is_transactional and any(
+                producer == header.producer_id and first <= header.base_offset < last
+                for producer, first, last in aborted
+            ):
+                continue
+            out += decode_records(data, position)
+        return out
+
     @rule(milliseconds=st.sampled_from([1, 1000, 3000, RETENTION_MS // 2, RETENTION_MS]))
     def wait(self, milliseconds: int) -> None:
         self.clock.advance(milliseconds)
@@ -140,7 +238,7 @@ class CompactionMachine(RuleBasedStateMachine):
     def try_compaction(self) -> int:
         """Note that tombstones may be met from now on; returns the end of what can be reached."""
         end = cleanable(self.log, self.clock.now_ms()).end_offset
-        for record in self.model.history.values():
+        for record in self.model.committed():
             if record.value is None and record.offset < end:
                 self.model.tried.setdefault(record.offset, self.clock.now_ms())
         return end
@@ -156,17 +254,16 @@ class CompactionMachine(RuleBasedStateMachine):
             return
         # Each key once in what was cleaned, and of tombstones only those whose time runs still.
         last = self.model.last_offsets()
-        cleaned = [record for record in read_records(self.log) if record.offset < end]
+        cleaned = [record for record in self.data_records() if record.offset < end]
         newest = {
-            record.key: record.offset
-            for record in self.model.history.values()
-            if record.offset < end
+            record.key: record.offset for record in self.model.committed() if record.offset < end
         }
+        assert not {record.offset for record in cleaned} & self.model.aborted
         assert all(newest[record.key] == record.offset for record in cleaned)
         for offset, since in self.model.reached.items():
             if since + RETENTION_MS <= now:
                 assert offset not in {record.offset for record in cleaned}
-        for record in self.model.history.values():
+        for record in self.model.committed():
             if record.value is None and record.offset < end:
                 self.model.reached.setdefault(record.offset, now)
         assert last.keys() >= self.model.latest.keys()
@@ -222,36 +319,69 @@ class CompactionMachine(RuleBasedStateMachine):
     @invariant()
     def reads_are_right(self) -> None:
         model = self.model
-        records = read_records(self.log)
+        records = self.data_records()
         offsets = [record.offset for record in records]
         assert offsets == sorted(set(offsets))
         assert all(model.history[record.offset] == record for record in records)
         latest: dict[bytes, bytes] = {}
-        for record in records:
+        stable = self.log.last_stable_offset
+        for record in self.committed_records():
+            assert record.offset not in model.aborted
             assert record.key is not None
             if record.value is None:
                 latest.pop(record.key, None)
             else:
                 latest[record.key] = record.value
-        assert latest == model.latest
-        assert self.log.log_end_offset == len(model.history)
+        wanted: dict[bytes, bytes] = {}
+        for record in model.committed():
+            if record.offset < stable and record.key is not None:
+                wanted.pop(record.key, None)
+                if record.value is not None:
+                    wanted[record.key] = record.value
+        assert latest == wanted
+        assert self.log.log_end_offset == model.end
+        firsts = [offsets[0] for offsets in model.open.values()]
+        assert stable == min([*firsts, model.end])
+
+    def data_records(self) -> list[Record]:
+        data = read_bytes(self.log)
+        return [
+            record
+            for position, header in iter_headers(data)
+            if not header.is_control
+            for record in decode_records(data, position)
+        ]
+
+    @invariant()
+    def a_log_that_is_read_again_has_the_same_transactions_open(self) -> None:
+        states = ProducerStates()
+        for segment in self.log.segments:
+            replay_producers(states, segment, 0)
+        assert states.open_transactions() == self.log.open_transactions()
 
     @invariant()
     def what_may_not_be_cleaned_is_all_there(self) -> None:
         active = self.log.active.base_offset
         lag = self.log.config.min_compaction_lag_ms
         young = self.clock.now_ms() - lag if lag else self.clock.now_ms() + 1
-        offsets = {record.offset for record in read_records(self.log)}
+        offsets = {record.offset for record in self.data_records()}
+        active = min(active, self.log.last_stable_offset)
         for record in self.model.history.values():
+            if record.offset >= self.log.active.base_offset or (
+                record.offset >= self.log.last_stable_offset
+            ):
+                assert record.offset in offsets
+            if record.offset in self.model.aborted:
+                continue
             if record.offset >= active or record.timestamp > young:
                 assert record.offset in offsets
 
     @invariant()
     def tombstones_stay_for_their_time(self) -> None:
-        offsets = {record.offset for record in read_records(self.log)}
+        offsets = {record.offset for record in self.data_records()}
         now = self.clock.now_ms()
         last = self.model.last_offsets()
-        for record in self.model.history.values():
+        for record in self.model.committed():
             if (
                 record.value is None
                 and record.key is not None
@@ -265,6 +395,10 @@ class CompactionMachine(RuleBasedStateMachine):
     def the_producer_is_still_known(self) -> None:
         entry = self.log.producers.get(PRODUCER)
         assert (entry.last_sequence if entry else -1) == self.sequence - 1
+        for writer, sequence in self.sequences.items():
+            entry = self.log.producers.get(writer)
+            assert (entry.last_sequence if entry else -1) == sequence - 1
+            assert (entry.epoch if entry else 0) == self.epochs[writer]
 
     def teardown(self) -> None:
         if hasattr(self, "store"):

@@ -21,7 +21,9 @@ from tests.support.faultyfs import CrashError, FaultyFileSystem
 from tests.support.logs import TP, open_log, read_records
 from tidemill.clock import ManualClock
 from tidemill.errors import CorruptLogError, DiskFullError, OffsetOutOfRangeError, StorageError
+from tidemill.log.aborted import ENTRY_SIZE, decode_aborted
 from tidemill.log.batch import iter_headers
+from tidemill.log.names import TXN_INDEX
 from tidemill.log.partition import PartitionLog
 from tidemill.log.records import NewRecord, decode_records, encode_batch
 from tidemill.log.retention import delete_old_segments
@@ -364,6 +366,19 @@ class LogMachine(RuleBasedStateMachine):
         ]
         assert log.open_transactions() == open_ones
         assert log.has_open_transactions == bool(open_ones)
+
+    @invariant()
+    def entries_of_synced_markers_are_on_disk(self) -> None:
+        folder = self.fs._folder(self.log.folder)
+        for segment in self.log.segments:
+            if segment.aborted is None:
+                continue
+            path = segment.path(TXN_INDEX)
+            node = self.fs._file(path)
+            entries = decode_aborted(bytes(node.data[: segment.aborted.size]))
+            synced = sum(entry.last_offset < self.model.synced for entry in entries)
+            assert len(node.durable) >= synced * ENTRY_SIZE
+            assert not synced or folder.durable.get(path.rpartition("/")[2]) is node
 
     @invariant()
     def aborted_ones_are_told(self) -> None:
