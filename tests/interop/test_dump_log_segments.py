@@ -1,4 +1,4 @@
-"""Apache Kafka's own dump tool reads our files: the log, both indexes, producer snapshots."""
+"""Apache Kafka's own dump tool reads our files: logs with markers, all indexes, snapshots."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from tests.support.apache_kafka import KAFKA_VERSION, KafkaNotFoundError, find_c
 from tests.support.logs import open_log, open_store, write
 from tidemill.clock import ManualClock
 from tidemill.log.compaction import compact
+from tidemill.log.records import NewRecord, encode_batch
+from tidemill.log.transactions import Marker
 
 RECORDS = 120
 
@@ -109,3 +111,53 @@ def test_kafka_reads_the_producer_snapshot(dump_command: list[str], folder: Path
     output = _dump(dump_command, [newest])
     assert "producerId: 4711 producerEpoch: 3" in output
     assert f"lastSequence: {RECORDS + 9}" in output
+
+
+@pytest.fixture(scope="module")
+def transactions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A partition with a committed, an aborted and an open transaction."""
+    data = tmp_path_factory.mktemp("transactions")
+    clock = ManualClock()
+    store = open_store(data, clock)
+    log = open_log(store, {})
+    for producer in (21, 22, 23):
+        batch = encode_batch(
+            [NewRecord(b"k", b"v")],
+            timestamp_ms=clock.now_ms(),
+            producer_id=producer,
+            producer_epoch=4,
+            base_sequence=0,
+            transactional=True,
+        )
+        log.append(batch, now_ms=clock.now_ms())
+    log.append_marker(Marker(21, 4, True, 9), now_ms=clock.now_ms())
+    log.append_marker(Marker(22, 5, False, 9), now_ms=clock.now_ms())
+    store.close()
+    return data / "t-0"
+
+
+def test_kafka_reads_transaction_markers(dump_command: list[str], transactions: Path) -> None:
+    files = sorted(transactions.glob("*.log"))
+    output = _dump(dump_command, files, "--deep-iteration", "--print-data-log")
+    assert "isvalid: false" not in output
+    assert output.count("isTransactional: true") == 5
+    assert "endTxnMarker: COMMIT coordinatorEpoch: 9" in output
+    assert "endTxnMarker: ABORT coordinatorEpoch: 9" in output
+
+
+def test_kafka_reads_the_index_of_aborted_transactions(
+    dump_command: list[str], transactions: Path
+) -> None:
+    output = _dump(dump_command, sorted(transactions.glob("*.txnindex")))
+    assert "version: 0 producerId: 22 firstOffset: 1 lastOffset: 4 lastStableOffset: 2" in output, (
+        output
+    )
+
+
+def test_kafka_reads_open_transactions_of_a_snapshot(
+    dump_command: list[str], transactions: Path
+) -> None:
+    output = _dump(dump_command, [max(transactions.glob("*.snapshot"))])
+    states = [line for line in output.splitlines() if "producerId: 2" in line]
+    firsts = {line.split()[1]: "currentTxnFirstOffset: OptionalLong[2]" in line for line in states}
+    assert firsts == {"21": False, "22": False, "23": True}, output
