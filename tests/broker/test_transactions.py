@@ -18,6 +18,7 @@ from tests.broker.transactional import (
     run,
     running,
     until,
+    visible,
 )
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.broker.api import (
@@ -25,6 +26,7 @@ from tidemill.broker.api import (
     Acks,
     CommitRequest,
     CommittedOffset,
+    FetchQuery,
     InitProducer,
     Isolation,
     NewTopic,
@@ -36,6 +38,7 @@ from tidemill.broker.api import (
     TxnOffsetCommit,
 )
 from tidemill.broker.broker import Broker
+from tidemill.broker.data import DataPlane
 from tidemill.broker.markers import Markers
 from tidemill.clock import ManualClock
 from tidemill.errors import (
@@ -153,6 +156,68 @@ def test_an_open_transaction_costs_other_producers_nothing() -> None:
             assert result.error is None
             dirty = await read(broker, "a", isolation=Isolation.READ_UNCOMMITTED)
             assert dirty.high_watermark == 2
+
+    run(test())
+
+
+async def write_plain(broker: Broker, topic: str, acks: Acks) -> None:
+    batch = encode_batch([NewRecord(b"k", b"plain")], timestamp_ms=broker.clock.now_ms())
+    answer = broker.produce([PartitionWrite(topic, 0, memoryview(batch))], acks)
+    (result,) = answer if isinstance(answer, list) else await answer
+    assert result.error is None
+
+
+def test_what_others_write_does_not_wake_readers_who_wait_for_the_end_of_a_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[Isolation] = []
+    plan = DataPlane._plan
+
+    def counted(self: DataPlane, query: FetchQuery) -> object:
+        looks.append(query.isolation)
+        return plan(self, query)
+
+    monkeypatch.setattr(DataPlane, "_plan", counted)
+
+    async def test() -> None:
+        async with running() as broker:
+            await topics(broker, "a")
+            producer = await Producer(broker).init()
+            await producer.send("a", b"open")
+            polls = [asyncio.ensure_future(read(broker, "a", wait_ms=50_000)) for _ in range(3)]
+            await asyncio.sleep(0)
+            for _ in range(50):
+                await write_plain(broker, "a", Acks.DURABLE)
+            assert len(looks) == len(polls)
+            await producer.commit()
+            for result in await asyncio.gather(*polls):
+                assert len(visible(result)) == 51
+            assert len(looks) == 2 * len(polls)
+
+    run(test())
+
+
+def test_readers_who_wait_for_the_end_of_a_transaction_do_not_hurry_the_disk() -> None:
+    async def test() -> None:
+        fs = FaultyFileSystem()
+        async with running(fs, log={"sync_interval_ms": 50_000}) as broker:
+            await topics(broker, "a")
+            producer = await Producer(broker).init()
+            await producer.send("a", b"open")
+            poll = asyncio.ensure_future(read(broker, "a", wait_ms=50_000))
+            await asyncio.sleep(0)
+            before = fs.syncs
+            for _ in range(20):
+                await write_plain(broker, "a", Acks.WRITTEN)
+                await asyncio.sleep(0.001)  # a sync would take its chance
+            assert fs.syncs == before
+            await producer.commit()
+            assert len(visible(await poll)) == 21
+            # At the end of the log a reader waits for the disk again.
+            tail = asyncio.ensure_future(read(broker, "a", offset=22, wait_ms=50_000))
+            await asyncio.sleep(0)
+            await write_plain(broker, "a", Acks.WRITTEN)
+            assert visible(await tail) == [b"plain"]
 
     run(test())
 

@@ -201,7 +201,7 @@ class Broker(GroupsDoor, TransactionsDoor):
         self._store.close(clean=not broken)
 
     def _on_advance(self, log: PartitionLog) -> None:
-        self._waiters.wake(log.tp)
+        self._waiters.advanced(log)
 
     def _on_failure(self, error: StorageError) -> None:
         if self.failed.done():

@@ -171,7 +171,7 @@ class DataPlane:
     def _appended(self, log: PartitionLog) -> None:
         self._flusher.written(log)
         unsynced = log.log_end_offset - log.high_watermark
-        if unsynced >= log.config.flush_messages or self._waiters.waits_for(log.tp):
+        if unsynced >= log.config.flush_messages or self._waiters.wait_for_sync(log):
             self._flusher.request(log)
 
     def _writable(self, topic: str, partition: int) -> PartitionLog:
@@ -215,9 +215,9 @@ class DataPlane:
                 if query.isolation == Isolation.READ_COMMITTED:
                     self._name_aborted(query, results)
                 return results
-            woken = self._waiters.register(partitions)
+            woken = self._waiters.register(partitions, _stable_offsets(query, results))
             try:
-                self._hurry(query)
+                self._hurry(partitions)
                 await asyncio.wait([woken], timeout=left)
             finally:
                 self._waiters.unregister(woken, partitions)
@@ -260,11 +260,13 @@ class DataPlane:
         check_leader_epoch(log, part.leader_epoch)
         return log
 
-    def _hurry(self, query: FetchQuery) -> None:
-        """A reader waits: what is written but not synced yet is wanted now."""
-        for part in query.partitions:
-            log = self._store.partitions.get(TopicPartition(part.topic, part.partition))
-            if log is not None and log.high_watermark < log.log_end_offset:
+    def _hurry(self, partitions: list[TopicPartition]) -> None:
+        """Readers wait: what is written but not synced yet, and would be theirs, is wanted now."""
+        for tp in partitions:
+            log = self._store.partitions.get(tp)
+            if log is None or log.high_watermark == log.log_end_offset:
+                continue
+            if self._waiters.wait_for_sync(log):
                 self._flusher.request(log)
 
     async def _load(
@@ -418,6 +420,13 @@ def check_leader_epoch(log: PartitionLog, epoch: int) -> None:
     if epoch < log.leader_epoch:
         raise FencedLeaderEpochError(f"{log.tp}: leader epoch {epoch} is older than the current")
     raise UnknownLeaderEpochError(f"{log.tp}: leader epoch {epoch} is not known here")
+
+
+def _stable_offsets(query: FetchQuery, results: list[ReadResult]) -> list[int] | None:
+    """Up to where a reader of committed records has seen each partition; None for others."""
+    if query.isolation != Isolation.READ_COMMITTED:
+        return None
+    return [result.last_stable_offset for result in results]
 
 
 def _read_below(
