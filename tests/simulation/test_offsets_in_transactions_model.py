@@ -246,9 +246,6 @@ class OffsetsInTransactions(RuleBasedStateMachine):
     @rule(power=st.booleans(), seed=st.integers(0, 1000), call=st.none() | st.integers(0, 40))
     def crash(self, power: bool, seed: int, call: int | None) -> None:
         """At any moment, or while it is compacted."""
-        if self.log._unsynced:
-            # Of two segments a power cut may tear the first: an error that the log's model knows.
-            self.sync()
         if call is not None:
             self.fs.arm(call)
             with suppress(CrashError):

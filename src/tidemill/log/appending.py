@@ -217,10 +217,13 @@ class AppendingLog(ProducingLog):
     def roll(self, now_ms: int) -> Segment:
         """Close the active segment and start one at the log's end; returns the active one.
 
-        The closed segment and its indexes are part of the next sync. The order: all that can fail
-        for lack of space comes before the chain is changed.
+        What the closed segment holds is synced here, its indexes with the next sync. Otherwise a
+        power cut could keep the new segment and tear the one before, which no recovery can tell
+        from damage. The order: all that can fail for lack of space comes before the chain is
+        changed.
 
         Raises:
+            SyncFailedError: the broker must stop.
             DiskFullError, StorageError: it can't be created; nothing has changed.
         """
         old = self.segments[-1]
@@ -228,6 +231,9 @@ class AppendingLog(ProducingLog):
             return old
         old.write_index(seal=True)
         maintenance.write_snapshot(self)
+        if old.size > old.synced_size:
+            old.file.datasync()
+            old.synced_size = old.size
         new = Segment.create(self._env, self.folder, self.log_end_offset, now_ms)
         old.close_index()
         self._unsynced.append(old)
