@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import cast
 from uuid import UUID
 
+import pytest
+
+from tests.broker.transactional import visible
 from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import TP, open_store, write
 from tidemill.broker.api import (
@@ -25,11 +29,13 @@ from tidemill.broker.flusher import Countdown, Flusher
 from tidemill.broker.waiters import Waiters
 from tidemill.clock import ManualClock
 from tidemill.errors import InvalidProducerEpochError, InvalidRecordError, TidemillError
-from tidemill.log.batch import iter_headers
+from tidemill.log.batch import Buffer, iter_headers
+from tidemill.log.compaction import compact
 from tidemill.log.config import LogConfig
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition import PartitionLog
 from tidemill.log.records import NewRecord, encode_batch
+from tidemill.log.slice import Slice
 from tidemill.log.transactions import Marker
 
 
@@ -63,7 +69,8 @@ class Bench:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.disk = HeldDisk()
-        store = open_store("/data", self.clock, FaultyFileSystem())
+        self.fs = FaultyFileSystem()
+        store = open_store("/data", self.clock, self.fs)
         self.log = store.create(TP, LogConfig.parse({}), UUID(int=1))
         self.journal = store.create(TopicPartition("journal", 0), LogConfig.parse({}), UUID(int=2))
         self.admission: Admission | TidemillError = None
@@ -223,5 +230,39 @@ def test_readers_are_told_of_the_aborted_transactions_in_what_they_read_and_no_o
         assert cut.aborted == ((7, 2),)
         dirty = await bench.read(0, 1 << 20, Isolation.READ_UNCOMMITTED)
         assert dirty.aborted == ()
+
+    run(test)
+
+
+@pytest.mark.parametrize("taken_away_by", ["compaction", "retention"])
+def test_readers_get_no_aborted_records_whose_index_vanishes_while_they_are_read_from_disk(
+    taken_away_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, load = threading.Event(), Slice.load
+
+    def slow(piece: Slice) -> Buffer:
+        assert gone.wait(20)
+        return load(piece)
+
+    monkeypatch.setattr(Slice, "load", slow)
+
+    async def test(bench: Bench) -> None:
+        bench.log.config = LogConfig.parse({"cleanup.policy": "compact"})
+        bench.produce(Acks.WRITTEN, 0, transactional=True, transactional_id="x")
+        bench.log.append_marker(Marker(7, 0, commit=False), now_ms=bench.clock.now_ms())
+        bench.log.roll(bench.clock.now_ms())
+        bench.log.flush()
+        bench.fs.cold = True
+        reading = asyncio.ensure_future(bench.read(0, 1 << 20, Isolation.READ_COMMITTED))
+        await asyncio.sleep(0)
+        if taken_away_by == "retention":
+            bench.log.delete_records_before(2)
+        else:
+            for work in compact(bench.log, bench.clock.now_ms()):
+                if work is not None:
+                    work.run()
+        gone.set()
+        result = await reading
+        assert (result.error, visible(result)) == (None, [])
 
     run(test)

@@ -213,7 +213,7 @@ class DataPlane:
             if enough or left <= 0 or self._stopping:
                 await self._load(partitions, results, slices)
                 if query.isolation == Isolation.READ_COMMITTED:
-                    self._name_aborted(query, results)
+                    self._name_aborted(query, results, slices)
                 return results
             woken = self._waiters.register(partitions, _stable_offsets(query, results))
             try:
@@ -288,14 +288,21 @@ class DataPlane:
                 self._complaints.hear(error, tp)
                 result.error = error
 
-    def _name_aborted(self, query: FetchQuery, results: list[ReadResult]) -> None:
+    def _name_aborted(
+        self, query: FetchQuery, results: list[ReadResult], slices: list[Slice | None]
+    ) -> None:
         """Add the aborted transactions that the bytes touch: their readers drop them."""
-        for part, result in zip(query.partitions, results, strict=True):
-            if not len(result.records):
+        for part, result, piece in zip(query.partitions, results, slices, strict=True):
+            if piece is None or not len(result.records):
                 continue
             try:
                 log = self.log(part.topic, part.partition)
-                result.aborted = aborted_in(log, part.offset, result.records)
+                if log.holds(piece.segment):
+                    result.aborted = aborted_in(log, part.offset, result.records)
+                else:
+                    # Deleted or compacted while it was read, and its index with it: whose records
+                    # to drop is not known any more. The reader asks again.
+                    result.records = b""
             except TidemillError as error:
                 self._complaints.hear(error, f"{part.topic}-{part.partition}")
                 result.records = b""

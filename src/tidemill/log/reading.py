@@ -118,6 +118,11 @@ class ReadableLog:
         """Index of the segment that holds ``offset``; -1 below the first."""
         return bisect_right(self.segments, offset, key=_BASE_OFFSET) - 1
 
+    def holds(self, segment: Segment) -> bool:
+        """Whether the segment is still part of the log: neither deleted nor compacted away."""
+        index = self.segment_index(segment.base_offset)
+        return index >= 0 and self.segments[index] is segment
+
     def _readable_end(self, index: int, limit_offset: int) -> int:
         segment = self.segments[index]
         if limit_offset >= self.log_end_offset:

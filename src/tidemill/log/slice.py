@@ -15,13 +15,14 @@ class Slice:
     """Stored bytes that were found and not read yet.
 
     Attributes:
-        position, size: the place in the file.
+        segment: where they were found.
+        position, size: the place in its file.
     """
 
-    __slots__ = ("_file", "_segment", "position", "size")
+    __slots__ = ("_file", "position", "segment", "size")
 
     def __init__(self, segment: Segment, position: int, size: int) -> None:
-        self._segment = segment
+        self.segment = segment
         self._file = segment.file
         self.position = position
         self.size = size
@@ -48,14 +49,14 @@ class Slice:
             return b""
         data = self._file.pread(self.size, self.position)
         if len(data) < self.size:
-            raise self._segment.corrupt(
+            raise self.segment.corrupt(
                 "the file is shorter than it was", self.position + len(data), None
             )
         return self._proven(data)
 
     def is_verified(self) -> bool:
         """Whether these bytes were written or proven by this process."""
-        segment, position = self._segment, self.position
+        segment, position = self.segment, self.position
         start, end = segment.verified
         if start <= position < end:
             return position + self.size <= end or end >= segment.trusted_from
@@ -74,7 +75,7 @@ class Slice:
 
     def _verify(self, data: Buffer) -> None:
         """Prove the whole batches in ``data``."""
-        segment, position = self._segment, self.position
+        segment, position = self.segment, self.position
         at, end = 0, len(data)
         limit = segment.trusted_from - position
         while at < limit and end - at >= HEADER_SIZE:
