@@ -8,6 +8,8 @@
 VENV ?= .venv
 PYTHON ?=
 ARGS ?=
+# A file of tests runs in one process; two processes share the files.
+WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 export VENV PYTHON
 
@@ -29,7 +31,7 @@ demo: ## Replay real flights through a broker and a Spark pipeline, and check th
 
 test: ## Run all tests.
 	@$(SETUP) demo test
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@$(BIN)/python -m pytest -q $(WORKERS) $(ARGS)
 
 lint: ## Check style, types and which layer imports which.
 	@$(SETUP) demo test lint
