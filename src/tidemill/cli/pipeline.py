@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -36,6 +38,15 @@ DataDir = Annotated[
         help="Folder whose subfolder pipelines holds the checkpoints.",
     ),
 ]
+
+
+class SourceFormat(StrEnum):
+    """What reads the streams."""
+
+    TIDEMILL = "tidemill"
+    KAFKA = "kafka"
+
+
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pipeline.")]
 
 
@@ -71,6 +82,12 @@ def run(
         ),
     ] = None,
     data_dir: DataDir = DEFAULT_DATA_DIR,
+    source_format: Annotated[
+        SourceFormat,
+        typer.Option(
+            help="What reads the topics: tidemill's source, or Spark's own, which needs its jar.",
+        ),
+    ] = SourceFormat.TIDEMILL,
     spark_log: Annotated[
         Path | None,
         typer.Option(
@@ -112,6 +129,7 @@ def run(
         starting=_starting(start_at),
         kafka=cluster.properties,
         log_file=log,
+        source_format=source_format.value,
     )
     stop = threading.Event()
     _stop_on_signals(stop)
@@ -237,7 +255,7 @@ def _emit(statuses: list[QueryStatus], *, with_pipeline: bool = False) -> None:
     rows = [
         [
             status.key if with_pipeline else status.query,
-            status.state,
+            _state(status),
             status.batch if status.batch >= 0 else None,
             status.rows,
             round(status.rows_per_second),
@@ -249,6 +267,11 @@ def _emit(statuses: list[QueryStatus], *, with_pipeline: bool = False) -> None:
         for status in statuses
     ]
     output.emit_table(headers, rows)
+
+
+def _state(status: QueryStatus) -> str:
+    """As it was last told; lost, where whoever ran it has long been silent."""
+    return "lost" if status.is_lost(datetime.now(UTC)) else status.state
 
 
 def _lag(status: QueryStatus) -> int | None:
@@ -269,7 +292,7 @@ def _fields(status: QueryStatus) -> list[tuple[str, object]]:
     )
     return [
         ("query", status.key),
-        ("state", status.state),
+        ("state", _state(status)),
         ("sources", sources or None),
         ("sink", status.sink),
         ("mode", status.mode),
@@ -290,7 +313,7 @@ def _fields(status: QueryStatus) -> list[tuple[str, object]]:
 def _as_dict(status: QueryStatus) -> dict[str, object]:
     from dataclasses import asdict
 
-    return asdict(status)
+    return asdict(status) | {"state": _state(status)}
 
 
 def _stop_on_signals(stop: threading.Event) -> None:

@@ -16,15 +16,19 @@ import os
 import shutil
 import time
 import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tidemill.errors import PipelineError, PipelineRunningError
 
 _IDENTITY = "identity.json"
+_SPARK = "checkpoint"
 _LOCK = ".lock"
+_LONGEST = 160
+"""Of what is told of a plan: Spark writes a window as half a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +36,16 @@ class Shape:
     """What of a query must stay the same for its checkpoint to be of use.
 
     Attributes:
-        sources: what it reads, in the order in which it names them.
+        sources: what streams into it, in the order of its plan.
         mode: its output mode.
-        state: the part of its plan that keeps state, as text; empty without.
+        state: the part of its plan that decides what is kept in state, in lines; empty without.
+        made_by: who wrote ``state``: lines of another one may differ for no reason.
     """
 
     sources: tuple[str, ...]
     mode: str
-    state: str
+    state: tuple[str, ...]
+    made_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ class Checkpoint:
 
     def __init__(self, root: Path, pipeline: str, query: str) -> None:
         self.folder = root / pipeline / query
-        self.spark_folder = self.folder / "checkpoint"
+        self.spark_folder = self.folder / _SPARK
         self._name = f"{pipeline}/{query}"
 
     def identity(self) -> Identity:
@@ -75,27 +81,22 @@ class Checkpoint:
         Raises:
             PipelineError: the file is damaged, or the folder can't be written.
         """
-        path = self.folder / _IDENTITY
-        try:
-            content = json.loads(path.read_text())
-            shape = content.pop("shape")
-            made = Identity(**content)
-        except FileNotFoundError:
-            if self.spark_folder.exists():
-                raise PipelineError(
-                    f"{self.folder} holds a checkpoint, but no {_IDENTITY}",
-                    hint=f"Put the file back, or give the checkpoint up: {self._reset}",
-                ) from None
-            identity = Identity(uuid.uuid4().hex[:12], time.time_ns() // 1_000_000)
-            self._write(identity)
-            return identity
-        except (ValueError, TypeError, KeyError) as error:
+        found = self._read()
+        if found is not None:
+            return found
+        if self.spark_folder.exists():
             raise PipelineError(
-                f"{path} can't be read: {error}", hint=f"Give the checkpoint up: {self._reset}"
-            ) from error
-        if shape is None:
-            return made
-        return replace(made, shape=Shape(tuple(shape["sources"]), shape["mode"], shape["state"]))
+                f"{self.folder} holds a checkpoint, but no {_IDENTITY}",
+                hint=f"Put the file back, or give the checkpoint up: {self._reset}",
+            )
+        identity = Identity(uuid.uuid4().hex[:12], time.time_ns() // 1_000_000)
+        self._write(identity)
+        return identity
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no batch was ever begun."""
+        return not self.spark_folder.exists()
 
     def adopt(self, shape: Shape) -> None:
         """Remember what the query that uses it now looks like."""
@@ -109,22 +110,14 @@ class Checkpoint:
         Raises:
             PipelineError: it was changed in a way that its state can't follow; says which.
         """
-        before = self.identity().shape
-        if before is None or before == shape or not self.spark_folder.exists():
+        identity = self._read()
+        before = None if identity is None else identity.shape
+        if before is None or before == shape or self.is_fresh:
             return
-        changes = []
-        if before.sources != shape.sources:
-            changes.append(f"it read {_list(before.sources)}, and now {_list(shape.sources)}")
-        if before.state != shape.state:
-            changes.append(
-                "what it keeps in its state has changed (a window, a key, an aggregate, a join or "
-                "what comes before them)"
-            )
-        if before.mode != shape.mode and (before.state or shape.state):
-            changes.append(f"its output mode was {before.mode}, and is {shape.mode}")
+        changes = list(_changes(before, shape))
         if changes:
             raise PipelineError(
-                f"query {self._name} can't go on from its checkpoint: {'; '.join(changes)}",
+                f"it can't go on from its checkpoint: {'; '.join(changes)}",
                 hint=f"Change it back, give it a new name, or start it afresh: {self._reset}",
             )
 
@@ -139,6 +132,19 @@ class Checkpoint:
     def _reset(self) -> str:
         pipeline, _, query = self._name.partition("/")
         return f"tidemill pipeline reset {pipeline} --query {query}"
+
+    def _read(self) -> Identity | None:
+        path = self.folder / _IDENTITY
+        try:
+            content = json.loads(path.read_text())
+            shape = _shape(content.pop("shape"))
+            return Identity(**content, shape=shape)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise PipelineError(
+                f"{path} can't be read: {error}", hint=f"Give the checkpoint up: {self._reset}"
+            ) from error
 
     def _write(self, identity: Identity) -> None:
         path = self.folder / _IDENTITY
@@ -194,7 +200,42 @@ def queries_of(root: Path, pipeline: str) -> list[str]:
     """Queries of a pipeline that have a folder."""
     folder = root / pipeline
     found = folder.iterdir() if folder.is_dir() else iter(())
-    return sorted(each.name for each in found if (each / _IDENTITY).exists())
+    return sorted(
+        each.name for each in found if (each / _IDENTITY).exists() or (each / _SPARK).exists()
+    )
+
+
+def _shape(content: Mapping[str, Any] | None) -> Shape | None:
+    if content is None:
+        return None
+    sources, mode, state = content["sources"], content["mode"], content["state"]
+    return Shape(tuple(sources), mode, tuple(state), content.get("made_by", ""))
+
+
+def _changes(before: Shape, now: Shape) -> Iterator[str]:
+    """What keeps a query from going on where another one ended."""
+    if before.sources != now.sources:
+        yield f"it read {_list(before.sources)}, and now reads {_list(now.sources)}"
+    elif before.state != now.state and before.made_by == now.made_by:
+        yield _difference(before.state, now.state)
+    if before.mode != now.mode and (before.state or now.state):
+        yield f"its output mode was {before.mode}, and is {now.mode}"
+
+
+def _difference(before: tuple[str, ...], now: tuple[str, ...]) -> str:
+    if not before or not now:
+        return "it kept no state, and now does" if now else "it kept state, and now keeps none"
+    gone = [line.strip() for line in before if line not in now]
+    new = [line.strip() for line in now if line not in before]
+    text = "what it keeps in its state has changed"
+    if gone:
+        text += f"; before: {_shortened(gone)}"
+    return f"{text}; now: {_shortened(new)}" if new else text
+
+
+def _shortened(lines: list[str]) -> str:
+    text = ", ".join(lines)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _list(names: tuple[str, ...]) -> str:

@@ -29,42 +29,64 @@ class Explanation:
 
 _RESET = "Change the query back, or start it afresh: tidemill pipeline reset."
 
-# What Spark says (its error conditions and messages), what it means, what to do.
+# What Spark 4.3 says (its error conditions and messages), what it means, what to do.
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
-        r"STATE_STORE_(KEY|VALUE)_SCHEMA_NOT_COMPATIBLE|StateSchemaNotCompatible",
+        r"STATE_STORE_(KEY|VALUE)_SCHEMA_NOT_COMPATIBLE|STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION",
         "the query keeps other columns in its state than its checkpoint holds",
         _RESET,
     ),
     (
-        r"STREAMING_STATEFUL_OPERATOR_NOT_MATCH|STATEFUL_OPERATOR_NOT_MATCH",
+        r"STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
         "the query keeps state of another kind than its checkpoint holds",
         _RESET,
     ),
     (
-        r"There are \[?(\d+)\]? sources in the checkpoint offsets and now there are \[?(\d+)",
+        r"There are \[\d+\] sources in the checkpoint offsets and now there are \[\d+\]",
         "the query reads another number of topics than its checkpoint knows",
         _RESET,
     ),
     (
-        r"STATE_STORE_.*PARTITION|number of partitions .* state",
-        "the number of shuffle partitions is not the one the checkpoint was made with",
-        "Leave spark.sql.shuffle.partitions as it was, or start the query afresh.",
+        r"Checksum error|CHECKPOINT_FILE_CHECKSUM|BATCH_METADATA_NOT_FOUND|MALFORMED_LOG_FILE"
+        r"|CANNOT_LOAD_STATE_STORE|INCOMPLETE_LOG_FILE",
+        "the query's checkpoint is damaged",
+        "Put it back from a copy, or start the query afresh: tidemill pipeline reset.",
     ),
     (
-        r"CONCURRENT_STREAM_LOG_UPDATE|ConcurrentModification|already running",
+        r"CONCURRENT_STREAM_LOG_UPDATE|STREAMING_QUERY_ALREADY_STARTED",
         "another process runs this query: two can't share a checkpoint",
         "Stop the other one first.",
     ),
+    (
+        r"OutOfMemoryError|EXECUTOR_OOM",
+        "Spark ran out of memory",
+        'Read less at once (max_offsets_per_trigger), or give it more: Pipeline(spark={"spark.'
+        'driver.memory": "4g"}).',
+    ),
 )
+
+# Hints for what Spark refuses before anything is started.
+_HINTS: tuple[tuple[str, str], ...] = (
+    (
+        r"KAFKA_DATA_SOURCE_NOT_ENABLED",
+        'Spark\'s own source needs its jar: Pipeline(spark={"spark.jars.packages": "org.apache.'
+        'spark:spark-sql-kafka-0-10_2.13:4.3.0"}). Without it, leave the format at tidemill.',
+    ),
+)
+
+_PREFIX = re.compile(r"^\[STREAM_FAILED\].*? terminated with exception: ", re.DOTALL)
+_SQLSTATE = re.compile(r"\.?\s*SQLSTATE: \w{5}")
+_CONDITION = re.compile(r"^\[([A-Z][A-Z0-9_.]+)\] ")
 
 # Our own errors as they come back through the JVM, and what Python raised in a worker.
 _OURS = re.compile(r"tidemill\.errors\.(\w+): (.+?)(?:\n|$)")
 _HINT = re.compile(r"^\s*hint: (.+)$", re.MULTILINE)
-_PYTHON = re.compile(r"^(\w[\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
-_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] ?(.*)")
+_PYTHON = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)): ?(.*)$", re.MULTILINE)
+_FRAME = re.compile(r'^\s*File "([^"<]+)", line (\d+)', re.MULTILINE)
+_NOT_THE_USERS = ("/pyspark/", "/py4j/", "/tidemill/", "/site-packages/", "/lib/python")
 
-_FINAL = frozenset({"OptionError", "DataLossError", "PipelineError", "SchemaError"})
+_FINAL = frozenset({"OptionError", "DataLossError", "PipelineError", "SchemaError", "JoinError"})
+_LONGEST = 300
 
 
 def explain(error: BaseException | str) -> Explanation:
@@ -72,25 +94,44 @@ def explain(error: BaseException | str) -> Explanation:
     if isinstance(error, TidemillError):
         final = isinstance(error, (PipelineError, WindowError)) or type(error).__name__ in _FINAL
         return Explanation(str(error), error.hint, final)
-    text = str(error)
+    text = _without_plan(str(error))
     for pattern, meaning, hint in _KNOWN:
         if re.search(pattern, text):
-            return Explanation(f"{meaning} (Spark: {_condition(text)})", hint, is_final=True)
+            return Explanation(f"{meaning} (Spark: {told_by_spark(text)})", hint, is_final=True)
     ours = _OURS.search(text)
     if ours is not None:
         told = _HINT.search(text, ours.end())
         return Explanation(ours[2].strip(), told[1] if told else "", ours[1] in _FINAL)
-    python = _PYTHON.findall(text)
+    python = [each for each in _PYTHON.findall(text) if not each[0].startswith(("org.", "java"))]
     if python:
         kind, message = python[-1]
-        if kind.startswith(("org.apache", "java")):
-            return Explanation(_condition(text))
-        return Explanation(f"{kind}: {message.strip()}")
-    return Explanation(_condition(text))
+        said = f"{kind}: {message.strip()}" if message.strip() else kind
+        return Explanation(f"{said[:_LONGEST]}{_place(text)}")
+    return Explanation(told_by_spark(text))
 
 
-def _condition(text: str) -> str:
-    """Spark's own first line, without its plan."""
-    found = _CONDITION.search(text)
-    line = f"{found[1]}: {found[2]}" if found else next(iter(text.strip().splitlines()), "unknown")
-    return line.strip()[:300]
+def hint_for(text: str) -> str:
+    """What can be done about something that Spark refuses, or an empty string."""
+    return next((hint for pattern, hint in _HINTS if re.search(pattern, text)), "")
+
+
+def told_by_spark(text: str) -> str:
+    """Spark's own first line, without its plan, its codes and its stack trace."""
+    text = _SQLSTATE.sub("", _without_plan(text)).strip()
+    line = next(iter(_CONDITION.sub("", text).splitlines()), "").strip()
+    return line[:_LONGEST] or "unknown"
+
+
+def _without_plan(text: str) -> str:
+    text = _PREFIX.sub("", text)
+    return text.split("=== Streaming Query ===")[0].split(";\n")[0]
+
+
+def _place(text: str) -> str:
+    """Where in the user's own files Python was when it failed."""
+    own = [
+        f"{file}:{line}"
+        for file, line in _FRAME.findall(text)
+        if not any(part in file for part in _NOT_THE_USERS)
+    ]
+    return f" ({own[-1]})" if own else ""

@@ -10,15 +10,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import PipelineError, TidemillError
-from tidemill.spark import sql_check, tables
+from tidemill.spark import jvm, tables
 from tidemill.spark.dead_letters import parse
+from tidemill.spark.explain import hint_for, told_by_spark
 from tidemill.spark.pipeline import Pipeline, Query, Stream, Table
 from tidemill.spark.pipeline_check import Problem
 from tidemill.spark.progress import APPENDED
+from tidemill.spark.shape import mark
+from tidemill.spark.uses import inputs_of
 from tidemill.spark.window_spec import Duration, microseconds
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
@@ -74,22 +77,20 @@ class TableInput:
     @property
     def changes(self) -> DataFrame:
         """The changelog as a stream, for views that are kept current (``join_tables``)."""
+        from pyspark.sql import functions as f
+
         t = self.declaration
-        return tables.read_changes(self.spark, t.topic, t.schema, t.key, self.kafka)
+        changes = tables.read_changes(self.spark, t.topic, t.schema, t.key, self.kafka)
+        changes = _observed(changes, t.name, f.col(tables.TIMESTAMP))
+        return mark(changes, f"changes of {t.topic}").alias(t.name)
 
 
 @dataclass(frozen=True)
 class Built:
-    """A query that can be started.
-
-    Attributes:
-        df: its result.
-        sources: topics that it reads, in the order of its inputs.
-    """
+    """A query that can be started, and its result."""
 
     query: Query
     df: DataFrame
-    sources: tuple[str, ...]
 
 
 class Builder:
@@ -98,6 +99,7 @@ class Builder:
     Args:
         kafka: librdkafka's settings, with ``bootstrap.servers``.
         starting: overrides where new queries begin.
+        source_format: what reads the streams: ``tidemill``, or Spark's own ``kafka``.
     """
 
     def __init__(
@@ -106,22 +108,24 @@ class Builder:
         pipeline: Pipeline,
         kafka: Mapping[str, str],
         starting: str | int | None = None,
+        source_format: str = "tidemill",
     ) -> None:
         self._spark = spark
         self._pipeline = pipeline
         # What a transaction has not committed is no fact yet: exactly once from log to log.
         self._kafka = {"isolation.level": "read_committed", **kafka}
         self._starting = starting
+        self._format = source_format
+        self._sources: dict[str, DataFrame] = {}
 
-    def build_all(self) -> tuple[list[Built], list[Problem]]:
-        """All queries, and what Spark says is wrong with the others."""
-        built, problems = [], []
-        for query in self._pipeline.queries:
-            try:
-                built.append(self.build(query))
-            except Exception as error:  # of the user's function, or of Spark's analysis
-                problems.append(_problem(query, error))
-        return built, problems
+    def try_build(self, query: Query) -> Built | Problem:
+        """A query's result, or what the user's function or Spark says is wrong with it."""
+        try:
+            return self.build(query)
+        except Exception as error:
+            if jvm.exit_code() is not None:
+                raise
+            return _problem(query, error)
 
     def build(self, query: Query) -> Built:
         """One query's result; nothing is run.
@@ -130,12 +134,9 @@ class Builder:
             PipelineError: it does not return a streaming DataFrame.
             Exception: whatever the user's function or Spark's analysis raises.
         """
-        names = query.inputs
-        if query.sql is not None:
-            found = sql_check.tables_of(query.sql)
-            names = tuple(each.name for each in self._pipeline.inputs) if found is None else found
-        inputs = {name: self._input(name) for name in names}
-        sources = tuple(self._topic(name) for name in names)
+        if query.build is None and query.sql is None:  # dead letters
+            return Built(query, self._bad(query.inputs[0]))
+        inputs = {each.name: self._input(each) for each in inputs_of(query, self._pipeline)}
         result: Any = query.sql
         if query.build is not None:
             result = query.build(**inputs)
@@ -151,41 +152,27 @@ class Builder:
                 f"the result of query {query.name} is no stream: it would be computed once",
                 hint="Use a stream, or a table's .changes.",
             )
-        return Built(query, result, sources)
+        return Built(query, result)
 
-    def dead_letters(self, stream: Stream) -> Built | None:
-        """What can't be parsed of a stream, as a query of its own; None where there is nothing."""
-        from tidemill.spark.sinks import TopicSink
-
-        if stream.format == "raw" or stream.dead_letters is None:
-            return None
-        _, bad = parse(self._source(stream), stream, self._pipeline.name)
-        query = Query(
-            name=f"{stream.name}.dlq",
-            inputs=(stream.name,),
-            build=None,
-            sql=None,
-            sink=TopicSink(stream.dead_letters),
-            mode="append",
-            trigger="1 second",
-            place=stream.place,
-        )
-        return Built(query, bad, (stream.topic,))
-
-    def _input(self, name: str) -> StreamInput | TableInput:
-        found = self._pipeline.find(name)
-        if found is None:
-            raise PipelineError(f"{name} is not declared")
+    def _input(self, found: Stream | Table) -> StreamInput | TableInput:
         if isinstance(found, Table):
             return TableInput(found, self._spark, self._kafka)
         return StreamInput(self._stream(found), found)
 
-    def _topic(self, name: str) -> str:
-        found = self._pipeline.find(name)
-        return name if found is None else found.topic
+    def _bad(self, name: str) -> DataFrame:
+        stream = self._pipeline.find(name)
+        if not isinstance(stream, Stream):
+            raise PipelineError(f"{name} is no stream")
+        return parse(self._source(stream), stream, self._pipeline.name)[1]
 
     def _source(self, stream: Stream) -> DataFrame:
-        reader = self._spark.readStream.format("tidemill").option("includeHeaders", "true")
+        # Spark starts a Python process to ask what a source is: once is enough.
+        if stream.name not in self._sources:
+            self._sources[stream.name] = self._load(stream)
+        return self._sources[stream.name]
+
+    def _load(self, stream: Stream) -> DataFrame:
+        reader = self._spark.readStream.format(self._format).option("includeHeaders", "true")
         for key, value in self._kafka.items():
             reader = reader.option(f"kafka.{key}", value)
         reader = reader.option("subscribe", stream.topic)
@@ -203,20 +190,16 @@ class Builder:
     def _stream(self, stream: Stream) -> DataFrame:
         from pyspark.sql import functions as f
 
-        source = self._source(stream)
-        appended = f.unix_millis("timestamp")
-        source = source.observe(
-            f"{APPENDED}_{stream.name}",
-            f.max(appended).alias("newest"),
-            f.min(appended).alias("oldest"),
-        )
+        source = _observed(self._source(stream), stream.name, f.col("timestamp"))
         if stream.format == "raw":
             df = source
         else:
             df, _ = parse(source, stream, self._pipeline.name)
+        df = mark(df, f"topic {stream.topic}")
         if stream.event_time is not None and stream.watermark is not None:
             df = df.withWatermark(stream.event_time, as_interval(stream.watermark))
-        return df
+        # A column may be named with its stream: col("departures.flight").
+        return df.alias(stream.name)
 
     def _run_sql(self, text: str, inputs: Mapping[str, StreamInput | TableInput]) -> DataFrame:
         from tidemill.spark.windows import sql
@@ -226,6 +209,16 @@ class Builder:
             each.df.createOrReplaceTempView(name)
         result: DataFrame = sql(self._spark, text)
         return result
+
+
+def _observed(df: DataFrame, name: str, timestamp: Column) -> DataFrame:
+    """Tell when the records of a batch were appended: between them and its end is the latency."""
+    from pyspark.sql import functions as f
+
+    appended = f.unix_millis(timestamp)
+    return df.observe(
+        f"{APPENDED}_{name}", f.max(appended).alias("newest"), f.min(appended).alias("oldest")
+    )
 
 
 def as_interval(duration: Duration) -> str:
@@ -242,7 +235,7 @@ def _problem(query: Query, error: Exception) -> Problem:
         trace = trace.tb_next
     if isinstance(error, TidemillError):
         return Problem(place, f"query {query.name}: {error}", error.hint)
-    # Spark appends its plan, which fills the screen.
-    text = str(error).split(";\n")[0].strip() or type(error).__name__
-    kind = "" if type(error).__module__.startswith("pyspark") else f"{type(error).__name__}: "
-    return Problem(place, f"query {query.name}: {kind}{text}")
+    text = told_by_spark(str(error)) or type(error).__name__
+    is_sparks = type(error).__module__.startswith("pyspark")
+    kind = "" if is_sparks else f"{type(error).__name__}: "
+    return Problem(place, f"query {query.name}: {kind}{text}", hint_for(str(error)))

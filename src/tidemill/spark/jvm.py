@@ -248,6 +248,11 @@ class JvmProcess:
         """Whether the JVM runs."""
         return self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """None while the JVM runs; negative signal number where a signal ended it."""
+        return self._process.poll()
+
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End the JVM: by end-of-file on its input, after the timeout by a signal."""
         end_process(self._process, timeout_s)
@@ -387,6 +392,12 @@ def ensure_gateway(
         atexit.register(shutdown)
         _running = jvm
         return jvm
+
+
+def exit_code() -> int | None:
+    """How this process's JVM ended by itself; None while it runs, or where it is not ours."""
+    running = _running
+    return None if running is None else running.exit_code
 
 
 def shutdown() -> None:

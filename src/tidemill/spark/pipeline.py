@@ -228,8 +228,8 @@ class Pipeline:
     ) -> Callable[[Function], Function]:
         """Declare the decorated function as a query.
 
-        The names of its parameters say which streams and tables it gets (see ``inputs``); it
-        returns a DataFrame, or a SQL string.
+        The names of its parameters without a default say which streams and tables it gets (see
+        ``inputs``); it returns a DataFrame, or a SQL string.
 
         Args:
             sink: where the result goes.
@@ -243,7 +243,7 @@ class Pipeline:
             self.queries.append(
                 Query(
                     name=name or function.__name__,
-                    inputs=tuple(inspect.signature(function).parameters),
+                    inputs=_asked_for(function),
                     build=function,
                     sql=None,
                     sink=sink,
@@ -290,6 +290,15 @@ class Pipeline:
     def inputs(self) -> list[Stream | Table]:
         """All streams and tables."""
         return [*self.streams, *self.tables]
+
+
+def _asked_for(function: QueryFunction) -> tuple[str, ...]:
+    """Names of the parameters that have no value of their own."""
+    return tuple(
+        name
+        for name, each in inspect.signature(function).parameters.items()
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    )
 
 
 def _caller() -> Place:

@@ -16,6 +16,8 @@ from tidemill.errors import PipelineError, SchemaError, WindowError
 from tidemill.spark import sql_check
 from tidemill.spark.ddl import Column, columns
 from tidemill.spark.pipeline import Pipeline, Place, Query, Stream, Table
+from tidemill.spark.sinks import ChangelogSink, ForeachBatchSink, Sink, TableSink, TopicSink
+from tidemill.spark.uses import inputs_of, letters_of
 from tidemill.spark.window_spec import Duration, microseconds
 
 MODES = ("append", "update", "complete")
@@ -88,8 +90,16 @@ def problems(pipeline: Pipeline) -> Iterator[Problem]:
         yield Problem(
             pipeline.place, "there is no query", "Declare one with @pipeline.query(sink=...)."
         )
-    yield from _clashes(pipeline)
     known: dict[str, tuple[Column, ...]] = {}
+    for query in pipeline.queries:
+        if not isinstance(query.sink, Sink):
+            yield Problem(
+                query.place,
+                f"query {query.name}: {query.sink!r} is no sink",
+                f'For example sink=TopicSink("{query.name}").',
+            )
+            return
+    yield from _clashes(pipeline)
     for stream in pipeline.streams:
         yield from _stream(stream, known)
     for table in pipeline.tables:
@@ -106,11 +116,14 @@ def _clashes(pipeline: Pipeline) -> Iterator[Problem]:
         [(each.name.lower(), each.place) for each in pipeline.inputs],
         "there are two streams or tables",
     )
-    yield from _twice([(q.name, q.place) for q in pipeline.queries], "there are two queries")
+    letters = letters_of(pipeline)
+    named = [(q.name, q.place) for q in pipeline.queries]
+    named += [(q.name, q.place) for q in letters.values()]
+    yield from _twice(named, "there are two queries")
     written = [(query.sink.target, query.place) for query in pipeline.queries]
     yield from _twice(written, "two queries write to", "Give each query a sink of its own.")
-    for query in pipeline.queries:
-        for each in _inputs_of(query, pipeline):
+    for query in [*pipeline.queries, *letters.values()]:
+        for each in inputs_of(query, pipeline):
             if query.sink.target == f"topic {each.topic}":
                 yield Problem(
                     query.place,
@@ -131,19 +144,13 @@ def _twice(
         first.setdefault(name, place)
 
 
-def _inputs_of(query: Query, pipeline: Pipeline) -> list[Stream | Table]:
-    names = query.inputs
-    if query.sql is not None:
-        names = sql_check.tables_of(query.sql) or ()
-    return [found for name in names if (found := pipeline.find(name)) is not None]
-
-
 # --- streams and tables --------------------------------------------------------------------------
 
 
 def _stream(stream: Stream, known: dict[str, tuple[Column, ...]]) -> Iterator[Problem]:
     what = f"stream {stream.name}"
     yield from _names(what, stream)
+    yield from _reading(what, stream)
     if stream.format not in FORMATS:
         yield Problem(
             stream.place,
@@ -165,6 +172,24 @@ def _stream(stream: Stream, known: dict[str, tuple[Column, ...]]) -> Iterator[Pr
         return
     known[stream.name] = made
     yield from _event_time(what, stream, made)
+
+
+def _reading(what: str, stream: Stream) -> Iterator[Problem]:
+    """How its topic is read."""
+    starting: object = stream.starting
+    if starting not in ("earliest", "latest") and (
+        not isinstance(starting, int) or isinstance(starting, bool) or starting < 0
+    ):
+        yield Problem(
+            stream.place,
+            f"{what}: starting {starting!r} is no place to begin",
+            '"earliest", "latest", or milliseconds since 1970.',
+        )
+    most = stream.max_offsets_per_trigger
+    if most is not None and most < 1:
+        yield Problem(stream.place, f"{what}: max_offsets_per_trigger {most} lets nothing through")
+    if stream.dead_letters is not None and not _TOPIC.fullmatch(stream.dead_letters):
+        yield _no_topic(what, stream.dead_letters, stream.place)
 
 
 def _event_time(what: str, stream: Stream, made: tuple[Column, ...]) -> Iterator[Problem]:
@@ -216,7 +241,15 @@ def _names(what: str, each: Stream | Table) -> Iterator[Problem]:
             f"{what}: a name is made of letters, digits and '_', and begins with no digit",
         )
     if not _TOPIC.fullmatch(each.topic):
-        yield Problem(each.place, f"{what}: {each.topic!r} is no name of a topic")
+        yield _no_topic(what, each.topic, each.place)
+
+
+def _no_topic(what: str, name: str, place: Place) -> Problem:
+    return Problem(
+        place,
+        f"{what}: {name!r} is no name of a topic",
+        "Letters, digits, '.', '_' and '-', at most 249 of them.",
+    )
 
 
 def _duration(what: str, name: str, value: Duration, place: Place) -> Iterator[Problem]:
@@ -243,6 +276,7 @@ def _query(
         yield Problem(query.place, f"{query.name!r} is no name of a query")
     yield from _duration(what, "trigger", query.trigger, query.place)
     yield from _mode(what, query)
+    yield from _sink(what, query)
     for name in query.inputs:
         if pipeline.find(name) is None:
             declared = [each.name for each in pipeline.inputs]
@@ -276,6 +310,20 @@ def _mode(what: str, query: Query) -> Iterator[Problem]:
         )
 
 
+def _sink(what: str, query: Query) -> Iterator[Problem]:
+    sink = query.sink
+    if isinstance(sink, (TopicSink, ChangelogSink)) and not _TOPIC.fullmatch(sink.topic):
+        yield _no_topic(what, sink.topic, query.place)
+    if isinstance(sink, (ChangelogSink, TableSink)) and not sink.key_columns:
+        yield Problem(
+            query.place,
+            f"{what}: {type(sink).__name__} has no key",
+            'Name the columns that identify a row, for example key="id".',
+        )
+    if isinstance(sink, ForeachBatchSink) and not callable(sink.function):
+        yield Problem(query.place, f"{what}: {sink.function!r} is no function")
+
+
 def _sql(
     what: str,
     query: Query,
@@ -287,7 +335,7 @@ def _sql(
     if declared <= set(known):  # a schema that can't be read has been told of
         for message, hint in sql_check.mistakes(text, known):
             yield Problem(query.place, f"{what}: {message}", hint)
-    reads = _inputs_of(query, pipeline)
+    reads = inputs_of(query, pipeline)
     streams = [each for each in reads if isinstance(each, Stream)]
     if query.mode == "update" and sql_check.groups_by_session(text):
         yield Problem(

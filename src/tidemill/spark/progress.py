@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +22,12 @@ APPENDED = "tidemill_appended"
 """Observed metric of a batch: min and max of the time at which its records were appended."""
 
 RECENT_BATCHES = 200
+HEARTBEAT_S = 10.0
+"""Statuses of a running pipeline are written at least as often."""
+
+SILENT_S = 60.0
+"""Whoever has not been heard of for so long does not run any more, whatever it last said."""
+
 HISTORY_MS = 600_000
 """Records older than that when their batch begins are being replayed: how long they took to reach
 the result says nothing of the pipeline."""
@@ -33,10 +39,12 @@ class SourceStatus:
 
     Attributes:
         lag: records that it has not read yet; -1 where that is not known.
+        read: up to where it has been read: the sum of its partitions' offsets.
     """
 
     topic: str
     lag: int = -1
+    read: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +52,7 @@ class QueryStatus:
     """One query at a moment. Times are ISO 8601 (UTC), durations milliseconds.
 
     Attributes:
-        state: running, waiting (to be restarted), failed, stopped or done.
+        state: starting, running, waiting (to be restarted), failed, stopped or done.
         mode: output mode.
         sink: what it writes to.
         batch: number of the last batch; -1 before the first.
@@ -85,6 +93,12 @@ class QueryStatus:
         """Of its record."""
         return f"{self.pipeline}/{self.query}"
 
+    def is_lost(self, now: datetime) -> bool:
+        """Whether it says that it goes on, and has not been heard of for too long."""
+        if self.state not in ("starting", "running", "waiting") or not self.updated:
+            return False
+        return (now - datetime.fromisoformat(self.updated)).total_seconds() > SILENT_S
+
     def encode(self) -> bytes:
         """The record's value."""
         return json.dumps(asdict(self)).encode()
@@ -102,7 +116,7 @@ def decode(value: bytes) -> QueryStatus:
     known = {each.name for each in fields(QueryStatus)}
     given = {name: each for name, each in content.items() if name in known}
     given["sources"] = tuple(
-        SourceStatus(str(each["topic"]), int(each.get("lag", -1)))
+        SourceStatus(str(each["topic"]), int(each.get("lag", -1)), int(each.get("read", 0)))
         for each in content.get("sources", ())
     )
     return QueryStatus(**given)
@@ -110,7 +124,14 @@ def decode(value: bytes) -> QueryStatus:
 
 @dataclass
 class Meter:
-    """Sums up the progress that Spark reports of one query, batch after batch."""
+    """Sums up the progress that Spark reports of one query, batch after batch, over its restarts.
+
+    Attributes:
+        lags: by topic: records not read yet; -1 where that is not known.
+        read: by topic: sum of the offsets up to which batches have read it.
+        updates: how many were taken in, idle ones among them.
+        Others: as of ``QueryStatus``.
+    """
 
     rows: int = 0
     late_rows: int = 0
@@ -119,33 +140,38 @@ class Meter:
     batch_ms: int = 0
     watermark: str | None = None
     state_rows: int = 0
-    sources: tuple[SourceStatus, ...] = ()
+    lags: dict[str, int] = field(default_factory=dict)
+    read: dict[str, int] = field(default_factory=dict)
+    updates: int = 0
     _latencies: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_BATCHES))
-    _seen: tuple[str, int] = ("", -1)
 
-    def take(self, progress: Mapping[str, Any]) -> bool:
-        """Take one of ``recentProgress`` in, as a dict; returns whether it was new."""
-        run, batch = str(progress.get("runId", "")), int(progress["batchId"])
-        if (run, batch) == self._seen and not progress.get("numInputRows"):
-            self._sources(progress)
-            return False
-        if run == self._seen[0] and batch <= self._seen[1]:
-            return False
-        self._seen = (run, batch)
+    def take_all(self, updates: Iterable[Mapping[str, Any]]) -> None:
+        """Take updates in, each once, oldest first."""
+        for each in updates:
+            self.take(each)
+
+    def take(self, progress: Mapping[str, Any]) -> None:
+        """Take in an update, as Spark's JSON has it."""
+        self.updates += 1
+        self._lags(progress)
+        took = progress.get("durationMs") or {}
+        # An idle query tells of its next batch, again and again, before there is one.
+        if "addBatch" not in took:
+            return
         operators: Sequence[Mapping[str, Any]] = progress.get("stateOperators") or ()
-        self.batch = batch
+        self.batch = int(progress["batchId"])
+        for source in progress.get("sources") or ():
+            for topic, ends in _offsets(source.get("endOffset")).items():
+                self.read[topic] = sum(ends.values())
         self.late_rows += sum(int(o.get("numRowsDroppedByWatermark", 0)) for o in operators)
         self.state_rows = sum(int(o.get("numRowsTotal", 0)) for o in operators)
-        watermark = (progress.get("eventTime") or {}).get("watermark")
-        self.watermark = watermark or self.watermark
-        self._sources(progress)
+        self.watermark = (progress.get("eventTime") or {}).get("watermark") or self.watermark
         rows = int(progress.get("numInputRows", 0))
         if rows:
             self.rows += rows
-            self.batch_ms = int((progress.get("durationMs") or {}).get("triggerExecution", 0))
+            self.batch_ms = int(took.get("triggerExecution", 0))
             self.rows_per_second = round(1000 * rows / max(self.batch_ms, 1), 1)
             self._latency(progress)
-        return True
 
     def percentile(self, share: float) -> int | None:
         """Of recent batches' latencies, in milliseconds; None where there are none."""
@@ -167,20 +193,16 @@ class Meter:
                 if appended is not None and 0 <= began - int(appended) + 1000 < HISTORY_MS:
                     self._latencies.append(max(0, ended - int(appended)))
 
-    def _sources(self, progress: Mapping[str, Any]) -> None:
-        lags: dict[str, int] = {}
+    def _lags(self, progress: Mapping[str, Any]) -> None:
         for source in progress.get("sources") or ():
             end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-            for topic, partitions in end.items():
+            for topic, read in end.items():
                 newest = latest.get(topic)
-                lag = (
+                self.lags[topic] = (
                     -1
                     if newest is None
-                    else sum(max(0, newest.get(p, o) - o) for p, o in partitions.items())
+                    else sum(max(0, offset - read.get(p, 0)) for p, offset in newest.items())
                 )
-                lags[topic] = lag
-        if lags:
-            self.sources = tuple(SourceStatus(topic, lag) for topic, lag in sorted(lags.items()))
 
 
 def now_text() -> str:

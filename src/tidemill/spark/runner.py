@@ -1,4 +1,4 @@
-"""Runs a pipeline: checks it, starts its queries, watches them, restarts what fails, tells of it.
+"""Runs a pipeline: checks it, starts its queries, watches them, restarts what fails, tells of them.
 
 The order: all that can be seen without Spark is checked first; then the session comes up and all
 queries are built, so that a mistake in the last one is told before the first has written anything;
@@ -8,35 +8,51 @@ the others go on. Must not know: the command line, how results are shown.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.errors import PipelineError, TidemillError
+from tidemill.spark import jvm
 from tidemill.spark.checkpoint import Checkpoint, PipelineLock
-from tidemill.spark.explain import Explanation, explain
 from tidemill.spark.inputs import Builder, Built
 from tidemill.spark.pipeline import Pipeline, Query, Starting
 from tidemill.spark.pipeline_check import PipelineProblemsError, Problem, check
-from tidemill.spark.progress import Meter, QueryStatus, now_text
+from tidemill.spark.progress import HEARTBEAT_S, QueryStatus, SourceStatus, now_text
 from tidemill.spark.shape import shape_of
-from tidemill.spark.status_topic import StatusTopic
+from tidemill.spark.sinks import ChangelogSink, TopicSink
+from tidemill.spark.status_topic import StatusTopic, read_statuses
+from tidemill.spark.uses import all_queries, topics_of
+from tidemill.spark.watch import FAILED, STARTING, STOPPED, Terms, Watched
 from tidemill.spark.window_check import check_query
 from tidemill.spark.write import Start, check_sink, start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 60.0
-HEALTHY_S = 60.0
-"""A query that ran as long without a failure begins again with the shortest pause."""
 _LOOK_S = 0.25
 _PUBLISH_S = 1.0
+
+RUN_SETTINGS: Mapping[str, str] = {
+    # Several queries share the cores: one with much to catch up must not hold up the others.
+    "spark.scheduler.mode": "FAIR",
+    # Of a batch that can't be interrupted: the process ends then, and Spark with it.
+    "spark.sql.streaming.stopTimeout": "20s",
+}
+"""Of Spark; those of the pipeline win."""
+
+STARTS_AT_ONCE = 2
+"""Each query starts Python processes, which Spark gives ten seconds to answer, however many start
+at the same time."""
+
+RESTARTS_TO_CATCH_UP = 3
+"""In a row: a run that is to end must not try for ever."""
 
 Listener = Callable[[QueryStatus], None]
 
@@ -54,6 +70,8 @@ class RunOptions:
         kafka: further settings of librdkafka; they win over the pipeline's.
         log_file: gets what Spark prints.
         restart: whether a query that fails is started again.
+        source_format: what reads the streams: ``tidemill``, or Spark's own ``kafka``, whose jar
+            must be there.
     """
 
     bootstrap_servers: str
@@ -64,6 +82,15 @@ class RunOptions:
     kafka: Mapping[str, str] = field(default_factory=dict)
     log_file: Path | None = None
     restart: bool = True
+    source_format: str = "tidemill"
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A query that passed all checks."""
+
+    built: Built
+    checkpoint: Checkpoint
 
 
 class Runner:
@@ -84,12 +111,14 @@ class Runner:
             **options.kafka,
             "bootstrap.servers": options.bootstrap_servers,
         }
-        self._watched: list[_Watched] = []
+        self._statuses: dict[str, QueryStatus] = {}
+        self._told: dict[str, float] = {}
+        self._broken: dict[str, str] = {}
 
     @property
     def statuses(self) -> list[QueryStatus]:
-        """Of all queries, as they are now."""
-        return [each.status() for each in self._watched]
+        """Of all queries, as they were last told."""
+        return list(self._statuses.values())
 
     def run(self, stop: threading.Event | None = None) -> list[QueryStatus]:
         """Run until ``stop`` is set, all queries are done, or none can go on.
@@ -101,6 +130,7 @@ class Runner:
             PipelineProblemsError: it is declared wrongly, or a query can't be started; nothing was
                 started.
             PipelineRunningError: another process runs it.
+            PipelineError: Spark ended while it ran.
             UnreachableError: no broker answers.
             JavaNotFoundError, JvmStartError: there is no Spark.
         """
@@ -109,17 +139,47 @@ class Runner:
         lock = PipelineLock(self._options.state, self._pipeline.name)
         with lock, StatusTopic(self._kafka) as topic:
             topic.prepare(self._topics())
-            spark = self._session()
-            self._watched = self._build(spark)
+            self._introduce(topic)
+            watched: list[Watched] = []
             try:
-                for each in self._watched:
-                    each.start()
-                self._watch(stop, topic)
+                with self._spark_or_error():
+                    spark = self._session()
+                    ready = self._build(spark, stop)
+                    if not stop.is_set():
+                        watched = [self._watched(each) for each in ready]
+                    self._watch(watched, stop, topic)
+            except BaseException as error:
+                self._give_up(watched, error, topic)
+                raise
             finally:
-                for each in self._watched:
-                    each.end()
-                self._publish(topic)
+                if self._is_up():
+                    _end_all(watched)
+                self._tell(topic, [each.status() for each in watched])
+                if not watched:
+                    self._tell(topic, [_ended(each) for each in self.statuses])
         return self.statuses
+
+    # --- before the start ------------------------------------------------------------------------
+
+    def _introduce(self, topic: StatusTopic) -> None:
+        """Say what will run, and forget what does not run any more."""
+        names = {query.name for query in all_queries(self._pipeline)}
+        for old in read_statuses(self._kafka, self._pipeline.name):
+            if old.query not in names:
+                topic.forget(old.key)
+        self._tell(topic, [self._first_status(q) for q in all_queries(self._pipeline)])
+
+    def _first_status(self, query: Query) -> QueryStatus:
+        topics = topics_of(query, self._pipeline)
+        return QueryStatus(
+            pipeline=self._pipeline.name,
+            query=query.name,
+            state=STARTING,
+            mode=query.mode,
+            sink=query.sink.target,
+            sources=tuple(SourceStatus(each) for each in topics),
+            updated=now_text(),
+        )
 
     def _session(self) -> SparkSession:
         from tidemill.spark.session import spark_session
@@ -127,197 +187,175 @@ class Runner:
         return spark_session(
             f"tidemill {self._pipeline.name}",
             master=self._options.master,
-            extra=self._pipeline.spark,
+            extra={**RUN_SETTINGS, **self._pipeline.spark},
             log_file=self._options.log_file,
         )
 
     def _topics(self) -> list[tuple[str, bool]]:
         """Topics that must be there before a query starts, and whether they are changelogs."""
-        from tidemill.spark.sinks import ChangelogSink, TopicSink
-
         wanted = [(stream.topic, False) for stream in self._pipeline.streams]
         wanted += [(table.topic, True) for table in self._pipeline.tables]
-        wanted += [
-            (stream.dead_letters, False)
-            for stream in self._pipeline.streams
-            if stream.dead_letters is not None and stream.format != "raw"
-        ]
-        for query in self._pipeline.queries:
+        for query in all_queries(self._pipeline):
             if isinstance(query.sink, (TopicSink, ChangelogSink)):
                 wanted.append((query.sink.topic, isinstance(query.sink, ChangelogSink)))
         return wanted
 
-    def _build(self, spark: SparkSession) -> list[_Watched]:
-        builder = Builder(spark, self._pipeline, self._kafka, self._options.starting)
-        built, problems = builder.build_all()
-        for stream in self._pipeline.streams:
-            letters = builder.dead_letters(stream)
-            if letters is not None:
-                built.append(letters)
-        watched = []
-        for each in built:
+    def _build(self, spark: SparkSession, stop: threading.Event) -> list[_Ready]:
+        options = self._options
+        builder = Builder(
+            spark, self._pipeline, self._kafka, options.starting, options.source_format
+        )
+        ready: list[_Ready] = []
+        problems: dict[str, Problem] = {}
+        for query in all_queries(self._pipeline):
+            if stop.is_set():
+                return []
+            built = builder.try_build(query)
+            if isinstance(built, Problem):
+                problems[query.name] = built
+                continue
             try:
-                watched.append(self._watch_one(each, builder))
+                ready.append(self._checked(built))
             except TidemillError as error:
-                query = each.query
-                problems.append(Problem(query.place, f"query {query.name}: {error}", error.hint))
+                told = f"query {query.name}: {error}"
+                problems[query.name] = Problem(query.place, told, error.hint)
         if problems:
-            raise PipelineProblemsError(self._pipeline.name, problems)
-        return watched
+            self._broken = {name: f"{p.message} {p.hint}".strip() for name, p in problems.items()}
+            raise PipelineProblemsError(self._pipeline.name, problems.values())
+        return ready
 
-    def _watch_one(self, built: Built, builder: Builder) -> _Watched:
+    def _checked(self, built: Built) -> _Ready:
         query = built.query
         check_query(built.df, query.mode)
-        check_sink(built)
         checkpoint = Checkpoint(self._options.state, self._pipeline.name, query.name)
-        shape = shape_of(built.df, query.mode, built.sources)
-        checkpoint.check(shape)
-        checkpoint.adopt(shape)
+        check_sink(built, is_fresh=checkpoint.is_fresh)
+        checkpoint.check(shape_of(built.df, query.mode))
+        return _Ready(built, checkpoint)
+
+    def _watched(self, ready: _Ready) -> Watched:
+        options, query = self._options, ready.built.query
+        ready.checkpoint.adopt(shape_of(ready.built.df, query.mode))
         how = Start(
             pipeline=self._pipeline.name,
-            identity=checkpoint.identity(),
-            checkpoint=str(checkpoint.spark_folder),
+            identity=ready.checkpoint.identity(),
+            checkpoint=str(ready.checkpoint.spark_folder),
             kafka=self._kafka,
-            until_caught_up=self._options.until_caught_up,
+            until_caught_up=options.until_caught_up,
         )
-        return _Watched(built, how, restart=self._options.restart)
+        most = RESTARTS_TO_CATCH_UP if options.until_caught_up else None
+        return Watched(
+            self._first_status(query),
+            partial(start, ready.built, how),
+            Terms(options.until_caught_up, most if options.restart else 0),
+        )
 
-    def _watch(self, stop: threading.Event, topic: StatusTopic) -> None:
+    # --- while it runs ---------------------------------------------------------------------------
+
+    def _watch(self, watched: Sequence[Watched], stop: threading.Event, topic: StatusTopic) -> None:
         published = 0.0
-        while not stop.wait(_LOOK_S):
-            for each in self._watched:
+        while not all(each.is_over for each in watched) and not stop.wait(_LOOK_S):
+            _start_some(watched)
+            for each in watched:
                 each.look()
-            if time.monotonic() - published >= _PUBLISH_S:
-                self._publish(topic)
-                published = time.monotonic()
-            if all(each.is_over for each in self._watched):
+            if not self._is_up():
                 return
+            if time.monotonic() - published >= _PUBLISH_S:
+                self._tell(topic, [each.status() for each in watched])
+                published = time.monotonic()
 
-    def _publish(self, topic: StatusTopic) -> None:
-        for each in self._watched:
-            status = each.status()
-            if each.changed(status):
+    def _tell(self, topic: StatusTopic, statuses: Sequence[QueryStatus]) -> None:
+        """Publish what has changed, and now and then what has not."""
+        now = time.monotonic()
+        for status in statuses:
+            before = self._statuses.get(status.query)
+            is_news = before is None or replace(before, updated=status.updated) != status
+            if is_news or now - self._told[status.query] >= HEARTBEAT_S:
                 topic.publish(status)
-                if self._listener is not None:
+                self._statuses[status.query] = status
+                self._told[status.query] = now
+                if is_news and self._listener is not None:
                     self._listener(status)
 
+    # --- the end ---------------------------------------------------------------------------------
 
-class _Watched:
-    """One query: running, waiting to be restarted, or over."""
+    @staticmethod
+    def _is_up() -> bool:
+        return jvm.exit_code() is None
 
-    def __init__(self, built: Built, how: Start, *, restart: bool) -> None:
-        self._built = built
-        self._how = how
-        self._restart = restart
-        self._meter = Meter()
-        self._query: StreamingQuery | None = None
-        self._state = "waiting"
-        self._error: Explanation | None = None
-        self._restarts = 0
-        self._pause = FIRST_PAUSE_S
-        self._started = 0.0
-        self._due = 0.0
-        self._last: QueryStatus | None = None
-
-    @property
-    def is_over(self) -> bool:
-        return self._state in ("done", "failed", "stopped")
-
-    def start(self) -> None:
-        """Start, or start again."""
-        self._started = time.monotonic()
+    @contextlib.contextmanager
+    def _spark_or_error(self) -> Iterator[None]:
+        """Where Spark is gone, say so, instead of what Py4J says."""
+        lost: BaseException | None = None
         try:
-            self._query = start(self._built, self._how)
-            self._state = "running"
-        except Exception as error:  # of Spark, or of a sink
-            self._failed(error)
+            yield
+        except TidemillError:
+            raise
+        except Exception as error:
+            if not _is_connection_error(error) and self._is_up():
+                raise
+            lost = error
+        if lost is not None or not self._is_up():
+            log = self._options.log_file
+            where = f" What it said last is in {log}." if log else ""
+            raise PipelineError(
+                f"Spark's JVM has ended while the pipeline ran{_exit_text(jvm.exit_code())}",
+                hint=f"Killed for lack of memory? See dmesg.{where} Run it again: queries go on "
+                "from their checkpoints.",
+            ) from lost
 
-    def look(self) -> None:
-        """See how it is, and do what is due."""
-        if self._state == "waiting" and time.monotonic() >= self._due:
-            self._restarts += 1
-            self.start()
-        if self._state != "running" or self._query is None:
+    def _give_up(
+        self, watched: Sequence[Watched], error: BaseException, topic: StatusTopic
+    ) -> None:
+        text = str(error).strip() or type(error).__name__
+        if not self._is_up():
+            for each in watched:
+                each.give_up(text)
+        if not watched and isinstance(error, Exception):
+            broken = self._broken
+            told = [_ended(s, broken.get(s.query) if broken else text) for s in self.statuses]
+            self._tell(topic, told)
+
+
+def _ended(status: QueryStatus, error: str | None = None) -> QueryStatus:
+    """Of a query that was never started."""
+    if status.state != STARTING:
+        return status
+    return replace(
+        status, state=STOPPED if error is None else FAILED, error=error, updated=now_text()
+    )
+
+
+def _start_some(watched: Sequence[Watched]) -> None:
+    """Start queries that are new, a few at a time."""
+    for each in watched:
+        if sum(other.is_settling for other in watched) >= STARTS_AT_ONCE:
             return
-        self._take_progress(self._query)
-        if self._query.isActive:
-            if time.monotonic() - self._started > HEALTHY_S:
-                self._pause = FIRST_PAUSE_S
-            return
-        error = self._query.exception()
-        self._take_progress(self._query)
-        if error is None:
-            self._state = "done" if self._how.until_caught_up else "stopped"
-        else:
-            self._failed(error)
-
-    def end(self) -> None:
-        """Stop it; a batch that is under way is run again by the next start."""
-        if self._query is not None and self._query.isActive:
-            self._query.stop()
-            self._take_progress(self._query)
-        if not self.is_over:
-            self._state = "stopped"
-
-    def status(self) -> QueryStatus:
-        """As it is now."""
-        query: Query = self._built.query
-        meter, error = self._meter, self._error
-        return QueryStatus(
-            pipeline=self._how.pipeline,
-            query=query.name,
-            state=self._state,
-            mode=query.mode,
-            sink=query.sink.target,
-            batch=meter.batch,
-            rows_per_second=meter.rows_per_second,
-            rows=meter.rows,
-            late_rows=meter.late_rows,
-            watermark=meter.watermark,
-            state_rows=meter.state_rows,
-            batch_ms=meter.batch_ms,
-            latency_p50_ms=meter.percentile(0.5),
-            latency_p99_ms=meter.percentile(0.99),
-            restarts=self._restarts,
-            error=None if error is None else f"{error.message} {error.hint}".strip(),
-            sources=meter.sources,
-            updated=now_text(),
-        )
-
-    def changed(self, status: QueryStatus) -> bool:
-        """Whether it says more than the one before, but for the time; remembers it."""
-        from dataclasses import replace
-
-        bare = replace(status, updated="")
-        if bare == self._last:
-            return False
-        self._last = bare
-        return True
-
-    def _take_progress(self, query: StreamingQuery) -> None:
-        progress: Sequence[Mapping[str, object]] = _as_dicts(query)
-        for each in progress:
-            self._meter.take(each)
-
-    def _failed(self, error: BaseException) -> None:
-        self._error = explain(error)
-        if self._error.is_final or not self._restart:
-            self._state = "failed"
-            return
-        self._state = "waiting"
-        self._due = time.monotonic() + self._pause
-        self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
+        if each.is_new:
+            each.start()
 
 
-def _as_dicts(query: StreamingQuery) -> list[Mapping[str, object]]:
-    import json
+def _end_all(watched: Sequence[Watched]) -> None:
+    """All at once: each waits for its batch."""
+    if watched:
+        with ThreadPoolExecutor(len(watched), thread_name_prefix="stop-query") as threads:
+            list(threads.map(Watched.end, watched))
 
-    return [json.loads(progress.json) for progress in query.recentProgress]
+
+def _is_connection_error(error: BaseException) -> bool:
+    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+
+    return isinstance(error, (Py4JNetworkError, ConnectionError))
+
+
+def _exit_text(code: int | None) -> str:
+    if code is None:
+        return ""
+    return f" (killed by signal {-code})" if code < 0 else f" (exit code {code})"
 
 
 def find_error(statuses: Sequence[QueryStatus]) -> PipelineError | None:
     """The failure of a run, if a query could not go on."""
-    failed = [each for each in statuses if each.state == "failed"]
+    failed = [each for each in statuses if each.state == FAILED]
     if not failed:
         return None
     lines = "; ".join(f"{each.query}: {each.error}" for each in failed)

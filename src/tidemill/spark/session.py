@@ -79,7 +79,8 @@ def spark_session(
     # Of pandas, nothing is used here: what PySpark says of its version would only worry.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     # PySpark prints each error of a query as a line of JSON, and raises it, too.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     from pyspark.sql import SparkSession
 
     given = dict(extra or {})

@@ -5,6 +5,7 @@ Also makes the topics that a pipeline needs. Must not know: Spark.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -90,9 +91,18 @@ class StatusTopic:
 
     def publish(self, status: QueryStatus) -> None:
         """Send a status; that it arrives is not waited for."""
+        self._send(status.key, status.encode())
+
+    def forget(self, key: str) -> None:
+        """Delete the status of a query that is not there any more."""
+        self._send(key, None)
+
+    def _send(self, key: str, value: bytes | None) -> None:
         if self._producer is None:
             self._producer = make_client(Producer, {**self._kafka, "linger.ms": "20"}, self._last)
-        self._producer.produce(TOPIC, status.encode(), status.key)
+        # Brokers that are away for long: a status that is lost is followed by newer ones.
+        with contextlib.suppress(BufferError):
+            self._producer.produce(TOPIC, value, key)
         self._producer.poll(0)
 
 

@@ -6,13 +6,15 @@ how queries are watched and restarted.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import PipelineError
 from tidemill.spark.checkpoint import Identity
-from tidemill.spark.inputs import Built
+from tidemill.spark.inputs import Built, as_interval
 from tidemill.spark.sink import write_batch
 from tidemill.spark.sinks import (
     ChangelogSink,
@@ -22,7 +24,6 @@ from tidemill.spark.sinks import (
     PostgresSink,
     Sink,
     SqliteSink,
-    TableSink,
     TopicSink,
     as_columns,
 )
@@ -56,41 +57,91 @@ class Start:
     until_caught_up: bool = False
 
 
-def start(built: Built, how: Start) -> StreamingQuery:
+class Started:
+    """A streaming query of Spark's, as ``watch.Running``."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query: Any = query
+        self._last = ""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it still runs."""
+        return bool(self._query.isActive)
+
+    def updates(self) -> list[dict[str, Any]]:
+        """Progress since the last call, oldest first: of the last 100 that Spark keeps."""
+        # PySpark's own recentProgress asks the JVM for each field of each, and takes a second.
+        recent = self._query._jsq.recentProgress()
+        new: list[str] = []
+        for index in reversed(range(len(recent))):
+            text = recent[index].json()
+            if text == self._last:
+                break
+            new.append(text)
+        if new:
+            self._last = new[0]
+        return [json.loads(text) for text in reversed(new)]
+
+    def error(self) -> BaseException | None:
+        """Why it ended, if it failed."""
+        found: BaseException | None = self._query.exception()
+        return found
+
+    def stop(self) -> None:
+        """End it; a batch that is under way is run again by the next start."""
+        self._query.stop()
+
+
+def start(built: Built, how: Start) -> Started:
     """Start a query.
 
     Raises:
         TidemillError: the sink can't take the result.
         Exception: what Spark says when it refuses.
     """
-    query = built.query
-    df, sink = built.df, query.sink
-    if query.mode == "append" and isinstance(sink, TopicSink):
-        writer = _to_topic(records(df, sink.key_columns), sink.topic, how, query.name)
-    elif isinstance(sink, ParquetSink):
-        writer = df.writeStream.format("parquet").option("path", str(sink.path))
-        if sink.partition_by:
-            writer = writer.partitionBy(*as_columns(sink.partition_by))
-    else:
-        writer = df.writeStream.foreachBatch(_batch_function(built, how))
     writer = (
-        writer.outputMode(query.mode)
-        .queryName(f"{how.pipeline}/{query.name}")
+        _writer(built, how)
+        .outputMode(built.query.mode)
+        .queryName(f"{how.pipeline}/{built.query.name}")
         .option("checkpointLocation", how.checkpoint)
     )
     if how.until_caught_up:
         writer = writer.trigger(availableNow=True)
     else:
-        writer = writer.trigger(processingTime=query.trigger)
-    started: StreamingQuery = writer.start()
-    return started
+        writer = writer.trigger(processingTime=as_interval(built.query.trigger))
+    context = built.df.sparkSession.sparkContext
+    # Where Spark schedules fairly, each query has its share of the cores.
+    context.setLocalProperty(_POOL, f"{how.pipeline}/{built.query.name}")
+    try:
+        return Started(writer.start())
+    finally:
+        context._jsc.setLocalProperty(_POOL, None)
 
 
-def check_sink(built: Built) -> None:
-    """Whether a result has the columns that its sink asks for.
+_POOL = "spark.scheduler.pool"
+
+
+def _writer(built: Built, how: Start) -> Any:
+    df, query, sink = built.df, built.query, built.query.sink
+    if query.mode == "append" and isinstance(sink, TopicSink):
+        return _to_topic(records(df, sink.key_columns), sink.topic, how, query.name)
+    if isinstance(sink, ParquetSink):
+        writer = df.writeStream.format("parquet").option("path", str(sink.path))
+        if sink.partition_by:
+            writer = writer.partitionBy(*as_columns(sink.partition_by))
+        return writer
+    return df.writeStream.foreachBatch(_batch_function(built, how))
+
+
+def check_sink(built: Built, *, is_fresh: bool) -> None:
+    """Whether a sink can take a result.
+
+    Args:
+        is_fresh: the query begins with a new checkpoint.
 
     Raises:
-        PipelineError: it has not.
+        PipelineError: columns that it asks for are not there, or it holds another one's batches.
     """
     sink, names = built.query.sink, [name.lower() for name in built.df.columns]
     missing = [column for column in sink.key_columns if column.lower() not in names]
@@ -99,8 +150,12 @@ def check_sink(built: Built) -> None:
             f"the result has no column {', '.join(missing)}, which {type(sink).__name__} asks for",
             hint=f"There are {', '.join(built.df.columns)}.",
         )
-    if isinstance(sink, (ChangelogSink, TableSink)) and not sink.key_columns:
-        raise PipelineError(f"{type(sink).__name__} has no key", hint='For example key="id".')
+    if isinstance(sink, ParquetSink) and is_fresh and (Path(sink.path) / _LEDGER).exists():
+        raise PipelineError(
+            f"folder {sink.path} holds what another checkpoint wrote: Spark numbers batches from 0 "
+            "again, and would take them for those that are there",
+            hint="Give the query a new folder, or remove that one.",
+        )
 
 
 def records(df: DataFrame, key: tuple[str, ...], *, tombstones: bool = False) -> DataFrame:
@@ -123,6 +178,7 @@ def records(df: DataFrame, key: tuple[str, ...], *, tombstones: bool = False) ->
     return df.select(made.alias("key"), value.alias("value"))
 
 
+_LEDGER = "_spark_metadata"
 _RECORD_COLUMNS = {"key", "value", "headers", "partition", "timestamp"}
 
 
