@@ -127,7 +127,13 @@ def write_share(
 def transactional_settings(kafka: Mapping[str, str], transactional_id: str) -> dict[str, str]:
     """The user's settings over the defaults, for a transactional producer."""
     timeout = kafka.get("transaction.timeout.ms", str(TRANSACTION_TIMEOUT_MS))
-    settings = {**producer_settings(kafka), "transaction.timeout.ms": timeout}
+    # By default librdkafka 2.16 forgets its brokers when none answers, and may then never send the
+    # offsets of a transaction again, though the broker is back.
+    settings = {
+        "metadata.recovery.strategy": "none",
+        **producer_settings(kafka),
+        "transaction.timeout.ms": timeout,
+    }
     if int(settings["message.timeout.ms"]) > int(timeout):
         settings["message.timeout.ms"] = timeout  # librdkafka insists on it
     return {**settings, "transactional.id": transactional_id}
