@@ -301,6 +301,56 @@ def test_a_full_disk_does_not_keep_the_broker_from_starting_nor_from_healing_lat
     run(test())
 
 
+async def start_without_adopting(broker: Broker, fs: FaultyFileSystem) -> Broker:
+    """Cut the power: records of the coordinator that are not synced are lost. The disk is too full
+    for an adoption while the broker starts, and has room right after it."""
+    broker._store.partitions[A].flush()
+    await cut_power(broker, fs, Unlucky())
+    path = "/__transaction_state-0/00000000000000000000.log"
+    fs.fail("write", errno.ENOSPC, times=-1, path=path)
+    broker = await start(fs)
+    fs.heal()
+    return broker
+
+
+def test_a_decision_is_not_finished_before_the_transaction_after_it_is_adopted() -> None:
+    async def test() -> None:
+        fs = FaultyFileSystem()
+        broker = await begin(fs)
+        producer = await Producer(broker).init()
+        await producer.send("a", b"1")
+        await producer.commit()
+        broker.produce([producer.batch("a", b"2")], Acks.WRITTEN, "x", V2)
+        producer.broker = broker = await start_without_adopting(broker, fs)
+        assert state(broker) is TransactionState.PREPARE_COMMIT
+        await settled(broker)
+        assert await committed(broker, "a") == [b"1"]
+        assert state(broker) is TransactionState.ONGOING
+        await producer.abort()
+        assert await committed(broker, "a") == [b"1"]
+        await broker.stop()
+
+    run(test())
+
+
+def test_a_transaction_that_is_not_adopted_yet_does_not_become_part_of_the_next_one() -> None:
+    async def test() -> None:
+        fs = FaultyFileSystem()
+        broker = await begin(fs)
+        producer = await Producer(broker).init()
+        await producer.send("b", b"never")
+        broker.produce([producer.batch("a", b"never")], Acks.WRITTEN, "x", V2)
+        broker = await start_without_adopting(broker, fs)
+        successor = await Producer(broker).init()
+        await successor.send("a", b"kept")
+        await successor.commit()
+        assert await committed(broker, "a") == [b"kept"]
+        assert await committed(broker, "b") == []
+        await broker.stop()
+
+    run(test())
+
+
 @pytest.mark.parametrize("path", ["/a-0/", "/__consumer_offsets-0/"])
 @both
 def test_markers_that_a_kill_left_out_are_written_after_it(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 
 import structlog
 
@@ -40,12 +41,16 @@ class Healing:
 
     async def run(self) -> None:
         """Adopt or abort what the coordinator does not know as open. What the disk refuses is
-        tried again in the background."""
+        tried again in the background; until then the transactional id has to wait, or what it does
+        next would take the leftover for its own."""
         orphans = list(self._open())
         left = [each for each in orphans if not self._adopted(*each)]
-        left = await self._abort(left)
-        if left:
-            self._transactions.in_background(self._keep_trying(left))
+        by_owner: dict[str | None, list[Found]] = {}
+        for tp, found in await self._abort(left):
+            owner = self._transactions.machine.find(found.producer_id)
+            by_owner.setdefault(owner, []).append((tp, found))
+        for owner, leftovers in by_owner.items():
+            self._transactions.in_background(partial(self._keep_trying, leftovers), owner)
 
     def _open(self) -> Iterator[Found]:
         for tp, log in list(self._store.partitions.items()):

@@ -106,9 +106,17 @@ class TransactionCoordination:
             self._retry(transactional_id, 0)
         self._deadlines.watch()
 
-    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something until the broker stops."""
-        self._in_order.spawn(work)
+    def in_background(
+        self, work: Callable[[], Coroutine[Any, Any, None]], transactional_id: str | None = None
+    ) -> None:
+        """Do something until the broker stops. No transaction of the id begins or ends meanwhile:
+        who asks for that waits."""
+
+        async def in_order(transactional_id: str) -> None:
+            async with self._in_order.lock(transactional_id):
+                await work()
+
+        self._in_order.spawn(work() if transactional_id is None else in_order(transactional_id))
 
     def stop(self, error: TidemillError) -> None:
         """Answer everybody who waits, or comes, with ``error``; nothing more is written."""
