@@ -410,8 +410,20 @@ class SchemaError(TidemillError):
     """A schema of columns and types is malformed."""
 
 
+class JoinError(TidemillError):
+    """A join is malformed, its inputs can't be joined, or a table is not what it should be."""
+
+
 class PipelineError(TidemillError):
     """A pipeline can't be loaded, found or run."""
+
+
+class MissingPackageError(PipelineError):
+    """A pipeline needs a Python package that is not installed."""
+
+
+class SinkError(TidemillError):
+    """A database can't take a batch of rows: it refused, or the rows are not fit for it."""
 
 
 class PipelineRunningError(PipelineError):

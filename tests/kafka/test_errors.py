@@ -22,10 +22,13 @@ NOT_FOR_CLIENTS = {
     "DeliveryError",
     "JavaNotFoundError",
     "JvmStartError",
+    "JoinError",
+    "MissingPackageError",
     "OptionError",
     "PipelineError",
     "PipelineRunningError",
     "SchemaError",
+    "SinkError",
     "WindowError",
     "OutputModeError",
 }

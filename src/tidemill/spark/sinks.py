@@ -6,7 +6,7 @@ Must not know: Spark, Kafka clients, databases.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -94,10 +94,13 @@ class TableSink(Sink):
     Attributes:
         table: created where it is missing.
         key: columns of its primary key.
+        order_by: columns of which the greatest values win, where a key occurs more than once in a
+            batch; without it that is an error.
     """
 
     table: str
     key: Columns
+    order_by: Columns = field(default=(), kw_only=True)
 
     @property
     def key_columns(self) -> tuple[str, ...]:

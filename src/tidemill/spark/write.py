@@ -216,16 +216,17 @@ def _batch_function(built: Built, how: Start) -> BatchFunction:
 
 
 def _table(sink: Sink) -> Any:
+    order_by = as_columns(sink.order_by) if isinstance(sink, TableSink) else ()
     if isinstance(sink, SqliteSink):
         from tidemill.spark.upsert_sqlite import SqliteTable
 
-        return SqliteTable(sink.path, sink.table, sink.key_columns)
+        return SqliteTable(sink.path, sink.table, sink.key_columns, order_by)
     if isinstance(sink, DuckDBSink):
         from tidemill.spark.upsert_duckdb import DuckDBTable
 
-        return DuckDBTable(sink.path, sink.table, sink.key_columns)
+        return DuckDBTable(sink.path, sink.table, sink.key_columns, order_by)
     if isinstance(sink, PostgresSink):
         from tidemill.spark.upsert_postgres import PostgresTable
 
-        return PostgresTable(sink.dsn, sink.table, sink.key_columns)
+        return PostgresTable(sink.dsn, sink.table, sink.key_columns, order_by)
     raise PipelineError(f"nothing writes to {sink.target}")

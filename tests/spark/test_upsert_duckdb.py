@@ -1,0 +1,77 @@
+"""Upserts into DuckDB keep the contract."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from tests.contracts.upsert import ALL_VALUES, FIRST, Database, Row, UpsertContract
+from tidemill.errors import MissingPackageError, SinkError
+from tidemill.spark import upsert_duckdb
+from tidemill.spark.upsert_duckdb import DuckDBTable
+from tidemill.spark.upsert_rows import Column, Layout
+from tidemill.spark.upsert_version import version
+
+
+class TestDuckDB(UpsertContract):
+    @pytest.fixture
+    def database(self, tmp_path: Path) -> Database:
+        path = tmp_path / "out.duckdb"
+
+        def query(statement: str) -> list[Row]:
+            with duckdb.connect(str(path)) as connection:
+                # As Arrow: to read times with zones row by row, it wants another package.
+                found = connection.sql(statement).to_arrow_table()
+            columns = [column.to_pylist() for column in found.columns]
+            return list(zip(*columns, strict=True))
+
+        def execute(statement: str) -> None:
+            with duckdb.connect(str(path)) as connection:
+                connection.execute(statement)
+
+        def make(*args: Any, **kwargs: Any) -> DuckDBTable:
+            return DuckDBTable(path, *args, **kwargs)
+
+        return Database(make, query, execute)
+
+    @pytest.fixture
+    def stored(self) -> Row:
+        return (*ALL_VALUES[:13], '{"x":1,"y":"a"}', '["x",null]', '{"k":7}')
+
+
+LAYOUT = Layout((Column("id", "int"),), ("id",))
+ONE = pa.table({"id": pa.array([1], pa.int32()), "_deleted": [False]})
+
+
+def test_a_file_that_another_process_has_open_is_waited_for_and_then_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "busy.duckdb"
+    program = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print(); sys.stdin.read()"
+    monkeypatch.setattr(upsert_duckdb, "BUSY_S", 0.2)
+    table = DuckDBTable(path, "t", "id")
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(SinkError, match="lock") as refusal:
+            table.apply(ONE, LAYOUT, version(FIRST, 0))
+        assert "tried again" in refusal.value.hint
+        other.communicate(timeout=30)
+    table.apply(ONE, LAYOUT, version(FIRST, 0))
+
+
+def test_without_the_package_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(MissingPackageError, match="duckdb is not installed") as refusal:
+        DuckDBTable(tmp_path / "x", "t", "id")
+    assert refusal.value.hint == "pip install 'tidemill[duckdb]'"

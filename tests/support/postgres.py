@@ -1,0 +1,102 @@
+"""A PostgreSQL server from its binaries, on a Unix socket in a folder of its own.
+
+PostgreSQL refuses to run as root; there it runs as the user ``postgres``, which its package makes.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.processes import ServerProcess
+
+_INIT = ("-A", "trust", "--no-sync", "--encoding=UTF8", "--locale=C")
+_PORT = 5432  # a part of the socket's name only
+
+
+class PostgresNotFoundError(Exception):
+    """It can't be started here; the message says why."""
+
+
+def _binaries() -> Path:
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    on_path = shutil.which("initdb")
+    if not found and on_path is None:
+        raise PostgresNotFoundError("PostgreSQL is not installed: apt-get install postgresql")
+    return found[-1].parent if found else Path(str(on_path)).resolve().parent
+
+
+def _as_user(folder: Path) -> list[str]:
+    """What to put before a command; gives the folder to its user."""
+    if os.getuid() != 0:
+        return []
+    try:
+        user = pwd.getpwnam("postgres")
+    except KeyError:
+        raise PostgresNotFoundError(
+            "root can't run PostgreSQL, and there is no user postgres"
+        ) from None
+    if shutil.which("setpriv") is None:
+        raise PostgresNotFoundError("root can't run PostgreSQL without setpriv (util-linux)")
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+
+
+@contextmanager
+def postgres(log: Path) -> Iterator[str]:
+    """A running server; yields the dsn of an empty database.
+
+    Args:
+        log: file that gets its output.
+
+    Raises:
+        PostgresNotFoundError: it can't be started here.
+    """
+    binaries = _binaries()
+    # Not below the tests' folder: the other user could not get there, and a socket's path is short.
+    folder = Path(tempfile.mkdtemp(prefix="tidemill-pg-"))
+    try:
+        before = _as_user(folder)
+        data = folder / "data"
+        made = subprocess.run(
+            [*before, str(binaries / "initdb"), "-D", str(data), "-U", "tidemill", *_INIT],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert made.returncode == 0, made.stdout + made.stderr
+        options = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(folder),
+            "port": _PORT,
+            "fsync": "off",
+            "shared_buffers": "16MB",
+        }
+        settings = [f"-c{key}={value}" for key, value in options.items()]
+        command = [*before, str(binaries / "postgres"), "-D", str(data), *settings]
+        with ServerProcess("postgres", command, log, cwd=folder) as server:
+            dsn = f"host={folder} port={_PORT} user=tidemill dbname=postgres"
+            server.wait_until(lambda: _answers(dsn), 60)
+            yield dsn
+            server.send_signal(signal.SIGINT)  # ends its children, which are groups of their own
+            server.wait(30)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answers(dsn: str) -> bool:
+    import psycopg
+
+    try:
+        psycopg.connect(dsn).close()
+    except psycopg.OperationalError:
+        return False
+    return True
