@@ -24,9 +24,11 @@ from tidemill.spark.sinks import (
     PostgresSink,
     Sink,
     SqliteSink,
+    TableSink,
     TopicSink,
     as_columns,
 )
+from tidemill.spark.upsert_rows import layout_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -142,6 +144,7 @@ def check_sink(built: Built, *, is_fresh: bool) -> None:
 
     Raises:
         PipelineError: columns that it asks for are not there, or it holds another one's batches.
+        SchemaError: a table can't hold the result.
     """
     sink, names = built.query.sink, [name.lower() for name in built.df.columns]
     missing = [column for column in sink.key_columns if column.lower() not in names]
@@ -150,6 +153,8 @@ def check_sink(built: Built, *, is_fresh: bool) -> None:
             f"the result has no column {', '.join(missing)}, which {type(sink).__name__} asks for",
             hint=f"There are {', '.join(built.df.columns)}.",
         )
+    if isinstance(sink, TableSink):
+        layout_of(built.df.schema, sink.key_columns, as_columns(sink.order_by))
     if isinstance(sink, ParquetSink) and is_fresh and (Path(sink.path) / _LEDGER).exists():
         raise PipelineError(
             f"folder {sink.path} holds what another checkpoint wrote: Spark numbers batches from 0 "
