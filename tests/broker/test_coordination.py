@@ -145,6 +145,26 @@ def test_a_commit_on_its_way_to_the_disk_does_not_outlive_its_topic() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_an_offset_that_is_being_committed_does_not_expire_with_the_one_before(
+    in_transaction: bool,
+) -> None:
+    async def test(bench: Bench) -> None:
+        await bench.synced(bench.commit("t"))
+        bench.clock.advance(8 * 24 * 3600 * 1000)
+        again = (bench.commit_in_transaction if in_transaction else bench.commit)("t", offset=6)
+        await turns()
+        expiring = asyncio.ensure_future(bench.groups.expire_offsets())
+        await bench.synced(again, expiring)
+        if in_transaction:
+            await bench.synced(bench.end(commit=True))
+        assert bench.seen() == {("t", 0): 6}
+        bench.groups = bench.coordination()
+        assert bench.seen() == {("t", 0): 6}
+
+    run(test)
+
+
 def test_more_offsets_than_fit_one_batch_are_committed_and_forgotten() -> None:
     async def test(bench: Bench) -> None:
         topics = [f"{number:05}" + "x" * 200 for number in range(6000)]

@@ -40,6 +40,9 @@ from tidemill.state.types import NO_PRODUCER, ProducerIdentity, TxnOffsetCommit
 
 R = TypeVar("R")
 
+PATIENCE = 100
+"""How often expiry waits for the disk before it is put off."""
+
 log_line = structlog.get_logger("tidemill.groups")
 
 
@@ -80,6 +83,7 @@ class GroupCoordination:
         self._tickets = itertools.count(1)
         self._parked: dict[int, asyncio.Future[Any]] = {}
         self._writing: set[asyncio.Future[None]] = set()
+        self._on_their_way = 0  # outcomes that are not replayed yet
         self._timer: asyncio.TimerHandle | None = None
         self._stopped: TidemillError | None = None
 
@@ -205,8 +209,16 @@ class GroupCoordination:
         await self._run(self._offsets.topics_deleted(topics))
 
     async def expire_offsets(self) -> None:
-        """Drop what ``offsets.retention.minutes`` says."""
-        await self._run(self._offsets.expire(self._clock.now_ms()))
+        """Drop what ``offsets.retention.minutes`` says.
+
+        What is on its way to the disk may be the renewal of what is due, so a moment without is
+        waited for; under a load that has none, the next call does it.
+        """
+        for _ in range(PATIENCE):
+            if not self._on_their_way:
+                await self._run(self._offsets.expire(self._clock.now_ms()))
+                return
+            await self._settle()
 
     # --- admin -----------------------------------------------------------------------------------
 
@@ -275,8 +287,10 @@ class GroupCoordination:
         if self._stopped is not None:
             raise self._stopped
         first = -1
+        self._on_their_way += 1
 
         def done(error: Exception | None) -> None:
+            self._on_their_way -= 1
             if error is None:
                 for offset, record in enumerate(outcome.records, first):
                     self._replay(record.key, record.value, offset, producer.producer_id)
