@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from tidemill.spark.pipeline import Pipeline
 
 
+_NO_SPARK_YET = (
+    "Spark starts when the file has been read and checked: write what needs it (columns, a udf with "
+    "its type as a text) inside of the query's function."
+)
+
+
 def load_pipeline(file: Path, name: str | None = None) -> Pipeline:
     """The pipeline that a file declares.
 
@@ -40,7 +46,9 @@ def load_pipeline(file: Path, name: str | None = None) -> Pipeline:
     except SyntaxError as error:
         raise PipelineError(f"{error.filename}:{error.lineno}: {error.msg}") from error
     except Exception as error:
-        raise PipelineError(f"{_where(file, error)}: {type(error).__name__}: {error}") from error
+        hint = _NO_SPARK_YET if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error) else ""
+        told = f"{_where(file, error)}: {type(error).__name__}: {error}"
+        raise PipelineError(told, hint=hint) from error
     found = {id(each): each for each in content.values() if isinstance(each, Pipeline)}
     pipelines = list(found.values())
     names = ", ".join(each.name for each in pipelines)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.errors import PipelineError, TidemillError
 from tidemill.spark import jvm
-from tidemill.spark.checkpoint import Checkpoint, PipelineLock
+from tidemill.spark.checkpoint import Checkpoint, PipelineLock, Shape
 from tidemill.spark.inputs import Builder, Built
 from tidemill.spark.pipeline import Pipeline, Query, Starting
 from tidemill.spark.pipeline_check import PipelineProblemsError, Problem, check
@@ -91,6 +91,7 @@ class _Ready:
 
     built: Built
     checkpoint: Checkpoint
+    shape: Shape
 
 
 class Runner:
@@ -229,12 +230,13 @@ class Runner:
         check_query(built.df, query.mode)
         checkpoint = Checkpoint(self._options.state, self._pipeline.name, query.name)
         check_sink(built, is_fresh=checkpoint.is_fresh)
-        checkpoint.check(shape_of(built.df, query.mode))
-        return _Ready(built, checkpoint)
+        shape = shape_of(built.df, query.mode)
+        checkpoint.check(shape)
+        return _Ready(built, checkpoint, shape)
 
     def _watched(self, ready: _Ready) -> Watched:
         options, query = self._options, ready.built.query
-        ready.checkpoint.adopt(shape_of(ready.built.df, query.mode))
+        ready.checkpoint.adopt(ready.shape)
         how = Start(
             pipeline=self._pipeline.name,
             identity=ready.checkpoint.identity(),

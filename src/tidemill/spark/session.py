@@ -101,6 +101,7 @@ def spark_session(
     with _plain_interrupts():
         spark = builder.getOrCreate()
     _make_active(spark)
+    _quiet(spark)
 
     import pyspark_tidemill
 
@@ -136,8 +137,20 @@ def _plain_interrupts() -> Iterator[None]:
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """Py4J logs, as an error with its stack, that an interrupt came, and raises it, too."""
-    return record.msg != "KeyboardInterrupt while sending command."
+    """Py4J logs, as an error with its stack, what it raises, too: an interrupt, a lost JVM."""
+    return not str(record.msg).endswith("while sending command.")
+
+
+def _quiet(spark: SparkSession) -> None:
+    """Leave errors to those who catch them: Python's side of the JVM also prints each of them."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    server: Any = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is None:
+        from pyspark import accumulators
+
+        server = getattr(accumulators, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
 
 
 def session_settings(master: str, extra: Mapping[str, str]) -> dict[str, str]:

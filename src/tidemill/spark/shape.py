@@ -22,15 +22,12 @@ FORMAT = 1
 """Of the text; shapes of another one, or of another Spark, are not compared."""
 
 _INPUT = "__tidemill_input "
-_PASSED = frozenset({"SubqueryAlias", "View", "EventTimeWatermark", "CollectMetrics"})
+_PASSED = frozenset({"SubqueryAlias", "View", "EventTimeWatermark", "CollectMetrics", "LocalLimit"})
 _STATEFUL = frozenset(
     {
-        "Deduplicate",
-        "DeduplicateWithinWatermark",
         "Distinct",
         "FlatMapGroupsInPandasWithState",
         "FlatMapGroupsWithState",
-        "GlobalLimit",
         "TransformWithState",
         "TransformWithStateInPandas",
         "TransformWithStateInPySpark",
@@ -164,9 +161,14 @@ class _Reader:
         keys = list(_items(node.keys()))
         depth += not depth
         yield _line(depth, f"{node.nodeName()} {', '.join(_plain(k.toString()) for k in keys)}")
-        yield from self._below(node, needed | _used(keys), depth + 1)
+        yield from self._below(node, _carried(node, needed) | _used(keys), depth + 1)
 
     _deduplicatewithinwatermark = _deduplicate
+
+    def _globallimit(self, node: Any, needed: Needed, depth: int) -> Iterator[str]:
+        depth += not depth
+        yield _line(depth, "limit")
+        yield from self._below(node, _carried(node, needed), depth + 1)
 
     def _union(self, node: Any, needed: Needed, depth: int) -> Iterator[str]:
         if depth:
@@ -215,6 +217,15 @@ def _aggregate_calls(expression: Any) -> Iterator[Any]:
         return
     for child in _items(expression.children()):
         yield from _aggregate_calls(child)
+
+
+def _carried(node: Any, needed: Needed) -> Needed:
+    """Columns that pass an operator which keeps none: they count for the rows of a join below."""
+    return needed if _has_join(node) else frozenset()
+
+
+def _has_join(node: Any) -> bool:
+    return node.nodeName() == "Join" or any(_has_join(each) for each in _items(node.children()))
 
 
 def _same_places(node: Any, needed: Needed, child: Any) -> Needed:
