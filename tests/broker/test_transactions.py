@@ -751,6 +751,27 @@ def test_a_transaction_is_ended_by_hand_on_the_partitions_that_are_named() -> No
     run(test())
 
 
+@both
+def test_no_coordinator_epoch_that_an_operator_makes_up_outranks_the_coordinator(
+    version: TransactionVersion,
+) -> None:
+    async def test() -> None:
+        async with running() as broker:
+            await topics(broker, "a")
+            producer = await Producer(broker, version=version).init()
+            await producer.send("a", b"by hand")
+            marker = Marker(*producer.identity, commit=False, coordinator_epoch=5)
+            await broker.write_markers([(marker, [TopicPartition("a", 0)])])
+            await producer.abort()
+            await producer.send("a", b"kept")
+            await producer.commit()
+            assert await committed(broker, "a") == [b"kept"]
+            found = await read(broker, "a")
+            assert found.last_stable_offset == found.high_watermark
+
+    run(test())
+
+
 def test_ids_that_nobody_uses_are_forgotten() -> None:
     async def test() -> None:
         clock = ManualClock()
