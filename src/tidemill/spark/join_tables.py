@@ -1,0 +1,247 @@
+"""Tables joined with tables, as a view that is kept current: a changelog of its rows.
+
+On one key, Spark's own aggregation keeps the last change of each side. On a foreign key, a change
+of either table says which rows of the view to look at, and the tables themselves say what those
+rows are now: nothing is kept but the tables. Must not know: pipelines' runs, sinks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidemill.errors import JoinError
+from tidemill.spark.join_columns import On, check_distinct, check_how, pairs
+from tidemill.spark.table_cache import DEFAULT_LIMIT, TableSpec
+from tidemill.spark.table_records import TableSchema
+from tidemill.spark.tables import DELETED, OFFSET, PARTITION, read_records, table_spec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tidemill.spark.inputs import TableInput
+
+_SIDES = ("__tidemill_left", "__tidemill_right")
+_AS_KEY = ("STRING", "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "DATE")
+"""Types that are written alike in a key and in a JSON object."""
+
+
+def join_tables(
+    left: TableInput,
+    right: TableInput,
+    *,
+    on: On | None = None,
+    foreign_key: On | None = None,
+    how: str = "inner",
+    right_prefix: str = "",
+    memory_limit: int = DEFAULT_LIMIT,
+) -> DataFrame:
+    """A materialised view of two tables, kept current under changes of both.
+
+    A streaming DataFrame for update mode and for sinks that take ``_deleted``: ``ChangelogSink`` or
+    a database. Each row is the view's row of its key as it is now, or says that there is none. When
+    all changes have been read, the view equals the join of both tables.
+
+    Args:
+        left, right: tables of a pipeline, or of ``changelog_table``.
+        on: the key of both tables: its columns, or ``{left: right}`` where names differ.
+        foreign_key: columns of the left table that hold the right one's key, in its order; or
+            ``{column: key column}``. The view has the key of the left table.
+        how: ``inner``, or ``left``: rows of the left table without a partner, too.
+        right_prefix: put before the names of the right table's columns.
+        memory_limit: bytes that a table may take in a Python worker (``foreign_key`` only).
+
+    Returns:
+        Columns of the view's key, the other columns of the left table, those of the right one but
+        its key, and ``_deleted``.
+
+    Raises:
+        JoinError: columns are not the keys they should be, or two columns have one name.
+    """
+    from pyspark.sql import functions as f
+
+    check_how(how, ("inner", "left"))
+    if (on is None) == (foreign_key is None):
+        raise JoinError("join_tables needs either on or foreign_key")
+    one, two = _schema(left), _schema(right)
+    names = [f"{right_prefix}{column.name}" for column in two.values]
+    check_distinct(one.names, names, "right_prefix")
+    if on is not None:
+        joined = _on_key(left, right, one, two, pairs(on))
+    else:
+        assert foreign_key is not None
+        joined = _on_foreign_key(left, right, one, two, foreign_key, memory_limit)
+    mine, theirs = f.col(_SIDES[0]), f.col(_SIDES[1])
+    deleted = mine.isNull() | theirs.isNull() if how == "inner" else mine.isNull()
+    values = [
+        f.when(~f.col(DELETED), side.getField(name)).alias(new)
+        for side, name, new in [
+            *[(mine, c.name, c.name) for c in one.values],
+            *[(theirs, c.name, new) for c, new in zip(two.values, names, strict=True)],
+        ]
+    ]
+    return joined.withColumn(DELETED, deleted).select(*one.key_names, *values, DELETED)
+
+
+# --- on the key of both --------------------------------------------------------------------------
+
+
+def _on_key(
+    left: TableInput,
+    right: TableInput,
+    one: TableSchema,
+    two: TableSchema,
+    compared: tuple[tuple[str, str], ...],
+) -> DataFrame:
+    """The last row of each side by key; null where there is none."""
+    from pyspark.sql import functions as f
+
+    wanted = {mine.lower(): theirs.lower() for mine, theirs in compared}
+    keys = {name.lower() for name in one.key_names}, {name.lower() for name in two.key_names}
+    if (set(wanted), set(wanted.values())) != keys or len(compared) != len(one.key):
+        raise JoinError(
+            f"on {', '.join(wanted)} is not the key of both tables: {', '.join(one.key_names)}, "
+            f"and {', '.join(two.key_names)}",
+            hint="Name the keys, or give foreign_key=... if a column of the left table holds "
+            "the right one's key.",
+        )
+    partners = [two.column(wanted[column.name.lower()]) for column in one.key]
+    for mine, theirs in zip(one.key, partners, strict=True):
+        assert theirs is not None
+        _same_type(mine.name, mine.type, theirs.name, theirs.type)
+    rows = [
+        _side(left, one, [c.name for c in one.key], one.key_names, 0),
+        _side(right, two, [c.name for c in partners if c is not None], one.key_names, 1),
+    ]
+    absent = [f.lit(None).cast(rows[1 - i].schema[_SIDES[1 - i]].dataType) for i in (0, 1)]
+    both = (
+        rows[0]
+        .withColumn(_SIDES[1], absent[0])
+        .unionByName(rows[1].withColumn(_SIDES[0], absent[1]))
+    )
+    newest = f"struct({OFFSET}, {PARTITION})"
+    # The struct around the row: max_by itself would pass over a deletion's null.
+    last = [
+        f.expr(f"max_by(struct({name} AS row), {newest}) FILTER (WHERE side = {i})").alias(name)
+        for i, name in enumerate(_SIDES)
+    ]
+    grouped = both.groupBy(*one.key_names).agg(*last)
+    return grouped.select(
+        *one.key_names, *[f.col(name).getField("row").alias(name) for name in _SIDES]
+    )
+
+
+def _side(
+    table: TableInput, schema: TableSchema, key: list[str], names: tuple[str, ...], side: int
+) -> DataFrame:
+    """Changes of a side: the key under the view's names, the row as a struct, its place."""
+    from pyspark.sql import functions as f
+
+    row = f.struct(*[f.col(c.name) for c in schema.values], f.lit(True).alias("_exists"))
+    return table.changes.select(
+        *[f.col(mine).alias(name) for mine, name in zip(key, names, strict=True)],
+        f.when(~f.col(DELETED), row).alias(_SIDES[side]),
+        f.lit(side).alias("side"),
+        OFFSET,
+        PARTITION,
+    )
+
+
+# --- on a foreign key ----------------------------------------------------------------------------
+
+
+def _on_foreign_key(
+    left: TableInput,
+    right: TableInput,
+    one: TableSchema,
+    two: TableSchema,
+    foreign_key: On,
+    memory_limit: int,
+) -> DataFrame:
+    """The rows of the view that a batch's changes touch; null where there is none."""
+    from pyspark.sql import functions as f
+
+    from tidemill.spark import table_lookup as lookup
+
+    compared = _foreign_pairs(foreign_key, one, two)
+    specs = [spec_of(left, memory_limit, foreign_key=compared), spec_of(right, memory_limit)]
+    changes = _keys_of(left, lookup.LEFT).union(_keys_of(right, lookup.RIGHT))
+    # One task sees all changes of a batch: each row of the view comes once.
+    touched = lookup.rows_of_view(changes.coalesce(1), *specs)
+    key = f.col("key")
+    rows = []
+    for name, schema, spec in zip(("left", "right"), (one, two), specs, strict=True):
+        where = f.concat(
+            f.lit(f"table {spec.topic}: the value for the row of key "), key.cast("string")
+        )
+        rows.append(schema.value(f.col(name), where))
+    return touched.select(
+        *one.key_columns(key, f.lit(f"table {specs[0].topic}: a record")),
+        *[row.alias(name) for row, name in zip(rows, _SIDES, strict=True)],
+    )
+
+
+def _foreign_pairs(
+    foreign_key: On, one: TableSchema, two: TableSchema
+) -> tuple[tuple[str, str], ...]:
+    """The foreign key's columns with those of the right key, in the order of that key."""
+    if isinstance(foreign_key, str) or not hasattr(foreign_key, "items"):
+        names = [mine for mine, _ in pairs(foreign_key)]
+        if len(names) != len(two.key):
+            raise JoinError(
+                f"foreign_key {', '.join(names)} has not as many columns as the key of the right "
+                f"table: {', '.join(two.key_names)}"
+            )
+        compared = dict(zip([name.lower() for name in two.key_names], names, strict=True))
+    else:
+        compared = {theirs.lower(): mine for mine, theirs in pairs(foreign_key)}
+        if set(compared) != {name.lower() for name in two.key_names}:
+            raise JoinError(
+                f"foreign_key names {', '.join(compared)} of the right table, whose key is "
+                f"{', '.join(two.key_names)}"
+            )
+    found = []
+    for theirs in two.key:
+        name = compared[theirs.name.lower()]
+        mine = one.column(name)
+        if mine is None:
+            raise JoinError(
+                f"the left table has no column {name}", hint=f"It has {', '.join(one.names)}."
+            )
+        _same_type(mine.name, mine.type, theirs.name, theirs.type)
+        if mine.type not in _AS_KEY:
+            raise JoinError(
+                f"foreign_key {mine.name} is {mine.type}, which is not written alike in keys and "
+                "in JSON objects",
+                hint=f"A foreign key may be {', '.join(_AS_KEY)}.",
+            )
+        found.append((mine.name, theirs.name))
+    return tuple(found)
+
+
+def _keys_of(table: TableInput, side: int) -> DataFrame:
+    """Which keys a changelog's records are of; the columns of ``table_lookup.CHANGES``."""
+    from pyspark.sql import functions as f
+
+    records = read_records(table.spark, table.declaration.topic, table.kafka)
+    return records.select(f.lit(side).alias("side"), "key", "partition", "offset")
+
+
+# --- both ----------------------------------------------------------------------------------------
+
+
+def spec_of(table: TableInput, memory_limit: int, **fields: Any) -> TableSpec:
+    """What Python workers keep of a table."""
+    topic = table.declaration.topic
+    return table_spec(topic, _schema(table), table.kafka, limit=memory_limit, **fields)
+
+
+def _schema(table: TableInput) -> TableSchema:
+    return TableSchema(table.declaration.schema, table.declaration.key)
+
+
+def _same_type(left: str, left_type: str, right: str, right_type: str) -> None:
+    if left_type != right_type:
+        raise JoinError(
+            f"{left} is {left_type}, and {right} is {right_type}: they can't be compared as keys",
+            hint="Declare both tables with one type for it.",
+        )
