@@ -19,7 +19,7 @@ logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column; ``type`` is Spark's name for it, in capitals: ``TIMESTAMP``, ``ARRAY<STRING>``."""
+    """A column; ``type`` is Spark's name for it: ``TIMESTAMP``, ``ARRAY<STRING>``."""
 
     name: str
     type: str
@@ -33,8 +33,19 @@ def columns(ddl: str) -> tuple[Column, ...]:
     """
     if not ddl.strip():
         raise SchemaError("the schema has no columns", hint=_HINT)
+    made = _fields(ddl)
+    if made is None:
+        made = _columns(ddl)
+    names = [column.name.lower() for column in made]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SchemaError(f"the schema names {', '.join(twice)} twice")
+    return tuple(made)
+
+
+def _columns(ddl: str) -> list[Column]:
+    """As in CREATE TABLE."""
     try:
-        # As Spark: a colon may stand between name and type.
         table = parse_one(f"CREATE TABLE t ({ddl}\n)", dialect="spark")
     except (ParseError, TokenError) as error:
         found = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
@@ -46,14 +57,26 @@ def columns(ddl: str) -> tuple[Column, ...]:
         kind = each.kind if isinstance(each, exp.ColumnDef) else None
         if kind is None:
             raise SchemaError(f"{each.sql('spark')!r} is no column with a type", hint=_HINT)
-        made.append(Column(each.name, kind.sql("spark").upper()))
+        made.append(Column(each.name, kind.sql("spark")))
     if not made:
         raise SchemaError(f"the schema {ddl!r} can't be read", hint=_HINT)
-    names = [column.name.lower() for column in made]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise SchemaError(f"the schema names {', '.join(twice)} twice")
-    return tuple(made)
+    return made
+
+
+def _fields(ddl: str) -> list[Column] | None:
+    """As in STRUCT<...>, where Spark takes a colon between name and type; None if it is not."""
+    if ":" not in ddl:
+        return None
+    try:
+        struct = parse_one(f"CAST(x AS STRUCT<{ddl}\n>)", dialect="spark").args.get("to")
+    except (ParseError, TokenError):
+        return None
+    made = []
+    for each in struct.expressions if isinstance(struct, exp.DataType) else ():
+        if not isinstance(each, exp.ColumnDef) or each.kind is None:
+            return None
+        made.append(Column(each.name, each.kind.sql("spark")))
+    return made or None
 
 
 _HINT = 'Columns as in CREATE TABLE: "flight STRING, delay_minutes INT, event_time TIMESTAMP".'

@@ -117,8 +117,7 @@ def _clashes(pipeline: Pipeline) -> Iterator[Problem]:
         "there are two streams or tables",
     )
     letters = letters_of(pipeline)
-    named = [(q.name, q.place) for q in pipeline.queries]
-    named += [(q.name, q.place) for q in letters.values()]
+    named = [(q.name, q.place) for q in [*letters.values(), *pipeline.queries]]
     yield from _twice(named, "there are two queries")
     written = [(query.sink.target, query.place) for query in pipeline.queries]
     yield from _twice(written, "two queries write to", "Give each query a sink of its own.")

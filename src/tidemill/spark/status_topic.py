@@ -155,6 +155,6 @@ def _read_partition(consumer: Any, number: int, latest: dict[str, QueryStatus]) 
                 continue
             try:
                 latest[key] = decode(message.value())
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, KeyError):
                 continue  # of another program
     consumer.unassign()

@@ -1,0 +1,43 @@
+"""Schemas as DDL, read without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.errors import SchemaError
+from tidemill.spark.ddl import Column, columns
+
+
+@pytest.mark.parametrize(
+    ("ddl", "expected"),
+    [
+        ("id BIGINT", [("id", "BIGINT")]),
+        ("id bigint, at timestamp", [("id", "BIGINT"), ("at", "TIMESTAMP")]),
+        ("id: INT, name: STRING", [("id", "INT"), ("name", "STRING")]),
+        ("`flight no` STRING NOT NULL", [("flight no", "STRING")]),
+        ("tags ARRAY<STRING>", [("tags", "ARRAY<STRING>")]),
+        ("price DECIMAL(10, 2)", [("price", "DECIMAL(10, 2)")]),
+        ("who STRUCT<name: STRING>, id INT", [("who", "STRUCT<name: STRING>"), ("id", "INT")]),
+        ("a INT COMMENT 'the first'\n, b DOUBLE\n", [("a", "INT"), ("b", "DOUBLE")]),
+    ],
+)
+def test_columns_and_types(ddl: str, expected: list[tuple[str, str]]) -> None:
+    assert columns(ddl) == tuple(Column(*each) for each in expected)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "message"),
+    [
+        ("", "the schema has no columns"),
+        ("  \n", "the schema has no columns"),
+        ("id INT, ID STRING", "the schema names id twice"),
+        ("id", "'id' is no column with a type"),
+        ("id INT) -- ", "can't be read"),
+        ("id ARRAY<", "can't be read"),
+        ("'quoted", "can't be read"),
+    ],
+)
+def test_what_is_no_schema(ddl: str, message: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        columns(ddl)
+    assert message in str(caught.value)

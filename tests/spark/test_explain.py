@@ -1,0 +1,184 @@
+"""What Spark says, as Spark 4.3 says it, and what is made of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.errors import DeliveryError, PipelineError, UnreachableError
+from tidemill.spark.explain import explain, hint_for, told_by_spark
+
+BEFORE = (
+    "[STREAM_FAILED] Query [id = 13bdd6c8-3b1c-492d-8bf8-85be9fe1a50a, runId = "
+    "0e541f82-1630-447d-a55a-107c44d75670] terminated with exception: "
+)
+AFTER = """ SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: [id = 13bdd6c8-3b1c-492d-8bf8-85be9fe1a50a, runId = 0e541f82-1630-447d]
+Current Committed Offsets: {}
+
+Logical Plan:
+WriteToMicroBatchDataSource noop-table
+ValueError: this is not the error, but a plan
+"""
+
+
+def failed(text: str) -> str:
+    return f"{BEFORE}{text}{AFTER}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match "
+            "existing state value schema.\nPlease check number and type of fields.\nExisting "
+            "value_schema=StructType(StructField(count,LongType,true)) and new ... SQLSTATE: XXKST",
+            "the query keeps other columns in its state than its checkpoint holds (Spark: Provided "
+            "value schema does not match existing state value schema.)",
+        ),
+        (
+            "[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema does not match existing "
+            "state key schema.\nPlease check number and type of fields.",
+            "the query keeps other columns in its state than its checkpoint holds (Spark: Provided "
+            "key schema does not match existing state key schema.)",
+        ),
+        (
+            "[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] Streaming stateful operator "
+            "name does not match with the operator in state metadata. This likely to happen when "
+            "user adds/removes/changes stateful operator of existing streaming query.\nStateful "
+            "operators in the metadata: [(OperatorId: 0 -> OperatorName: stateStoreSave)]; Stateful"
+            " operators in current batch: []. SQLSTATE: 42K03",
+            "the query keeps state of another kind than its checkpoint holds (Spark: Streaming",
+        ),
+        (
+            "assertion failed: There are [1] sources in the checkpoint offsets and now there are "
+            "[2] sources requested by the query. Cannot continue.",
+            "the query reads another number of topics than its checkpoint knows (Spark: assertion",
+        ),
+        (
+            "Checksum error: file:/data/offsets/0 at 0 exp: 1925678874 got: -808146341",
+            "the query's checkpoint is damaged (Spark: Checksum error: file:/data/offsets/0",
+        ),
+        (
+            "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs "
+            "detected for 3.\nPlease make sure only one streaming job runs.",
+            "another process runs this query: two can't share a checkpoint (Spark: Concurrent",
+        ),
+    ],
+)
+def test_what_can_t_be_helped_by_trying_again(text: str, message: str) -> None:
+    found = explain(failed(text))
+
+    assert found.message.startswith(message)
+    assert found.is_final
+    assert found.hint
+    assert "SQLSTATE" not in found.message
+    assert "\n" not in found.message
+
+
+WORKER = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most \
+recent call last):
+  File "/home/me/flights.py", line 57, in minutes
+    def minutes(x): raise ValueError("no good")
+                    ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+ValueError: no good
+ SQLSTATE: 38000"""
+
+FOREACH = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function \
+in foreach batch sink. Reason: An exception was raised by the Python Proxy. Return Message: \
+Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/py4j/clientserver.py", line 644, in _call_proxy
+    return_value = getattr(self.pool[obj_id], method)(*params)
+  File "/home/me/flights.py", line 60, in upsert
+    index(df)
+  File "/venv/lib/python3.11/site-packages/search/client.py", line 7, in index
+KeyError: 'mine'
+ SQLSTATE: 39000"""
+
+OURS = """[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source \
+perform latestOffset: Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/tidemill/spark/planner.py", line 282, in _lost
+    raise noted(DataLossError(message))
+tidemill.errors.DataLossError: topics a are gone, or no longer subscribed to
+hint: Set failOnDataLoss to false to go on without them, or start with a new checkpoint.
+ SQLSTATE: 38000"""
+
+UNREACHABLE = """[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed: Traceback:
+tidemill.errors.UnreachableError: no broker answers at localhost:9092
+ SQLSTATE: 38000"""
+
+CAST = """[CAST_INVALID_INPUT] The value 'x' of the type "STRING" cannot be cast to "INT" because \
+it is malformed. SQLSTATE: 22018
+== SQL (line 1, position 1) ==
+cast(string(value) as int)"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "is_final"),
+    [
+        (WORKER, "ValueError: no good (/home/me/flights.py:57)", False),
+        (FOREACH, "KeyError: 'mine' (/home/me/flights.py:60)", False),
+        (OURS, "topics a are gone, or no longer subscribed to", True),
+        (UNREACHABLE, "no broker answers at localhost:9092", False),
+        (
+            CAST,
+            'The value \'x\' of the type "STRING" cannot be cast to "INT" because it is malformed',
+            False,
+        ),
+        ("Python worker failed to connect back.", "Python worker failed to connect back", False),
+    ],
+)
+def test_errors_of_python_and_of_rows(text: str, message: str, is_final: bool) -> None:
+    found = explain(failed(text))
+
+    assert found.message == message
+    assert found.is_final == is_final
+
+
+def test_our_own_hint_comes_through() -> None:
+    assert explain(failed(OURS)).hint.startswith("Set failOnDataLoss to false")
+
+
+def test_memory_that_ran_out_comes_with_what_to_do() -> None:
+    found = explain(failed("java.lang.OutOfMemoryError: Java heap space"))
+
+    assert found.message.startswith("Spark ran out of memory")
+    assert "max_offsets_per_trigger" in found.hint
+
+
+@pytest.mark.parametrize(
+    ("error", "is_final"),
+    [
+        (PipelineError("it was changed", hint="Reset it."), True),
+        (UnreachableError("nobody there"), False),
+        (DeliveryError("not accepted"), False),
+    ],
+)
+def test_typed_errors_are_told_as_they_are(error: PipelineError, is_final: bool) -> None:
+    found = explain(error)
+
+    assert (found.message, found.hint, found.is_final) == (str(error), error.hint, is_final)
+
+
+def test_nothing_said_is_unknown() -> None:
+    assert explain("").message == "unknown"
+    assert told_by_spark(failed("")) == "unknown"
+
+
+def test_an_unknown_column_without_codes_and_plan() -> None:
+    text = (
+        "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable, or function parameter with name "
+        "`idd` cannot be resolved. Did you mean one of the following? [`id`, `n`]. SQLSTATE: 42703;"
+        "\n'Project ['idd]\n+- LocalRelation"
+    )
+    assert told_by_spark(text) == (
+        "A column, variable, or function parameter with name `idd` cannot be resolved. Did you mean"
+        " one of the following? [`id`, `n`]"
+    )
+
+
+def test_spark_s_own_source_without_its_jar() -> None:
+    text = "[KAFKA_DATA_SOURCE_NOT_ENABLED] Failed to find data source: kafka. SQLSTATE: 42K02"
+
+    assert "spark-sql-kafka" in hint_for(text)
+    assert hint_for("something else") == ""

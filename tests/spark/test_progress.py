@@ -1,0 +1,228 @@
+"""Spark's progress summed up, and statuses as records."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tidemill.spark.progress import (
+    HISTORY_MS,
+    SILENT_S,
+    Meter,
+    QueryStatus,
+    SourceStatus,
+    decode,
+    now_text,
+)
+
+BEGAN = datetime(2026, 11, 20, 15, 5, 13, 200_000, tzinfo=UTC)
+BEGAN_MS = int(BEGAN.timestamp() * 1000)
+
+
+def progress(
+    batch: int,
+    rows: int = 0,
+    *,
+    ms: int | None = 200,
+    end: dict[str, Any] | str | None = None,
+    latest: dict[str, Any] | str | None = None,
+    appended: tuple[int, int] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """One update as Spark 4.3 reports it; ``ms`` None for an idle one."""
+    took = {"latestOffset": 3, "triggerExecution": 8}
+    if ms is not None:
+        took |= {"addBatch": ms - 1, "triggerExecution": ms}
+    metrics = {} if appended is None else dict(zip(("oldest", "newest"), appended, strict=True))
+    return {
+        "runId": "r",
+        "timestamp": "2026-11-20T15:05:13.200Z",
+        "batchId": batch,
+        "numInputRows": rows,
+        "durationMs": took,
+        "stateOperators": [],
+        "sources": [{"endOffset": end, "latestOffset": latest}],
+        "observedMetrics": {"tidemill_appended_a": metrics} if metrics else {},
+        **more,
+    }
+
+
+def test_batches_are_added_up() -> None:
+    meter = Meter()
+    meter.take_all([progress(0, 500, ms=1000), progress(1, 100, ms=50)])
+
+    assert (meter.batch, meter.rows, meter.batch_ms) == (1, 600, 50)
+    assert meter.rows_per_second == 2000.0
+
+
+def test_an_idle_query_s_next_batch_has_not_been_yet() -> None:
+    """Spark tells of it, with its number and no rows, again and again before it runs."""
+    meter = Meter()
+    meter.take_all([progress(0, 5), progress(1, ms=None), progress(1, ms=None)])
+    assert (meter.batch, meter.rows) == (0, 5)
+
+    meter.take(progress(1, 3))
+    assert (meter.batch, meter.rows) == (1, 8)
+
+
+def test_a_batch_without_rows_closes_windows_and_leaves_the_speed_alone() -> None:
+    meter = Meter()
+    state = [{"numRowsTotal": 7, "numRowsDroppedByWatermark": 2}]
+    meter.take(progress(0, 100, ms=100, stateOperators=state))
+    meter.take(progress(1, 0, ms=10, stateOperators=[{"numRowsTotal": 3}]))
+
+    assert (meter.batch, meter.state_rows, meter.late_rows) == (1, 3, 2)
+    assert (meter.batch_ms, meter.rows_per_second) == (100, 1000.0)
+
+
+def test_late_rows_of_all_operators_and_batches_count() -> None:
+    meter = Meter()
+    two = [{"numRowsDroppedByWatermark": 1}, {"numRowsDroppedByWatermark": 4}]
+    meter.take_all([progress(0, 9, stateOperators=two), progress(1, 9, stateOperators=two)])
+
+    assert meter.late_rows == 10
+
+
+def test_the_watermark_stays_until_there_is_a_newer_one() -> None:
+    meter = Meter()
+    meter.take(progress(0, 1, eventTime={"watermark": "2026-03-01T14:19:00.000Z"}))
+    meter.take(progress(1, 1, eventTime={}))
+
+    assert meter.watermark == "2026-03-01T14:19:00.000Z"
+
+
+def test_a_restart_begins_with_batch_numbers_of_before_and_counts_on() -> None:
+    meter = Meter()
+    meter.take_all([progress(4, 10), progress(5, 10, runId="another")])
+    meter.take(progress(5, 10, runId="third"))
+
+    assert (meter.batch, meter.rows) == (5, 30)
+
+
+@pytest.mark.parametrize(
+    ("end", "latest", "lag"),
+    [
+        ({"a": {"0": 5}}, {"a": {"0": 9}}, 4),
+        ({"a": {"0": 5, "1": 2}}, {"a": {"0": 5, "1": 3}}, 1),
+        ({"a": {"0": 5}}, {"a": {"0": 5, "1": 3}}, 3),  # a partition that is new
+        ({"a": {"0": 5}}, {"a": {"0": 4}}, 0),  # asked for a moment earlier
+        ({"#topicIds": {"a": "x"}, "a": {"0": 5}}, {"#topicIds": {}, "a": {"0": 6}}, 1),
+        ('{"a": {"0": 5}}', '{"a": {"0": 7}}', 2),  # as Spark's own source has it
+        ({"a": {"0": 5}}, None, -1),
+        ({"a": {"0": 5}}, "no JSON", -1),
+        ({"a": {"0": 5}}, {}, -1),
+    ],
+)
+def test_the_lag_is_what_has_not_been_read(end: Any, latest: Any, lag: int) -> None:
+    meter = Meter()
+    meter.take(progress(0, 5, end=end, latest=latest))
+
+    assert meter.lags == {"a": lag}
+
+
+def test_a_source_without_offsets_has_no_lag() -> None:
+    meter = Meter()
+    meter.take(progress(0, 5, end=None, latest=None))
+    meter.take(progress(1, 5, end=7, latest=9))  # type: ignore[arg-type]  # of a rate source
+
+    assert meter.lags == {}
+
+
+def test_an_idle_query_s_lag_is_told_too() -> None:
+    meter = Meter()
+    meter.take(progress(0, 5, end={"a": {"0": 5}}, latest={"a": {"0": 5}}))
+    meter.take(progress(1, ms=None, end={"a": {"0": 5}}, latest={"a": {"0": 8}}))
+
+    assert meter.lags == {"a": 3}
+
+
+def test_latency_is_from_append_to_the_batch_s_end() -> None:
+    meter = Meter()
+    meter.take(progress(0, 5, ms=200, appended=(BEGAN_MS - 300, BEGAN_MS - 100)))
+
+    assert meter.percentile(0.01) in range(300, 305)  # the newest record
+    assert meter.percentile(0.99) in range(490, 501)  # the oldest
+    assert meter.percentile(0.5) == 400
+
+
+@pytest.mark.parametrize(
+    "appended",
+    [BEGAN_MS - HISTORY_MS - 2000, 0, BEGAN_MS + 10_000],
+    ids=["old", "the epoch", "the future"],
+)
+def test_what_says_nothing_of_the_pipeline_is_no_latency(appended: int) -> None:
+    meter = Meter()
+    meter.take(progress(0, 5, appended=(appended, appended)))
+
+    assert meter.percentile(0.5) is None
+
+
+def test_metrics_that_are_missing_or_not_ours_are_no_latency() -> None:
+    meter = Meter()
+    meter.take(progress(0, 5, observedMetrics={"mine": {"newest": BEGAN_MS}}))
+    meter.take(progress(1, 5, observedMetrics={"tidemill_appended_a": None}))
+    meter.take(progress(2, 5, observedMetrics={"tidemill_appended_a": {"newest": None}}))
+    meter.take(progress(3, 5, observedMetrics=None))
+
+    assert meter.percentile(0.5) is None
+
+
+def test_a_record_that_came_while_the_batch_began_took_no_negative_time() -> None:
+    meter = Meter()
+    meter.take(progress(0, 1, ms=100, appended=(BEGAN_MS + 500, BEGAN_MS + 500)))
+
+    assert meter.percentile(0.5) == 0
+
+
+STATUS = QueryStatus(
+    pipeline="flights",
+    query="hourly",
+    state="running",
+    rows=7,
+    error="ValueError: Zürich",
+    sources=(SourceStatus("a", 3), SourceStatus("b")),
+    updated="2026-11-20T15:05:13.200+00:00",
+)
+
+
+def test_a_status_is_a_record() -> None:
+    assert STATUS.key == "flights/hourly"
+    assert decode(STATUS.encode()) == STATUS
+
+
+def test_fields_of_a_newer_version_are_passed_over_and_missing_ones_have_defaults() -> None:
+    content = {"pipeline": "p", "query": "q", "state": "running", "colour": "blue"}
+
+    assert decode(json.dumps(content).encode()) == QueryStatus("p", "q", "running")
+
+
+@pytest.mark.parametrize("value", [b"", b"7", b"[]", b'{"pipeline": "p"}', b"\xff", b'"text"'])
+def test_what_is_no_status(value: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - of json, or its own
+        decode(value)
+
+
+@pytest.mark.parametrize(
+    ("state", "age_s", "is_lost"),
+    [
+        ("running", SILENT_S - 1, False),
+        ("running", SILENT_S + 1, True),
+        ("waiting", SILENT_S + 1, True),
+        ("starting", SILENT_S + 1, True),
+        ("done", 10 * SILENT_S, False),
+        ("failed", 10 * SILENT_S, False),
+        ("stopped", 10 * SILENT_S, False),
+    ],
+)
+def test_who_is_silent_for_long_is_lost(state: str, age_s: float, is_lost: bool) -> None:
+    told = datetime.fromisoformat(STATUS.updated)
+
+    assert replace(STATUS, state=state).is_lost(told + timedelta(seconds=age_s)) == is_lost
+
+
+def test_now_is_told_with_its_zone() -> None:
+    assert datetime.fromisoformat(now_text()).tzinfo is not None
