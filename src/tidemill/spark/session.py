@@ -31,6 +31,8 @@ DEFAULTS: Mapping[str, str] = {
         f"{_STREAMING}.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # A batch that is run again must give each task the same rows, or they are not written once.
+    "spark.sql.adaptive.streaming.stateless.enabled": "false",
     # Times of events are instants; what the machine's zone is must not change a window.
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
