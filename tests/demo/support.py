@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psutil
 
@@ -38,12 +39,19 @@ def row(**changes: str | None) -> dict[str, str | None]:
     return first | changes
 
 
-def flight(number: int = 1, *, departed: int, arrived: int | None = None, delay: int = 0) -> Flight:
+def flight(
+    number: int = 1,
+    *,
+    departed: int,
+    arrived: int | None = None,
+    delay: int = 0,
+    tail_number: str | None = None,
+) -> Flight:
     """A flight from JFK to BOS that left, and perhaps arrived, at the given Unix times."""
     return Flight(
         carrier="B6",
         number=number,
-        tail_number=None,
+        tail_number=tail_number,
         origin="JFK",
         destination="BOS",
         miles=187,
@@ -53,6 +61,12 @@ def flight(number: int = 1, *, departed: int, arrived: int | None = None, delay:
         arrived=arrived,
         arrival_delay=None if arrived is None else delay,
     )
+
+
+def cancelled(number: int = 1, *, scheduled: int) -> Flight:
+    """A flight from JFK to BOS that never left."""
+    planned = flight(number, departed=scheduled)
+    return replace(planned, departed=None, departure_delay=None)
 
 
 @contextmanager

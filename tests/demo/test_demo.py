@@ -16,9 +16,19 @@ import pytest
 
 from tests.demo.support import command_of, no_process_left
 from tests.support.processes import poll_until
+from tidemill.cli.demo_tables import QUERIES
+from tidemill.demo.check_results import EXPECTED
 from tidemill.demo.flights import DataSetMissingError, data_folder
 from tidemill.demo.process import BrokerProcess, BrokerProcessError
-from tidemill.demo.topics import TOPICS, create_topics, delete_topics, end_offsets
+from tidemill.demo.topics import (
+    DEAD_LETTERS,
+    PUBLISHED,
+    SENT,
+    TOPICS,
+    create_topics,
+    delete_topics,
+    end_offsets,
+)
 from tidemill.errors import JavaNotFoundError, TopicExistsError
 from tidemill.spark.jvm import find_java
 
@@ -57,7 +67,7 @@ def running_demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str
 @pytest.mark.spark
 @pytest.mark.timeout(TIMEOUT_S + 20)
 @pytest.mark.usefixtures("needs_spark")
-def test_every_window_of_a_day_is_equal(tmp_path: Path) -> None:
+def test_every_result_of_a_day_is_equal(tmp_path: Path) -> None:
     # The day on which clocks go forward.
     with running_demo(
         tmp_path, "--from", "2013-03-10", "--days", "1", "--speed", "max", "--json"
@@ -67,10 +77,15 @@ def test_every_window_of_a_day_is_equal(tmp_path: Path) -> None:
     assert code == 0, output
     report = json.loads(output.splitlines()[-1])
     assert report["ok"] is True
-    assert report["windows"]["equal"] == report["windows"]["expected"] > 40
+    queries = report["queries"]
+    assert set(queries) == {*EXPECTED, "departures.dlq", "arrivals.dlq"}
+    for query, found in queries.items():
+        assert found["equal"] == found["expected"], query
+        assert not found["repeated"], query
+    assert {query for query in EXPECTED if not queries[query]["expected"]} == set()
+    assert queries["hourly"]["expected"] > 40
     assert report["late_dropped"] == 0
-    assert report["stored"]["departures"] == report["sent"]["departures"]
-    assert report["stored"]["arrivals"] == report["sent"]["arrivals"]
+    assert report["stored"] == report["sent"]
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("tidemill-demo")] == []
 
 
@@ -85,9 +100,9 @@ def test_an_interrupted_demo_leaves_no_process_behind(
     output = tmp_path / "output"
     with no_process_left() as processes, running_demo(tmp_path, "--speed", "3600x") as demo:
         poll_until(
-            lambda: "Replay " in output.read_text() or demo.poll() is not None,
+            lambda: reads_with_spark(demo.pid) or demo.poll() is not None,
             TIMEOUT_S,
-            "the replay begins",
+            "a query begins to read",
         )
         assert demo.poll() is None, output.read_text()
         found = psutil.Process(demo.pid).children(recursive=True)
@@ -121,7 +136,8 @@ def test_the_demos_broker_keeps_its_topics_apart_from_those_of_an_earlier_run(
             create_topics(broker.bootstrap_servers)
         assert "--reset" in raised.value.hint
         assert set(end_offsets(broker.bootstrap_servers, TOPICS).values()) == {0}
-        assert sorted(delete_topics(broker.bootstrap_servers)) == sorted(TOPICS)
+        names = sorted(topic.name for topic in TOPICS)
+        assert sorted(delete_topics(broker.bootstrap_servers)) == names
         assert delete_topics(broker.bootstrap_servers) == []
         create_topics(broker.bootstrap_servers)
 
@@ -143,6 +159,30 @@ def test_a_broker_that_can_not_start_says_why(tmp_path: Path) -> None:
         pass
     assert "exit code" in str(raised.value)
     assert "broker.log" in raised.value.hint
+
+
+def test_the_topics_and_the_checks_are_those_of_the_pipeline() -> None:
+    pytest.importorskip("pyspark")
+    from tidemill.demo.control_room import pipeline
+    from tidemill.spark.pipeline_check import problems
+    from tidemill.spark.sinks import ChangelogSink, TopicSink
+
+    assert not list(problems(pipeline))
+    found = {}
+    for query in pipeline.queries:
+        assert isinstance(query.sink, (TopicSink, ChangelogSink))
+        found[query.name] = (query.sink.topic, isinstance(query.sink, ChangelogSink))
+    assert found == {query: (topic.name, topic.is_changelog) for query, topic in PUBLISHED.items()}
+    assert found.keys() == EXPECTED.keys() == QUERIES.keys()
+    assert {each.topic for each in pipeline.inputs} == {topic.name for topic in SENT}
+    letters = {stream.dead_letters for stream in pipeline.streams}
+    assert letters == {topic.name for topic in DEAD_LETTERS}
+
+
+def reads_with_spark(pid: int) -> bool:
+    """Whether a process of Spark's that reads for a query is there."""
+    children = psutil.Process(pid).children(recursive=True)
+    return any("source_runner" in command_of(child) for child in children)
 
 
 def _ended(broker: BrokerProcess) -> bool:

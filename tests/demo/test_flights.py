@@ -23,7 +23,9 @@ from tidemill.demo.flights import (
     flight_of,
     flights,
     next_wall_clock,
+    raw_airlines,
     raw_flights,
+    raw_planes,
 )
 
 ZONES = {"IAH": ZoneInfo("America/Chicago"), "LAX": ZoneInfo("America/Los_Angeles")}
@@ -50,6 +52,8 @@ def data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, 
     folder.mkdir(parents=True)
     with zipfile.ZipFile(folder / "flights.csv.zip", "w") as archive:
         archive.writestr("flights.csv", text.getvalue())
+    (folder / "planes.csv").write_text("tailnum,year,seats\nN14228,1999,149\nN2,NA,2\n")
+    (folder / "airlines.csv").write_text("carrier,name\nUA,United Air Lines Inc.\n")
     (folder / "airports.csv").write_text(
         "faa,name,lat,lon,alt,tz,dst,tzone\n"
         "IAH,George Bush Intercontinental,29.98,-95.34,97,-6,A,America/Chicago\n"
@@ -87,6 +91,7 @@ def test_a_diverted_flight_has_an_arrival_without_a_delay() -> None:
     diverted = flight_of(row(air_time=None, arr_delay=None, arr_time="1400"), ZONES)
     assert diverted.arrived == instant("2013-01-01T14:00:00-06:00")
     assert diverted.arrival_delay is None
+    assert diverted.is_diverted
 
 
 def test_a_flight_that_never_arrived_has_no_arrival() -> None:
@@ -140,8 +145,22 @@ def test_rows_near_the_stretch_are_read_and_missing_values_are_none(
     assert list(raw_flights(Stretch(date(2013, 1, 2), 1))) == data_set[:3]
 
 
-def test_cancelled_flights_are_left_out(data_set: list[dict[str, str | None]]) -> None:
-    assert [flight.number for flight in flights(Stretch(date(2013, 1, 1), 1))] == [1545, 2]
+@pytest.mark.usefixtures("data_set")
+def test_a_cancelled_flight_has_a_schedule_and_nothing_else() -> None:
+    found = {flight.number: flight for flight in flights(Stretch(date(2013, 1, 1), 1))}
+    assert [number for number, flight in found.items() if flight.is_cancelled] == [3]
+    assert found[3].scheduled == found[1545].scheduled
+    assert (found[3].departed, found[3].departure_delay, found[3].arrived) == (None, None, None)
+    assert not found[3].is_diverted
+
+
+@pytest.mark.usefixtures("data_set")
+def test_the_tables_of_aircraft_and_airlines_are_read_with_missing_values_as_none() -> None:
+    assert raw_planes() == [
+        {"tailnum": "N14228", "year": "1999", "seats": "149"},
+        {"tailnum": "N2", "year": None, "seats": "2"},
+    ]
+    assert raw_airlines() == [{"carrier": "UA", "name": "United Air Lines Inc."}]
 
 
 @pytest.mark.usefixtures("data_set")

@@ -86,7 +86,7 @@ def test_all_reports_are_sent_in_order_with_the_time_of_their_report(stop: Wait)
     run = replay(stop, None)
     run.run(stop)
     assert FakeProducer.made.produced == [
-        (report.topic, report.value(), report.reported_at * 1000) for report in REPORTS
+        (report.topic, report.value, report.reported_at * 1000) for report in REPORTS
     ]
     progress = run.progress()
     assert progress.finished

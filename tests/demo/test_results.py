@@ -1,72 +1,68 @@
-"""Results and the query's progress are read as they are, or refused."""
+"""Results are read as they are, or refused; a query is done when nothing can follow."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 
-from tidemill.demo.check import WindowFigures
-from tidemill.demo.pipeline import QueryProgress, progress_of
-from tidemill.demo.results import parse_result
-
-RESULT = {
-    "airport": "EWR",
-    "window_start": "2013-03-08T17:00:00Z",
-    "window_end": "2013-03-08T18:00:00Z",
-    "departures": 3,
-    "delay_minutes": 10,
-    "mean_delay_minutes": 3.3333333333333335,
-}
-KEY = b"EWR|2013-03-08T17:00:00Z"
+from tidemill.demo.pipeline import has_read, has_started
+from tidemill.demo.results import parse
+from tidemill.spark.progress import QueryStatus, SourceStatus
 
 
-def test_a_result_is_a_window_and_its_figures() -> None:
-    assert parse_result(KEY, json.dumps(RESULT)) == (
-        ("EWR", 1362762000),
-        WindowFigures(3, 10, 10 / 3),
+def test_a_result_is_a_json_object() -> None:
+    assert parse(b'{"airport": "EWR", "departures": 3}') == {"airport": "EWR", "departures": 3}
+
+
+@pytest.mark.parametrize("value", [b"", b"not JSON", b"[]", b"3"])
+def test_what_is_no_result_is_refused(value: bytes) -> None:
+    with pytest.raises(ValueError, match=r"(?i)json|input|literal"):
+        parse(value)
+
+
+def status(
+    *sources: SourceStatus, watermark: str | None = None, state_rows: int = 0, batch: int = 1
+) -> QueryStatus:
+    return QueryStatus(
+        pipeline="p",
+        query="q",
+        state="running",
+        batch=batch,
+        watermark=watermark,
+        state_rows=state_rows,
+        sources=sources,
     )
+
+
+ENDS = {"departures": 10, "arrivals": 5, "aircraft": 7}
+ALL = SourceStatus("departures", 0, 10)
+LATE, DONE = "1970-01-01T00:01:39.000Z", "1970-01-01T00:01:40.000Z"
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("given", "expected"),
     [
-        (b"JFK|2013-03-08T17:00:00Z", json.dumps(RESULT)),
-        (KEY, "{}"),
-        (KEY, "not JSON"),
-        (KEY, "[]"),
-        (KEY, json.dumps(RESULT | {"mean_delay_minutes": None})),
+        (status(ALL), True),
+        (status(SourceStatus("departures", 0, 9)), False),
+        (status(SourceStatus("departures", 0, 0)), False),
+        # What a query waits for in its state is published when the watermark has come.
+        (status(ALL, watermark=LATE, state_rows=1), False),
+        (status(ALL, watermark=DONE, state_rows=1), True),
+        (status(ALL, watermark=LATE, state_rows=0), True),
+        (status(ALL, SourceStatus("arrivals", 0, 4)), False),
+        (status(ALL, SourceStatus("arrivals", 0, 5)), True),
+        # A table that is looked up is not streamed.
+        (status(ALL, SourceStatus("aircraft", -1, 0)), True),
+        (status(SourceStatus("aircraft", 0, 6)), False),
+        (status(SourceStatus("aircraft", 0, 7), state_rows=3), True),
     ],
 )
-def test_what_is_no_result_is_refused(key: bytes, value: str) -> None:
-    with pytest.raises((ValueError, KeyError, TypeError)):
-        parse_result(key, value)
+def test_a_query_is_done_when_it_has_read_all_and_waits_for_nothing(
+    given: QueryStatus, expected: bool
+) -> None:
+    assert has_read(given, ENDS, 100) is expected
 
 
-def update(
-    batch: int, end: int, dropped: int, watermark: str, *, ran: bool = True
-) -> dict[str, Any]:
-    return {
-        "batchId": batch,
-        "durationMs": {"addBatch": 5} if ran else {"latestOffset": 1},
-        "eventTime": {"watermark": watermark} if watermark else {},
-        "stateOperators": [{"numRowsDroppedByWatermark": dropped}],
-        "sources": [{"endOffset": json.dumps({"#topicIds": {}, "departures": {"0": end}})}],
-    }
-
-
-def test_progress_is_summed_over_the_batches_that_ran() -> None:
-    updates = [
-        update(0, 5, 0, ""),
-        update(1, 9, 2, "2013-03-08T17:00:00.000Z"),
-        update(1, 9, 2, "2013-03-08T17:00:00.000Z", ran=False),
-        update(2, 9, 1, "2013-03-08T18:00:00.000Z"),
-    ]
-    assert progress_of(updates) == QueryProgress(
-        batches=3, read_up_to=9, watermark=1362765600, dropped_late=3
-    )
-
-
-def test_a_query_that_has_done_nothing_has_no_progress() -> None:
-    assert progress_of([]) == QueryProgress()
+def test_a_pipeline_has_started_when_each_query_has_run_a_batch() -> None:
+    assert not has_started([])
+    assert not has_started([status(batch=0), status(batch=-1)])
+    assert has_started([status(batch=0), status(batch=3)])

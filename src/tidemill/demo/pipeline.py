@@ -1,163 +1,140 @@
-"""The pipeline: departures and their mean delay, per airport and hour of event time.
+"""The control room, running: its pipeline in a thread, and how far it is.
 
-An ordinary PySpark streaming query. It reads and writes through the Kafka protocol and would run
-unchanged elsewhere: change the address and the Spark master. Knows topics and what is in them, not
-how the events came to be; must not know the broker's inside.
+Knows the runner, which knows Spark; this module imports neither before it is asked to start.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+import threading
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
-from tidemill.demo.events import DEPARTURES, MAX_LATENESS
-from tidemill.demo.topics import HOURLY
+from tidemill.demo.events import ARRIVALS, DEPARTURES
+from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-WINDOW = "1 hour"
-
-WATERMARK = f"{MAX_LATENESS} seconds"
-"""How long a window waits for late reports: as late as the model of reports allows, no less (see
-``tidemill.demo.events``). So no report is ever too late, and the query's own count of rows that
-were must stay 0."""
-
-TRIGGER = "250 milliseconds"
-"""How often the query looks for new reports; by default it would ask without a pause."""
-
-EVENT_SCHEMA = "airport string, event_time timestamp, delay_minutes bigint"
-
-SETTINGS = {
-    # All progress of one run is kept, so that the sums over it are of the whole run.
-    "spark.sql.streaming.numRecentProgressUpdates": "100000",
-    # For a run of minutes, on few cores: what the optimising compiler and a parallel collector cost
-    # is not won back. Halves the processor time until the first result.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
-"""Spark settings of the demo's session."""
-
-_ISO = "yyyy-MM-dd'T'HH:mm:ss'Z'"
+    from tidemill.spark.progress import QueryStatus
+    from tidemill.spark.runner import Runner
 
 
-def hourly_departures(records: DataFrame) -> DataFrame:
-    """From records of ``departures`` to records of ``departures.hourly``.
+STREAMS = (DEPARTURES, ARRIVALS)
+"""Topics of which each query that names them reads all; a table may be looked up only."""
 
-    The result has one row per airport and hour, emitted when the watermark has passed the hour's
-    end (append mode): key ``EWR|2013-03-08T17:00:00Z``; value a JSON object with ``airport``,
-    ``window_start``, ``window_end``, ``departures``, ``delay_minutes`` (the sum) and
-    ``mean_delay_minutes``.
 
-    The clock signal that ends a replay names no airport. It is not filtered out before the
-    aggregation: Spark would move the filter below the watermark, which the signal is there to move.
-    It opens a window of its own at the very end, one that is never final and so never emitted.
+class PipelineFailedError(TidemillError):
+    """A query ended with an error, or does nothing though there are reports to read."""
+
+
+class RunningPipeline:
+    """The pipeline of ``control_room``. Use as a context manager.
+
+    Starts a JVM, and ends it when it is left.
 
     Args:
-        records: with the columns of Spark's Kafka source; at least ``value``.
+        bootstrap_servers: of the brokers that have the topics.
+        folder: for checkpoints and Spark's log.
     """
-    from pyspark.sql import functions as f
 
-    event = f.from_json(f.col("value").cast("string"), EVENT_SCHEMA).alias("event")
-    hours = (
-        records.select(event)
-        .select("event.*")
-        .withWatermark("event_time", WATERMARK)
-        .groupBy("airport", f.window("event_time", WINDOW).alias("hour"))
-        .agg(
-            f.count("*").alias("departures"),
-            f.sum("delay_minutes").alias("delay_minutes"),
+    def __init__(self, bootstrap_servers: str, folder: Path) -> None:
+        self.log_file = folder / "spark.log"
+        self._servers = bootstrap_servers
+        self._folder = folder
+        self._stop = threading.Event()
+        self._runner: Runner | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="pipeline", daemon=True)
+
+    def __enter__(self) -> Self:
+        from tidemill.demo import control_room
+        from tidemill.spark.runner import Runner, RunOptions
+
+        options = RunOptions(
+            bootstrap_servers=self._servers,
+            state=self._folder / "pipelines",
+            log_file=self.log_file,
+            restart=False,
         )
-    )
-    start = f.date_format("hour.start", _ISO)
-    result = f.struct(
-        "airport",
-        start.alias("window_start"),
-        f.date_format("hour.end", _ISO).alias("window_end"),
-        "departures",
-        "delay_minutes",
-        # Both are exact whole numbers, so this is the one double nearest to the quotient.
-        (f.col("delay_minutes") / f.col("departures")).alias("mean_delay_minutes"),
-    )
-    return hours.select(
-        f.concat_ws("|", "airport", start).alias("key"), f.to_json(result).alias("value")
-    )
+        self._runner = Runner(control_room.pipeline, options)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        from tidemill.spark import jvm
+
+        self._stop.set()
+        try:
+            self._thread.join()
+        finally:  # a second Ctrl-C, too
+            jvm.shutdown()
+
+    @property
+    def statuses(self) -> Sequence[QueryStatus]:
+        """Of all queries; none before Spark is up."""
+        return self._runner.statuses if self._runner is not None else ()
+
+    def check(self) -> None:
+        """Whether all queries run.
+
+        Raises:
+            PipelineFailedError: one has failed, or the pipeline was not started.
+            TidemillError: what the runner said.
+        """
+        hint = f"Spark's log is {self.log_file}."
+        if isinstance(self._error, TidemillError):
+            raise self._error
+        failed = [status for status in self.statuses if status.state == "failed"]
+        if failed:
+            said = "; ".join(f"{status.query}: {status.error}" for status in failed)
+            raise PipelineFailedError(f"the pipeline failed: {said}", hint=hint)
+        if not self._thread.is_alive():
+            raise PipelineFailedError(
+                f"the pipeline ended: {self._error or 'without an error'}", hint=hint
+            ) from self._error
+
+    def _run(self) -> None:
+        assert self._runner is not None
+        try:
+            self._runner.run(self._stop)
+        except BaseException as error:  # handed over: check raises it
+            self._error = error
 
 
-def start(spark: SparkSession, bootstrap_servers: str, checkpoint: Path) -> StreamingQuery:
-    """Start the query.
+def has_started(statuses: Sequence[QueryStatus]) -> bool:
+    """Whether each query has run a batch. A new one runs one even of nothing; loading and compiling
+    is done with it."""
+    return bool(statuses) and all(status.batch >= 0 for status in statuses)
+
+
+def has_read(status: QueryStatus, ends: Mapping[str, int], time: int) -> bool:
+    """Whether a query has read all and published all that is final.
 
     Args:
-        spark: a session whose time zone is UTC (as ``tidemill.spark.session`` makes it).
-        bootstrap_servers: of the broker that has the topics.
-        checkpoint: folder for the query's offsets and state.
+        status: of the query.
+        ends: sums of the end offsets of the topics that it streams, which do not grow any more.
+        time: Unix time in seconds that its watermark is to reach, if it waits for one: if it keeps
+            anything in its state.
     """
-    records = (
-        spark.readStream.format("tidemill")
-        .option("kafka.bootstrap.servers", bootstrap_servers)
-        .option("subscribe", DEPARTURES)
-        .option("startingOffsets", "earliest")
-        .load()
-    )
-    return (
-        hourly_departures(records)
-        .writeStream.format("tidemill")
-        .option("kafka.bootstrap.servers", bootstrap_servers)
-        .option("topic", HOURLY)
-        .option("checkpointLocation", str(checkpoint))
-        .queryName(HOURLY)
-        .outputMode("append")
-        .trigger(processingTime=TRIGGER)
-        .start()
-    )
+    read = {source.topic: source.read for source in status.sources}
+    streamed = {topic for topic, count in read.items() if count or topic in STREAMS}
+    if any(read[topic] < ends[topic] for topic in streamed):
+        return False
+    waits = status.watermark is not None and status.state_rows > 0
+    return not waits or watermark(status) >= time
 
 
-@dataclass(frozen=True, slots=True)
-class QueryProgress:
-    """What a query has done so far.
-
-    Attributes:
-        batches: micro-batches that were run.
-        read_up_to: offset after the last record read from ``departures``.
-        watermark: of the last batch that was run (Unix time in seconds); 0 before the first.
-        dropped_late: rows that came after their window was final, and count nowhere.
-    """
-
-    batches: int = 0
-    read_up_to: int = 0
-    watermark: int = 0
-    dropped_late: int = 0
+def watermark(status: QueryStatus) -> int:
+    """A query's watermark in Unix time in seconds; 0 without one."""
+    return 0 if status.watermark is None else int(instant(status.watermark))
 
 
-def progress_of(updates: Iterable[Any]) -> QueryProgress:
-    """Totals of a query's progress updates (``StreamingQueryProgress``, each also a mapping).
-
-    An idle query sends updates, too, which repeat what was and look ahead to a batch that was not
-    run; they are passed over.
-    """
-    total = QueryProgress()
-    for update in updates:
-        if "addBatch" not in update["durationMs"]:
-            continue
-        total = QueryProgress(
-            batches=max(total.batches, int(update["batchId"]) + 1),
-            read_up_to=_offset(update["sources"][0]["endOffset"]),
-            watermark=_unix(update["eventTime"].get("watermark")),
-            dropped_late=total.dropped_late
-            + sum(int(state["numRowsDroppedByWatermark"]) for state in update["stateOperators"]),
-        )
-    return total
-
-
-def _offset(end: Any) -> int:
-    """The end offset of the only partition of ``departures`` in a source's offsets."""
-    offsets = json.loads(end) if isinstance(end, str) else end
-    return int(offsets[DEPARTURES]["0"]) if offsets else 0
-
-
-def _unix(text: str | None) -> int:
-    return int(datetime.fromisoformat(text).timestamp()) if text else 0
+def instant(text: str) -> float:
+    """Unix time in seconds of a time in ISO 8601."""
+    return datetime.fromisoformat(text).timestamp()

@@ -6,20 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemill.demo.check import Comparison, WindowFigures, WindowKey
+from tidemill.demo.check import Check
 from tidemill.demo.events import Lateness
 from tidemill.demo.flights import Stretch
-from tidemill.demo.pipeline import QueryProgress
 from tidemill.demo.replay import ReplayProgress
+from tidemill.demo.results import Results
+from tidemill.spark.progress import QueryStatus
 
 
 @dataclass(frozen=True, slots=True)
 class FlightsLoaded:
-    """The reports of a stretch are ready to be sent."""
+    """The reports of a stretch are ready to be sent.
+
+    Attributes:
+        stretch: the days.
+        counts: how many reports there are of each kind.
+        lateness: of those about flights.
+    """
 
     stretch: Stretch
-    departures: int
-    arrivals: int
+    counts: Mapping[str, int]
     lateness: Lateness
 
 
@@ -35,10 +41,17 @@ class BrokerReady:
 
 @dataclass(frozen=True, slots=True)
 class TopicsReady:
-    """The demo's topics are there and empty; ``deleted`` were there before."""
+    """The demo's topics are there; ``deleted`` were there before.
+
+    Attributes:
+        created: those that are sent to first, then those that are published to.
+        deleted: of an earlier run.
+        rows: how many rows the tables hold.
+    """
 
     created: Sequence[str]
     deleted: Sequence[str]
+    rows: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +63,27 @@ class SparkStarting:
 
 @dataclass(frozen=True, slots=True)
 class PipelineStarted:
-    """The query runs and waits for reports."""
+    """All queries run and wait for reports."""
 
     spark_version: str
     java: str
     seconds: float
+    queries: int
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Sent several times a second while reports are replayed and windows become final.
+    """Sent several times a second while reports are replayed and results come.
 
     Attributes:
         replay: the replayer's progress.
-        query: the pipeline's progress.
-        windows: all results so far, in the order of publication.
+        queries: how the pipeline's queries are doing.
+        results: what they have published so far.
     """
 
     replay: ReplayProgress
-    query: QueryProgress
-    windows: Mapping[WindowKey, WindowFigures]
+    queries: Sequence[QueryStatus]
+    results: Results
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +95,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Checking:
-    """The pipeline is done; the same figures are now computed from the data set."""
+    """The pipeline is done; the same results are now computed from the data set."""
 
     results: int
 
@@ -93,37 +107,46 @@ class DemoReport:
     Attributes:
         stretch: what was replayed.
         bootstrap_servers: where.
-        comparison: the pipeline's windows against those computed from the data set.
-        windows: the pipeline's windows.
+        checks: each query's records against those computed from the data set.
+        results: what was published.
         replay: the replayer's totals.
-        query: the pipeline's totals.
-        stored: records that the log says it holds, per topic.
-        sent: records that the replayer sent, per topic.
-        repeated: results that were published more than once with equal figures.
+        queries: the pipeline's totals.
+        stored: records that the log says it holds, per topic that was sent to.
+        sent: records that were sent, per topic.
         folder: of data and logs; a temporary one is kept if the result is not ok.
         seconds: all of it, from the start of the broker on.
     """
 
     stretch: Stretch
     bootstrap_servers: str
-    comparison: Comparison
-    windows: Mapping[WindowKey, WindowFigures]
+    checks: Sequence[Check]
+    results: Results
     replay: ReplayProgress
-    query: QueryProgress
+    queries: Sequence[QueryStatus]
     stored: Mapping[str, int]
     sent: Mapping[str, int]
-    repeated: int
     folder: Path
     seconds: float
 
     @property
     def ok(self) -> bool:
-        """Each window is equal, no report came too late, and the log holds what was sent."""
+        """Each record is equal, no report came too late, and the log holds what was sent."""
         return (
-            self.comparison.all_equal
-            and self.query.dropped_late == 0
+            bool(self.checks)
+            and all(check.ok for check in self.checks)
+            and self.late_rows == 0
             and all(self.stored.get(topic) == count for topic, count in self.sent.items())
         )
+
+    @property
+    def expected(self) -> int:
+        """How many records there should be."""
+        return sum(check.expected for check in self.checks)
+
+    @property
+    def late_rows(self) -> int:
+        """Rows that came too late for their window or their join, and count nowhere."""
+        return sum(status.late_rows for status in self.queries)
 
 
 @dataclass(frozen=True, slots=True)

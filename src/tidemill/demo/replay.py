@@ -146,7 +146,7 @@ class Replay:
                 try:
                     producer.produce(
                         report.topic,
-                        value=report.value(),
+                        value=report.value,
                         key=report.key,
                         timestamp=report.reported_at * 1000,
                         on_delivery=self._on_delivery,

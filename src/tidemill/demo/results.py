@@ -1,43 +1,64 @@
-"""Follows ``departures.hourly``: what the pipeline has published so far.
+"""Follows the topics of results: what the pipeline has published so far.
 
-Knows a Kafka client and the records' JSON. Polled by the caller; no thread of its own.
+Reads what is committed, and nothing else: the pipeline writes exactly once, in transactions. Knows
+a Kafka client and the records' JSON. Polled by the caller; no thread of its own.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from datetime import datetime
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 import orjson
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
-from tidemill.demo.check import WindowFigures, WindowKey
-from tidemill.demo.topics import HOURLY, PARTITIONS
+from tidemill.demo.check import Record
+from tidemill.demo.topics import DEAD_LETTERS, PUBLISHED
 from tidemill.errors import TidemillError
 
-_BATCH = 1000
+_BATCH = 2000
 
 
 class ResultsError(TidemillError):
-    """Published results can't be read, or contradict each other."""
+    """Published results can't be read."""
+
+
+@dataclass
+class Results:
+    """What has been published, by query or, of unreadable reports, by topic.
+
+    Attributes:
+        records: of each query, in the order of publication; of a changelog, those that hold now.
+        counts: how many records were published; of a changelog, how many changes.
+        unreadable: values of dead letters, as they came.
+    """
+
+    records: dict[str, list[Record]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    unreadable: dict[str, list[bytes]] = field(default_factory=dict)
 
 
 class ResultsFollower:
-    """Reads all results from the beginning. Use as a context manager.
-
-    Attributes:
-        windows: the figures of each window published so far, in the order of publication.
-        repeated: results that were published more than once, with equal figures (writing is at
-            least once, so a retried task repeats what it wrote).
-    """
+    """Reads all results from the beginning. Use as a context manager."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        self.windows: dict[WindowKey, WindowFigures] = {}
-        self.repeated = 0
-        self._next: dict[int, int] = dict.fromkeys(range(PARTITIONS[HOURLY]), 0)
+        self._queries = {topic.name: query for query, topic in PUBLISHED.items()}
+        self._read = {
+            (topic.name, number): 0
+            for topic in (*PUBLISHED.values(), *DEAD_LETTERS)
+            for number in range(topic.partitions)
+        }
+        self._plain: dict[str, list[Record]] = {
+            query: [] for query, topic in PUBLISHED.items() if not topic.is_changelog
+        }
+        self._tables: dict[str, dict[bytes, Record]] = {
+            query: {} for query, topic in PUBLISHED.items() if topic.is_changelog
+        }
+        self._unreadable: dict[str, list[bytes]] = {topic.name: [] for topic in DEAD_LETTERS}
+        self._counts = dict.fromkeys((*PUBLISHED, *self._unreadable), 0)
         # No offsets are committed: a group id is only what the client asks for.
         self._consumer = Consumer(
             {
@@ -45,13 +66,17 @@ class ResultsFollower:
                 "client.id": "tidemill-demo-results",
                 "group.id": "tidemill-demo-results",
                 "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                # A transaction's marker has an offset, too, and is no message: only this tells that
+                # the end was reached.
+                "enable.partition.eof": True,
                 "log_level": 2,
             }
         )
 
     def __enter__(self) -> Self:
         self._consumer.assign(
-            [TopicPartition(HOURLY, number, OFFSET_BEGINNING) for number in self._next]
+            [TopicPartition(topic, number, OFFSET_BEGINNING) for topic, number in self._read]
         )
         return self
 
@@ -63,27 +88,23 @@ class ResultsFollower:
     ) -> None:
         self._consumer.close()
 
-    def poll(self, timeout_s: float) -> list[WindowKey]:
+    @property
+    def results(self) -> Results:
+        """What has been read. Its lists grow with what is read next."""
+        tables = {query: list(rows.values()) for query, rows in self._tables.items()}
+        return Results({**self._plain, **tables}, dict(self._counts), self._unreadable)
+
+    def poll(self, timeout_s: float) -> None:
         """Take what has come, waiting up to ``timeout_s`` for something.
 
-        Returns:
-            the windows that are new.
-
         Raises:
-            ResultsError: the log can't be read, a record is not a result, or a window was published
-                twice with different figures.
+            ResultsError: a log can't be read, or a record is not a result.
         """
-        new = []
-        for message in self._consumer.consume(_BATCH, timeout_s):
-            error = message.error()
-            if error is not None:
-                if error.code() == KafkaError._PARTITION_EOF or error.retriable():
-                    continue
-                raise ResultsError(f"{HOURLY} can't be read: {error.str()}")
-            key = self._add(message)
-            if key is not None:
-                new.append(key)
-        return new
+        messages = self._consumer.consume(1, timeout_s)
+        while messages:
+            for message in messages:
+                self._take(message)
+            messages = self._consumer.consume(_BATCH, 0)
 
     def read_up_to(self, ends: Mapping[tuple[str, int], int], timeout_s: float) -> None:
         """Poll until each partition has been read up to its end.
@@ -96,50 +117,56 @@ class ResultsFollower:
             ResultsError: it took longer, or see ``poll``.
         """
         deadline = time.monotonic() + timeout_s
-        while any(
-            self._next[number] < end for (name, number), end in ends.items() if name == HOURLY
-        ):
+        while behind := [place for place, read in self._read.items() if read < ends.get(place, 0)]:
             if time.monotonic() > deadline:
-                raise ResultsError(
-                    f"{HOURLY} was not read to its end within {timeout_s:g} s: read {self._next}"
-                )
+                raise ResultsError(f"{behind} were not read to their ends within {timeout_s:g} s")
             self.poll(0.1)
 
-    def _add(self, message: Message) -> WindowKey | None:
-        partition, offset = message.partition(), message.offset()
+    def _take(self, message: Message) -> None:
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None
         assert partition is not None
         assert offset is not None
-        self._next[partition] = offset + 1
+        error = message.error()
+        if error is None:
+            self._read[topic, partition] = offset + 1
+            self._add(message, topic)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            self._read[topic, partition] = offset
+        elif not error.retriable():
+            raise ResultsError(f"{topic} can't be read: {error.str()}")
+
+    def _add(self, message: Message, topic: str) -> None:
+        key, value = message.key(), message.value()
+        query = self._queries.get(topic, topic)
+        self._counts[query] += 1
+        if topic in self._unreadable:
+            self._unreadable[topic].append(_bytes(value))
+            return
         try:
-            key, figures = parse_result(message.key() or b"", message.value() or b"")
-        except (ValueError, KeyError, TypeError) as error:
+            if query in self._plain:
+                self._plain[query].append(parse(_bytes(value)))
+            elif value is None:
+                self._tables[query].pop(_bytes(key), None)
+            else:
+                self._tables[query][_bytes(key)] = parse(_bytes(value))
+        except ValueError as error:
             raise ResultsError(
-                f"{HOURLY}-{partition} offset {offset} is not a result: {error}"
+                f"{topic}-{message.partition()} offset {message.offset()} is not a result: {error}"
             ) from error
-        known = self.windows.get(key)
-        if known is None:
-            self.windows[key] = figures
-            return key
-        if known != figures:
-            raise ResultsError(f"window {key} was published as {known} and as {figures}")
-        self.repeated += 1
-        return None
 
 
-def parse_result(key: str | bytes, value: str | bytes) -> tuple[WindowKey, WindowFigures]:
-    """A record of ``departures.hourly``.
+def parse(value: bytes) -> dict[str, Any]:
+    """A result: a JSON object.
 
     Raises:
-        KeyError, TypeError, ValueError: it is not a result.
+        ValueError: it is none.
     """
-    result: dict[str, Any] = orjson.loads(value)
-    airport, start = result["airport"], result["window_start"]
-    expected_key = f"{airport}|{start}"
-    if (key.decode() if isinstance(key, bytes) else key) != expected_key:
-        raise ValueError(f"its key is {key!r}, not {expected_key!r}")
-    figures = WindowFigures(
-        departures=result["departures"],
-        delay_minutes=result["delay_minutes"],
-        mean_delay_minutes=float(result["mean_delay_minutes"]),
-    )
-    return (airport, int(datetime.fromisoformat(start).timestamp())), figures
+    result = orjson.loads(value)
+    if not isinstance(result, dict):
+        raise ValueError(f"no JSON object: {value[:80]!r}")  # noqa: TRY004 - of its content
+    return result
+
+
+def _bytes(given: str | bytes | None) -> bytes:
+    return given.encode() if isinstance(given, str) else given or b""

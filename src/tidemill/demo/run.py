@@ -3,8 +3,8 @@
 Holds the order of things and nothing else. Knows the broker as an address only, whether it has
 started it as a child process or was given one. Prints nothing (see ``progress``).
 
-Whatever happens, an interrupt included, what was started is stopped: first the query and the JVM,
-then the broker. Both of these children also end by themselves should this process be killed.
+Whatever happens, an interrupt included, what was started is stopped: first the pipeline and the
+JVM, then the broker. Both of these children also end by themselves should this process be killed.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from tidemill.demo import check, pipeline, topics
-from tidemill.demo.events import DEPARTURES, Report, lateness, reports
-from tidemill.demo.flights import Stretch, flights
+from tidemill.demo import check, check_results, topics
+from tidemill.demo.events import CLOCK_MARGIN, Report, lateness, reports
+from tidemill.demo.flights import Flight, Stretch, flights
+from tidemill.demo.pipeline import PipelineFailedError, RunningPipeline, has_read, has_started
 from tidemill.demo.process import BrokerProcess
 from tidemill.demo.progress import (
     BrokerReady,
@@ -40,20 +41,13 @@ from tidemill.demo.progress import (
     Stopping,
     TopicsReady,
 )
+from tidemill.demo.registry import Registry, registry
 from tidemill.demo.replay import Replay
-from tidemill.demo.results import ResultsFollower
+from tidemill.demo.results import Results, ResultsFollower
 from tidemill.errors import SettingsError, TidemillError
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
 _REFRESH_S = 0.2
-_STALLED_S = 120.0
-
-
-class PipelineFailedError(TidemillError):
-    """The Spark query ended with an error, or does nothing though there are reports to read."""
+_STALLED_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +58,8 @@ class DemoOptions:
         stretch: the days.
         speed: multiple of life's speed; ``None``: as fast as it goes.
         bootstrap_servers: a broker that runs already, or ``None`` to start one.
-        data_dir: folder for the broker's data, the query's checkpoint and the logs; must be new or
-            empty, and is kept. ``None``: a temporary one, removed at the end.
+        data_dir: folder for the broker's data, the pipeline's checkpoints and the logs; must be new
+            or empty, and is kept. ``None``: a temporary one, removed at the end.
         reset: delete the demo's topics first if the broker has them.
         keep_running: leave broker and pipeline on after the check, until interrupted.
     """
@@ -76,6 +70,21 @@ class DemoOptions:
     data_dir: Path | None = None
     reset: bool = False
     keep_running: bool = False
+
+
+@dataclass(frozen=True)
+class _Play:
+    """What is sent in a run.
+
+    Attributes:
+        loaded: what the registries hold at first.
+        reports: all else, in order.
+    """
+
+    stretch: Stretch
+    registry: Registry
+    loaded: list[Report]
+    reports: list[Report]
 
 
 def run_demo(options: DemoOptions, listener: Listener) -> DemoReport:
@@ -91,7 +100,7 @@ def run_demo(options: DemoOptions, listener: Listener) -> DemoReport:
     with ExitStack() as stack:
         work = stack.enter_context(_WorkFolder(options.data_dir))
         folder = work.path
-        sent = list(_load(options.stretch, listener))
+        play = _load(options.stretch, listener)
         began = time.monotonic()
         broker: BrokerProcess | None = None
         address = options.bootstrap_servers
@@ -108,18 +117,16 @@ def run_demo(options: DemoOptions, listener: Listener) -> DemoReport:
                 data_dir=broker.data_dir if broker else None,
             )
         )
-        deleted = topics.delete_topics(address) if options.reset else []
-        topics.create_topics(address)
-        listener(TopicsReady(topics.TOPICS, deleted))
+        _prepare_topics(address, play, listener, reset=options.reset)
         starting = time.monotonic()
-        spark = stack.enter_context(_spark(folder, listener))
-        query = stack.enter_context(_query(spark, address, folder))
-        _wait_for_the_first_batch(query)
-        listener(PipelineStarted(spark.version, _java_version(spark), time.monotonic() - starting))
+        listener(SparkStarting(folder / "spark.log"))
+        pipeline = stack.enter_context(RunningPipeline(address, folder))
+        _wait_for_the_first_batches(pipeline)
+        listener(_started(pipeline, time.monotonic() - starting))
         follower = stack.enter_context(ResultsFollower(address))
         stack.callback(lambda: listener(Stopping()))
 
-        run = _Run(options, sent, address, broker, query, follower, listener)
+        run = _Run(options, play, address, broker, pipeline, follower, listener)
         report = run.follow_to_the_end(began, folder)
         work.keep = work.keep or not report.ok
         listener(report)
@@ -130,18 +137,23 @@ def run_demo(options: DemoOptions, listener: Listener) -> DemoReport:
         return report
 
 
-def _load(stretch: Stretch, listener: Listener) -> list[Report]:
-    sent = reports(flights(stretch), stretch)
-    count = Counter(report.topic for report in sent if report.flight is not None)
-    listener(
-        FlightsLoaded(
-            stretch,
-            departures=count[DEPARTURES],
-            arrivals=count.total() - count[DEPARTURES],
-            lateness=lateness(report for report in sent if report.flight is not None),
-        )
-    )
-    return sent
+def _load(stretch: Stretch, listener: Listener) -> _Play:
+    near: list[Flight] = list(flights(stretch))
+    tables = registry(near, stretch)
+    sent = reports(near, stretch)
+    merged = sorted([*tables.reports(), *sent], key=lambda report: report.reported_at)
+    counts = Counter(str(report.kind) for report in merged)
+    listener(FlightsLoaded(stretch, counts, lateness(sent)))
+    return _Play(stretch, tables, list(tables.loaded(stretch.start)), merged)
+
+
+def _prepare_topics(address: str, play: _Play, listener: Listener, *, reset: bool) -> None:
+    """Create all topics and fill the tables: a departure is to find its aircraft there."""
+    deleted = topics.delete_topics(address) if reset else []
+    topics.create_topics(address)
+    Replay(play.loaded, bootstrap_servers=address, speed=None).run(threading.Event())
+    rows = Counter(report.topic for report in play.loaded)
+    listener(TopicsReady([topic.name for topic in topics.TOPICS], deleted, rows))
 
 
 class _WorkFolder:
@@ -182,53 +194,27 @@ class _WorkFolder:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _spark(folder: Path, listener: Listener) -> Iterator[SparkSession]:
-    """A session, on a JVM that ends with it."""
-    log_file = folder / "spark.log"
-    listener(SparkStarting(log_file))
-    from tidemill.spark import jvm
-    from tidemill.spark.session import spark_session
-
-    try:
-        spark = spark_session("tidemill demo", extra=pipeline.SETTINGS, log_file=log_file)
-        yield spark
-    finally:
-        jvm.shutdown()
-
-
-@contextlib.contextmanager
-def _query(spark: SparkSession, address: str, folder: Path) -> Iterator[StreamingQuery]:
-    query = pipeline.start(spark, address, folder / "checkpoint")
-    try:
-        yield query
-    finally:
-        query.stop()
-
-
-def _wait_for_the_first_batch(query: StreamingQuery) -> None:
-    """A new query runs one batch even of nothing. Loading and compiling is done with it.
-
-    Replaying earlier would only mean that the first minutes of the replay are not seen live.
-    """
+def _wait_for_the_first_batches(pipeline: RunningPipeline) -> None:
+    """Replaying earlier would only mean that the first hours of the replay are not seen live."""
     deadline = time.monotonic() + _STALLED_S
-    while not pipeline.progress_of(query.recentProgress).batches:
-        _check_query(query)
+    while not has_started(pipeline.statuses):
+        pipeline.check()
         if time.monotonic() > deadline:
-            raise PipelineFailedError(f"the pipeline ran no batch within {_STALLED_S:g} s")
+            raise PipelineFailedError(f"the pipeline did not start within {_STALLED_S:g} s")
         time.sleep(_REFRESH_S)  # another process's state: there is nothing to wait on
 
 
-def _check_query(query: StreamingQuery) -> None:
-    if not query.isActive:
-        error = query.exception()
-        raise PipelineFailedError(f"the pipeline ended: {error or 'without an error'}")
+def _started(pipeline: RunningPipeline, seconds: float) -> PipelineStarted:
+    import pyspark
 
+    from tidemill.spark.jvm import find_java
 
-def _java_version(spark: SparkSession) -> str:
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    return str(jvm.java.lang.System.getProperty("java.version"))
+    return PipelineStarted(
+        spark_version=pyspark.__version__,
+        java=str(find_java().version),
+        seconds=seconds,
+        queries=len(pipeline.statuses),
+    )
 
 
 class _Run:
@@ -237,26 +223,24 @@ class _Run:
     def __init__(
         self,
         options: DemoOptions,
-        sent: list[Report],
+        play: _Play,
         address: str,
         broker: BrokerProcess | None,
-        query: StreamingQuery,
+        pipeline: RunningPipeline,
         follower: ResultsFollower,
         listener: Listener,
     ) -> None:
-        self._stretch = options.stretch
-        self._sent = Counter(report.topic for report in sent)
+        self._play = play
         self._address = address
         self._broker = broker
-        self._query = query
+        self._pipeline = pipeline
         self._follower = follower
         self._listener = listener
-        self._replay = Replay(sent, bootstrap_servers=address, speed=options.speed)
-        self._progress = pipeline.QueryProgress()
+        self._replay = Replay(play.reports, bootstrap_servers=address, speed=options.speed)
         self._failure: BaseException | None = None
 
     def follow_to_the_end(self, began: float, folder: Path) -> DemoReport:
-        """Replay, wait until the pipeline has read all and emitted all, and check.
+        """Replay, wait until the pipeline has read all and published all, and check.
 
         Raises:
             TidemillError: replay, pipeline or broker failed.
@@ -266,26 +250,22 @@ class _Run:
                 self._look()
             self._raise_failure()
         self._listener(Replayed(self._replay.progress()))
-        self._wait_for_the_pipeline()
+        stored = _by_topic(topics.end_offsets(self._address, topics.SENT))
+        self._wait_for_the_pipeline(stored)
         ends = topics.end_offsets(self._address, topics.TOPICS)
-        self._follower.read_up_to(ends, timeout_s=30)
-        self._listener(self._running())
-        self._listener(Checking(len(self._follower.windows)))
-        windows = dict(self._follower.windows)
-        expected = check.expected_windows(self._stretch)
+        self._follower.read_up_to(ends, timeout_s=60)
+        running = self._running()
+        self._listener(running)
+        self._listener(Checking(sum(running.results.counts.values())))
         return DemoReport(
-            stretch=self._stretch,
+            stretch=self._play.stretch,
             bootstrap_servers=self._address,
-            comparison=check.compare(expected, windows),
-            windows=windows,
+            checks=_checks(self._play, running.results),
+            results=running.results,
             replay=self._replay.progress(),
-            query=pipeline.progress_of(self._query.recentProgress),
-            stored={
-                topic: sum(end for (name, _), end in ends.items() if name == topic)
-                for topic in topics.TOPICS
-            },
-            sent=self._sent,
-            repeated=self._follower.repeated,
+            queries=running.queries,
+            stored=stored,
+            sent=Counter(each.topic for each in (*self._play.loaded, *self._play.reports)),
             folder=folder,
             seconds=time.monotonic() - began,
         )
@@ -319,50 +299,77 @@ class _Run:
             stop.set()
             thread.join()
 
-    def _wait_for_the_pipeline(self) -> None:
-        """Until a batch has ended that ran with the watermark at the stretch's end.
+    def _wait_for_the_pipeline(self, stored: dict[str, int]) -> None:
+        """Until each query has read all, and has run a batch with the watermark at the end.
 
-        The clock signal, the last record of ``departures``, puts it there; with it, every window of
-        the stretch is final, and the batch has published those that were not before.
+        The clock signals, the last records of both streams, put it there; with it, all windows of
+        the stretch are final, and the batch has published those that were not before.
         """
+        end = self._play.stretch.end + CLOCK_MARGIN
         seen, since = None, time.monotonic()
         while True:
-            progress = self._look()
-            all_read = progress.read_up_to >= self._sent[DEPARTURES]
-            if all_read and progress.watermark >= self._stretch.end:
+            queries = self._look().queries
+            if all(has_read(status, stored, end) for status in queries):
                 return
-            if progress != seen:
-                seen, since = progress, time.monotonic()
+            state = [(status.batch, status.watermark) for status in queries]
+            if state != seen:
+                seen, since = state, time.monotonic()
             if time.monotonic() - since > _STALLED_S:
+                behind = [each for each in queries if not has_read(each, stored, end)]
                 raise PipelineFailedError(
-                    f"the pipeline has not moved for {_STALLED_S:g} s: {progress}"
+                    f"the pipeline has not moved for {_STALLED_S:g} s: {behind}"
                 )
 
-    def _look(self) -> pipeline.QueryProgress:
+    def _look(self) -> Running:
         """Take new results, tell the listener, and check that all parts are well."""
         self._follower.poll(_REFRESH_S)
         running = self._running()
         self._listener(running)
         self._check_parts()
-        return running.query
+        return running
 
     def _running(self) -> Running:
-        last = self._query.lastProgress
-        # An idle update says nothing new, and is passed over: then what was known still holds.
-        progress = pipeline.progress_of([last] if last else [])
-        if progress.batches:
-            self._progress = progress
         return Running(
             replay=self._replay.progress(),
-            query=self._progress,
-            windows=self._follower.windows,
+            queries=self._pipeline.statuses,
+            results=self._follower.results,
         )
 
     def _check_parts(self) -> None:
         if self._broker is not None:
             self._broker.check_running()
-        _check_query(self._query)
+        self._pipeline.check()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+
+def _checks(play: _Play, results: Results) -> list[check.Check]:
+    """Each query's results, and the reports that could not be read."""
+    facts = check_results.Facts(play.stretch, check_results.legs(play.stretch), play.registry)
+    found = [
+        check.compare(
+            query, expected(facts), results.records[query], check_results.IDENTITIES[query]
+        )
+        for query, expected in check_results.EXPECTED.items()
+    ]
+    for topic, values in results.unreadable.items():
+        sent = [
+            report.value
+            for report in play.reports
+            if report.kind == "cut short" and f"{report.topic}.dlq" == topic
+        ]
+        found.append(check.compare(topic, _texts(sent), _texts(values), ("value",)))
+    return found
+
+
+def _texts(values: Iterable[bytes | None]) -> list[check.Record]:
+    return [{"value": (value or b"").decode(errors="replace")} for value in values]
+
+
+def _by_topic(ends: Mapping[tuple[str, int], int]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for (topic, _), end in ends.items():
+        found[topic] += end
+    return dict(found)

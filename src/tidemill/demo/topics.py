@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -17,23 +18,58 @@ from confluent_kafka.admin import (
 )
 
 from tidemill.demo.events import ARRIVALS, DEPARTURES
+from tidemill.demo.registry import AIRCRAFT, AIRLINES
 from tidemill.errors import TidemillError, TopicExistsError, UnreachableError
-
-HOURLY = "departures.hourly"
-
-TOPICS = (DEPARTURES, ARRIVALS, HOURLY)
 
 _TIMEOUT_S = 15.0
 
-# One partition for reports: the order of a log is then the order of the reports, and that they come
-# at most so late holds for what the pipeline reads, not only for what was sent. Spark has one
-# watermark for a query, not one per partition; with several partitions, how far one is read ahead
-# of another would add to the lateness.
-PARTITIONS = {DEPARTURES: 1, ARRIVALS: 1, HOURLY: 3}
-"""How many partitions each topic has."""
-
 # Records carry the time of their report, in 2013: any retention by time would delete them at once.
 _CONFIG = {"retention.ms": "-1"}
+_CHANGELOG_CONFIG = {"cleanup.policy": "compact"}
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic to be created.
+
+    Attributes:
+        partitions: how many.
+        is_changelog: whether it holds a table.
+    """
+
+    name: str
+    partitions: int = 1
+    is_changelog: bool = False
+
+
+# One partition for reports: the order of a log is then the order of the reports, and that they come
+# at most so late holds for what the pipeline reads, not only for what was sent. Spark has one
+# watermark for a stream, not one per partition; with several partitions, how far one is read ahead
+# of another would add to the lateness.
+SENT = (
+    Topic(DEPARTURES),
+    Topic(ARRIVALS),
+    Topic(AIRLINES, is_changelog=True),
+    Topic(AIRCRAFT, is_changelog=True),
+)
+"""What the replayer writes."""
+
+DEAD_LETTERS = (Topic(f"{DEPARTURES}.dlq"), Topic(f"{ARRIVALS}.dlq"))
+"""Reports that the pipeline could not read."""
+
+PUBLISHED = {
+    "hourly": Topic("departures.hourly", 3),
+    "trend": Topic("departures.trend", 3),
+    "sample": Topic("departures.sample", 3),
+    "bursts": Topic("aircraft.bursts", 3),
+    "outcomes": Topic("flights.outcomes", 3),
+    "enriched": Topic("departures.enriched", 3),
+    "fleet": Topic("fleet", 3, is_changelog=True),
+    "alerts": Topic("departures.alerts", 3),
+}
+"""What the pipeline writes, by its queries (see ``control_room``)."""
+
+TOPICS = (*SENT, *DEAD_LETTERS, *PUBLISHED.values())
 
 
 class TopicSetupError(TidemillError):
@@ -76,15 +112,20 @@ def create_topics(bootstrap_servers: str) -> None:
     """
     check_reachable(bootstrap_servers)
     admin = admin_client(bootstrap_servers)
-    existing = sorted(set(TOPICS) & set(admin.list_topics(timeout=_TIMEOUT_S).topics))
+    existing = _existing(admin)
     if existing:
         raise TopicExistsError(
             f"at {bootstrap_servers} there are topics of an earlier run: {', '.join(existing)}",
             hint="Delete them, or run the demo with --reset, which does so.",
         )
     new = [
-        NewTopic(name, num_partitions=PARTITIONS[name], replication_factor=-1, config=_CONFIG)
-        for name in TOPICS
+        NewTopic(
+            topic.name,
+            num_partitions=topic.partitions,
+            replication_factor=-1,
+            config=_CHANGELOG_CONFIG if topic.is_changelog else _CONFIG,
+        )
+        for topic in TOPICS
     ]
     _finish(admin.create_topics(new, operation_timeout=_TIMEOUT_S), "created")
 
@@ -101,22 +142,22 @@ def delete_topics(bootstrap_servers: str) -> list[str]:
     """
     check_reachable(bootstrap_servers)
     admin = admin_client(bootstrap_servers)
-    existing = sorted(set(TOPICS) & set(admin.list_topics(timeout=_TIMEOUT_S).topics))
+    existing = _existing(admin)
     if existing:
         _finish(admin.delete_topics(existing, operation_timeout=_TIMEOUT_S), "deleted")
     return existing
 
 
-def end_offsets(bootstrap_servers: str, topics: Iterable[str]) -> dict[tuple[str, int], int]:
+def end_offsets(bootstrap_servers: str, topics: Iterable[Topic]) -> dict[tuple[str, int], int]:
     """For each partition, the offset that its next record will have.
 
     Raises:
         TopicSetupError: the broker does not say.
     """
     asked = {
-        TopicPartition(name, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        for name in topics
-        for number in range(PARTITIONS[name])
+        TopicPartition(topic.name, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        for topic in topics
+        for number in range(topic.partitions)
     }
     # Named, to be kept alive: answers never come to a client that has been collected.
     admin = admin_client(bootstrap_servers)
@@ -128,6 +169,11 @@ def end_offsets(bootstrap_servers: str, topics: Iterable[str]) -> dict[tuple[str
         }
     except KafkaException as error:
         raise TopicSetupError(f"the ends of the topics are not known: {_reason(error)}") from error
+
+
+def _existing(admin: AdminClient) -> list[str]:
+    names = {topic.name for topic in TOPICS}
+    return sorted(names & set(admin.list_topics(timeout=_TIMEOUT_S).topics))
 
 
 def _finish(futures: Mapping[str, Future[Any]], what: str) -> None:
