@@ -27,6 +27,7 @@ HEADERS = (
 )
 """Headers of a dead letter, all of them text; the timestamp is in milliseconds since 1970."""
 
+_BLANKS = " \t\r\n"  # of JSON
 _ROW = "__tidemill_row"
 _CORRUPT = "__tidemill_corrupt"
 _WHY = "__tidemill_why"
@@ -54,7 +55,7 @@ def parse(source: DataFrame, stream: Stream, pipeline: str) -> tuple[DataFrame, 
     )
     # An array of objects would pass as its first element. And the condition keeps the optimizer
     # from reading only those fields that are used: it would not see that another is malformed.
-    read = source.withColumn(_ROW, f.when(f.ltrim(text).startswith("{"), parsed))
+    read = source.withColumn(_ROW, f.when(f.ltrim(text, f.lit(_BLANKS)).startswith("{"), parsed))
     bad_row = ~_is_good(stream)
     names = [column.name for column in columns(stream.schema)]
     good, row = read, f.col(_ROW)
