@@ -13,7 +13,7 @@ from tidemill.errors import JoinError
 from tidemill.spark.join_columns import On, check_distinct, check_how, pairs
 from tidemill.spark.table_cache import DEFAULT_LIMIT, TableSpec
 from tidemill.spark.table_records import TableSchema
-from tidemill.spark.tables import DELETED, OFFSET, PARTITION, read_records, table_spec
+from tidemill.spark.tables import DELETED, OFFSET, PARTITION, table_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -222,8 +222,14 @@ def _keys_of(table: TableInput, side: int) -> DataFrame:
     """Which keys a changelog's records are of; the columns of ``table_lookup.CHANGES``."""
     from pyspark.sql import functions as f
 
-    records = read_records(table.spark, table.declaration.topic, table.kafka)
-    return records.select(f.lit(side).alias("side"), "key", "partition", "offset")
+    schema = _schema(table)
+    key = schema.key_text([f.col(name) for name in schema.key_names]).cast("binary")
+    return table.changes.select(
+        f.lit(side).alias("side"),
+        key.alias("key"),
+        f.col(PARTITION).alias("partition"),
+        f.col(OFFSET).alias("offset"),
+    )
 
 
 # --- both ----------------------------------------------------------------------------------------

@@ -149,11 +149,6 @@ def table_spec(
     return TableSpec(topic=topic, key=table.key_names, kafka=tuple(sorted(kafka.items())), **fields)
 
 
-def read_records(spark: SparkSession, topic: str, kafka: Mapping[str, str]) -> DataFrame:
-    """The changelog's records as a stream, from its beginning, with the columns of the source."""
-    return _load(spark.readStream, topic, kafka)
-
-
 def check_valid_from(table: TableSchema, valid_from: str | None) -> None:
     """Whether a table has such a column.
 
