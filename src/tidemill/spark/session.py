@@ -80,6 +80,8 @@ def spark_session(
     """
     # Of pandas, nothing is used here: what PySpark says of its version would only worry.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+    # The type of a UDF is given where its function has no annotations.
+    warnings.filterwarnings("ignore", message="It is preferred to specify type hints for arrow")
     # PySpark prints each error of a query as a line of JSON, and raises it, too.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

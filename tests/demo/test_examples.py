@@ -1,0 +1,95 @@
+"""The pipelines in ``examples/`` run as they are, and write what they say."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from tests.support.broker_process import BrokerProcess
+from tidemill.cli.pipeline_file import load_pipeline
+from tidemill.errors import JavaNotFoundError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_the_examples_write_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark")
+    from pyspark import SparkContext
+
+    from tidemill.spark import jvm
+    from tidemill.spark.runner import Runner, RunOptions
+
+    try:
+        jvm.find_java()
+    except JavaNotFoundError as missing:
+        pytest.skip(str(missing))
+    monkeypatch.chdir(tmp_path)
+    was_running = SparkContext._active_spark_context is not None
+    with BrokerProcess(tmp_path / "broker") as broker:
+        send(broker.bootstrap, ORDERS, READINGS, CUSTOMERS)
+        options = RunOptions(broker.bootstrap, tmp_path / "pipelines", until_caught_up=True)
+        try:
+            for name in ("orders", "machines"):
+                statuses = Runner(load_pipeline(EXAMPLES / f"{name}.py"), options).run()
+                assert {status.state for status in statuses} == {"done"}, statuses
+        finally:
+            if not was_running:
+                jvm.shutdown()
+        revenue = [json.loads(value) for value in values(broker.bootstrap, "revenue", 2)]
+        dead = values(broker.bootstrap, "orders.dlq", 1)
+    figures = {(r.get("country"), r["orders"], r["cents"]) for r in revenue}
+    assert figures == {("NL", 2, 350), (None, 1, 999)}
+    assert {r["window"]["start"] for r in revenue} == {"2026-03-01T12:00:00.000Z"}
+    assert dead == [b'{"id": 4, "cents": "a lot"}']
+    with sqlite3.connect(tmp_path / "machines.db") as db:
+        rows = db.execute("SELECT machine, degrees FROM hottest ORDER BY since").fetchall()
+    assert rows == [("boiler", 79.0), ("boiler", 75.0)]
+
+
+def order(number: int, customer: str, cents: int, clock: str) -> tuple[str, None, bytes]:
+    value = {"id": number, "customer": customer, "cents": cents, "at": f"2026-03-01T{clock}Z"}
+    return "orders", None, json.dumps(value).encode()
+
+
+def reading(degrees: float, clock: str) -> tuple[str, None, bytes]:
+    value = {"machine": "boiler", "degrees": degrees, "at": f"2026-03-01T{clock}Z"}
+    return "readings", None, json.dumps(value).encode()
+
+
+CUSTOMERS = [("customers", "ada", b'{"customer": "ada", "country": "NL"}')]
+ORDERS = [
+    order(1, "ada", 100, "12:00:01"),
+    order(2, "ada", 250, "12:00:59"),
+    order(3, "nobody", 999, "12:00:30"),
+    ("orders", None, b'{"id": 4, "cents": "a lot"}'),
+    order(5, "ada", 1, "12:05:00"),
+]
+READINGS = [reading(71, "12:01:00"), reading(79, "12:05:59"), reading(99, "12:08:00")]
+READINGS += [reading(75, "12:10:00")]
+
+
+def send(bootstrap: str, *records: Iterable[tuple[str, str | None, bytes]]) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for each in records:
+        for topic, key, value in each:
+            producer.produce(topic, value, key)
+    assert producer.flush(30) == 0
+
+
+def values(bootstrap: str, topic: str, count: int) -> list[Any]:
+    """The first values of a topic, committed ones only."""
+    settings = {"group.id": "test", "auto.offset.reset": "earliest"}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
+    try:
+        consumer.subscribe([topic])
+        return [message.value() for message in consumer.consume(count, 30)]
+    finally:
+        consumer.close()
