@@ -28,6 +28,7 @@ from tidemill.demo.progress import (
     FlightsLoaded,
     KeptRunning,
     PipelineStarted,
+    QueriesStarting,
     Replayed,
     Running,
     TopicsReady,
@@ -162,15 +163,18 @@ def test_a_terminal_gets_a_bar_and_a_table_that_are_gone_at_the_end() -> None:
     out = io.StringIO()
     console = Console(file=out, width=120, force_terminal=True, legacy_windows=False)
     with LiveView(console, speed=None) as view:
+        view.show(QueriesStarting(4, 10))
+        view.show(PipelineStarted("4.3.0", "25", 100.0, 10))
         view.show(RUNNING)
         view.show(GOOD)
     text = out.getvalue()
+    assert "4 of 10 queries have started" in text
     assert "reports/s" in text
     assert "+66.7" in text
     assert all(query in text for query in QUERIES)
     assert "LGA Sun 10 Mar 13:00: +67 minutes, where +4 were usual" in text
     assert text.index("reports/s") < text.index("2 of 2 equal")
-    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 2  # the cursor is back
 
 
 def test_the_terminal_is_restored_after_an_interrupt() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.demo.pipeline import has_read, has_started
+from tidemill.demo.pipeline import all_have_started, has_read
 from tidemill.demo.results import parse
 from tidemill.spark.progress import QueryStatus, SourceStatus
 
@@ -63,6 +63,6 @@ def test_a_query_is_done_when_it_has_read_all_and_waits_for_nothing(
 
 
 def test_a_pipeline_has_started_when_each_query_has_run_a_batch() -> None:
-    assert not has_started([])
-    assert not has_started([status(batch=0), status(batch=-1)])
-    assert has_started([status(batch=0), status(batch=3)])
+    assert not all_have_started([])
+    assert not all_have_started([status(batch=0), status(batch=-1)])
+    assert all_have_started([status(batch=0), status(batch=3)])

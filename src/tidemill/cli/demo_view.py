@@ -31,6 +31,7 @@ from tidemill.demo.progress import (
     FlightsLoaded,
     KeptRunning,
     PipelineStarted,
+    QueriesStarting,
     Replayed,
     Running,
     SparkStarting,
@@ -94,11 +95,16 @@ class PlainView(View):
         match event:
             case Running():
                 self.show_running(event)
+            case QueriesStarting():
+                self.show_starting(event)
             case DemoReport():
                 self.show_report(event)
             case _:
                 for line in lines_for(event, self._speed):
                     self.console.print(line)
+
+    def show_starting(self, starting: QueriesStarting) -> None:
+        """Nothing: a line says so when all have started."""
 
     def show_running(self, running: Running) -> None:
         """A line of progress, if the last one is some time ago."""
@@ -140,7 +146,7 @@ class LiveView(PlainView):
         self._live: Live | None = None
 
     def show(self, event: Event) -> None:
-        if not isinstance(event, Running):
+        if not isinstance(event, (Running, QueriesStarting)):
             self._end_live()
         super().show(event)
 
@@ -154,10 +160,13 @@ class LiveView(PlainView):
             clock=local(replay.simulated_time),
             rate=rate_of(replay),
         )
-        if self._live is None:
-            self._live = Live(console=self.console, refresh_per_second=5, transient=True)
-            self._live.start()
-        self._live.update(self._picture(running))
+        self._draw(self._picture(running))
+
+    def show_starting(self, starting: QueriesStarting) -> None:
+        """How many run already, redrawn."""
+        if starting.queries:
+            what = f"{starting.started} of {starting.queries} queries have started"
+            self._draw(said("", what, "dim"))
 
     def __exit__(
         self,
@@ -166,6 +175,12 @@ class LiveView(PlainView):
         traceback: TracebackType | None,
     ) -> None:
         self._end_live()
+
+    def _draw(self, picture: RenderableType) -> None:
+        if self._live is None:
+            self._live = Live(console=self.console, refresh_per_second=5, transient=True)
+            self._live.start()
+        self._live.update(picture)
 
     def _picture(self, running: Running) -> RenderableType:
         newest = newest_hours(hours_of(running.results))

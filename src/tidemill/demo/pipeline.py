@@ -107,10 +107,15 @@ class RunningPipeline:
             self._error = error
 
 
-def has_started(statuses: Sequence[QueryStatus]) -> bool:
-    """Whether each query has run a batch. A new one runs one even of nothing; loading and compiling
-    is done with it."""
-    return bool(statuses) and all(status.batch >= 0 for status in statuses)
+def has_started(status: QueryStatus) -> bool:
+    """Whether a query has run a batch. A new one runs one even of nothing; loading and compiling is
+    done with it."""
+    return status.batch >= 0
+
+
+def all_have_started(statuses: Sequence[QueryStatus]) -> bool:
+    """Whether there are queries, and each has run a batch."""
+    return bool(statuses) and all(has_started(status) for status in statuses)
 
 
 def has_read(status: QueryStatus, ends: Mapping[str, int], time: int) -> bool:

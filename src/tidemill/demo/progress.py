@@ -62,6 +62,14 @@ class SparkStarting:
 
 
 @dataclass(frozen=True, slots=True)
+class QueriesStarting:
+    """Sent several times a second while queries are started, a few at a time."""
+
+    started: int
+    queries: int
+
+
+@dataclass(frozen=True, slots=True)
 class PipelineStarted:
     """All queries run and wait for reports."""
 
@@ -166,6 +174,7 @@ Event = (
     | BrokerReady
     | TopicsReady
     | SparkStarting
+    | QueriesStarting
     | PipelineStarted
     | Running
     | Replayed

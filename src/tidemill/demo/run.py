@@ -25,7 +25,13 @@ from typing import Self
 from tidemill.demo import check, check_results, topics
 from tidemill.demo.events import CLOCK_MARGIN, Report, lateness, reports
 from tidemill.demo.flights import Flight, Stretch, flights
-from tidemill.demo.pipeline import PipelineFailedError, RunningPipeline, has_read, has_started
+from tidemill.demo.pipeline import (
+    PipelineFailedError,
+    RunningPipeline,
+    all_have_started,
+    has_read,
+    has_started,
+)
 from tidemill.demo.process import BrokerProcess
 from tidemill.demo.progress import (
     BrokerReady,
@@ -35,6 +41,7 @@ from tidemill.demo.progress import (
     KeptRunning,
     Listener,
     PipelineStarted,
+    QueriesStarting,
     Replayed,
     Running,
     SparkStarting,
@@ -121,7 +128,7 @@ def run_demo(options: DemoOptions, listener: Listener) -> DemoReport:
         starting = time.monotonic()
         listener(SparkStarting(folder / "spark.log"))
         pipeline = stack.enter_context(RunningPipeline(address, folder))
-        _wait_for_the_first_batches(pipeline)
+        _wait_for_the_first_batches(pipeline, listener)
         listener(_started(pipeline, time.monotonic() - starting))
         follower = stack.enter_context(ResultsFollower(address))
         stack.callback(lambda: listener(Stopping()))
@@ -194,13 +201,20 @@ class _WorkFolder:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
-def _wait_for_the_first_batches(pipeline: RunningPipeline) -> None:
+def _wait_for_the_first_batches(pipeline: RunningPipeline, listener: Listener) -> None:
     """Replaying earlier would only mean that the first hours of the replay are not seen live."""
-    deadline = time.monotonic() + _STALLED_S
-    while not has_started(pipeline.statuses):
+    count, deadline = 0, time.monotonic() + _STALLED_S
+    while not all_have_started(statuses := pipeline.statuses):
         pipeline.check()
+        if (started := sum(has_started(status) for status in statuses)) > count:
+            count, deadline = started, time.monotonic() + _STALLED_S
+        listener(QueriesStarting(started, len(statuses)))
         if time.monotonic() > deadline:
-            raise PipelineFailedError(f"the pipeline did not start within {_STALLED_S:g} s")
+            behind = [status.query for status in statuses if not has_started(status)]
+            raise PipelineFailedError(
+                f"these queries ran no batch within {_STALLED_S:g} s: {', '.join(behind) or 'all'}",
+                hint=f"Spark's log is {pipeline.log_file}.",
+            )
         time.sleep(_REFRESH_S)  # another process's state: there is nothing to wait on
 
 
