@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tidemill.cli import demo_view
-from tidemill.cli.demo_tables import QUERIES, Hour, newest_hours, worst_hours
+from tidemill.cli.demo_tables import QUERIES, Hour, newest_hours, queries_table, worst_hours
 from tidemill.cli.demo_view import LiveView, PlainView, json_report, view_for
 from tidemill.cli.main import app
 from tidemill.demo.check import Check, Record, compare
@@ -236,6 +236,20 @@ def test_of_many_differences_the_first_are_shown_and_all_are_counted() -> None:
 def test_a_report_is_good_only_if_all_of_it_is(bad: DemoReport) -> None:
     assert GOOD.ok
     assert not bad.ok
+
+
+def test_a_query_is_behind_what_any_other_has_seen() -> None:
+    out = io.StringIO()
+    seen = (SourceStatus("departures", 3, 50), SourceStatus("arrivals", 0, 7))
+    looked_up = SourceStatus("aircraft", -1, 0)
+    statuses = [
+        replace(status("hourly"), sources=(SourceStatus("departures", 0, 1), looked_up)),
+        replace(status("outcomes"), sources=seen),
+    ]
+    Console(file=out, width=200).print(queries_table(statuses, RESULTS))
+    hourly, outcomes = out.getvalue().splitlines()[1:]
+    assert " 52 " in hourly
+    assert " 3 " in outcomes.replace("13 hours", "")
 
 
 def test_the_newest_and_the_worst_hours_are_chosen() -> None:

@@ -58,16 +58,19 @@ def queries_table(queries: Sequence[QueryStatus], results: Results) -> Table:
     for name in ("results", "behind"):
         table.add_column(name, justify="right")
     table.add_column("final up to", style="dim")
+    # Each query knows the ends of topics as they were when it last looked: the newest counts.
+    newest: dict[str, int] = {}
+    for each in (source for status in queries for source in status.sources):
+        newest[each.topic] = max(newest.get(each.topic, 0), each.read + max(each.lag, 0))
     for status in queries:
         if status.query not in QUERIES:
             continue
-        lags = [source.lag for source in status.sources if source.lag > 0]
         mark = watermark(status)
         table.add_row(
             status.query,
             Text(QUERIES[status.query], "dim"),
             f"{results.counts.get(status.query, 0):,}",
-            f"{sum(lags):,}",
+            f"{sum(newest[each.topic] - each.read for each in status.sources if each.read):,}",
             local(mark) if mark > 0 else "",
         )
     return table
