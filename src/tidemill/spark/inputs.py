@@ -5,6 +5,7 @@ Must not know: sinks' writing, checkpoints, progress topics.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ from tidemill.spark.window_spec import Duration, microseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+_uses = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -216,8 +219,11 @@ def _observed(df: DataFrame, name: str, timestamp: Column) -> DataFrame:
     from pyspark.sql import functions as f
 
     appended = f.unix_millis(timestamp)
+    # A query may use an input twice: Spark wants each metric to have a name of its own.
     return df.observe(
-        f"{APPENDED}_{name}", f.max(appended).alias("newest"), f.min(appended).alias("oldest")
+        f"{APPENDED}_{name}_{next(_uses)}",
+        f.max(appended).alias("newest"),
+        f.min(appended).alias("oldest"),
     )
 
 
