@@ -1,0 +1,141 @@
+"""Two streaming queries into topics, in a driver that gets killed.
+
+    python -m tests.crash.spark_driver JOB.json
+
+One copies records, each source partition into the target's partition of the same number; the other
+counts them per key and writes the counts that changed, through ``foreachBatch``. A query that fails
+is started again. What it does stands in a file, a line per step. When the job's stop file is there,
+it works off what is left and ends. Knows nothing of how it is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidemill.spark.session import spark_session
+from tidemill.spark.sink import write_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KEYS = 7
+"""Counts are kept by value modulo this."""
+_LOOK_S = 0.05
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to do.
+
+    Attributes:
+        folder: for checkpoints and the JVM's log.
+        events: file that gets a line per step.
+        stop: file whose coming ends the work.
+    """
+
+    bootstrap: str
+    source: str
+    copy: str
+    counts: str
+    folder: str
+    events: str
+    stop: str
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+
+class Driver:
+    """Starts the queries, and starts them again."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._events = os.open(job.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._spark: SparkSession = spark_session(
+            "crash",
+            master="local[2,3]",  # a task is tried three times
+            extra={"spark.sql.shuffle.partitions": "2"},
+            log_file=Path(job.folder, "jvm.log"),
+        )
+
+        # Tells of tasks that are lost, which is of no interest elsewhere: they are tried again.
+        log4j: Any = self._spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+        log4j.core.config.Configurator.setLevel(
+            "org.apache.spark.scheduler.TaskSetManager", log4j.Level.WARN
+        )
+
+    def run(self) -> None:
+        self.note("up")
+        starts = {"copy": self._copy, "counts": self._counts}
+        queries = {name: start() for name, start in starts.items()}
+        batches = dict.fromkeys(starts, -1)
+        while not os.path.exists(self._job.stop):
+            time.sleep(_LOOK_S)
+            for name, query in list(queries.items()):
+                if not query.isActive:
+                    self.note(f"failed {name} {str(query.exception())[:300]!r}")
+                    queries[name] = starts[name]()
+                progress = query.lastProgress
+                if progress is not None and progress.batchId > batches[name]:
+                    batches[name] = progress.batchId
+                    self.note(f"batch {name} {progress.batchId}")
+        for name, query in queries.items():
+            if not query.isActive:
+                query = starts[name]()
+            query.processAllAvailable()
+            query.stop()
+        self.note("done")
+
+    def note(self, step: str) -> None:
+        """One write a line: a kill leaves whole lines."""
+        os.write(self._events, f"{step}\n".encode())
+
+    def _stream(self) -> DataFrame:
+        reader = self._spark.readStream.format("tidemill")
+        return (
+            reader.option("kafka.bootstrap.servers", self._job.bootstrap)
+            .option("kafka.isolation.level", "read_committed")
+            .option("subscribe", self._job.source)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", "10000")
+            .load()
+        )
+
+    def _copy(self) -> Any:
+        writer = self._stream().select("value", "partition").writeStream.format("tidemill")
+        return (
+            writer.option("kafka.bootstrap.servers", self._job.bootstrap)
+            .option("topic", self._job.copy)
+            .option("checkpointLocation", f"{self._job.folder}/copy")
+            .trigger(processingTime="50 milliseconds")
+            .start()
+        )
+
+    def _counts(self) -> Any:
+        from pyspark.sql import functions as f
+
+        number = f.col("value").cast("string").cast("long")
+        counted = self._stream().groupBy((number % KEYS).cast("string").alias("key")).count()
+        records = counted.select("key", f.col("count").cast("string").alias("value"))
+        kafka = {"bootstrap.servers": self._job.bootstrap}
+
+        def write(df: DataFrame, batch_id: int) -> None:
+            write_batch(df, batch_id, topic=self._job.counts, sink_id=self._job.counts, kafka=kafka)
+
+        return (
+            records.writeStream.foreachBatch(write)
+            .outputMode("update")
+            .option("checkpointLocation", f"{self._job.folder}/counts")
+            .trigger(processingTime="50 milliseconds")
+            .start()
+        )
+
+
+if __name__ == "__main__":
+    Driver(Job(**json.loads(Path(sys.argv[1]).read_text()))).run()

@@ -1,0 +1,259 @@
+"""Driver and workers of streaming queries are killed at random: each record is written once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.crash.spark_driver import KEYS, Job
+from tests.support.apache_kafka import ApacheKafka, KafkaNotFoundError
+from tests.support.broker_process import BrokerProcess
+from tests.support.committed import read_to_end, values
+from tests.support.processes import ServerProcess, poll_until
+
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(1500)]
+
+KILLS = int(os.environ.get("CRASH_SPARK_KILLS", "20"))
+DRIVER_KILLS = max(1, round(KILLS * 0.3))
+"""They cost the start of a JVM each; the others hit Python workers."""
+PARTITIONS = 2
+_WAIT_S = 180.0
+
+
+@pytest.fixture(params=["tidemill", pytest.param("kafka", marks=pytest.mark.slow)])
+def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Each of the brokers in turn; Apache Kafka on demand."""
+    if request.param == "tidemill":
+        with BrokerProcess(tmp_path / "broker") as broker:
+            yield broker.bootstrap
+        return
+    if not os.environ.get("APACHE_KAFKA_TESTS"):
+        pytest.skip("only with APACHE_KAFKA_TESTS=1 in the environment")
+    try:
+        kafka = ApacheKafka(tmp_path / "kafka")
+    except KafkaNotFoundError as error:
+        pytest.skip(str(error))
+    with kafka:
+        yield kafka.bootstrap
+
+
+class Numbers(threading.Thread):
+    """Writes 0, 1, 2, ... to the source's partitions in turn, until it is told to stop."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self.count = 0
+        self._topic = topic
+        self._stopped = threading.Event()
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
+        )
+
+    def run(self) -> None:
+        while not self._stopped.wait(0.02):
+            for _ in range(10):
+                self._producer.produce(
+                    self._topic, b"%d" % self.count, partition=self.count % PARTITIONS
+                )
+                self.count += 1
+            self._producer.poll(0)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join(30)
+        assert self._producer.flush(60) == 0
+
+
+class Work:
+    """The driver's process, and all that belongs to it."""
+
+    def __init__(self, job: Job, folder: Path, dice: random.Random) -> None:
+        self._job, self._folder, self._dice = job, folder, dice
+        self._driver: ServerProcess | None = None
+        self.notes: list[str] = []
+
+    @property
+    def driver(self) -> ServerProcess:
+        assert self._driver is not None, "not started"
+        return self._driver
+
+    def start(self) -> None:
+        path = self._folder / "job.json"
+        self._job.save(path)
+        command = [sys.executable, "-m", "tests.crash.spark_driver", str(path)]
+        env = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")}
+        self._driver = ServerProcess("driver", command, self._folder / "driver.log", env=env)
+
+    def events(self) -> list[str]:
+        path = Path(self._job.events)
+        return path.read_text().splitlines() if path.exists() else []
+
+    def wait_for_batches(self, wanted: int) -> None:
+        """Wait until each of the queries has got on."""
+        begun = len(self.events())
+
+        def got_on() -> bool:
+            new = self.events()[begun:]
+            return all(
+                sum(line.startswith(f"batch {name} ") for line in new) >= wanted
+                for name in ("copy", "counts")
+            )
+
+        self.driver.wait_until(got_on, _WAIT_S)
+
+    def kill_driver(self) -> None:
+        """All of it at once, or one of its two processes first, which the other notices."""
+        driver = psutil.Process(self.driver.pid)
+        family = [driver, *driver.children(recursive=True)]
+        which = self._dice.choice(["all", "python", "jvm"])
+        jvms = [each for each in family if _is_jvm(each)]
+        first = {"all": family, "python": [driver], "jvm": jvms}[which]
+        for process in first:
+            _kill(process)
+        self.notes.append(f"driver: {which}")
+        if which != "all":
+            psutil.wait_procs(family, timeout=self._dice.random() * 0.5)
+            for process in [driver, *jvms]:
+                _kill(process)
+        self.driver.kill()
+        _, alive = psutil.wait_procs(family, timeout=60)
+        assert not alive, f"left behind: {alive}"
+
+    def kill_worker(self) -> bool:
+        """One of the Python processes that has something to do just now; false where none has.
+
+        An idle one would be replaced without anybody noticing.
+        """
+        driver = psutil.Process(self.driver.pid)
+        before = _cpu_times(driver)
+        time.sleep(0.01)
+        after = _cpu_times(driver)
+        busy = [each for each, used in after.items() if used > before.get(each, used)]
+        if not busy:
+            return False
+        _kill(self._dice.choice(busy))
+        self.notes.append("worker")
+        return True
+
+    def finish(self) -> None:
+        """Let it work off what is left."""
+        Path(self._job.stop).touch()
+        assert self.driver.wait(_WAIT_S) == 0, self.context()
+
+    def end(self) -> None:
+        """Leave no process behind, whatever happened."""
+        if self._driver is None or self._driver.exit_code is not None:
+            return
+        family = psutil.Process(self.driver.pid).children(recursive=True)
+        self.driver.kill()
+        for process in family:
+            _kill(process)
+
+    def context(self) -> str:
+        lines = self.events()[-15:]
+        log = self.driver.output(3000)
+        return f"{self.notes}\n" + "\n".join(lines) + f"\n{log}"
+
+
+def _cpu_times(driver: psutil.Process) -> dict[psutil.Process, float]:
+    """Of the workers in which tasks read and write: children of PySpark's daemon for them."""
+    found = {}
+    for process in driver.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            parent = process.parent()
+            if parent is not None and _is_of_tasks(process) and _is_of_tasks(parent):
+                times = process.cpu_times()
+                found[process] = times.user + times.system
+    return found
+
+
+def _is_of_tasks(process: psutil.Process) -> bool:
+    return bool(process.cmdline()[-2:] == ["pyspark.daemon", "pyspark.worker"])
+
+
+def _is_jvm(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(process.name() == "java")
+    return False
+
+
+def _kill(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
+def test_each_record_is_written_once_while_driver_and_workers_are_killed(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    dice = random.Random(seed)
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+    topics = [NewTopic(name, PARTITIONS, 1) for name in ("numbers", "copy", "counts")]
+    for future in admin.create_topics(topics).values():
+        future.result(30)
+    job = Job(
+        bootstrap,
+        *("numbers", "copy", "counts"),
+        str(tmp_path),
+        str(tmp_path / "events"),
+        str(tmp_path / "stop"),
+    )
+    numbers, work = Numbers(bootstrap, "numbers"), Work(job, tmp_path, dice)
+    kinds = ["driver"] * DRIVER_KILLS + ["worker"] * (KILLS - DRIVER_KILLS)
+    dice.shuffle(kinds)
+    numbers.start()
+    try:
+        work.start()
+        work.wait_for_batches(1)
+        for kind in kinds:
+            time.sleep(dice.random() * 0.3)  # anywhere in a batch
+            if kind == "driver":
+                work.kill_driver()
+                work.start()
+            else:
+                poll_until(work.kill_worker, 60, "a worker to kill")
+            work.wait_for_batches(1)
+        numbers.stop()
+        work.finish()
+    finally:
+        work.end()
+    context = f"seed {seed}; {numbers.count} records; {work.context()}"
+    log = (tmp_path / "jvm.log").read_text(errors="replace")
+    assert "Lost task" in log, f"no kill hit a task; {context}"
+    check_copy(bootstrap, numbers.count, context)
+    check_counts(bootstrap, numbers.count, context)
+
+
+def check_copy(bootstrap: str, count: int, context: str) -> None:
+    """Each record once, in the source's order."""
+    for partition in range(PARTITIONS):
+        found = [int(value or b"-1") for value in values(bootstrap, "copy", partition)]
+        expected = list(range(partition, count, PARTITIONS))
+        lost = sorted(set(expected) - set(found))
+        assert not lost, f"lost {lost[:10]} and more, {len(lost)} in all; {context}"
+        assert len(found) == len(set(found)), f"written twice; {context}"
+        assert found == expected, f"out of order; {context}"
+
+
+def check_counts(bootstrap: str, count: int, context: str) -> None:
+    """Of each key, every count is written once, and the last one is right."""
+    counts: dict[int, list[int]] = {}
+    for partition in range(PARTITIONS):
+        for message in read_to_end(bootstrap, "counts", partition):
+            key, value = int(message.key() or b"-1"), int(message.value() or b"-1")
+            counts.setdefault(key, []).append(value)
+    expected = {key: len(range(key, count, KEYS)) for key in range(KEYS)}
+    assert {key: found[-1] for key, found in counts.items()} == expected, context
+    for key, found in counts.items():
+        assert found == sorted(set(found)), f"key {key} has {found}; {context}"
