@@ -342,6 +342,5 @@ def test_many_columns_are_all_read(shape: Shapes) -> None:
         keys = [*names[:40], names[number]]
         return lambda orders: orders.df.groupBy(*keys).count()
 
-    options = {"changed": {"schema": schema, "event_time": None, "watermark": None}}
-    assert shape(last(58), **options) != shape(last(59), **options)
-    assert shape(last(59), **options) == shape(last(59), **options)
+    changed = {"schema": schema, "event_time": None, "watermark": None}
+    assert shape(last(58), changed=changed) != shape(last(59), changed=changed)

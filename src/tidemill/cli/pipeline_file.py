@@ -46,8 +46,8 @@ def load_pipeline(file: Path, name: str | None = None) -> Pipeline:
     except SyntaxError as error:
         raise PipelineError(f"{error.filename}:{error.lineno}: {error.msg}") from error
     except Exception as error:
-        hint = _NO_SPARK_YET if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error) else ""
-        told = f"{_where(file, error)}: {type(error).__name__}: {error}"
+        told = f"{_where(file, error)}: {type(error).__name__}: {error}".removesuffix(": ")
+        hint = _NO_SPARK_YET if _is_of_spark(error) else ""
         raise PipelineError(told, hint=hint) from error
     found = {id(each): each for each in content.values() if isinstance(each, Pipeline)}
     pipelines = list(found.values())
@@ -66,6 +66,11 @@ def load_pipeline(file: Path, name: str | None = None) -> Pipeline:
         if each.name == name:
             return each
     raise UsageError(f"{file} declares no pipeline {name}", hint=f"There are {names}.")
+
+
+def _is_of_spark(error: BaseException) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and "pyspark" in Path(frames[-1].filename).parts
 
 
 def _where(file: Path, error: BaseException) -> str:

@@ -394,10 +394,19 @@ def ensure_gateway(
         return jvm
 
 
-def exit_code() -> int | None:
-    """How this process's JVM ended by itself; None while it runs, or where it is not ours."""
+def exit_code(wait_s: float = 0.0) -> int | None:
+    """How this process's JVM ended by itself; None while it runs, or where it is not ours.
+
+    Args:
+        wait_s: how long to wait for its end: its connections break a moment before.
+    """
     running = _running
-    return None if running is None else running.exit_code
+    if running is None:
+        return None
+    deadline = time.monotonic() + wait_s
+    while (code := running.exit_code) is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return code
 
 
 def shutdown() -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.25
 _PUBLISH_S = 1.0
+_LAST_BREATH_S = 5.0
 
 RUN_SETTINGS: Mapping[str, str] = {
     # Several queries share the cores: one with much to catch up must not hold up the others.
@@ -293,7 +294,9 @@ class Runner:
         except TidemillError:
             raise
         except Exception as error:
-            if not _is_connection_error(error) and self._is_up():
+            # Py4J loses its connections a moment before the process is gone.
+            wait_s = _LAST_BREATH_S if type(error).__module__.startswith("py4j") else 0.0
+            if jvm.exit_code(wait_s) is None and not _is_connection_error(error):
                 raise
             lost = error
         if lost is not None or not self._is_up():

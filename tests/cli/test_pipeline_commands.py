@@ -1,0 +1,312 @@
+"""``tidemill pipeline`` against a broker process: files with mistakes, runs, conflicts, losses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.cli.conftest import CommandLine
+from tests.support.processes import free_port, poll_until
+
+WAIT_S = 240
+
+FILE = """\
+from tidemill.spark import Pipeline, TopicSink
+
+p = Pipeline("flights")
+p.stream("departures", topic="TOPIC", schema="id INT, at TIMESTAMP", dead_letters=None)
+
+
+@p.query(sink=TopicSink("TOPIC.late", key="id"))
+def late(departures):
+    return departures.df.filter("id > 1")
+"""
+
+
+@pytest.fixture
+def file(tidemill: CommandLine, topic: str) -> Path:
+    """A pipeline file, as a user has it."""
+    path = tidemill.folder / "flights.py"
+    path.write_text(FILE.replace("TOPIC", topic))
+    return path
+
+
+def data_dir(tidemill: CommandLine) -> list[str]:
+    return ["--data-dir", str(tidemill.folder / "data")]
+
+
+# --- without Spark -------------------------------------------------------------------------------
+
+
+def test_mistakes_are_told_by_their_lines_and_nothing_is_started(
+    tidemill: CommandLine, file: Path
+) -> None:
+    file.write_text(
+        file.read_text().replace("def late(departures)", "def late(departure)")
+        + 'p.sql("x", "SELECT idd FROM departures", sink=TopicSink("x"))\n'
+    )
+    done = tidemill.run("pipeline", "run", str(file), *data_dir(tidemill))
+
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == (
+        "error: pipeline flights has 2 mistakes:\n"
+        f"  {file}:7: query late asks for departure, which is not declared\n"
+        "    hint: Did you mean departures?\n"
+        f"  {file}:10: query x: the SQL names a column idd that is not there\n"
+        "    hint: Did you mean id?\n"
+    )
+    assert not (tidemill.folder / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("p = (\n", 1, "FILE:1: '(' was never closed"),
+        ("x = 1\ny = 1 / 0\n", 1, "FILE:2: ZeroDivisionError: division by zero"),
+        ("import no_such_module\n", 1, "FILE:1: ModuleNotFoundError: No module named"),
+        ("x = 1\n", 2, "FILE declares no pipeline"),
+        (
+            "from tidemill.spark import Pipeline\na, b = Pipeline('a'), Pipeline('b')\n",
+            2,
+            "FILE declares several pipelines: a, b",
+        ),
+        (
+            "from tidemill.spark import tumbling\ntumbling('at', '1 month')\n",
+            1,
+            "FILE:2: '1 month': a month has no fixed length",
+        ),
+        (
+            "from pyspark.sql import functions as f\nx = f.col('a')\n",
+            1,
+            "FILE:2: AssertionError\nhint: Spark starts when the file has been read and checked",
+        ),
+    ],
+    ids=["syntax", "an error", "an import", "no pipeline", "several", "a window", "too early"],
+)
+def test_what_is_wrong_with_a_file(
+    tidemill: CommandLine, file: Path, text: str, code: int, message: str
+) -> None:
+    file.write_text(text)
+    done = tidemill.run("pipeline", "run", str(file), *data_dir(tidemill))
+
+    assert done.returncode == code
+    assert done.stderr.startswith(f"error: {message.replace('FILE', str(file))}"), done.stderr
+
+
+def test_what_is_not_there_is_told(tidemill: CommandLine, file: Path) -> None:
+    folder = data_dir(tidemill)
+    cases: list[tuple[int, str, list[str]]] = [
+        (2, "there is no file nowhere.py", ["run", "nowhere.py"]),
+        (2, "declares no pipeline other", ["run", str(file), "--pipeline", "other"]),
+        (2, "--from someday", ["run", str(file), "--from", "someday"]),
+        (3, "no pipeline nobody has run against these brokers", ["describe", "nobody"]),
+        (3, "pipeline nobody has no checkpoint in", ["reset", "nobody", "--yes", *folder]),
+    ]
+    for code, message, arguments in cases:
+        done = tidemill.run("pipeline", *arguments)
+        assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+
+
+def test_brokers_that_are_away_are_told_before_spark_starts(
+    tidemill: CommandLine, file: Path
+) -> None:
+    away = f"127.0.0.1:{free_port()}"
+    began = time.monotonic()
+    done = tidemill.run("pipeline", "run", str(file), "-b", away, *data_dir(tidemill))
+
+    assert done.returncode == 5
+    assert away in done.stderr
+    assert time.monotonic() - began < 60
+
+
+def test_the_file_s_own_folder_is_there_for_its_imports(tidemill: CommandLine, file: Path) -> None:
+    (file.parent / "my_own_helpers.py").write_text("SCHEMA = 'id'\n")
+    file.write_text(
+        "from my_own_helpers import SCHEMA\n"
+        + file.read_text().replace('schema="id INT, at TIMESTAMP"', "schema=SCHEMA")
+    )
+    done = tidemill.run("pipeline", "run", str(file), *data_dir(tidemill))
+
+    assert f"{file}:5: stream departures: 'id' is no column with a type" in done.stderr
+
+
+# --- with Spark ----------------------------------------------------------------------------------
+
+
+class Running:
+    """A ``pipeline run`` in a process of its own."""
+
+    def __init__(self, tidemill: CommandLine, file: Path, *options: str) -> None:
+        self.process = tidemill.start("pipeline", "run", file.name, "--data-dir", "data", *options)
+        os.set_blocking(self.process.stderr.fileno(), False)  # type: ignore[union-attr]
+        self._told = b""
+
+    def told(self) -> str:
+        """What it said on stderr by now."""
+        assert self.process.stderr is not None
+        self._told += self.process.stderr.read() or b""
+        return self._told.decode()
+
+    def wait_for(self, text: str) -> None:
+        poll_until(
+            lambda: text in self.told() or self.process.poll() is not None, WAIT_S, text, 0.05
+        )
+        assert text in self.told(), self.told()
+
+    @property
+    def java(self) -> psutil.Process:
+        """Its JVM."""
+        children = psutil.Process(self.process.pid).children()
+        return next(each for each in children if "java" in each.name())
+
+    def end(self) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr."""
+        code = self.process.wait(WAIT_S)
+        assert self.process.stdout is not None
+        return code, self.process.stdout.read().decode(), self.told()
+
+
+@pytest.fixture
+def start(tidemill: CommandLine, file: Path) -> Iterator[Any]:
+    made: list[Running] = []
+
+    def run(*options: str) -> Running:
+        made.append(Running(tidemill, file, *options))
+        return made[-1]
+
+    yield run
+    for each in made:
+        each.process.kill()
+        each.process.communicate()
+
+
+def produce(tidemill: CommandLine, topic: str, *ids: int) -> None:
+    rows = "\n".join(json.dumps({"id": each, "at": "2026-03-01T12:00:00Z"}) for each in ids)
+    tidemill.ok("topic", "produce", topic, stdin=rows)
+
+
+def results(tidemill: CommandLine, topic: str) -> list[str]:
+    found = tidemill.records(f"{topic}.late", "--from", "beginning", "--until-end")
+    return [each["key"] for each in found]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_pipeline_s_life(
+    tidemill: CommandLine, topic: str, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tidemill.folder)
+    tidemill.ok("topic", "create", topic)
+    produce(tidemill, topic, 1, 2, 3)
+
+    code, stdout, stderr = start("--until-caught-up").end()
+    assert code == 0, stderr
+    header, row = stdout.splitlines()
+    assert header.split()[:4] == ["QUERY", "STATE", "BATCH", "ROWS"]
+    assert row.split()[:4] == ["late", "done", "0", "3"]
+    assert stderr.startswith("flights/late: starting\n")
+    assert stderr.endswith("flights/late: done\n")
+    assert results(tidemill, topic) == ["2", "3"]
+
+    [described] = tidemill.json("pipeline", "describe", "flights")
+    [listed] = [each for each in tidemill.json("pipeline", "list") if each["query"] == "late"]
+    assert described == listed
+    assert (described["state"], described["rows"], described["restarts"]) == ("done", 3, 0)
+    fields = dict(re.split("  +", line, maxsplit=1) for line in describe(tidemill))
+    assert fields["sources"] == f"{topic} (0 behind)"
+    assert fields["sink"] == f"topic {topic}.late"
+    assert fields["last error"] == "-"
+    assert "flights/late" in tidemill.ok("pipeline", "list")
+
+    # Again: what was read is not read again. Killed while it runs: said so, and nothing hangs.
+    code, stdout, stderr = start("--until-caught-up", "--json").end()
+    assert code == 0, stderr
+    [status] = json.loads(stdout)
+    assert (status["state"], status["rows"]) == ("done", 0)
+    assert results(tidemill, topic) == ["2", "3"]
+
+    running = start()
+    running.wait_for("flights/late: running")
+    produce(tidemill, topic, 4)
+    poll_until(lambda: results(tidemill, topic) == ["2", "3", "4"], WAIT_S, "a result", 0.5)
+    refuse_what_would_spoil_it(tidemill)
+    running.java.kill()
+    code, _, stderr = running.end()
+    assert code == 1
+    assert "error: Spark's JVM has ended while the pipeline ran (killed by signal 9)\n" in stderr
+    assert "hint: Killed for lack of memory? See dmesg. What it said last is in" in stderr
+    assert "Traceback" not in stderr
+    assert tidemill.json("pipeline", "describe", "flights")[0]["state"] == "failed"
+
+    # Started afresh, all is written anew.
+    assert "would reset flights/late" in tidemill.ok(
+        "pipeline", "reset", "flights", "--dry-run", "--data-dir", "data"
+    )
+    unknown = tidemill.run(
+        "pipeline", "reset", "flights", "--query", "x", "--yes", "--data-dir", "data"
+    )
+    assert (unknown.returncode, "query x of pipeline flights" in unknown.stderr) == (3, True)
+    reset = ["pipeline", "reset", "flights", "--data-dir", "data"]
+    assert tidemill.run(*reset).returncode == 2  # nobody to ask
+    assert tidemill.ok(*reset, "--yes") == "reset flights/late\n"
+    stop_in_the_middle_of_a_batch(tidemill, topic, start)
+
+
+def describe(tidemill: CommandLine) -> list[str]:
+    return tidemill.ok("pipeline", "describe", "flights").splitlines()
+
+
+def refuse_what_would_spoil_it(tidemill: CommandLine) -> None:
+    reset = tidemill.run("pipeline", "reset", "flights", "--yes", "--data-dir", "data")
+    assert (reset.returncode, "is being run by another process" in reset.stderr) == (4, True)
+    another = tidemill.run("pipeline", "run", "flights.py", "--data-dir", "data")
+    assert (another.returncode, "is being run by another process" in another.stderr) == (4, True)
+
+
+def stop_in_the_middle_of_a_batch(tidemill: CommandLine, topic: str, start: Any) -> None:
+    """Ctrl-C while a task is busy for minutes: it ends in seconds, in order."""
+    begun = tidemill.folder / "begun"
+    file = tidemill.folder / "flights.py"
+    file.write_text(
+        file.read_text()
+        + f"""
+
+@p.query(sink=TopicSink("{topic}.slow"))
+def slow(departures):
+    from pyspark.sql import functions as f
+
+    @f.udf("int")
+    def sleep(number):
+        import pathlib, time
+
+        pathlib.Path({str(begun)!r}).touch()
+        time.sleep(600)
+        return number
+
+    return departures.df.select(sleep("id").alias("id"))
+"""
+    )
+    running = start()
+    poll_until(lambda: begun.exists() or running.process.poll() is not None, WAIT_S, "a task", 0.1)
+    assert begun.exists(), running.told()
+    expected = ["2", "3", "4"] * 2
+    poll_until(lambda: results(tidemill, topic) == expected, WAIT_S, "all anew", 0.5)
+    began = time.monotonic()
+    running.process.send_signal(signal.SIGINT)
+    code, stdout, stderr = running.end()
+
+    assert code == 0, stderr
+    assert time.monotonic() - began < 60  # seconds on a machine with nothing else to do
+    assert {line.split()[1] for line in stdout.splitlines()[1:]} == {"stopped"}
+    assert "Traceback" not in stderr
