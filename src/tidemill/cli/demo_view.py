@@ -255,7 +255,7 @@ def lines_for(event: Event, speed: float | None) -> Iterable[Text]:
                 f" (Spark {event.spark_version}, Java {event.java}):",
             )
             for query, what in QUERIES.items():
-                yield said("", f"{what:<41} -> {PUBLISHED[query].name}")
+                yield said("", f"{what:<43} -> {PUBLISHED[query].name}")
             pace = "as fast as it goes" if speed is None else f"at {speed:,g} times life's speed"
             yield said("Replay", f"{', '.join(topic.name for topic in SENT)},")
             yield said("", pace)

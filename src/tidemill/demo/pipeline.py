@@ -55,7 +55,6 @@ class RunningPipeline:
             bootstrap_servers=self._servers,
             state=self._folder / "pipelines",
             log_file=self.log_file,
-            restart=False,
         )
         self._runner = Runner(control_room.pipeline, options)
         self._thread.start()

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from tidemill.demo import check, check_results, topics
 from tidemill.demo.events import CLOCK_MARGIN, Report, lateness, reports
@@ -52,6 +52,9 @@ from tidemill.demo.registry import Registry, registry
 from tidemill.demo.replay import Replay
 from tidemill.demo.results import Results, ResultsFollower
 from tidemill.errors import SettingsError, TidemillError
+
+if TYPE_CHECKING:
+    from tidemill.spark.progress import QueryStatus
 
 _REFRESH_S = 0.2
 _STALLED_S = 180.0
@@ -210,9 +213,9 @@ def _wait_for_the_first_batches(pipeline: RunningPipeline, listener: Listener) -
             count, deadline = started, time.monotonic() + _STALLED_S
         listener(QueriesStarting(started, len(statuses)))
         if time.monotonic() > deadline:
-            behind = [status.query for status in statuses if not has_started(status)]
+            behind = [status for status in statuses if not has_started(status)]
             raise PipelineFailedError(
-                f"these queries ran no batch within {_STALLED_S:g} s: {', '.join(behind) or 'all'}",
+                f"for {_STALLED_S:g} s no query has started; {_names(behind)}",
                 hint=f"Spark's log is {pipeline.log_file}.",
             )
         time.sleep(_REFRESH_S)  # another process's state: there is nothing to wait on
@@ -331,7 +334,8 @@ class _Run:
             if time.monotonic() - since > _STALLED_S:
                 behind = [each for each in queries if not has_read(each, stored, end)]
                 raise PipelineFailedError(
-                    f"the pipeline has not moved for {_STALLED_S:g} s: {behind}"
+                    f"the pipeline has not moved for {_STALLED_S:g} s; {_names(behind)}",
+                    hint=f"Spark's log is {self._pipeline.log_file}.",
                 )
 
     def _look(self) -> Running:
@@ -376,6 +380,12 @@ def _checks(play: _Play, results: Results) -> list[check.Check]:
         ]
         found.append(check.compare(topic, _texts(sent), _texts(values), ("value",)))
     return found
+
+
+def _names(behind: Iterable[QueryStatus]) -> str:
+    """Queries that others wait for, with what they last complained of."""
+    found = (f"{each.query} ({each.error or each.state})" for each in behind)
+    return f"waiting for {', '.join(found) or 'Spark'}"
 
 
 def _texts(values: Iterable[bytes | None]) -> list[check.Record]:
