@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -43,6 +43,11 @@ _HOPELESS = frozenset(
         KafkaError._SSL,
     }
 )
+
+# A client whose error is fatal raises a bare KafkaError, which is no Exception but can be caught,
+# or a SystemError, where its callbacks meet one.
+RAISED = cast("tuple[type[BaseException], ...]", (KafkaException, KafkaError, SystemError))
+"""What a call to librdkafka may raise."""
 
 Client = TypeVar("Client")
 
@@ -145,8 +150,7 @@ class ClientPool(Generic[Client]):
 
     def drop(self, client: Client) -> None:
         """End a client that may be in an odd state."""
-        # A client whose error is fatal raises a bare KafkaError, or a SystemError.
-        with contextlib.suppress(KafkaException, KafkaError, SystemError, RuntimeError):
+        with contextlib.suppress(*RAISED, RuntimeError):
             self._close(client)
 
     def clear(self) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tidemill.errors import DeliveryError
-from tidemill.spark.clients import ClientPool, LastError, make_client
+from tidemill.spark.clients import RAISED, ClientPool, LastError, make_client
 from tidemill.spark.options import noted
 
 DEFAULT_SETTINGS: Mapping[str, str] = {
@@ -200,7 +200,7 @@ class Sender:
         """
         try:
             return ask(wait_s)
-        except (KafkaError, KafkaException, SystemError) as error:
+        except RAISED as error:
             raise noted(
                 DeliveryError(
                     f"the producer can't go on: {error}",

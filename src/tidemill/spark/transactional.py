@@ -33,7 +33,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from tidemill.errors import DeliveryError, UnreachableError
-from tidemill.spark.clients import RETRIABLE, ClientPool, LastError, make_client
+from tidemill.spark.clients import RAISED, RETRIABLE, ClientPool, LastError, make_client
 from tidemill.spark.deliver import Outcome, Sender, make_producer, producer_settings
 from tidemill.spark.options import noted
 
@@ -169,9 +169,9 @@ def _close(writer: _Writer | None) -> None:
     writer.producer.purge()
     try:
         writer.producer.abort_transaction(_REQUEST_S)
-    except (KafkaError, KafkaException, SystemError):
+    except RAISED:
         # None was open, or another producer has taken over.
-        with contextlib.suppress(KafkaError, SystemError):
+        with contextlib.suppress(*RAISED):
             writer.producer.flush(1.0)
 
 
@@ -322,8 +322,8 @@ def _patiently(
     while True:
         try:
             return ask()
-        except (KafkaException, KafkaError) as error:
-            reason = error if isinstance(error, KafkaError) else error.args[0]
+        except KafkaException as error:
+            reason = error.args[0]
             last.raise_if_hopeless(servers)
             if not reason.retriable() and reason.code() not in also:
                 raise noted(
