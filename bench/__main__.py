@@ -10,7 +10,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import history, latency, librdkafka, machine, memory, startup, throughput, transactions
+from bench import (
+    history,
+    latency,
+    librdkafka,
+    machine,
+    memory,
+    pipelines,
+    startup,
+    throughput,
+    transactions,
+)
 from bench.report import Report, Section, print_section, print_table, write_markdown
 from bench.run import Options, Run
 
@@ -19,6 +29,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "librdkafka": librdkafka.section,
     "latency": latency.section,
     "transactions": transactions.section,
+    "pipelines": pipelines.section,
     "memory": memory.section,
     "history": history.section,
     "startup": startup.section,

@@ -23,6 +23,10 @@ TINY = [
         ("librdkafka", 0),
         ("latency", 1),
         ("transactions", 0),
+        pytest.param(
+            *("pipelines", 3),
+            marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)],
+        ),
         ("memory", 1),
         ("history", 1),
         ("startup", 1),
@@ -40,7 +44,7 @@ def test_a_section_measures_and_reports(section: str, aims: int, tmp_path: Path)
         cwd=ROOT,
         check=True,
         stdout=subprocess.PIPE,
-        timeout=100,
+        timeout=800 if section == "pipelines" else 100,
     )
 
     [measured] = json.loads(as_json.read_text())["sections"]

@@ -60,7 +60,7 @@ def _console(place: str, body: str) -> Iterator[Snippet]:
     command: str | None = None
     expected: list[str] = []
     for line in [*body.splitlines(), "$ :"]:
-        if line.startswith("> ") and command is not None and not expected:
+        if (line == ">" or line.startswith("> ")) and command is not None and not expected:
             command += "\n" + line[2:]
         elif line.startswith("$ "):
             if command is not None and not ALREADY_DONE.match(command):

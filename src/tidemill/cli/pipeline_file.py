@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 _NO_SPARK_YET = (
-    "Spark starts when the file has been read and checked: write what needs it (columns, a udf with "
-    "its type as a text) inside of the query's function."
+    "Spark starts when the file has been read and checked: write what needs it (columns, a udf "
+    "with its type as a text) inside of the query's function."
 )
 
 
