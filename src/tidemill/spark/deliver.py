@@ -201,12 +201,13 @@ class Sender:
         try:
             return ask(wait_s)
         except RAISED as error:
-            raise noted(
-                DeliveryError(
-                    f"the producer can't go on: {error}",
-                    hint="The batch is incomplete in the topic; it is written again on a restart.",
-                )
-            ) from error
+            told = str(error)  # and not the error itself: it may be no Exception
+        raise noted(
+            DeliveryError(
+                f"the producer can't go on: {told}",
+                hint="The batch is incomplete in the topic; it is written again on a restart.",
+            )
+        )
 
 
 class Delivery:
