@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 
 from tests.cli.conftest import CommandLine
 from tests.support.processes import free_port, poll_until
+from tidemill.spark.progress import QueryStatus, SourceStatus, now_text
+from tidemill.spark.status_topic import StatusTopic
 
 WAIT_S = 240
 
@@ -138,6 +141,34 @@ def test_the_file_s_own_folder_is_there_for_its_imports(tidemill: CommandLine, f
     done = tidemill.run("pipeline", "run", str(file), *data_dir(tidemill))
 
     assert f"{file}:5: stream departures: 'id' is no column with a type" in done.stderr
+
+
+def test_a_pipeline_whose_runner_is_silent_is_lost(tidemill: CommandLine) -> None:
+    told = QueryStatus(
+        *("silent", "q", "running"),
+        sink="topic out",
+        latency_p50_ms=120,
+        latency_p99_ms=1500,
+        sources=(SourceStatus("a", 5), SourceStatus("b")),
+        mode="update",
+        updated="2020-01-01T00:00:00.000+00:00",
+    )
+    with StatusTopic({"bootstrap.servers": tidemill.env["TIDEMILL_BOOTSTRAP_SERVERS"]}) as statuses:
+        statuses.prepare([])
+        statuses.publish(told)
+        statuses.publish(replace(told, query="new", updated=now_text()))
+        statuses.publish(replace(told, query="over", state="done"))
+
+    found = {
+        each["query"]: each["state"] for each in tidemill.json("pipeline", "describe", "silent")
+    }
+    assert found == {"new": "running", "over": "done", "q": "lost"}
+    assert "silent/q     lost" in tidemill.ok("pipeline", "list")
+    lines = tidemill.ok("pipeline", "describe", "silent").split("\n\n")[2].splitlines()
+    fields = dict(re.split("  +", line, maxsplit=1) for line in lines)
+    assert fields["state"] == "lost"
+    assert fields["sources"] == "a (5 behind), b"
+    assert fields["latency"] == "120ms (half), 1s (99 of 100)"
 
 
 # --- with Spark ----------------------------------------------------------------------------------
