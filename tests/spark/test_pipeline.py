@@ -154,3 +154,13 @@ def test_a_function_s_sink_is_named_after_it() -> None:
 
     assert ForeachBatchSink(upsert).target.endswith("upsert")
     assert ForeachBatchSink(upsert, name="search index").target == "function search index"
+
+
+def test_names_of_the_package_are_what_they_say_though_modules_have_been_imported() -> None:
+    import importlib
+
+    import tidemill.spark
+
+    importlib.import_module("tidemill.spark.joins")
+    for name in tidemill.spark.__all__:
+        assert callable(getattr(tidemill.spark, name)), name

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 pipeline = Pipeline(
     "control-room",
     spark={
-        # Few events and many queries: one partition of state each is quicker than two, and who has
-        # waited longest is next.
+        # Few events and many queries: one partition of state each is quicker than two.
         "spark.sql.shuffle.partitions": "1",
-        "spark.scheduler.mode": "FIFO",
         # For a run of minutes, what the optimising compiler and a parallel collector cost is not
         # won back. A pipeline that is to stay leaves these away.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

@@ -19,7 +19,7 @@ from tidemill.errors import JoinError
 from tidemill.spark.inputs import TableInput
 from tidemill.spark.join_columns import On, check_columns, check_distinct, check_how, pairs
 from tidemill.spark.join_streams import stream_stream
-from tidemill.spark.join_tables import join_tables, spec_of
+from tidemill.spark.join_views import join_tables, spec_of
 from tidemill.spark.pipeline import Place, Table
 from tidemill.spark.table_cache import DEFAULT_LIMIT
 from tidemill.spark.table_records import TableSchema

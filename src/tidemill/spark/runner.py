@@ -41,8 +41,6 @@ _PUBLISH_S = 1.0
 _LAST_BREATH_S = 5.0
 
 RUN_SETTINGS: Mapping[str, str] = {
-    # Several queries share the cores: one with much to catch up must not hold up the others.
-    "spark.scheduler.mode": "FAIR",
     # Of a batch that can't be interrupted: the process ends then, and Spark with it.
     "spark.sql.streaming.stopTimeout": "20s",
 }
