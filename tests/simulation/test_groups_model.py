@@ -46,14 +46,14 @@ class UnreliableDesk(Desk):
         self.waiting: deque[Outcome[Any]] = deque()
         super().__init__(*args, **settings)
 
-    def run(self, outcome: Outcome[Any]) -> Any:
+    def run(self, outcome: Outcome[Any], producer_id: int = -1) -> Any:
         if outcome.records and self.slow:
             self.waiting.append(outcome)
         elif outcome.records and self.fail_next:
             self.fail_next = False
             self._fail(outcome)
         else:
-            super().run(outcome)
+            super().run(outcome, producer_id)
         return outcome.result
 
     def disk_works(self) -> None:
