@@ -41,7 +41,7 @@ def section(run: Run) -> Section:
     latency = Table("Pipelines: latency from append to result", LATENCY_COLUMNS, note=LATENCY_NOTE)
     rate = Table("Pipelines: the source", RATE_COLUMNS, note=RATE_NOTE)
     result = Section("pipelines", [latency, rate])
-    rows = min(MOST_ROWS, run.options.megabytes * 1_000_000 // SIZE)
+    rows = min(MOST_ROWS, 2 * run.options.megabytes * 1_000_000 // SIZE)
     with targets.tidemill(run.options.folder) as target:
         librdkafka.prepare(target)
         target.create_topic(SOURCE, 1)

@@ -35,6 +35,7 @@ _STATEFUL = frozenset(
 )
 # Numbers that Spark gives anew in each session, and the watermark's delay, which may be changed.
 _NUMBERED = re.compile(r"(?<=[\w)`\]'\"])#(\d+)L?")
+_LAST_NUMBER = re.compile(r"#(\d+)L?(?:-T\d+ms)?$", re.MULTILINE)
 _ANEW = re.compile(
     r"-T\d+ms|plan_id=\d+|\[id=#\d+\]|@[0-9a-f]{4,}\b"
     r"|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
@@ -244,7 +245,8 @@ def _columns(node: Any, needed: Needed) -> str:
 
 
 def _ids(attributes: Any) -> Needed:
-    return frozenset(_id(each) for each in _items(attributes))
+    # As one text: a call of the JVM for each would take longer than all else.
+    return frozenset(_LAST_NUMBER.findall(attributes.mkString("\n")))
 
 
 def _id(expression: Any) -> str:
