@@ -11,6 +11,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tidemill.spark.joins import enrich as enrich
+    from tidemill.spark.joins import enrich_as_of as enrich_as_of
+    from tidemill.spark.joins import join_tables as join_tables
+    from tidemill.spark.joins import stream_stream as stream_stream
     from tidemill.spark.pipeline import Pipeline as Pipeline
     from tidemill.spark.runner import Runner as Runner
     from tidemill.spark.runner import RunOptions as RunOptions
