@@ -97,8 +97,15 @@ def test_mistakes_are_told_by_their_lines_and_nothing_is_started(
     ids=["syntax", "an error", "an import", "no pipeline", "several", "a window", "too early"],
 )
 def test_what_is_wrong_with_a_file(
-    tidemill: CommandLine, file: Path, text: str, code: int, message: str
+    monkeypatch: pytest.MonkeyPatch,
+    tidemill: CommandLine,
+    file: Path,
+    text: str,
+    code: int,
+    message: str,
 ) -> None:
+    # Another test of this process may have left a session.
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
     file.write_text(text)
     done = tidemill.run("pipeline", "run", str(file), *data_dir(tidemill))
 
