@@ -217,10 +217,10 @@ class AppendingLog(ProducingLog):
     def roll(self, now_ms: int) -> Segment:
         """Close the active segment and start one at the log's end; returns the active one.
 
-        What the closed segment holds is synced here, its indexes with the next sync. Otherwise a
-        power cut could keep the new segment and tear the one before, which no recovery can tell
-        from damage. The order: all that can fail for lack of space comes before the chain is
-        changed.
+        What the closed segment holds, and its name, is synced here, its indexes with the next sync.
+        Otherwise a power cut could keep the new segment and tear or lose the one before, which no
+        recovery can tell from damage. The order: all that can fail for lack of space comes before
+        the chain is changed.
 
         Raises:
             SyncFailedError: the broker must stop.
@@ -231,9 +231,7 @@ class AppendingLog(ProducingLog):
             return old
         old.write_index(seal=True)
         maintenance.write_snapshot(self)
-        if old.size > old.synced_size:
-            old.file.datasync()
-            old.synced_size = old.size
+        self._make_durable(old)
         new = Segment.create(self._env, self.folder, self.log_end_offset, now_ms)
         old.close_index()
         self._unsynced.append(old)
@@ -241,6 +239,17 @@ class AppendingLog(ProducingLog):
         self._point.pending = self.log_end_offset
         self.changed = True
         return new
+
+    def _make_durable(self, segment: Segment) -> None:
+        if segment.size > segment.synced_size:
+            segment.file.datasync()
+            segment.synced_size = segment.size
+        if not segment.named:
+            try:
+                self._env.fs.sync_dir(self.folder)
+            except OSError as error:
+                raise self._env.pool.fail_sync(error, self.folder) from error
+            segment.named = True
 
     def go_offline(self, error: StorageError) -> None:
         """Refuse everything from now on: what the file holds is not certain."""
