@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support.broker_process import BrokerProcess
+
+# Also of the programs that tests start.
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "support" / "spark_conf"))
 
 # With two workers, what takes longest has to begin first.
 _SLOW = (

@@ -37,6 +37,7 @@ class Job:
         folder: for checkpoints and the JVM's log.
         events: file that gets a line per step.
         stop: file whose coming ends the work.
+        master: of Spark.
     """
 
     bootstrap: str
@@ -46,6 +47,7 @@ class Job:
     folder: str
     events: str
     stop: str
+    master: str
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))
@@ -59,8 +61,13 @@ class Driver:
         self._events = os.open(job.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._spark: SparkSession = spark_session(
             "crash",
-            master="local[2,3]",  # a task is tried three times
-            extra={"spark.sql.shuffle.partitions": "2"},
+            master=job.master,
+            extra={
+                "spark.sql.shuffle.partitions": "2",
+                "spark.executor.memory": "512m",
+                # However often one is killed, it is started again.
+                "spark.deploy.maxExecutorRetries": "-1",
+            },
             log_file=Path(job.folder, "jvm.log"),
         )
 

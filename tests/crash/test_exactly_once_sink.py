@@ -1,4 +1,9 @@
-"""Driver and workers of streaming queries are killed at random: each record is written once."""
+"""Driver, executors and Python workers of streaming queries are killed at random: each record is
+written once.
+
+The executors are processes of their own (``local-cluster``), as in a cluster. Those of a driver
+that was killed may go on for a moment beside those of the next one.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +30,10 @@ from tests.support.processes import ServerProcess, poll_until
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(1500)]
 
 KILLS = int(os.environ.get("CRASH_SPARK_KILLS", "20"))
-DRIVER_KILLS = max(1, round(KILLS * 0.3))
-"""They cost the start of a JVM each; the others hit Python workers."""
+KINDS = ("driver", "executor", "executor", "worker", "worker")
+"""Their shares. A driver costs the start of three JVMs, an executor that of one."""
+MASTER = "local-cluster[2,1,512]"
+"""Two executors with a task each."""
 PARTITIONS = 2
 _WAIT_S = 180.0
 
@@ -81,6 +88,7 @@ class Work:
     def __init__(self, job: Job, folder: Path, dice: random.Random) -> None:
         self._job, self._folder, self._dice = job, folder, dice
         self._driver: ServerProcess | None = None
+        self._left: list[psutil.Process] = []
         self.notes: list[str] = []
 
     @property
@@ -117,7 +125,7 @@ class Work:
         driver = psutil.Process(self.driver.pid)
         family = [driver, *driver.children(recursive=True)]
         which = self._dice.choice(["all", "python", "jvm"])
-        jvms = [each for each in family if _is_jvm(each)]
+        jvms = [each for each in driver.children() if _is_jvm(each)]
         first = {"all": family, "python": [driver], "jvm": jvms}[which]
         for process in first:
             _kill(process)
@@ -127,8 +135,17 @@ class Work:
             for process in [driver, *jvms]:
                 _kill(process)
         self.driver.kill()
-        _, alive = psutil.wait_procs(family, timeout=60)
-        assert not alive, f"left behind: {alive}"
+        self._left += family
+
+    def kill_executor(self) -> bool:
+        """One of those that are connected to the driver; false where none is."""
+        driver = psutil.Process(self.driver.pid)
+        found = [each for each in driver.children(recursive=True) if _is_executor(each)]
+        if not found:
+            return False
+        _kill(self._dice.choice(found))
+        self.notes.append("executor")
+        return True
 
     def kill_worker(self) -> bool:
         """One of the Python processes that has something to do just now; false where none has.
@@ -150,9 +167,13 @@ class Work:
         """Let it work off what is left."""
         Path(self._job.stop).touch()
         assert self.driver.wait(_WAIT_S) == 0, self.context()
+        _, alive = psutil.wait_procs(self._left, timeout=60)
+        assert not alive, f"left behind: {alive}"
 
     def end(self) -> None:
         """Leave no process behind, whatever happened."""
+        for process in self._left:
+            _kill(process)
         if self._driver is None or self._driver.exit_code is not None:
             return
         family = psutil.Process(self.driver.pid).children(recursive=True)
@@ -188,12 +209,18 @@ def _is_jvm(process: psutil.Process) -> bool:
     return False
 
 
+def _is_executor(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+    return False
+
+
 def _kill(process: psutil.Process) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         process.kill()
 
 
-def test_each_record_is_written_once_while_driver_and_workers_are_killed(
+def test_each_record_is_written_once_while_driver_executors_and_workers_are_killed(
     bootstrap: str, tmp_path: Path
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
@@ -208,9 +235,10 @@ def test_each_record_is_written_once_while_driver_and_workers_are_killed(
         str(tmp_path),
         str(tmp_path / "events"),
         str(tmp_path / "stop"),
+        MASTER,
     )
     numbers, work = Numbers(bootstrap, "numbers"), Work(job, tmp_path, dice)
-    kinds = ["driver"] * DRIVER_KILLS + ["worker"] * (KILLS - DRIVER_KILLS)
+    kinds = [KINDS[n % len(KINDS)] for n in range(KILLS)]
     dice.shuffle(kinds)
     numbers.start()
     try:
@@ -221,6 +249,8 @@ def test_each_record_is_written_once_while_driver_and_workers_are_killed(
             if kind == "driver":
                 work.kill_driver()
                 work.start()
+            elif kind == "executor":
+                poll_until(work.kill_executor, 60, "an executor to kill")
             else:
                 poll_until(work.kill_worker, 60, "a worker to kill")
             work.wait_for_batches(1)

@@ -13,7 +13,13 @@ import pytest
 from tests.support.processes import poll_until
 from tidemill.errors import JavaNotFoundError, JvmStartError
 from tidemill.spark import jvm
-from tidemill.spark.session import DEFAULTS, LOCAL_DEFAULTS, session_settings
+from tidemill.spark.session import (
+    DEFAULTS,
+    LOCAL_DEFAULTS,
+    at_start,
+    session_settings,
+    user_defaults,
+)
 
 JAVA_17 = 'openjdk version "17.0.15" 2025-04-15'
 JAVA_25 = 'openjdk version "25" 2025-09-16'
@@ -162,7 +168,15 @@ def test_a_cluster_session_has_no_settings_for_one_machine() -> None:
 
 @pytest.mark.parametrize(
     ("master", "partitions"),
-    [("local", "1"), ("local[1]", "1"), ("local[2]", "2"), ("local[3,2]", "3"), ("local[16]", "4")],
+    [
+        ("local", "1"),
+        ("local[1]", "1"),
+        ("local[2]", "2"),
+        ("local[3,2]", "3"),
+        ("local[16]", "4"),
+        ("local-cluster[3,1,1024]", "3"),
+        ("local[what]", "1"),  # Spark has the words for it
+    ],
 )
 def test_one_machine_has_few_shuffle_partitions(master: str, partitions: str) -> None:
     assert session_settings(master, {})["spark.sql.shuffle.partitions"] == partitions
@@ -178,6 +192,36 @@ def test_the_users_settings_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "spark.sql.session.timeZone" not in settings
     assert settings["spark.sql.shuffle.partitions"] == "7"
     assert settings["my.key"] == "x"
+
+
+def test_the_user_s_file_is_read_as_spark_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# mine\n"
+        "  ! not this\n"
+        "\n"
+        "spark.driver.memory   3g  \n"
+        "spark.driver.extraJavaOptions -Da=b -XX:+Any\n"
+        "spark.driver.extraClassPath=/my/jars/*\n"
+        "  spark.app.id : x = y\n"
+        "spark.empty\n"
+    )
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    found = user_defaults()
+    assert found == {
+        "spark.driver.memory": "3g",
+        "spark.driver.extraJavaOptions": "-Da=b -XX:+Any",
+        "spark.driver.extraClassPath": "/my/jars/*",
+        "spark.app.id": "x = y",
+        "spark.empty": "",
+    }
+    words = command(at_start(found))
+    assert {"-Xmx3g", "-Da=b", "-XX:+Any"} <= set(words)
+    assert "/my/jars/*:/spark/jars/*" in words[words.index("-cp") + 1]
+    assert not any("spark.app.id" in word for word in words)  # Spark reads the rest itself
+    monkeypatch.delenv("SPARK_CONF_DIR")
+    assert user_defaults() == {}
 
 
 # --- the real JVM ---

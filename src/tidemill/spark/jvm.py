@@ -71,6 +71,14 @@ _JVM_FLAGS = (
     "--enable-native-access=ALL-UNNAMED",
     "-Djava.awt.headless=true",
 )
+AT_START = (
+    "spark.driver.memory",
+    "spark.driver.defaultJavaOptions",
+    "spark.driver.extraJavaOptions",
+    "spark.driver.extraClassPath",
+)
+"""Spark settings that are part of the JVM's command line: later they have no effect."""
+
 _LOG4J_KEYS = ("log4j2.configurationFile", "log4j.configurationFile")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -50,6 +51,9 @@ LOCAL_DEFAULTS: Mapping[str, str] = {
     ),
 }
 """On top, for a local master."""
+
+# A key ends at the first blank, "=" or ":"; what follows may hold any of them.
+_PROPERTY = re.compile(r"\s*([^\s#!=:][^\s=:]*)\s*[=:]?\s*(.*?)\s*$")
 
 MAX_LOCAL_SHUFFLE_PARTITIONS = 4
 """More state stores than this cost more per batch than they bring on one machine."""
@@ -95,7 +99,12 @@ def spark_session(
     with contextlib.ExitStack() as files:
         output = files.enter_context(log_file.open("ab")) if log_file is not None else None
         jvm.ensure_gateway(
-            lambda: {"spark.master": master, "spark.app.name": app_name, **settings},
+            lambda: {
+                "spark.master": master,
+                "spark.app.name": app_name,
+                **at_start(user_defaults()),
+                **settings,
+            },
             environ={name: value for name, value in environ.items() if name not in os.environ},
             output=output,
         )
@@ -163,30 +172,40 @@ def session_settings(master: str, extra: Mapping[str, str]) -> dict[str, str]:
     if master.startswith("local"):
         defaults |= LOCAL_DEFAULTS
         defaults["spark.sql.shuffle.partitions"] = str(_local_partitions(master))
-    for key in _user_defaults():
+    for key in user_defaults():
         defaults.pop(key, None)
     return defaults | dict(extra)
 
 
+def at_start(settings: Mapping[str, str]) -> dict[str, str]:
+    """Those that the JVM's command line must have; Spark itself reads them too late."""
+    return {key: value for key, value in settings.items() if key in jvm.AT_START}
+
+
 def _local_partitions(master: str) -> int:
-    """Shuffle partitions for ``local``, ``local[n]``, ``local[n,retries]`` or ``local[*]``."""
-    threads = master.removeprefix("local").strip("[]").split(",")[0] or "1"
-    count = (os.cpu_count() or 1) if threads == "*" else int(threads)
+    """Shuffle partitions for ``local``, ``local[n]``, ``local[n,retries]``, ``local[*]`` and
+    ``local-cluster[workers,cores,MiB]``."""
+    numbers = [int(each) for each in re.findall(r"\d+", master)]
+    if master.startswith("local-cluster"):
+        count = numbers[0] * numbers[1] if len(numbers) > 1 else 1
+    elif "*" in master:
+        count = os.cpu_count() or 1
+    else:
+        count = numbers[0] if numbers else 1
     return max(1, min(count, MAX_LOCAL_SHUFFLE_PARTITIONS))
 
 
-def _user_defaults() -> set[str]:
-    """Keys in the user's ``spark-defaults.conf``, which Spark reads itself."""
+def user_defaults() -> dict[str, str]:
+    """What the user's ``spark-defaults.conf`` says, in the format of Java's properties.
+
+    Source: Spark's documentation, "Spark Configuration: Dynamically Loading Spark Properties".
+    """
     folder = os.environ.get("SPARK_CONF_DIR")
     path = Path(folder) / "spark-defaults.conf" if folder else None
     if path is None or not path.is_file():
-        return set()
-    lines = (line.strip() for line in path.read_text().splitlines())
-    return {
-        line.replace("=", " ", 1).split(maxsplit=1)[0]
-        for line in lines
-        if line and not line.startswith("#")
-    }
+        return {}
+    found = map(_PROPERTY.match, path.read_text().splitlines())
+    return {each[1]: each[2] for each in found if each is not None}
 
 
 def _use_this_python(is_local: bool) -> None:
