@@ -74,16 +74,10 @@ class Setup:
         return self.log.append(batch, now_ms=self.clock.now_ms())
 
     def end(
-        self,
-        producer: int,
-        *,
-        commit: bool,
-        epoch: int = 0,
-        coordinator: int = 0,
-        newer_epoch: bool = False,
+        self, producer: int, *, commit: bool, epoch: int = 0, coordinator: int = 0
     ) -> AppendInfo | None:
         marker = Marker(producer, epoch, commit, coordinator)
-        return self.log.append_marker(marker, now_ms=self.clock.now_ms(), newer_epoch=newer_epoch)
+        return self.log.append_marker(marker, now_ms=self.clock.now_ms())
 
 
 @pytest.fixture
@@ -200,15 +194,6 @@ def test_a_marker_with_an_older_epoch_is_refused(setup: Setup) -> None:
     with pytest.raises(InvalidProducerEpochError):
         setup.end(1, commit=True, epoch=3)
     assert setup.log.open_transactions() == [OpenTransaction(1, 4, 0)]
-
-
-def test_a_marker_that_needs_a_newer_epoch_is_refused_with_the_same(setup: Setup) -> None:
-    setup.write(1, epoch=4)
-    with pytest.raises(InvalidProducerEpochError):
-        setup.end(1, commit=True, epoch=4, newer_epoch=True)
-    assert setup.end(1, commit=True, epoch=5, newer_epoch=True) is not None
-    setup.write(2, epoch=0x7FFF)  # there is no newer one
-    assert setup.end(2, commit=True, epoch=0x7FFF, newer_epoch=True) is not None
 
 
 def test_a_marker_of_an_older_coordinator_is_refused(setup: Setup) -> None:

@@ -132,16 +132,13 @@ class AppendingLog(ProducingLog):
             raise InvalidRecordError("an idempotent producer sends one batch per request")
         return None
 
-    def append_marker(
-        self, marker: Marker, *, now_ms: int, newer_epoch: bool = False
-    ) -> AppendInfo | None:
+    def append_marker(self, marker: Marker, *, now_ms: int) -> AppendInfo | None:
         """End a producer's transaction.
 
         The last stable offset stays until the marker is synced.
 
         Args:
             now_ms: the broker's time.
-            newer_epoch: the marker's epoch must be above that of the data (KIP-890).
 
         Returns:
             None where the producer has no open transaction here: nothing was appended.
@@ -157,7 +154,7 @@ class AppendingLog(ProducingLog):
         if not self.has_open_transactions:
             return None
         producers = self.producers
-        if not producers.check_marker(marker, newer_epoch=newer_epoch):
+        if not producers.check_marker(marker):
             return None
         stamped = self.config.message_timestamp_type == LOG_APPEND_TIME
         batch = encode_marker(marker, timestamp_ms=now_ms, log_append_time=stamped)

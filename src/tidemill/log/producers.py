@@ -30,9 +30,6 @@ from tidemill.log.transactions import Marker, OpenTransaction, UnstableTransacti
 WINDOW = 5
 """Batches per producer whose repetition is recognised: clients have at most five in flight."""
 
-LAST_EPOCH = 0x7FFF
-"""Epochs end here: a marker can't carry a newer one."""
-
 _SEQUENCES = 1 << 31
 _VERSION = 1
 _HEAD = struct.Struct(">hIi")
@@ -173,12 +170,8 @@ class ProducerStates:
             _check_epoch(entry, header.producer_epoch)
             _check_transaction(entry, header)
 
-    def check_marker(self, marker: Marker, *, newer_epoch: bool) -> bool:
+    def check_marker(self, marker: Marker) -> bool:
         """Whether a marker may be appended now; False where it would end nothing.
-
-        Args:
-            newer_epoch: its epoch must be above that of the data (KIP-890), but where there is no
-                such epoch any more.
 
         Raises:
             InvalidProducerEpochError: a newer epoch is known.
@@ -188,11 +181,6 @@ class ProducerStates:
         if entry is None or entry.txn_first_offset < 0:
             return False
         _check_epoch(entry, marker.epoch)
-        if newer_epoch and marker.epoch == entry.epoch != LAST_EPOCH:
-            raise InvalidProducerEpochError(
-                f"the marker of producer {marker.producer_id} has epoch {marker.epoch}, as its "
-                "open transaction: it was meant for an earlier one"
-            )
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise TransactionCoordinatorFencedError(
                 f"the marker of producer {marker.producer_id} has coordinator epoch "
