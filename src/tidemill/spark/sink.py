@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -20,7 +20,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from tidemill.spark.options import refuse
+from tidemill.errors import DeliveryError
+from tidemill.spark import whole_input
+from tidemill.spark.options import noted, refuse
 from tidemill.spark.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, SinkOptions, check_exactly_once
 
 if TYPE_CHECKING:
@@ -43,6 +45,9 @@ _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 _RUN_ID = "spark.jobGroup.id"
 
+_written: dict[tuple[str, str], tuple[str | None, int]] = {}
+"""(run, batch) that ``write_batch`` wrote last, by sink id and topic."""
+
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
@@ -60,17 +65,30 @@ def write_batch(
         df: with the sink's columns.
         batch_id: as Spark gives it; a batch that is run again writes nothing anew.
         topic: for all rows.
-        sink_id: name of this output, never shared by two checkpoints.
+        sink_id: name of this output, never shared by two checkpoints, nor by two calls of a batch.
         kafka: librdkafka's settings, with ``bootstrap.servers``.
 
     Raises:
         OptionError: a setting or a column is wrong.
+        DeliveryError: this batch was written under the same ``sink_id`` by another call.
     """
+    # Of the query that is running; a batch that failed is run again in another run of it.
+    run = df.sparkSession.sparkContext.getLocalProperty(_RUN_ID)
+    this = (run, batch_id)
+    if run is not None and _written.get((sink_id, topic)) == this:
+        raise noted(
+            DeliveryError(
+                f"batch {batch_id} was written to {topic} as {sink_id!r} before, in the same run: "
+                "these rows would be taken for those",
+                hint="Give each call of write_batch a sink_id of its own.",
+            )
+        )
     writer = df.write.format("tidemill").mode("append")
     for name, value in kafka.items():
         writer = writer.option(f"kafka.{name}", value)
     writer = writer.option("topic", topic).option("delivery", EXACTLY_ONCE)
     writer.option("sinkId", sink_id).option("batchId", str(batch_id)).save()
+    _written[sink_id, topic] = this
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
@@ -102,11 +120,16 @@ class _Writer:
         check_columns(schema, options)
         self._options = options
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A worker has the writer before it reads the task's rows.
+        whole_input.watch()
+        self.__dict__.update(state)
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write a task's rows. Runs in a worker.
 
         Raises:
-            DeliveryError: a row was not accepted, or a topic is null.
+            DeliveryError: a row was not accepted, or a topic is null; or the rows broke off.
             OptionError: librdkafka does not know a setting.
         """
         options = self._options
@@ -116,10 +139,17 @@ class _Writer:
             return Written(write_rows(iterator, options.topic, options.kafka))
         from tidemill.spark.transactional import write_share
 
+        share = _share(options)
         rows = write_share(
-            iterator, options.topic, options.kafka, _share(options), marker_topic=options.topic
+            _whole(iterator), options.topic, options.kafka, share, marker_topic=options.topic
         )
         return Written(rows)
+
+
+def _whole(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """All of them; an error at the end where they are not all."""
+    yield from batches
+    whole_input.ensure_whole()
 
 
 def _share(options: SinkOptions) -> Share:

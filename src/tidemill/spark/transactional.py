@@ -150,8 +150,10 @@ class _Writer:
 
     Attributes:
         group: the consumer group's metadata, as the client wants it.
-        next_batch: first batch whose share is not written, as far as this process knows.
+        next_batch: first batch whose share is not written to ``marker_topic``, as far as this
+            process knows.
         run: of the share that it was made for.
+        marker_topic: whose notes it has read.
     """
 
     producer: Producer
@@ -160,7 +162,13 @@ class _Writer:
     group: object
     next_batch: int
     run: str
+    marker_topic: str
     servers: str
+
+    def goes_on_with(self, share: Share, marker_topic: str) -> bool:
+        """Whether nobody else can have written in between, so that its knowledge holds."""
+        same = (self.run, self.marker_topic) == (share.run, marker_topic)
+        return same and self.next_batch >= share.batch_id
 
 
 def _close(writer: _Writer | None) -> None:
@@ -185,7 +193,7 @@ def _take(settings: Mapping[str, str], share: Share, marker_topic: str) -> _Writ
     said would be that it is fenced, when the rows have been taken from Spark.
     """
     pooled = _pool.take(settings, lambda: None)
-    if pooled is not None and pooled.run == share.run and pooled.next_batch >= share.batch_id:
+    if pooled is not None and pooled.goes_on_with(share, marker_topic):
         return pooled
     if pooled is not None:
         _pool.drop(pooled)
@@ -205,7 +213,8 @@ def _connect(settings: Mapping[str, str], share: Share, marker_topic: str) -> _W
     note = _read_note(settings, share, marker_topic)
     _check_note(note, share, marker_topic)
     group = _group_metadata(settings, share)
-    return _Writer(producer, outcome, last, group, max(note.offset, 0), share.run, servers)
+    next_batch = max(note.offset, 0)
+    return _Writer(producer, outcome, last, group, next_batch, share.run, marker_topic, servers)
 
 
 def _group_metadata(settings: Mapping[str, str], share: Share) -> object:
