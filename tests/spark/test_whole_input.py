@@ -40,7 +40,7 @@ def test_a_stream_is_broken_off_where_it_has_no_end_mark(batches: int) -> None:
     for ended in (True, False):
         behind = b"what comes next"
         content = arrow_stream(batches, ended=ended) + (behind if ended else b"")
-        source = io.BufferedReader(io.BytesIO(content))  # type: ignore[arg-type]
+        source = io.BufferedReader(io.BytesIO(content))
         watched = whole_input.WatchedStream(source)
         found = list(pa.ipc.open_stream(watched)) if batches or ended else []
         if not batches and not ended:
