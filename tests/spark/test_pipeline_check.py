@@ -13,6 +13,7 @@ from tidemill.errors import PipelineError
 from tidemill.spark.pipeline import Pipeline
 from tidemill.spark.pipeline_check import PipelineProblemsError, check, problems
 from tidemill.spark.sinks import ChangelogSink, ForeachBatchSink, ParquetSink, SqliteSink, TopicSink
+from tidemill.spark.uses import inputs_of, letters_of
 
 FLIGHTS = "flight STRING, airport STRING, at TIMESTAMP"
 
@@ -40,6 +41,40 @@ def test_a_good_pipeline_has_no_problems() -> None:
     )
     p.stream("bytes", format="raw", event_time="timestamp", watermark="1 minute", starting=0)
     check(p)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # A table that is grouped is whole in each batch.
+        """SELECT flight, n FROM late JOIN (SELECT model, count(*) AS n FROM aircraft GROUP BY 1)
+           ON model = airport""",
+        # One watermark says when the groups of a join are final.
+        """SELECT window.start AS hour, count(*) AS n FROM departures d JOIN late l
+           ON d.flight = l.flight GROUP BY tumbling(d.at, '1 hour')""",
+        # What is grouped has a watermark; what is joined with the groups has none.
+        """SELECT l.flight, n FROM late l JOIN (SELECT airport, count(*) AS n FROM departures
+           GROUP BY tumbling(at, '1 hour'), airport) USING (airport)""",
+    ],
+)
+def test_groups_that_are_final_are_let_through(text: str) -> None:
+    p = good()
+    p.sql("x", text, sink=TopicSink("t"))
+
+    check(p)
+
+
+def test_a_stream_under_a_name_that_sql_takes_again_is_an_input() -> None:
+    """Of a query whose common table expression is called like the stream that it reads."""
+    p = Pipeline("flights")
+    p.stream("departures", schema=FLIGHTS)
+    text = "WITH departures AS (SELECT flight FROM departures) SELECT flight FROM departures"
+    p.sql("x", text, sink=TopicSink("t"))
+
+    check(p)
+
+    assert inputs_of(p.queries[0], p) == p.inputs
+    assert list(letters_of(p)) == ["departures"]
 
 
 Declare = Callable[[Pipeline], object]
@@ -150,6 +185,15 @@ MISTAKES: list[tuple[Declare, str, str]] = [
     (
         lambda p: p.sql(
             "x", "SELECT airport, count(*) FROM late GROUP BY airport", sink=TopicSink("t")
+        ),
+        "query x groups rows in append mode, and late has no watermark: no group would ever be",
+        'Declare the stream with event_time=... and watermark="1 hour", or use update mode.',
+    ),
+    (
+        lambda p: p.sql(
+            "x",
+            "WITH n AS (SELECT airport, count(*) FROM late GROUP BY 1) SELECT * FROM n, departures",
+            sink=TopicSink("t"),
         ),
         "query x groups rows in append mode, and late has no watermark: no group would ever be",
         'Declare the stream with event_time=... and watermark="1 hour", or use update mode.',

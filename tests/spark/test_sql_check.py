@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tidemill.spark.ddl import columns
-from tidemill.spark.sql_check import aggregates, groups_by_session, meant, mistakes, tables_of
+from tidemill.spark.sql_check import groups, groups_by_session, meant, mistakes, tables_of
 
 KNOWN = {
     "departures": columns("flight STRING, airport STRING, delay INT, event_time TIMESTAMP"),
     "aircraft": columns("tail STRING, model STRING, seats ARRAY<STRING>"),
+    "bags": columns("flight STRING, tags ARRAY<STRUCT<x: INT>>, owners MAP<STRING, STRING>"),
 }
 
 GOOD = [
@@ -32,6 +33,29 @@ GOOD = [
     "SELECT flight FROM departures WHERE airport IN (SELECT model FROM aircraft)",
     "SELECT airport FROM departures UNION ALL SELECT model FROM aircraft",
     "SELECT flight FROM departures DISTRIBUTE ODDLY",  # Spark has to say what it thinks of it
+    # Tables that are not the pipeline's
+    "SELECT flight, city FROM departures JOIN parquet.`/data/airports` a ON a.code = airport",
+    "SELECT flight, city FROM departures JOIN hub.public.departures b ON b.code = airport",
+    "SELECT flight, id FROM departures JOIN range(5)",
+    "SELECT flight, col1 FROM departures JOIN VALUES ('JFK', 1)",
+    # Names that Spark gives
+    "SELECT flight, pos, col FROM bags LATERAL VIEW posexplode(tags)",
+    "SELECT flight, pos, t.col FROM bags LATERAL VIEW posexplode(tags) t",
+    "SELECT flight, x FROM bags LATERAL VIEW inline(tags)",
+    "SELECT flight, col FROM bags, LATERAL explode(tags)",
+    "SELECT flight, col.x FROM (SELECT flight, explode(tags) FROM bags)",
+    "SELECT flight, x FROM (SELECT flight, inline(tags) FROM bags)",
+    "SELECT flight, `key`, value FROM (SELECT flight, explode(owners) FROM bags)",
+    "SELECT flight, a, b FROM (SELECT flight, explode(owners) AS (a, b) FROM bags)",
+    "SELECT flight, col0 FROM (SELECT flight, stack(2, 1, 2) FROM departures)",
+    "WITH exploded AS (SELECT posexplode(tags) FROM bags) SELECT pos FROM exploded",
+    "SELECT `count(1)` AS n FROM (SELECT count(1) FROM departures GROUP BY airport)",
+    "SELECT x FROM (SELECT 'x' FROM departures)",
+    "SELECT airport, count(*) AS n FROM departures GROUP BY airport ORDER BY `count(1)`",
+    "SELECT JFK FROM departures PIVOT (count(flight) FOR airport IN ('JFK', 'LGA'))",
+    "SELECT airport, count(*) AS n, window.start AS s FROM departures GROUP BY ALL",
+    # A name within its own definition is the outer one
+    "WITH departures AS (SELECT * FROM departures WHERE delay > 0) SELECT airport FROM departures",
 ]
 
 
@@ -51,7 +75,7 @@ def test_what_may_be_right_is_let_through(text: str) -> None:
         (
             "SELECT x FROM nothing_like_it",
             "the SQL reads nothing_like_it, which is not declared",
-            "There are departures, aircraft.",
+            "There are departures, aircraft, bags.",
         ),
         (
             "SELECT fligth FROM departures",
@@ -68,6 +92,16 @@ def test_what_may_be_right_is_let_through(text: str) -> None:
             "the SQL names a column eventtime that is not there",
             "Did you mean event_time?",
         ),
+        (
+            "SELECT fligth, count(*) FROM departures GROUP BY 1",  # Spark's names count further out
+            "the SQL names a column fligth that is not there",
+            "Did you mean flight?",
+        ),
+        (
+            "WITH departure AS (SELECT * FROM departure) SELECT * FROM departure",
+            "the SQL reads departure, which is not declared",
+            "Did you mean departures?",
+        ),
         ("DROP TABLE departures", "the SQL is no query", "A query begins with SELECT or WITH."),
     ],
 )
@@ -81,6 +115,15 @@ def test_what_is_certainly_wrong_is_told(text: str, message: str, hint: str) -> 
         ("SELECT 1 FROM departures", ("departures",)),
         ("SELECT 1 FROM STREAM departures d JOIN aircraft", ("departures", "aircraft")),
         ("WITH a AS (SELECT * FROM departures) SELECT * FROM a", ("departures",)),
+        ("WITH d AS (SELECT * FROM d) SELECT * FROM d", ("d",)),
+        ("WITH D AS (SELECT * FROM d) SELECT * FROM d JOIN e", ("d", "e")),
+        ("WITH b AS (SELECT 1 FROM c), a AS (SELECT 1 FROM b) SELECT * FROM a, b", ("c",)),
+        ("WITH a AS (SELECT 1 FROM b), b AS (SELECT 1 FROM c) SELECT * FROM a", ("b", "c")),
+        ("WITH RECURSIVE r AS (SELECT 1 UNION ALL SELECT 1 FROM r, t) SELECT * FROM r", ("t",)),
+        ("SELECT * FROM (WITH a AS (SELECT 1 FROM t) SELECT * FROM a) JOIN a", ("t", "a")),
+        ("SELECT 1 FROM d WHERE x IN (SELECT y FROM e)", ("d", "e")),
+        ("SELECT 1 FROM d JOIN csv.`/x` JOIN hub.e", ("d",)),
+        ("WITH e AS (SELECT 1) SELECT 1 FROM hub.e, e", ()),
         ("SELECT 1", ()),
         ("nonsense ( here", None),
     ],
@@ -89,10 +132,23 @@ def test_the_tables_that_are_read(text: str, tables: tuple[str, ...] | None) -> 
     assert tables_of(text) == tables
 
 
-def test_grouping_is_seen() -> None:
-    assert aggregates("SELECT a FROM (SELECT a, count(*) FROM t GROUP BY a)")
-    assert not aggregates("SELECT a FROM t")
-    assert aggregates("nonsense ( here") is None
+@pytest.mark.parametrize(
+    ("text", "grouped"),
+    [
+        ("SELECT a FROM t", []),
+        ("SELECT a, count(*) FROM t GROUP BY a", [("t",)]),
+        ("SELECT a FROM (SELECT a, count(*) FROM t GROUP BY a)", [("t",)]),
+        ("SELECT 1 FROM s JOIN (SELECT a, count(*) FROM t GROUP BY a) USING (a)", [("t",)]),
+        ("SELECT a, count(*) FROM s WHERE a IN (SELECT a FROM t) GROUP BY a", [("s", "t")]),
+        ("WITH x AS (SELECT a FROM t) SELECT a, count(*) FROM x GROUP BY a", [("t",)]),
+        ("WITH x AS (SELECT a FROM t GROUP BY a) SELECT * FROM x JOIN s", [("t",)]),
+        ("WITH t AS (SELECT a FROM t) SELECT a FROM t GROUP BY ALL", [("t",)]),
+        ("SELECT a FROM t GROUP BY a UNION ALL SELECT a FROM s", [("t",)]),
+        ("nonsense ( here", []),
+    ],
+)
+def test_the_tables_whose_rows_are_grouped(text: str, grouped: list[tuple[str, ...]]) -> None:
+    assert groups(text) == grouped
 
 
 def test_session_windows_are_seen() -> None:

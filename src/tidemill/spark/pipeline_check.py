@@ -342,11 +342,24 @@ def _sql(
             f"{what}: session windows can't be had in update mode",
             "Use append or complete mode.",
         )
-    missing = [each.name for each in streams if each.watermark is None]
-    if query.mode == "append" and sql_check.aggregates(text) and streams and missing:
-        yield Problem(
-            query.place,
-            f"{what} groups rows in append mode, and {', '.join(missing)} has no watermark: no "
-            "group would ever be final",
-            'Declare the stream with event_time=... and watermark="1 hour", or use update mode.',
-        )
+    if query.mode == "append":
+        yield from _never_final(what, query, text, streams)
+
+
+def _never_final(
+    what: str, query: Query, text: str, streams: Iterable[Stream]
+) -> Iterator[Problem]:
+    """Groups of a stream's rows that no watermark ends. A table is whole in each batch."""
+    by_name = {each.name.lower(): each for each in streams}
+    for names in sql_check.groups(text):
+        grouped = [by_name[name.lower()] for name in names if name.lower() in by_name]
+        if grouped and all(each.watermark is None for each in grouped):
+            yield Problem(
+                query.place,
+                f"{what} groups rows in append mode, and "
+                f"{', '.join(each.name for each in grouped)} has no watermark: no group would ever "
+                "be final",
+                'Declare the stream with event_time=... and watermark="1 hour", or use update '
+                "mode.",
+            )
+            return
