@@ -12,7 +12,12 @@ from tidemill.broker.coordination import GroupCoordination
 from tidemill.broker.flusher import Flusher
 from tidemill.broker.topics import OFFSETS
 from tidemill.clock import Clock
-from tidemill.errors import StorageError, TidemillError, UnknownTopicOrPartitionError
+from tidemill.errors import (
+    ConcurrentTransactionsError,
+    StorageError,
+    TidemillError,
+    UnknownTopicOrPartitionError,
+)
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition import PartitionLog
 from tidemill.log.store import LogStore
@@ -20,6 +25,9 @@ from tidemill.log.transactions import Marker
 
 AT_ONCE = 32
 """Markers that are appended in one turn of the loop."""
+PATIENCE = 32
+"""Waits for the disk in one commit. A producer that has all answers needs one; without an end, one
+that goes on writing would keep its time-out waiting, too."""
 
 
 class Markers:
@@ -33,24 +41,35 @@ class Markers:
         self._clock = clock
         self._groups = groups
 
-    async def settle(self, producer_id: int, partitions: Iterable[TopicPartition]) -> None:
+    async def settle(
+        self, producer_id: int, partitions: Callable[[], Iterable[TopicPartition]]
+    ) -> None:
         """Make durable what a producer wrote; on return nothing of it is not, in this turn of the
         loop. A partition that was deleted is nobody's loss any more.
 
+        Args:
+            partitions: those of the transaction. Asked again after each wait: meanwhile the
+                producer may have written to others, or to these.
+
         Raises:
             StorageError: the disk refuses.
+            ConcurrentTransactionsError: the producer goes on writing all the time.
         """
-        logs = [log for tp in partitions if (log := self._store.partitions.get(tp)) is not None]
-        while logs:
+        for _ in range(PATIENCE):
             wanted = [
-                (log, log.last_offset_of(producer_id) + 1)
-                for log in logs
-                if log.last_offset_of(producer_id) >= log.high_watermark and self._is_here(log)
+                (log, last + 1)
+                for tp in partitions()
+                if (log := self._store.partitions.get(tp)) is not None
+                and (last := log.last_offset_of(producer_id)) >= log.high_watermark
             ]
             if not wanted:
                 return
             for error in (await self._durable(wanted)).values():
                 raise error
+        raise ConcurrentTransactionsError(
+            f"producer {producer_id} goes on writing while it commits: let it wait until its "
+            "writes are answered, and commit then"
+        )
 
     async def write(
         self, marker: Marker, partitions: Collection[TopicPartition]

@@ -248,7 +248,8 @@ class TransactionCoordination:
 
         Raises:
             as ``Transactions.end``; CoordinatorNotAvailableError, StorageError: the disk refuses
-            and nothing is decided.
+            and nothing is decided. ConcurrentTransactionsError also where the producer goes on
+            writing while it commits.
         """
         return await self._detached(
             transactional_id, lambda: self._end(transactional_id, producer, commit, version)
@@ -265,8 +266,9 @@ class TransactionCoordination:
         if version is TransactionVersion.V2:
             fresh = await self._fresh_id(transactional_id)
         if commit:
-            partitions = self._partitions(transactional_id)
-            await self._markers.settle(producer.producer_id, partitions)
+            await self._markers.settle(
+                producer.producer_id, lambda: self._partitions(transactional_id)
+            )
         outcome = self.machine.end(
             transactional_id, producer, commit, self._clock.now_ms(), version, fresh
         )
