@@ -564,6 +564,37 @@ def test_no_timeout_is_longer_for_a_clock_that_was_set_back(desk: TransactionDes
     assert len(again.machine.expire(ID, desk.now + TIMEOUT_MS).records) == 1
 
 
+@pytest.mark.parametrize("version", [V1, V2])
+def test_what_joins_after_the_clock_was_set_back_makes_no_timeout_longer(
+    desk: TransactionDesk, version: TransactionVersion
+) -> None:
+    producer = desk.init()
+    desk.add(producer, A, TopicPartition("c", 0), version=version)
+    desk.now -= 10_000_000
+    deadline = desk.now + TIMEOUT_MS
+    again = desk.restart()
+    again.now += 10
+    again.add(producer, B, version=version)
+    assert again.machine.next_deadline() == deadline
+    again.run(again.machine.drop_partitions(["c"], again.now))
+    assert again.machine.next_deadline() == deadline
+    assert again.machine.due(deadline) == [ID]
+    assert len(again.machine.expire(ID, deadline).records) == 1
+
+
+def test_the_next_transaction_has_its_whole_time_after_the_clock_was_set_back(
+    desk: TransactionDesk,
+) -> None:
+    producer = desk.init()
+    desk.add(producer, A)
+    desk.now -= 10_000_000
+    again = desk.restart()
+    again.now += 1000
+    again.end(producer, version=V1)
+    again.add(producer, A)
+    assert again.machine.next_deadline() == again.now + TIMEOUT_MS
+
+
 def test_ids_expire_when_nothing_is_open() -> None:
     desk = TransactionDesk()
     desk.machine = Transactions(id_expiration_ms=1000)

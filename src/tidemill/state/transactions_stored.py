@@ -66,9 +66,20 @@ class StoredTransactions:
         else:
             self._unfinished.pop(transactional_id, None)
         if new is not None and new.state is _S.ONGOING:
-            self._timers.set(transactional_id, deadline_ms(new))
+            self._timers.set(transactional_id, self._deadline(transactional_id, old, new))
         else:
             self._timers.cancel(transactional_id)
+
+    def _deadline(
+        self, transactional_id: str, old: TransactionValue | None, new: TransactionValue
+    ) -> int:
+        """When the open transaction is aborted. It keeps an earlier time that ``loaded`` gave it:
+        its start, as stored, may be ahead of a clock that was set back."""
+        deadline = deadline_ms(new)
+        if old is None or old.state is not _S.ONGOING or old.start_ms != new.start_ms:
+            return deadline
+        known = self._timers.get(transactional_id)
+        return deadline if known is None else min(known, deadline)
 
     def loaded(self, now_ms: int) -> None:
         """All records have been replayed at start. Timeouts count from when a transaction began,
