@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,42 +28,147 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
 @pytest.fixture
 def used(checkpoint: Checkpoint) -> Checkpoint:
     """One that a query of SHAPE has run with."""
-    checkpoint.adopt(SHAPE)
-    checkpoint.spark_folder.mkdir()
+    checkpoint.begin(SHAPE)
+    begin_a_batch(checkpoint)
     return checkpoint
 
 
-def test_the_identity_lasts(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    made = checkpoint.identity()
-    again = Checkpoint(tmp_path, "flights", "hourly").identity()
+def begin_a_batch(checkpoint: Checkpoint) -> None:
+    """What Spark writes before the first batch runs."""
+    offsets = checkpoint.spark_folder / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text("v1\n")
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch, ms: int) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: ms * 1_000_000)
+
+
+def test_the_identity_lasts_as_long_as_spark_s_checkpoint(used: Checkpoint, tmp_path: Path) -> None:
+    made = used.begin(SHAPE)
+    again = Checkpoint(tmp_path, "flights", "hourly").begin(SHAPE)
 
     assert made == again
-    assert made.shape is None
-    assert Checkpoint(tmp_path, "flights", "other").identity().id != made.id
+    assert Checkpoint(tmp_path, "flights", "other").begin(SHAPE).id != made.id
 
 
-def test_an_adopted_shape_is_remembered_with_the_identity(checkpoint: Checkpoint) -> None:
-    before = checkpoint.identity()
-    checkpoint.adopt(SHAPE)
-    checkpoint.adopt(SHAPE)
+def test_the_shape_of_the_last_run_is_remembered_with_the_identity(used: Checkpoint) -> None:
+    before = used.begin(SHAPE)
+    later = replace(SHAPE, made_by="2")
 
-    assert checkpoint.identity() == Identity(before.id, before.created_ms, SHAPE)
+    assert used.begin(later) == Identity(before.id, before.created_ms, later)
+    assert used.begin(later) == Identity(before.id, before.created_ms, later)
 
 
-def test_a_new_identity_is_younger(used: Checkpoint) -> None:
-    before = used.identity()
-    assert not used.is_fresh
+def forget_by_command(used: Checkpoint) -> None:
     assert used.remove()
-    after = used.identity()
 
+
+def forget_spark_s_folder(used: Checkpoint) -> None:
+    shutil.rmtree(used.spark_folder)
+
+
+def forget_what_is_in_spark_s_folder(used: Checkpoint) -> None:
+    forget_spark_s_folder(used)
+    used.spark_folder.mkdir()
+
+
+def forget_spark_s_batches(used: Checkpoint) -> None:
+    shutil.rmtree(used.spark_folder / "offsets")
+
+
+def forget_but_be_killed_in_the_middle(used: Checkpoint) -> None:
+    remove = shutil.rmtree
+
+    def killed(folder: Path, **options: Any) -> None:
+        if not used.spark_folder.exists():
+            raise KeyboardInterrupt
+        remove(folder, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            used.remove()
+
+
+@pytest.mark.parametrize("clock", [-3_600_000, 0, 3_600_000])
+@pytest.mark.parametrize(
+    "forget",
+    [
+        forget_by_command,
+        forget_spark_s_folder,
+        forget_what_is_in_spark_s_folder,
+        forget_spark_s_batches,
+        forget_but_be_killed_in_the_middle,
+    ],
+)
+def test_a_checkpoint_that_starts_afresh_is_another_one_and_younger_whatever_the_clock_says(
+    used: Checkpoint,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    forget: Callable[[Checkpoint], None],
+    clock: int,
+) -> None:
+    """Sinks would take what it writes for what they have."""
+    before = used.begin(SHAPE)
+    set_clock(monkeypatch, before.created_ms + clock)
+    for _ in range(3):
+        forget(used)
+        fresh = Checkpoint(tmp_path, "flights", "hourly")
+        assert fresh.is_fresh
+        fresh.check(replace(SHAPE, sources=("topic b",)))
+        after = fresh.begin(SHAPE)
+
+        assert after.id != before.id
+        assert after.created_ms // 1000 > before.created_ms // 1000  # versions know seconds
+        shutil.rmtree(used.spark_folder, ignore_errors=True)
+        begin_a_batch(used)
+        before = used.begin(SHAPE)
+        assert before == after
+
+
+def test_a_first_checkpoint_is_as_old_as_the_clock_says(checkpoint: Checkpoint) -> None:
+    before = time.time_ns() // 1_000_000
+    made = checkpoint.begin(SHAPE)
+
+    assert before <= made.created_ms <= time.time_ns() // 1_000_000
+
+
+def test_removing_what_is_not_there_does_nothing(checkpoint: Checkpoint, used: Checkpoint) -> None:
+    assert used.remove()
+    assert not used.remove()
+    assert not Checkpoint(used.folder.parent, "x", "y").remove()
+    assert not (used.folder.parent / "x").exists()
+    assert queries_of(used.folder.parent.parent, "flights") == []
+
+
+def test_what_a_killed_removal_left_behind_is_removed_by_the_next(
+    used: Checkpoint,
+) -> None:
+    forget_but_be_killed_in_the_middle(used)
+    begin_a_batch(used)
+    forget_by_command(used)
+
+    assert [each.name for each in used.folder.iterdir()] == ["earlier.json"]
+
+
+def test_a_folder_that_can_t_be_removed_is_told(
+    used: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(PipelineError, match=r"hourly can't be removed: Permission denied"):
+        used.remove()
+
+
+def test_what_was_damaged_can_be_removed(used: Checkpoint) -> None:
+    (used.folder / "identity.json").write_text("{")
+
+    assert used.remove()
     assert used.is_fresh
-    assert after.id != before.id
-    assert after.created_ms >= before.created_ms
-    assert after.shape is None
-
-
-def test_removing_what_is_not_there_does_nothing(checkpoint: Checkpoint) -> None:
-    assert not checkpoint.remove()
+    assert used.begin(SHAPE).shape == SHAPE
 
 
 def test_the_same_query_goes_on(used: Checkpoint) -> None:
@@ -116,8 +225,8 @@ def test_long_plans_are_cut(used: Checkpoint) -> None:
 
 def test_what_spark_allows_is_not_refused(checkpoint: Checkpoint) -> None:
     stateless = replace(SHAPE, state=())
-    checkpoint.adopt(stateless)
-    checkpoint.spark_folder.mkdir()
+    checkpoint.begin(stateless)
+    begin_a_batch(checkpoint)
 
     checkpoint.check(replace(stateless, mode="append"))
 
@@ -127,7 +236,7 @@ def test_plans_that_another_version_wrote_are_left_to_spark(used: Checkpoint) ->
 
 
 def test_a_query_that_never_ran_may_change(checkpoint: Checkpoint) -> None:
-    checkpoint.adopt(SHAPE)
+    checkpoint.begin(SHAPE)
 
     checkpoint.check(replace(SHAPE, sources=("topic b",)))
 
@@ -137,7 +246,7 @@ def test_a_damaged_identity_is_told(used: Checkpoint, content: str) -> None:
     (used.folder / "identity.json").write_text(content)
 
     with pytest.raises(PipelineError, match=r"identity\.json can't be read") as caught:
-        used.identity()
+        used.begin(SHAPE)
     assert caught.value.hint.endswith("tidemill pipeline reset flights --query hourly")
 
 
@@ -146,7 +255,9 @@ def test_a_lost_identity_is_not_replaced_by_another(used: Checkpoint, tmp_path: 
     (used.folder / "identity.json").unlink()
 
     with pytest.raises(PipelineError, match=r"holds a checkpoint, but no identity\.json"):
-        used.identity()
+        used.begin(SHAPE)
+    with pytest.raises(PipelineError, match=r"holds a checkpoint, but no identity\.json"):
+        used.check(SHAPE)
     assert queries_of(tmp_path, "flights") == ["hourly"]  # so that it can be reset
 
 
@@ -154,7 +265,7 @@ def test_a_folder_that_can_t_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "flights").write_text("a file in the way")
 
     with pytest.raises(PipelineError, match=r"can't be (read|written)"):
-        Checkpoint(tmp_path, "flights", "hourly").identity()
+        Checkpoint(tmp_path, "flights", "hourly").begin(SHAPE)
 
 
 def test_identities_are_plain_json(used: Checkpoint) -> None:
@@ -164,7 +275,7 @@ def test_identities_are_plain_json(used: Checkpoint) -> None:
 
 
 def test_queries_of_a_pipeline(used: Checkpoint, tmp_path: Path) -> None:
-    Checkpoint(tmp_path, "flights", "a").identity()
+    Checkpoint(tmp_path, "flights", "a").begin(SHAPE)
     (tmp_path / "flights" / "spark.log").write_text("")
     (tmp_path / "flights" / "notes").mkdir()
 

@@ -2,9 +2,12 @@
 
     <data>/pipelines/<pipeline>/<query>/
         identity.json       an id and a time of creation: of this checkpoint, not of the query
+        earlier.json        when the youngest checkpoint was made that was given up
         checkpoint/         Spark's own
 
-Sinks are guarded by the identity: what another checkpoint wrote is not taken for this one's.
+Sinks are guarded by the identity: what another checkpoint wrote is not taken for this one's. So it
+lasts exactly as long as Spark's batches are numbered on: where Spark begins at 0 again, whoever
+removed its folder, there is a new one, and a younger one, whatever the clock says.
 Must not know: Spark, Kafka clients.
 """
 
@@ -25,8 +28,13 @@ from typing import Any, Self
 from tidemill.errors import PipelineError, PipelineRunningError
 
 _IDENTITY = "identity.json"
+_EARLIER = "earlier.json"
 _SPARK = "checkpoint"
+_REMOVED = "checkpoint.removed"
 _LOCK = ".lock"
+ID_LETTERS = 12
+"""Of an identity's id."""
+_APART_MS = 1000  # sinks know the second only
 _LONGEST = 160
 """Of what is told of a plan: Spark writes a window as half a page."""
 
@@ -75,42 +83,41 @@ class Checkpoint:
         self.spark_folder = self.folder / _SPARK
         self._name = f"{pipeline}/{query}"
 
-    def identity(self) -> Identity:
-        """Of this checkpoint, made where there is none.
+    def begin(self, shape: Shape) -> Identity:
+        """The identity to start with: a new one where no batch was ever begun.
+
+        Args:
+            shape: of the query that starts; it is remembered.
 
         Raises:
-            PipelineError: the file is damaged, or the folder can't be written.
+            PipelineError: the file is damaged or gone, or the folder can't be written.
         """
-        found = self._read()
-        if found is not None:
-            return found
-        if self.spark_folder.exists():
-            raise PipelineError(
-                f"{self.folder} holds a checkpoint, but no {_IDENTITY}",
-                hint=f"Put the file back, or give the checkpoint up: {self._reset}",
-            )
-        identity = Identity(uuid.uuid4().hex[:12], time.time_ns() // 1_000_000)
-        self._write(identity)
-        return identity
+        found = self._found()
+        if found is None or self.is_fresh:
+            now = time.time_ns() // 1_000_000
+            created_ms = max(now, self._youngest(found) + _APART_MS)
+            made = Identity(uuid.uuid4().hex[:ID_LETTERS], created_ms, shape)
+        else:
+            made = replace(found, shape=shape)
+        if made != found:
+            self._write(_IDENTITY, asdict(made))
+        return made
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no batch was ever begun."""
-        return not self.spark_folder.exists()
-
-    def adopt(self, shape: Shape) -> None:
-        """Remember what the query that uses it now looks like."""
-        identity = self.identity()
-        if identity.shape != shape:
-            self._write(replace(identity, shape=shape))
+        """Whether no batch was ever begun: Spark will number them from 0."""
+        offsets = self.spark_folder / "offsets"
+        found = offsets.iterdir() if offsets.is_dir() else iter(())
+        return not any(each.name.isdecimal() for each in found)
 
     def check(self, shape: Shape) -> None:
         """Whether a query can go on from here.
 
         Raises:
-            PipelineError: it was changed in a way that its state can't follow; says which.
+            PipelineError: it was changed in a way that its state can't follow; says which. Or the
+                identity is damaged or gone.
         """
-        identity = self._read()
+        identity = self._found()
         before = None if identity is None else identity.shape
         if before is None or before == shape or self.is_fresh:
             return
@@ -122,10 +129,28 @@ class Checkpoint:
             )
 
     def remove(self) -> bool:
-        """Forget everything; returns whether there was anything."""
-        if not self.folder.exists():
+        """Forget everything but when it was made; returns whether there was anything.
+
+        Raises:
+            PipelineError: the folder can't be written, or what is in it not removed.
+        """
+        if not self.folder.exists() or {each.name for each in self.folder.iterdir()} <= {_EARLIER}:
             return False
-        shutil.rmtree(self.folder)
+        try:
+            youngest = self._youngest(self._read())
+        except PipelineError:  # damaged: that is why it is to go
+            youngest = max(self._youngest(None), time.time_ns() // 1_000_000)
+        self._write(_EARLIER, {"created_ms": youngest})
+        # At once: half a checkpoint must not be taken for one, whenever this is killed.
+        removed = self.folder / _REMOVED
+        try:
+            shutil.rmtree(removed, ignore_errors=True)
+            if self.spark_folder.exists():
+                self.spark_folder.rename(removed)
+            (self.folder / _IDENTITY).unlink(missing_ok=True)
+        except OSError as error:
+            raise PipelineError(f"{self.folder} can't be removed: {error.strerror}") from error
+        shutil.rmtree(removed, ignore_errors=True)
         return True
 
     @property
@@ -133,26 +158,59 @@ class Checkpoint:
         pipeline, _, query = self._name.partition("/")
         return f"tidemill pipeline reset {pipeline} --query {query}"
 
+    def _found(self) -> Identity | None:
+        """Of the checkpoint that is there, or was.
+
+        Raises:
+            PipelineError: it is damaged, or gone while there is a checkpoint.
+        """
+        found = self._read()
+        if found is None and not self.is_fresh:
+            raise PipelineError(
+                f"{self.folder} holds a checkpoint, but no {_IDENTITY}",
+                hint=f"Put the file back, or give the checkpoint up: {self._reset}",
+            )
+        return found
+
     def _read(self) -> Identity | None:
-        path = self.folder / _IDENTITY
+        content = self._content(_IDENTITY)
+        if content is None:
+            return None
         try:
-            content = json.loads(path.read_text())
-            shape = _shape(content.pop("shape"))
-            return Identity(**content, shape=shape)
+            return Identity(content["id"], int(content["created_ms"]), _shape(content["shape"]))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise self._unreadable(_IDENTITY, error) from error
+
+    def _youngest(self, identity: Identity | None) -> int:
+        """When the youngest checkpoint was made that is known here, in ms since 1970."""
+        made = 0 if identity is None else identity.created_ms
+        earlier = self._content(_EARLIER)
+        try:
+            return made if earlier is None else max(made, int(earlier["created_ms"]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise self._unreadable(_EARLIER, error) from error
+
+    def _content(self, name: str) -> Any:
+        try:
+            return json.loads((self.folder / name).read_text())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise PipelineError(
-                f"{path} can't be read: {error}", hint=f"Give the checkpoint up: {self._reset}"
-            ) from error
+        except (OSError, ValueError) as error:
+            raise self._unreadable(name, error) from error
 
-    def _write(self, identity: Identity) -> None:
-        path = self.folder / _IDENTITY
+    def _unreadable(self, name: str, error: Exception) -> PipelineError:
+        return PipelineError(
+            f"{self.folder / name} can't be read: {error}",
+            hint=f"Give the checkpoint up: {self._reset}",
+        )
+
+    def _write(self, name: str, content: Mapping[str, Any]) -> None:
+        path = self.folder / name
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             temporary = path.with_suffix(".tmp")
             with temporary.open("w") as file:
-                json.dump(asdict(identity), file)
+                json.dump(content, file)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)

@@ -31,7 +31,7 @@ from tidemill.spark.status_topic import StatusTopic, read_statuses
 from tidemill.spark.uses import all_queries, topics_of
 from tidemill.spark.watch import FAILED, STARTING, STOPPED, Terms, Watched
 from tidemill.spark.window_check import check_query
-from tidemill.spark.write import Start, check_sink, start
+from tidemill.spark.write import Start, Started, check_sink, start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -235,20 +235,24 @@ class Runner:
 
     def _watched(self, ready: _Ready) -> Watched:
         options, query = self._options, ready.built.query
-        ready.checkpoint.adopt(ready.shape)
-        how = Start(
-            pipeline=self._pipeline.name,
-            identity=ready.checkpoint.identity(),
-            checkpoint=str(ready.checkpoint.spark_folder),
-            kafka=self._kafka,
-            until_caught_up=options.until_caught_up,
-        )
         most = RESTARTS_TO_CATCH_UP if options.until_caught_up else None
         return Watched(
             self._first_status(query),
-            partial(start, ready.built, how),
+            partial(self._begin, ready),
             Terms(options.until_caught_up, most if options.restart else 0),
         )
+
+    def _begin(self, ready: _Ready) -> Started:
+        """Start a query, or start it again: who knows what became of its checkpoint meanwhile."""
+        how = Start(
+            pipeline=self._pipeline.name,
+            identity=ready.checkpoint.begin(ready.shape),
+            # Whatever Spark's default file system is: the identity goes by what is there.
+            checkpoint=f"file://{ready.checkpoint.spark_folder.absolute()}",
+            kafka=self._kafka,
+            until_caught_up=self._options.until_caught_up,
+        )
+        return start(ready.built, how)
 
     # --- while it runs ---------------------------------------------------------------------------
 
