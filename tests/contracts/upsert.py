@@ -198,6 +198,25 @@ class UpsertContract:
         assert found[:2] == [(0, "0-0"), (1, "1-0")]
         assert found[-1] == (count, f"1-{count - 1}")
 
+    @pytest.mark.spark
+    def test_a_checkpoint_that_begins_is_refused_where_its_rows_would_be_taken_for_old_ones(
+        self, database: Database, deletions: Callable[..., DataFrame]
+    ) -> None:
+        """Made by another machine, with a clock that is behind: nobody there knew of this one."""
+        database.make("t", "id").write(deletions((1, "a", False)), 3, SECOND)
+        for created in (FIRST, SECOND, SECOND + 999):
+            with pytest.raises(SinkError, match=r"table t .* by a checkpoint made at") as refusal:
+                database.make("t", "id").write(deletions((1, "b", False)), 0, created)
+            assert "made at 2023-11-14 22:14:20 UTC" in str(refusal.value)
+            assert "clock" in refusal.value.hint
+        later = SECOND + 1000
+        for _ in range(2):  # a first batch that is run again finds itself
+            database.make("t", "id").write(deletions((1, "b", False)), 0, later)
+        database.make("t", "id").write(deletions((1, None, True)), 1, later)
+        with pytest.raises(SinkError, match="by a checkpoint made at"):
+            database.make("t", "id").write(deletions((1, "c", False)), 0, later)
+        assert database.rows("t") == []
+
     # --- what is refused --------------------------------------------------------------------------
 
     @pytest.mark.spark

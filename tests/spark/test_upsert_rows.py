@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 
 from tidemill.errors import SchemaError, SinkError
 from tidemill.spark.upsert_rows import Column, layout_of
-from tidemill.spark.upsert_version import version
+from tidemill.spark.upsert_version import made_at, version
 
 
 def schema(ddl: str) -> StructType:
@@ -76,6 +76,10 @@ def test_versions_grow_with_batches_and_more_so_with_checkpoints() -> None:
     versions = [version(*each) for each in ordered]
     assert versions == sorted(set(versions))
     assert version(4_000_000_000_000, 2**31 - 1) < 2**63
+
+
+def test_a_version_tells_when_its_checkpoint_was_made() -> None:
+    assert made_at(version(1_700_000_000_999, 2**31 - 1)) == "2023-11-14 22:13:20 UTC"
 
 
 @pytest.mark.parametrize(("created", "batch"), [(-1, 0), (2**45, 0), (0, -1), (0, 2**31)])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 from tidemill.errors import SchemaError, SinkError
 from tidemill.spark.options import noted
 from tidemill.spark.upsert_rows import DELETED, VERSION, Column, Layout, collect, layout_of
-from tidemill.spark.upsert_version import version
+from tidemill.spark.upsert_version import made_at, version
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,6 +57,7 @@ class UpsertTable(ABC, Generic[Connection]):
         self.table = table
         self._key = (key,) if isinstance(key, str) else tuple(key)
         self._order_by = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        self._has_written = False
 
     @property
     @abstractmethod
@@ -78,23 +79,32 @@ class UpsertTable(ABC, Generic[Connection]):
         Raises:
             SchemaError: columns are missing, of a type that the table can't hold, or the table that
                 is there is another one.
-            SinkError: the database refused, or rows have no key or the same key.
+            SinkError: the database refused, or rows have no key or the same key. Or the checkpoint
+                begins, and the table holds what one that is not older wrote.
         """
         layout = layout_of(df.schema, self._key, self._order_by)
         number = version(created_ms, batch_id)
         rows = collect(df, layout, self.target)
-        self.apply(rows, layout, number)
+        # Later it may be a batch that comes late: that is ignored.
+        begins = batch_id == 0 and not self._has_written
+        self.apply(rows, layout, number, begins=begins)
+        self._has_written = True
         return int(rows.num_rows)
 
-    def apply(self, rows: pa.Table, layout: Layout, number: int) -> None:
+    def apply(self, rows: pa.Table, layout: Layout, number: int, *, begins: bool = False) -> None:
         """Write rows that are collected, in a version.
+
+        Args:
+            begins: the version is the first of a checkpoint: nothing newer may be there.
 
         Raises:
             SchemaError: the table that is there is another one.
-            SinkError: the database refused.
+            SinkError: the database refused, or there is something newer.
         """
         with self._transaction() as connection:
             tombstones = self._prepare(connection, layout)
+            if begins:
+                self._check_latest(connection, number, tombstones=tombstones)
             if rows.num_rows:
                 self._stage(connection, rows, layout)
                 for statement in self._statements(layout, number, tombstones=tombstones):
@@ -117,6 +127,10 @@ class UpsertTable(ABC, Generic[Connection]):
     @abstractmethod
     def _find(self, connection: Connection, table: str) -> Found | None:
         """What is there under a table's name."""
+
+    @abstractmethod
+    def _number(self, connection: Connection, query: str) -> int | None:
+        """The one number that a query finds."""
 
     @abstractmethod
     def _stage(self, connection: Connection, rows: pa.Table, layout: Layout) -> None:
@@ -186,6 +200,30 @@ class UpsertTable(ABC, Generic[Connection]):
                     f"{self.target} has the primary key ({', '.join(found.key)}), "
                     f"and the sink the key ({', '.join(layout.key)})",
                     hint="Give the sink the table's key, or another table.",
+                )
+            )
+
+    def _check_latest(self, connection: Connection, number: int, *, tombstones: bool) -> None:
+        """Whether a checkpoint's first batch is the newest, as it should.
+
+        Raises:
+            SinkError: it is not; all of the checkpoint's rows would be ignored in silence.
+        """
+        query = f"SELECT max({VERSION}) FROM {name(self.table)}"
+        if tombstones:
+            query = (
+                f"SELECT max(v) FROM (SELECT max({VERSION}) AS v FROM {name(self.table)} "
+                f"UNION ALL SELECT max({VERSION}) FROM {name(self._tombstones)}) AS both_of_them"
+            )
+        latest = self._number(connection, query)
+        if latest is not None and latest > number:
+            raise noted(
+                SinkError(
+                    f"{self.target} holds rows written by a checkpoint made at {made_at(latest)}; "
+                    f"those of this one, made at {made_at(number)}, would be taken for old ones",
+                    hint="If this machine's clock is behind, set it right and start the query "
+                    "afresh: tidemill pipeline reset. If another query writes to the table, give "
+                    "each its own.",
                 )
             )
 

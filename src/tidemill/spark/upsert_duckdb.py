@@ -116,6 +116,10 @@ class DuckDBTable(UpsertTable["duckdb.DuckDBPyConnection"]):
         ).fetchall()
         return Found(tuple(each[0] for each in columns), tuple(keys[0][0]) if keys else ())
 
+    def _number(self, connection: duckdb.DuckDBPyConnection, query: str) -> int | None:
+        found = connection.execute(query).fetchall()
+        return found[0][0] if found else None
+
     def _stage(self, connection: duckdb.DuckDBPyConnection, rows: pa.Table, layout: Layout) -> None:
         connection.register(STAGE, rows)
 

@@ -124,6 +124,10 @@ class PostgresTable(UpsertTable["psycopg.Connection[Any]"]):
             return None
         return Found(tuple(each[0] for each in found), tuple(each[0] for each in found if each[1]))
 
+    def _number(self, connection: psycopg.Connection[Any], query: str) -> int | None:
+        found = connection.execute(query.encode()).fetchone()
+        return None if found is None else found[0]
+
     def _stage(self, connection: psycopg.Connection[Any], rows: pa.Table, layout: Layout) -> None:
         names = [column.name for column in layout.columns]
         if self._staged != layout:

@@ -78,6 +78,10 @@ class SqliteTable(UpsertTable[sqlite3.Connection]):
         key = sorted((each[5], each[1]) for each in columns if each[5])
         return Found(tuple(each[1] for each in columns), tuple(each[1] for each in key))
 
+    def _number(self, connection: sqlite3.Connection, query: str) -> int | None:
+        found = connection.execute(query).fetchone()
+        return None if found is None else found[0]
+
     def _stage(self, connection: sqlite3.Connection, rows: pa.Table, layout: Layout) -> None:
         declared = ", ".join(self.column(column) for column in layout.columns)
         names = [*(column.name for column in layout.columns), DELETED]

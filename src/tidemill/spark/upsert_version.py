@@ -5,6 +5,8 @@ Must not know: Spark, databases.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from tidemill.errors import SinkError
 from tidemill.spark.options import noted
 
@@ -16,8 +18,8 @@ def version(created_ms: int, batch_id: int) -> int:
     """The version of a batch's rows: the checkpoint's second of creation, then the batch.
 
     Args:
-        created_ms: milliseconds since 1970. Two checkpoints of one sink must not be made within the
-            same second.
+        created_ms: milliseconds since 1970. Two checkpoints of one table must not be made within
+            the same second.
         batch_id: number of the batch.
 
     Raises:
@@ -34,3 +36,8 @@ def version(created_ms: int, batch_id: int) -> int:
             )
         )
     return seconds << BATCH_BITS | batch_id
+
+
+def made_at(number: int) -> str:
+    """When the checkpoint of a version was made, for messages."""
+    return f"{datetime.fromtimestamp(number >> BATCH_BITS, UTC):%Y-%m-%d %H:%M:%S} UTC"
