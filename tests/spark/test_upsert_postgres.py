@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -13,7 +15,9 @@ import pytest
 
 from tests.contracts.upsert import ALL_VALUES, FIRST, Database, Row, UpsertContract
 from tests.support.postgres import PostgresNotFoundError, postgres
-from tidemill.errors import MissingPackageError, SinkError
+from tests.support.processes import poll_until
+from tidemill.errors import MissingPackageError, SchemaError, SinkError
+from tidemill.spark import upsert_postgres
 from tidemill.spark.upsert_postgres import PostgresTable
 from tidemill.spark.upsert_rows import Column, Layout
 from tidemill.spark.upsert_version import version
@@ -92,6 +96,137 @@ def test_a_table_may_be_in_a_schema(dsn: str) -> None:
             table.apply(rows("a"), LAYOUT, version(FIRST, batch))
         assert other.execute("SELECT id FROM flights.out").fetchall() == [(0,)]
     table.close()
+
+
+class Held(PostgresTable):
+    """Stops in the middle of a batch, when it has written its rows."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.has_written, self.may_go_on = threading.Event(), threading.Event()
+
+    def _execute(self, connection: psycopg.Connection[Any], statement: str) -> None:
+        super()._execute(connection, statement)
+        if statement.startswith("INSERT INTO") and "__deleted" not in statement[:30]:
+            self.has_written.set()
+            assert self.may_go_on.wait(60)
+
+
+DELETING = Layout((Column("id", "int"), Column("text", "string")), ("id",), deletes=True)
+
+
+def one(text: str | None) -> pa.Table:
+    """The row 1, deleted where it has no text."""
+    ids = pa.array([1], pa.int32())
+    return pa.table({"id": ids, "text": pa.array([text], pa.string()), "_deleted": [text is None]})
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+@pytest.mark.parametrize("late", ["t", "public.t"])
+@pytest.mark.parametrize("is_new", [False, True], ids=["there", "new"])
+def test_a_late_batch_does_not_bring_back_what_another_one_deletes_meanwhile(
+    dsn: str, threads: ThreadPoolExecutor, isolation: str, late: str, is_new: bool
+) -> None:
+    named = isolation.replace(" ", "\\\\ ")
+    dsn = f"{dsn} options='-c default_transaction_isolation={named}'"
+    held, table = Held(dsn, late, "id"), PostgresTable(dsn, "t", "id")
+    if not is_new:
+        table.apply(rows(), DELETING, 1)
+        table.apply(one(None), DELETING, 2)  # opens what a batch keeps open
+    with psycopg.connect(dsn, autocommit=True) as other:
+        try:
+            hung = threads.submit(held.apply, one("late"), DELETING, 5)
+            assert held.has_written.wait(60)
+            deletion = threads.submit(table.apply, one(None), DELETING, 6)
+            waiting = (
+                "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+                "AND datname = current_database()"
+            )
+
+            def has_come() -> bool:
+                return deletion.done() or bool(other.execute(waiting.encode()).fetchall())
+
+            poll_until(has_come, 60, "a wait or an end")
+        finally:
+            held.may_go_on.set()
+        hung.result(60)
+        deletion.result(60)
+        assert other.execute("SELECT * FROM t").fetchall() == []
+        assert other.execute("SELECT * FROM t__deleted").fetchall() == [(1, 6)]
+    held.close()
+    table.close()
+
+
+def test_a_batch_that_hangs_is_waited_for_and_then_told_of(
+    dsn: str, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upsert_postgres, "BUSY_S", 0.1)
+    held, table = Held(dsn, "t", "id"), PostgresTable(dsn, "t", "id")
+    elsewhere = PostgresTable(dsn, "another", "id")
+    try:
+        hung = threads.submit(held.apply, rows("a"), LAYOUT, 1)
+        assert held.has_written.wait(60)
+        with pytest.raises(SinkError, match="lock timeout") as refusal:
+            table.apply(rows("b"), LAYOUT, 2)
+        elsewhere.apply(rows("b"), LAYOUT, 2)
+    finally:
+        held.may_go_on.set()
+    hung.result(60)
+    assert "tried again" in refusal.value.hint
+    table.apply(rows("b"), LAYOUT, 2)
+    with psycopg.connect(dsn) as other:
+        assert other.execute("SELECT text FROM t").fetchall() == [("b",)]
+    for each in (held, table, elsewhere):
+        each.close()
+
+
+def test_names_that_postgresql_would_cut_are_refused(dsn: str) -> None:
+    """A table of 63 letters would be its own table of deleted keys."""
+    longest = "t" * 54
+    table = PostgresTable(dsn, longest, "id")
+    table.apply(one("a"), DELETING, 1)
+    table.apply(one(None), DELETING, 2)
+    with psycopg.connect(dsn) as other:
+        found = other.execute(f"SELECT id FROM {longest}__deleted".encode()).fetchall()
+        assert found == [(1,)]
+    table.close()
+    with pytest.raises(SchemaError, match="is too long for PostgreSQL"):
+        PostgresTable(dsn, f"{longest}t", "id")
+
+
+def connections(dsn: str) -> int:
+    with psycopg.connect(dsn) as other:
+        found = other.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tidemill' "
+            "AND datname = current_database()"
+        ).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def test_closing_waits_for_no_batch_and_closes_after_it(
+    dsn: str, threads: ThreadPoolExecutor
+) -> None:
+    held = Held(dsn, "t", "id")
+    try:
+        hung = threads.submit(held.apply, rows("a"), LAYOUT, 1)
+        assert held.has_written.wait(60)
+        held.close()
+        assert connections(dsn) == 1
+    finally:
+        held.may_go_on.set()
+    hung.result(60)
+    poll_until(lambda: connections(dsn) == 0, 60, "the connection's end")
+    held.apply(rows("b"), LAYOUT, 2)
+    with psycopg.connect(dsn) as other:
+        assert other.execute("SELECT text FROM t").fetchall() == [("b",)]
+    held.close()
 
 
 def test_texts_with_nul_are_refused_with_what_to_do(dsn: str) -> None:

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from tidemill.errors import SchemaError, SinkError
 from tidemill.spark.options import noted
-from tidemill.spark.upsert_rows import DELETED, VERSION, Column, Layout, collect, layout_of
+from tidemill.spark.upsert_rows import (
+    DELETED,
+    TOMBSTONES,
+    VERSION,
+    Column,
+    Layout,
+    collect,
+    layout_of,
+)
 from tidemill.spark.upsert_version import made_at, version
 
 if TYPE_CHECKING:
@@ -140,7 +148,7 @@ class UpsertTable(ABC, Generic[Connection]):
 
     @property
     def _tombstones(self) -> str:
-        return f"{self.table}__deleted"
+        return f"{self.table}{TOMBSTONES}"
 
     def _prepare(self, connection: Connection, layout: Layout) -> bool:
         """Make or check the table; returns whether there are keys of deleted rows to look at."""

@@ -22,6 +22,8 @@ VERSION = "_version"
 """Column with the version of a row."""
 DELETED = "_deleted"
 """Column of a batch that says that a row is to be deleted; the table does not have it."""
+TOMBSTONES = "__deleted"
+"""Ends the name of the table with the keys of deleted rows."""
 
 PLAIN = frozenset(
     {
@@ -185,7 +187,8 @@ def _fetched(df: DataFrame, target: str) -> pa.Table:
         raise noted(
             SinkError(
                 f"a batch for {target} is larger than the driver may take",
-                hint="Lower maxOffsetsPerTrigger, or raise spark.driver.maxResultSize.",
+                hint="Give the streams and tables a lower max_offsets_per_trigger "
+                "(maxOffsetsPerTrigger of a source), or raise spark.driver.maxResultSize.",
             )
         ) from error
 
