@@ -102,3 +102,20 @@ def test_decimals_are_texts_without_an_exponent(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "x")) as connection:
         found = [row[0] for row in connection.execute("SELECT at FROM t ORDER BY id")]
     assert found == ["1" + "0" * 27 + "." + "0" * 10, "-0.0000000001", None]
+
+
+def test_decimals_sort_as_numbers_where_they_are_cast(tmp_path: Path) -> None:
+    numbers = [Decimal("9.50"), Decimal("10.50"), Decimal("-3.00")]
+    given = pa.table(
+        {
+            "id": pa.array([1, 2, 3], pa.int32()),
+            "at": pa.array(numbers, pa.decimal128(10, 2)),
+            "_deleted": [False] * 3,
+        }
+    )
+    layout = Layout((Column("id", "int"), Column("at", "decimal", 10, 2)), ("id",))
+    SqliteTable(tmp_path / "x", "t", "id").apply(given, layout, version(FIRST, 0))
+    with closing(sqlite3.connect(tmp_path / "x")) as connection:
+        found = connection.execute("SELECT at FROM t ORDER BY CAST(at AS REAL)").fetchall()
+        assert [row[0] for row in found] == ["-3.00", "9.50", "10.50"]
+        assert connection.execute("SELECT max(CAST(at AS REAL)) FROM t").fetchone() == (10.5,)

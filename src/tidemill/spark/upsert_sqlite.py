@@ -1,7 +1,8 @@
 """Upserts into a table of a SQLite file.
 
-SQLite knows few types: decimals and times are stored as texts that sort as they should (times
-also as its date functions want them), booleans as 0 and 1. Must not know: Spark, Kafka.
+SQLite knows few types: times are stored as texts that sort as they should and that its date
+functions read, booleans as 0 and 1, and decimals as texts, as any number of SQLite's would lose
+digits: they sort by ``CAST(... AS REAL)`` only. Must not know: Spark, Kafka.
 """
 
 from __future__ import annotations
