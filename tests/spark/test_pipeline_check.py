@@ -12,7 +12,14 @@ import pytest
 from tidemill.errors import PipelineError
 from tidemill.spark.pipeline import Pipeline
 from tidemill.spark.pipeline_check import PipelineProblemsError, check, problems
-from tidemill.spark.sinks import ChangelogSink, ForeachBatchSink, ParquetSink, SqliteSink, TopicSink
+from tidemill.spark.sinks import (
+    ChangelogSink,
+    ForeachBatchSink,
+    ParquetSink,
+    PostgresSink,
+    SqliteSink,
+    TopicSink,
+)
 from tidemill.spark.uses import inputs_of, letters_of
 
 FLIGHTS = "flight STRING, airport STRING, at TIMESTAMP"
@@ -273,6 +280,26 @@ MISTAKES: list[tuple[Declare, str, str]] = [
         "",
     ),
     (
+        lambda p: p.sql(
+            "x", "SELECT 1 FROM late", sink=PostgresSink("t", "id", dsn="postgres//etl:S3CRET@db")
+        ),
+        "query x: the dsn for PostgreSQL can't be read (it is not shown: it may be secret)",
+        'Write "host=db dbname=flights user=etl", or ',
+    ),
+    (
+        lambda p: p.sql("x", "SELECT 1 FROM late", sink=PostgresSink("t" * 55, "id", dsn="")),
+        f"query x: the name of table {'t' * 55} is too long for PostgreSQL",
+        "At most 54 bytes",
+    ),
+    (
+        lambda p: [
+            p.sql(name, "SELECT 1 FROM late", sink=SqliteSink(table, "id", path))
+            for name, table, path in (("x", "delays", "x.db"), ("y", "Delays", "./x.db"))
+        ],
+        "two queries write to table Delays in ./x.db",
+        "Give each query a sink of its own.",
+    ),
+    (
         lambda p: function_query(p)(lambda departure: None),
         "query <lambda> asks for departure, which is not declared",
         "Did you mean departures?",
@@ -301,6 +328,36 @@ def test_a_mistake_is_told_at_its_line(declare: Declare, message: str, hint: str
     lines, first = inspect.getsourcelines(declare)
     assert problem.place.file == __file__
     assert first <= problem.place.line < first + len(textwrap.dedent("".join(lines)).splitlines())
+
+
+def test_names_that_are_too_long_together_are_told_before_anything_starts() -> None:
+    """Each is allowed by itself; brokers know a query's output by both."""
+
+    def declared(letters: int) -> Pipeline:
+        p = Pipeline("p" * 100)
+        name = "s" * letters
+        p.stream(name, topic="t", schema="id INT", dead_letters="letters")
+        p.sql("x", f"SELECT id FROM {name}", sink=TopicSink("out"))
+        return p
+
+    check(declared(122))
+    [problem] = problems(declared(123))
+    assert problem.message == f"the name of query {'s' * 123}.dlq and the pipeline's are too long"
+    assert problem.hint.startswith("Together they may have 226 letters, and have 227.")
+
+
+def test_two_functions_without_a_name_and_two_databases_are_no_clash() -> None:
+    p = good()
+    for i, sink in enumerate(
+        [
+            ForeachBatchSink(lambda df, number: None),
+            ForeachBatchSink(lambda df, number: None),
+            PostgresSink("t", "id", "host=a dbname=x"),
+            PostgresSink("t", "id", "host=b dbname=x"),
+        ]
+    ):
+        p.sql(f"q{i}", "SELECT flight AS id FROM departures", sink=sink)
+    check(p)
 
 
 def test_a_pipeline_needs_a_name_and_a_query() -> None:

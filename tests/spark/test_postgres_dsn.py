@@ -7,7 +7,8 @@ import traceback
 import pytest
 
 from tidemill.errors import OptionError, SchemaError
-from tidemill.spark.postgres_dsn import check, place_of
+from tidemill.spark import upsert_rows
+from tidemill.spark.postgres_dsn import TOMBSTONES, check, place_of
 
 BROKEN = [
     "postgresql//etl:S3CRET@db/flights",
@@ -57,6 +58,7 @@ def test_names_that_postgresql_would_cut_are_refused(table: str) -> None:
     with pytest.raises(SchemaError, match="is too long for PostgreSQL") as refusal:
         check("", table)
     assert "54 bytes" in refusal.value.hint
+    assert upsert_rows.TOMBSTONES == TOMBSTONES
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,9 +46,64 @@ def test_a_password_is_not_shown() -> None:
     sink = PostgresSink("delays", "id", "postgresql://etl:secret@db/flights")
 
     assert sink.target == "table delays in PostgreSQL"
-    assert "secret" not in sink.target
+    assert "secret" not in f"{sink} {sink!r} {sink.target} {sink.place}"
 
 
-def test_two_queries_that_write_to_the_same_place_are_found_by_it() -> None:
-    assert TopicSink("t").target == ChangelogSink("t", key="id").target
-    assert SqliteSink("a", "id", "x.db").target != SqliteSink("b", "id", "x.db").target
+def first(df: Any, number: int) -> None: ...
+
+
+def second(df: Any, number: int) -> None: ...
+
+
+def functions() -> list[ForeachBatchSink]:
+    """Two of the same name."""
+    return [ForeachBatchSink(lambda df, number: None) for _ in range(2)]
+
+
+class Writer:
+    def write(self, df: Any, number: int) -> None: ...
+
+
+ONE, ANOTHER = Writer(), Writer()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (TopicSink("t"), ChangelogSink("t", key="id")),
+        (SqliteSink("t", "id", "x.db"), SqliteSink("T", "id", "./x.db")),
+        (SqliteSink("t", "id", "x.db"), SqliteSink("main.t", "id", Path("y/../x.db").absolute())),
+        (DuckDBSink("t", "id", "x.duck"), DuckDBSink("T", "id", Path("x.duck").absolute())),
+        (
+            PostgresSink("t", "id", "host=a dbname=x user=u"),
+            PostgresSink("t", "id", "postgresql://v:secret@a/x"),
+        ),
+        (ParquetSink("out"), ParquetSink(Path("./out/").absolute())),
+        (ParquetSink("s3a://a/out"), ParquetSink("s3a://a/out")),
+        (ForeachBatchSink(first), ForeachBatchSink(first)),
+        (ForeachBatchSink(ONE.write), ForeachBatchSink(ONE.write)),
+        (ForeachBatchSink(first, name="x"), ForeachBatchSink(second, name="x")),
+    ],
+)
+def test_two_queries_that_write_to_the_same_place_are_found_by_it(one: Sink, other: Sink) -> None:
+    assert one.place == other.place
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (TopicSink("t"), TopicSink("T")),
+        (SqliteSink("a", "id", "x.db"), SqliteSink("b", "id", "x.db")),
+        (SqliteSink("a", "id", "x.db"), SqliteSink("a", "id", "y.db")),
+        (PostgresSink("t", "id", "host=a dbname=x"), PostgresSink("t", "id", "host=b dbname=x")),
+        (PostgresSink("t", "id", "host=a dbname=x"), PostgresSink("t", "id", "host=a dbname=y")),
+        (PostgresSink("t", "id", "host=a dbname=x"), PostgresSink("T", "id", "host=a dbname=x")),
+        (ParquetSink("s3a://a/out"), ParquetSink("s3a://b/out")),
+        (ForeachBatchSink(first), ForeachBatchSink(second)),
+        (ForeachBatchSink(ONE.write), ForeachBatchSink(ANOTHER.write)),
+        (ForeachBatchSink(first, name="x"), ForeachBatchSink(first, name="y")),
+        tuple(functions()),
+    ],
+)
+def test_others_are_not_taken_for_the_same_place(one: Sink, other: Sink) -> None:
+    assert one.place != other.place

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tidemill.errors import PipelineError, SchemaError, WindowError
+from tidemill.errors import PipelineError, SchemaError, TidemillError, WindowError
 from tidemill.spark import sql_check
+from tidemill.spark.checkpoint import ID_LETTERS
 from tidemill.spark.ddl import Column, columns
 from tidemill.spark.pipeline import Pipeline, Place, Query, Stream, Table
+from tidemill.spark.sink_options import MAX_SINK_ID
 from tidemill.spark.sinks import ChangelogSink, ForeachBatchSink, Sink, TableSink, TopicSink
 from tidemill.spark.uses import inputs_of, letters_of
 from tidemill.spark.window_spec import Duration, microseconds
@@ -27,6 +29,10 @@ RAW_SCHEMA = (
     "timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
 """Columns of a stream in the format ``raw``: those of the source."""
+
+LONGEST_NAMES = MAX_SINK_ID - ID_LETTERS - 2
+"""Letters of a pipeline's and a query's names together: brokers know an output by
+``<pipeline>.<query>.<id>``."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -119,8 +125,20 @@ def _clashes(pipeline: Pipeline) -> Iterator[Problem]:
     letters = letters_of(pipeline)
     named = [(q.name, q.place) for q in [*letters.values(), *pipeline.queries]]
     yield from _twice(named, "there are two queries")
-    written = [(query.sink.target, query.place) for query in pipeline.queries]
-    yield from _twice(written, "two queries write to", "Give each query a sink of its own.")
+    yield from _twice(
+        [(query.sink.place, query.place) for query in pipeline.queries],
+        "two queries write to",
+        "Give each query a sink of its own.",
+        {query.sink.place: query.sink.target for query in pipeline.queries},
+    )
+    for query in [*pipeline.queries, *letters.values()]:
+        letters_of_both = len(pipeline.name) + len(query.name)
+        if letters_of_both > LONGEST_NAMES:
+            yield Problem(
+                query.place,
+                f"the name of query {query.name} and the pipeline's are too long",
+                f"Together they may have {LONGEST_NAMES} letters, and have {letters_of_both}.",
+            )
     for query in [*pipeline.queries, *letters.values()]:
         for each in inputs_of(query, pipeline):
             if query.sink.target == f"topic {each.topic}":
@@ -132,14 +150,19 @@ def _clashes(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _twice(
-    names: Iterable[tuple[str, Place]], what: str, hint: str = "Rename one of them."
+    names: Iterable[tuple[Hashable, Place]],
+    what: str,
+    hint: str = "Rename one of them.",
+    shown: Mapping[Hashable, str] | None = None,
 ) -> Iterator[Problem]:
+    """Names that are there twice; ``shown`` where they are not for the eye."""
     names = list(names)
     counts = Counter(name for name, _ in names)
-    first: dict[str, Place] = {}
+    first: dict[Hashable, Place] = {}
     for name, place in names:
         if counts[name] > 1 and name in first:
-            yield Problem(place, f"{what} {name} (the other: {first[name]})", hint)
+            text = name if shown is None else shown[name]
+            yield Problem(place, f"{what} {text} (the other: {first[name]})", hint)
         first.setdefault(name, place)
 
 
@@ -319,6 +342,10 @@ def _sink(what: str, query: Query) -> Iterator[Problem]:
             f"{what}: {type(sink).__name__} has no key",
             'Name the columns that identify a row, for example key="id".',
         )
+    try:
+        sink.check()
+    except TidemillError as error:
+        yield Problem(query.place, f"{what}: {error}", error.hint)
     if isinstance(sink, ForeachBatchSink) and not callable(sink.function):
         yield Problem(query.place, f"{what}: {sink.function!r} is no function")
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from tidemill.errors import MissingPackageError, OptionError, SchemaError
 from tidemill.spark.options import noted, refuse
-from tidemill.spark.upsert_rows import TOMBSTONES
 
 LONGEST_NAME = 63
 """Bytes of a name; PostgreSQL cuts what is longer, in silence."""
+TOMBSTONES = "__deleted"
+"""Ends the name of the table with the keys of deleted rows, as ``upsert_rows`` has it."""
 
 _PORTS = re.compile(r"[0-9]*(,[0-9]*)*")
 _HOW = (

@@ -5,12 +5,17 @@ Must not know: Spark, Kafka clients, databases.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tidemill.spark import postgres_dsn
+
 Columns = str | Sequence[str]
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # as s3a://bucket/folder
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,20 @@ class Sink:
 
     @property
     def target(self) -> str:
-        """What it writes to: no two queries may share it."""
+        """What it writes to, for messages."""
         raise NotImplementedError
+
+    @property
+    def place(self) -> Hashable:
+        """What no two queries may share, however it is spelled. Not to be shown: it has the dsn."""
+        return self.target
+
+    def check(self) -> None:
+        """Whether it can be what is meant, as far as that is seen before anything starts.
+
+        Raises:
+            TidemillError: it can't.
+        """
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -108,25 +125,29 @@ class TableSink(Sink):
 
 
 @dataclass(frozen=True)
-class SqliteSink(TableSink):
-    """A table in a SQLite file."""
+class _FileSink(TableSink):
+    """Base of the databases that are a file."""
 
     path: str | Path
 
     @property
     def target(self) -> str:
         return f"table {self.table} in {self.path}"
+
+    @property
+    def place(self) -> Hashable:
+        # Both databases do not tell capitals from small letters, and name their schema main.
+        return (Path(self.path).resolve(), self.table.lower().removeprefix("main."))
 
 
 @dataclass(frozen=True)
-class DuckDBSink(TableSink):
+class SqliteSink(_FileSink):
+    """A table in a SQLite file."""
+
+
+@dataclass(frozen=True)
+class DuckDBSink(_FileSink):
     """A table in a DuckDB file."""
-
-    path: str | Path
-
-    @property
-    def target(self) -> str:
-        return f"table {self.table} in {self.path}"
 
 
 @dataclass(frozen=True)
@@ -135,14 +156,21 @@ class PostgresSink(TableSink):
 
     Attributes:
         dsn: as libpq wants it, e.g. ``"host=db dbname=flights user=etl"`` or a URL. A password is
-            better kept in ``~/.pgpass``.
+            better kept in ``~/.pgpass``; the dsn is never shown.
     """
 
-    dsn: str
+    dsn: str = field(repr=False)
 
     @property
     def target(self) -> str:
         return f"table {self.table} in PostgreSQL"
+
+    @property
+    def place(self) -> Hashable:
+        return (postgres_dsn.place_of(self.dsn), self.table)
+
+    def check(self) -> None:
+        postgres_dsn.check(self.dsn, self.table)
 
 
 @dataclass(frozen=True)
@@ -164,6 +192,11 @@ class ParquetSink(Sink):
         return f"folder {self.path}"
 
     @property
+    def place(self) -> Hashable:
+        is_elsewhere = _ADDRESS.match(str(self.path))
+        return str(self.path) if is_elsewhere else Path(self.path).resolve()
+
+    @property
     def key_columns(self) -> tuple[str, ...]:
         return as_columns(self.partition_by)
 
@@ -174,7 +207,7 @@ class ForeachBatchSink(Sink):
 
     Attributes:
         function: called with a DataFrame and the batch's number.
-        name: what it writes to, for messages.
+        name: what it writes to: no two queries may have the same.
     """
 
     function: Callable[[Any, int], None]
@@ -183,6 +216,14 @@ class ForeachBatchSink(Sink):
     @property
     def target(self) -> str:
         return f"function {self.name or getattr(self.function, '__qualname__', self.function)}"
+
+    @property
+    def place(self) -> Hashable:
+        if self.name:
+            return self.target
+        # A method is made anew each time it is asked for.
+        bound = getattr(self.function, "__self__", None)
+        return (id(getattr(self.function, "__func__", self.function)), id(bound))
 
 
 def as_columns(columns: Columns) -> tuple[str, ...]:
