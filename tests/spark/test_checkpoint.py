@@ -200,6 +200,11 @@ CHANGES = [
         replace(SHAPE, state=("aggregate count(1) by id", "  where (n > 1)", SHAPE.state[1])),
         "what it keeps in its state has changed; now: where (n > 1)",
     ),
+    (
+        replace(SHAPE, state=(*SHAPE.state, "with window of at: 5400000000, 7 microseconds")),
+        "what it keeps in its state has changed; now: with window of at: 90 minutes, 7 "
+        "microseconds",
+    ),
     (replace(SHAPE, state=()), "it kept state, and now keeps none"),
     (replace(SHAPE, mode="append"), "its output mode was update, and is append"),
 ]

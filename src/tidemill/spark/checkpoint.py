@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import time
 import uuid
@@ -37,6 +38,15 @@ ID_LETTERS = 12
 _APART_MS = 1000  # sinks know the second only
 _LONGEST = 160
 """Of what is told of a plan: Spark writes a window as half a page."""
+
+_MICROSECONDS = re.compile(r"(\d+(?:, \d+)*) microseconds")
+_UNITS = (
+    ("day", 86_400_000_000),
+    ("hour", 3_600_000_000),
+    ("minute", 60_000_000),
+    ("second", 1_000_000),
+    ("millisecond", 1000),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,8 +302,22 @@ def _difference(before: tuple[str, ...], now: tuple[str, ...]) -> str:
 
 
 def _shortened(lines: list[str]) -> str:
-    text = ", ".join(lines)
+    # Shapes that are stored have numbers: they are made readable here, not there.
+    text = _MICROSECONDS.sub(_durations, ", ".join(lines))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _durations(found: re.Match[str]) -> str:
+    """``60000000, 7 microseconds`` as ``1 minute, 7 microseconds``."""
+    return ", ".join(_duration(int(number)) for number in found[1].split(", "))
+
+
+def _duration(micros: int) -> str:
+    for unit, length in _UNITS:
+        count, rest = divmod(micros, length)
+        if count and not rest:
+            return f"{count} {unit}" + ("" if count == 1 else "s")
+    return f"{micros} microseconds"
 
 
 def _list(names: tuple[str, ...]) -> str:
