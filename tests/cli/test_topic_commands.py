@@ -153,6 +153,16 @@ def test_consumed_json_can_be_produced_again(tidemill: CommandLine, topic: str) 
     assert len(contents(topic)) == 3
 
 
+def test_no_topic_is_made_by_nothing(tidemill: CommandLine, topic: str) -> None:
+    done = tidemill.run("topic", "produce", topic)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"error: topic {topic} does not exist" in done.stderr
+    assert topic not in tidemill.ok("topic", "list").split()
+    tidemill.ok("topic", "produce", topic, stdin="a\n")  # the broker makes it on first use
+    assert tidemill.json("topic", "produce", topic)["delivered"] == 0
+    assert [record["value"] for record in tidemill.records(topic, "--from", "0", "-n1")] == ["a"]
+
+
 def test_records_that_fail_are_named_and_the_others_are_written(
     tidemill: CommandLine, topic: str
 ) -> None:

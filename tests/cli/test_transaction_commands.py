@@ -6,6 +6,7 @@ nothing that only tidemill offers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -117,10 +118,30 @@ def test_list_filters_by_state_producer_age_and_pattern(
     poll_until(lambda: ids("--open-longer-than", "10ms") == [one], 30, "open for 10 ms")
     assert ids("--open-longer-than", "1h") == []
     assert ids("--open-longer-than", "0s", "--state", "complete-abort") == []
+    still_open.abort_transaction(60)
+
+
+def test_a_pattern_is_matched_with_ids_as_a_whole(
+    tidemill: CommandLine, transaction: Opener, topic: str
+) -> None:
+    transaction(f"{topic}-a").commit_transaction(60)
+    begins = ("transaction", "list", "--id-pattern", f"^{topic}-")
+    assert tidemill.json(*begins) == []
+    (row,) = tidemill.json(*begins[:-1], f"{begins[-1]}.*")
+    assert row["transactional_id"] == f"{topic}-a"
+    code, shown = on_terminal(tidemill, *begins)
+    assert code == 0
+    assert "None matches. --id-pattern is matched with an id as a whole" in shown
+
+
+def test_a_pattern_that_is_none_is_refused_with_a_reason_and_a_hint(tidemill: CommandLine) -> None:
     refused = tidemill.run("transaction", "list", "--id-pattern", "(")
     assert refused.returncode == 2
-    assert "--id-pattern (: not a regular expression" in refused.stderr
-    still_open.abort_transaction(60)
+    first, hint = refused.stderr.splitlines()
+    assert first == "error: --id-pattern (: not a regular expression: missing ): ("
+    assert hint == (
+        "hint: The syntax is RE2's, and it is matched with an id as a whole, e.g. 'shop-.*'."
+    )
 
 
 def test_describe_shows_the_producer_and_what_it_has_written_to(
@@ -234,6 +255,32 @@ def test_what_is_not_open_is_not_aborted(
     assert len(tidemill.records(topic, "--until-end", "--from", "beginning")) == 3
 
 
+def test_an_abort_leaves_the_time_out_of_the_id_as_it_was(
+    tidemill: CommandLine, transaction: Opener, topic: str
+) -> None:
+    producer = transaction(f"{topic}-a", timeout_ms=90_000)
+    tidemill.ok("transaction", "abort", f"{topic}-a", "--yes")
+    found = tidemill.json("transaction", "describe", f"{topic}-a")
+    assert (found["state"], found["timeout_ms"]) == ("empty", 90_000)
+    del producer
+
+
+def on_terminal(tidemill: CommandLine, *arguments: str) -> tuple[int, str]:
+    """(exit code, what was shown on both streams) of a command on a terminal."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        tidemill.command(*arguments), stdin=theirs, stdout=theirs, stderr=theirs, env=tidemill.env
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the other end was closed
+            while data := os.read(ours, 4096):
+                shown += data
+        code = process.wait(60)
+    os.close(ours)
+    return code, shown.decode()
+
+
 def asked_to_abort(
     tidemill: CommandLine, transactional_id: str, answer: bytes, meanwhile: Callable[[], None]
 ) -> tuple[int, str]:
@@ -295,6 +342,44 @@ def test_a_reader_that_has_got_all_it_may_see_ends_and_has_no_lag(
     assert tidemill.records(*everything) == []
     described = tidemill.json("group", "describe", f"g-{topic}")
     assert (described["lag"], described["lag_ms"]) == (0, 0)
+
+
+def test_who_reads_to_the_end_is_told_of_the_open_transaction_that_holds_records_back(
+    tidemill: CommandLine, transaction: Opener, topic: str
+) -> None:
+    waiting = f"Records of {topic} wait for an open transaction: tidemill transaction find {topic}"
+    everything = ("topic", "consume", topic, "--from", "beginning", "--until-end")
+    producer = transaction(f"{topic}-a")
+    for options in ([], ["--partition", "0"], ["--group", f"g-{topic}"]):
+        code, shown = on_terminal(tidemill, *everything, *options)
+        assert code == 0
+        assert "0 records" in shown, options
+        assert waiting in shown, options
+    for options in (["--partition", "1"], ["-X", "isolation.level=read_uncommitted"]):
+        assert waiting not in on_terminal(tidemill, *everything, *options)[1], options
+    producer.commit_transaction(60)  # the end is now behind its marker, and nothing waits
+    code, shown = on_terminal(tidemill, *everything)
+    assert (code, shown.count('"value"')) == (0, 2)
+    assert waiting not in shown
+
+
+def test_a_group_that_an_open_transaction_holds_back_is_told_apart(
+    tidemill: CommandLine, transaction: Opener, topic: str
+) -> None:
+    group = f"g-{topic}"
+    waiting = f"Records of {topic} wait for an open transaction: tidemill transaction find {topic}"
+    first = transaction(f"{topic}-a")
+    first.commit_transaction(60)
+    tidemill.records(topic, "-g", group, "--from", "beginning", "--until-end")
+    assert waiting not in on_terminal(tidemill, "group", "describe", group)[1]
+    second = transaction(f"{topic}-b")
+    held, *_ = tidemill.json("group", "describe", group)["partitions"]
+    assert (held["stable"], held["end"]) == (3, 5)
+    assert waiting in on_terminal(tidemill, "group", "describe", group)[1]
+    second.abort_transaction(60)
+    ended, *_ = tidemill.json("group", "describe", group)["partitions"]
+    assert (ended["stable"], ended["end"]) == (6, 6)
+    assert waiting not in on_terminal(tidemill, "group", "describe", group)[1]
 
 
 def test_a_transaction_that_has_an_owner_is_not_torn_apart(

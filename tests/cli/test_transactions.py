@@ -14,6 +14,7 @@ from tidemill.cli.transactions import (
     Listing,
     OpenWrite,
     abort_write,
+    fence,
     list_transactions,
     open_writes,
     state_text,
@@ -23,6 +24,7 @@ from tidemill.errors import InvalidProducerEpochError, UnsupportedVersionError
 
 HERE = Address("localhost", 1)
 DESCRIBE_PRODUCERS, WRITE_MARKERS, DESCRIBE, LIST = 61, 27, 65, 66
+INIT = 22
 KEY = ("t", 0)
 
 
@@ -161,6 +163,13 @@ def test_an_abort_marker_has_the_producers_epoch_and_no_negative_coordinator_epo
     done["error_code"] = 47
     with pytest.raises(InvalidProducerEpochError, match="t partition 0"):
         abort_write(as_wire(ScriptedWire({WRITE_MARKERS: [answer]})), write)
+
+
+def test_who_fences_asks_for_a_short_time_out_where_the_old_one_is_no_longer_allowed() -> None:
+    too_long, done = ({"error_code": c, "producer_id": 7, "producer_epoch": 4} for c in (50, 0))
+    wire = ScriptedWire({INIT: [too_long, done]})
+    assert fence(as_wire(wire), "id-7", timeout_ms=900_000) == (7, 4)
+    assert [asked["transaction_timeout"] for _, asked in wire.asked] == [900_000, 1]
 
 
 def test_an_older_broker_is_not_asked_with_a_filter_that_it_would_ignore() -> None:

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tidemill.cli.main import app
+from tidemill.cli.transaction import State
 
 
 @pytest.fixture(autouse=True)
@@ -95,8 +96,28 @@ def test_help_goes_to_stdout_and_names_every_verb() -> None:
         assert f"  {verb}" in result.stdout
 
 
+def test_every_list_of_commands_says_in_a_line_what_each_does() -> None:
+    for group in ([], ["topic"], ["group"], ["transaction"], ["pipeline"], ["config"]):
+        result = CliRunner().invoke(app, [*group, "--help"], terminal_width=80)
+        lines = result.stdout.partition("Commands:")[2].strip().splitlines()
+        assert lines
+        for line in lines:
+            assert re.fullmatch(r" *[a-z]+ +[A-Z].*\.", line), line
+            assert "..." not in line
+
+
+def test_help_and_error_name_the_same_states() -> None:
+    states = [each.value for each in State]
+    shown = "".join(run("transaction", "list", "--help").stdout.split())  # it is wrapped
+    assert f"state:{','.join(states[:-1])}or{states[-1]}." in shown
+    refused = run("transaction", "list", "--state", "done").stderr
+    assert re.findall(r"'([a-z-]+)'", refused.partition("is not one of")[2]) == states
+
+
 def test_version_says_which() -> None:
     assert run("version").stdout.startswith("tidemill ")
+    assert run("--version").stdout == run("version").stdout
+    assert run("--version").exit_code == 0
     assert set(json.loads(run("version", "--json").stdout)) == {"tidemill", "python"}
 
 
@@ -168,6 +189,15 @@ def test_debug_shows_the_stack_trace() -> None:
     result = run("--debug", "group", "seek", "g")
     assert result.exit_code == 2
     assert "Traceback" in result.stderr
+
+
+def test_debug_behind_the_command_is_met_with_where_it_goes() -> None:
+    result = run("group", "seek", "my group", "--debug")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [
+        "error: no such option: --debug",
+        "hint: It goes first: tidemill --debug group seek 'my group'",
+    ]
 
 
 def test_what_dev_imports_is_light() -> None:

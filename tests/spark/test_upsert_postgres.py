@@ -7,7 +7,8 @@ import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pyarrow as pa
@@ -18,9 +19,17 @@ from tests.support.postgres import PostgresNotFoundError, postgres
 from tests.support.processes import poll_until
 from tidemill.errors import MissingPackageError, SchemaError, SinkError
 from tidemill.spark import upsert_postgres
+from tidemill.spark.checkpoint import Checkpoint, Shape
+from tidemill.spark.inputs import Built
+from tidemill.spark.pipeline import Pipeline
+from tidemill.spark.sinks import PostgresSink
 from tidemill.spark.upsert_postgres import PostgresTable
 from tidemill.spark.upsert_rows import Column, Layout
 from tidemill.spark.upsert_version import version
+from tidemill.spark.write import Start, start
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="module")
@@ -227,6 +236,34 @@ def test_closing_waits_for_no_batch_and_closes_after_it(
     with psycopg.connect(dsn) as other:
         assert other.execute("SELECT text FROM t").fetchall() == [("b",)]
     held.close()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("how", ["stopped", "failed"])
+def test_a_query_that_ends_leaves_no_connection(
+    dsn: str, spark: SparkSession, tmp_path: Path, how: str
+) -> None:
+    poison = "IF(value >= 3, raise_error('not of the database'), value)" if how == "failed" else "0"
+    rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    p = Pipeline("p")
+    p.sql("q", "SELECT 1", sink=PostgresSink("t", "id", dsn), mode="update")
+    df = rates.selectExpr(f"CAST({poison} AS BIGINT) AS id")
+    identity = Checkpoint(tmp_path, "p", "q").begin(Shape((), "update", ()))
+    started = start(Built(p.queries[0], df), Start("p", identity, str(tmp_path / "c"), {}))
+    try:
+        poll_until(
+            lambda: not started.is_active if how == "failed" else connections(dsn) == 1,
+            120,
+            "the query's batches",
+        )
+    finally:
+        started.stop()
+    failure = started.error()
+    assert (failure is None) == (how == "stopped")
+    assert failure is None or "not of the database" in str(failure)
+    with psycopg.connect(dsn) as other:
+        assert other.execute("SELECT 1 FROM t LIMIT 1").fetchall() == [(1,)]
+    poll_until(lambda: connections(dsn) == 0, 10, "the connection's end")
 
 
 def test_texts_with_nul_are_refused_with_what_to_do(dsn: str) -> None:

@@ -13,7 +13,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,8 +29,10 @@ from tidemill.cli.client import (
     TopicPartitionKey,
     raise_if_failed,
 )
+from tidemill.cli.lag import held_back, note_held_back
 from tidemill.cli.positions import HELP, Kind, Position, parse, resolve
 from tidemill.cli.record_json import to_line
+from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition
@@ -39,6 +41,7 @@ POLL_SECONDS = 0.2
 BATCH_RECORDS = 1000
 COMMIT_SECONDS = 1.0
 OFFSET_END = -1
+ISOLATION = "isolation.level"
 ASSIGNMENT = "partition.assignment.strategy"
 _REBALANCED = {"REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID"}
 
@@ -111,7 +114,20 @@ def consume(
                     reader.printed(message)
             printer.flush()
             reader.flushed()
+        held = until_end and reader.at_end and _is_held_back(cluster, reader.keys)
     output.note(output.plural(printer.count, "record"))
+    if held:
+        note_held_back([topic])
+
+
+def _is_held_back(cluster: Cluster, keys: Sequence[TopicPartitionKey]) -> bool:
+    """Whether an open transaction ended our reading. Only a note says so: nobody else is asked."""
+    if not sys.stderr.isatty() or cluster.properties.get(ISOLATION) == "read_uncommitted":
+        return False
+    try:
+        return held_back(cluster, keys)
+    except TidemillError:  # all was read, and that is what the exit code says
+        return False
 
 
 class _Printer:
@@ -223,7 +239,7 @@ class _Alone(_Reader):
     ) -> None:
         from confluent_kafka import TopicPartition
 
-        keys = cluster.partitions(topic, only)
+        self.keys = keys = cluster.partitions(topic, only)
         starts = resolve(cluster, keys, start)
         # "error": records that retention removed while we read are not passed over in silence.
         consumer = cluster.consumer(auto_offset_reset="error", enable_partition_eof=True)
@@ -294,6 +310,11 @@ class _Member(_Reader):
             self._commit()
         finally:
             self._consumer.close()
+
+    @property
+    def keys(self) -> list[TopicPartitionKey]:
+        """What we read now."""
+        return sorted(self._assigned)
 
     @property
     def at_end(self) -> bool:

@@ -72,7 +72,7 @@ def list_groups(
         output.note("There are no groups. One begins when a consumer with a group.id connects.")
 
 
-@app.command()
+@app.command(short_help="Show a group: its lag and its members.")
 def describe(
     group: GroupName,
     as_json: Json = False,
@@ -83,7 +83,7 @@ def describe(
 
     The lag in time is the age of the first record that the group has not read.
     """
-    from tidemill.cli.lag import partition_lags
+    from tidemill.cli.lag import note_held_back, partition_lags
 
     cluster = Cluster.at(servers, properties)
     description = describe_group(cluster, group)
@@ -142,6 +142,7 @@ def describe(
                 f"{lag.topic}-{lag.partition}: {output.plural(lag.lost, 'record')} "
                 "were deleted before the group read them."
             )
+    note_held_back(sorted({lag.topic for lag in lags if lag.held_back}))
     if description.members:
         print()
         output.emit_table(

@@ -7,9 +7,11 @@ record's timestamp by its offset, so that record is fetched.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from tidemill.cli import output
 from tidemill.cli.client import Cluster, TopicPartitionKey, raise_if_failed
 from tidemill.errors import UnknownTopicOrPartitionError
 
@@ -27,6 +29,8 @@ class PartitionLag:
     end: int | None
     first_unread_ms: int | None
     now_ms: int
+    stable: int | None = None
+    """Last stable offset: readers with read_committed get up to there."""
     nothing_left: bool = False
     """Between the committed offset and the end there is nothing for readers: only markers
     of transactions and what aborted ones wrote."""
@@ -52,6 +56,11 @@ class PartitionLag:
         return None if self.first_unread_ms is None else max(self.now_ms - self.first_unread_ms, 0)
 
     @property
+    def held_back(self) -> bool:
+        """Whether an open transaction keeps readers with read_committed from unread records."""
+        return bool(self.lag) and self.stable is not None and self.stable < (self.end or 0)
+
+    @property
     def lost(self) -> int:
         """Records that were deleted before the group read them."""
         if self.committed is None or self.start is None:
@@ -64,6 +73,7 @@ class PartitionLag:
             "partition": self.partition,
             "committed": self.committed,
             "start": self.start,
+            "stable": self.stable,
             "end": self.end,
             "lag": self.lag,
             "lag_ms": self.lag_ms,
@@ -89,6 +99,7 @@ def partition_lags(
         for key, offset in committed.items()
         if key in held and max(offset, held[key].start) < held[key].end
     }
+    stable = stable_offsets(cluster, [key for key in (*committed, *assigned) if key in held])
     timestamps, ends = _first_timestamps(cluster, unread)
     now_ms = time.time_ns() // 1_000_000
     return [
@@ -98,12 +109,45 @@ def partition_lags(
             committed=committed.get(key),
             start=held[key].start if key in held else None,
             end=held[key].end if key in held else None,
+            stable=stable.get(key),
             first_unread_ms=timestamps.get(key),
             now_ms=now_ms,
             nothing_left=key in ends and ends[key] >= held[key].end,
         )
         for key in sorted({*committed, *assigned})
     ]
+
+
+def stable_offsets(
+    cluster: Cluster, keys: Sequence[TopicPartitionKey]
+) -> dict[TopicPartitionKey, int]:
+    """Last stable offset of each partition: up to there readers with read_committed get."""
+    return _ends(cluster, keys, committed=True)
+
+
+def _ends(
+    cluster: Cluster, keys: Sequence[TopicPartitionKey], *, committed: bool
+) -> dict[TopicPartitionKey, int]:
+    from confluent_kafka.admin import OffsetSpec
+
+    specs: Any = OffsetSpec
+    return cluster.list_offsets(dict.fromkeys(keys, specs.latest()), committed=committed)
+
+
+def held_back(cluster: Cluster, keys: Sequence[TopicPartitionKey]) -> bool:
+    """Whether an open transaction keeps readers with read_committed from records of a partition."""
+    ends = _ends(cluster, keys, committed=False)
+    # In this order: an end that is asked for later may be that of records that came between.
+    stable = stable_offsets(cluster, keys)
+    return any(stable[key] < ends[key] for key in keys)
+
+
+def note_held_back(topics: Iterable[str]) -> None:
+    """Say where readers wait. Of how many records is not known: markers take offsets too."""
+    for topic in topics:
+        output.note(
+            f"Records of {topic} wait for an open transaction: tidemill transaction find {topic}"
+        )
 
 
 def _first_timestamps(

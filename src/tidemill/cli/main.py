@@ -7,6 +7,7 @@ their top: a client library, a broker or rich is imported where it is used.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -83,7 +84,11 @@ def _report(failure: BaseException, arguments: Sequence[str]) -> int:
         context = getattr(failure, "ctx", None)
         path = context.command_path if context else " ".join(["tidemill", *words])
         said = failure.format_message().replace(": Value error, ", ": ")
-        output.error(_lower_first(said), f"See: {path} --help")
+        hint = f"See: {path} --help"
+        if getattr(failure, "option_name", None) == "--debug":
+            rest = shlex.join(word for word in arguments if word != "--debug")
+            hint = f"It goes first: tidemill --debug {rest}"
+        output.error(_lower_first(said), hint)
         return output.USAGE
     if isinstance(failure, OSError):
         output.error(str(failure))
@@ -110,10 +115,20 @@ app = typer.Typer(
 )
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(f"tidemill {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def root(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the stack trace of an error.")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", is_eager=True, callback=_say_version),
     ] = False,
 ) -> None:
     """Event streaming for Python: durable logs behind the Kafka protocol."""
@@ -121,13 +136,19 @@ def root(
 
 app.command()(dev)
 app.command()(serve)
-app.add_typer(topic_app, name="topic")
+app.add_typer(
+    topic_app, name="topic", short_help="Topics: create, describe, alter; produce and consume."
+)
 app.add_typer(group_app, name="group")
-app.add_typer(transaction_app, name="transaction")
+app.add_typer(
+    transaction_app,
+    name="transaction",
+    short_help="Transactions: list, abort; find what holds readers back.",
+)
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(config_app, name="config")
-app.command()(demo)
-app.command()(doctor)
+app.command(short_help="Run a control room for flights, and check its results.")(demo)
+app.command(short_help="Check this machine, the data folder and the port.")(doctor)
 
 
 @app.command()

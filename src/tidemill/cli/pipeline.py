@@ -145,7 +145,7 @@ def run(
         raise error
 
 
-@app.command("list")
+@app.command("list", short_help="List the pipelines that have run, a line per query.")
 def list_pipelines(
     as_json: Json = False,
     servers: Bootstrap = BOOTSTRAP_DEFAULT,
@@ -161,7 +161,7 @@ def list_pipelines(
         output.note("No pipeline has run here. Begin with: tidemill pipeline run FILE")
 
 
-@app.command()
+@app.command(short_help="Show a pipeline's queries: lag, speed, state, last error.")
 def describe(
     name: Name,
     as_json: Json = False,
@@ -181,7 +181,7 @@ def describe(
         output.emit_fields(_fields(status))
 
 
-@app.command()
+@app.command(short_help="Forget checkpoints: the next run begins anew.")
 def reset(
     name: Name,
     query: Annotated[

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -103,7 +104,8 @@ def produce(
 ) -> None:
     """Produce records from stdin.
 
-    Records that fail are named by their line, and the exit code is 1.
+    Records that fail are named by their line, and the exit code is 1. A topic that does not exist
+    is created with the first record, where the broker does so.
     """
     if key_separator is not None and (key is not None or input_format is InputFormat.JSON):
         raise output.UsageError("--key-separator goes with lines, and not with --key")
@@ -117,12 +119,12 @@ def produce(
         message_max_bytes=LARGEST_RECORD,
         message_timeout_ms=DELIVERY_SECONDS * 1000,
     )
-    _wait_for_topic(cluster, producer, topic)
     if sys.stdin.isatty():
         output.note("One record a line; Ctrl-D ends.")
+    lines = _lines_for(cluster, producer, topic)
     sending = _Sending(cluster, producer, topic)
     started = time.monotonic()
-    for number, line in enumerate(_lines(), 1):
+    for number, line in enumerate(lines, 1):
         try:
             record = _record(line, input_format, key_separator)
         except ValueError as error:
@@ -141,6 +143,27 @@ def produce(
 def _lines() -> Iterator[bytes]:
     for line in sys.stdin.buffer:
         yield line[:-1] if line.endswith(b"\n") else line
+
+
+def _lines_for(cluster: Cluster, producer: Producer, topic: str) -> Iterator[bytes]:
+    """The lines of stdin, once the topic can take them.
+
+    Raises:
+        UnknownTopicOrPartitionError: it does not exist, and is not created: there is nothing to
+            write, or the broker does not do so.
+    """
+    lines = _lines()
+    try:
+        cluster.describe_topic(topic)  # unlike a producer's question, that creates nothing
+    except UnknownTopicOrPartitionError:
+        first = next(lines, None)
+        if first is None:
+            raise
+        _wait_for_topic(cluster, producer, topic)
+        output.note(f"There was no topic {topic}: the broker has created it.")
+        return chain([first], lines)
+    _wait_for_topic(cluster, producer, topic)
+    return lines
 
 
 def _record(line: bytes, input_format: InputFormat, key_separator: str | None) -> InputRecord:
@@ -168,16 +191,12 @@ def _wait_for_topic(cluster: Cluster, producer: Producer, topic: str) -> None:
     from confluent_kafka import KafkaError
 
     deadline = time.monotonic() + REQUEST_SECONDS
-    # Asking the way below may create it; who reads notes wants to know of a topic by mistake.
-    was_missing = sys.stderr.isatty() and topic not in cluster.topics()
     while True:
         metadata = cluster.ask(
             f"topic {topic}", lambda: producer.list_topics(topic, timeout=REQUEST_SECONDS)
         )
         error: KafkaError | None = metadata.topics[topic].error
         if error is None:
-            if was_missing:
-                output.note(f"There was no topic {topic}: the broker has created it.")
             return
         creating = error.code() in (
             KafkaError.LEADER_NOT_AVAILABLE,

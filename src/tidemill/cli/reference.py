@@ -117,7 +117,9 @@ def cli_page() -> str:
         "# Command line",
         "",
         "Data goes to stdout, everything else to stderr; notes and progress appear only on a "
-        "terminal. `--json` gives one JSON document for machines. NO_COLOR is honoured.",
+        "terminal. `--json` gives one JSON document for machines. NO_COLOR is honoured. "
+        "`tidemill --debug COMMAND` shows the stack trace of an error; `tidemill --version` names "
+        "the version.",
         "",
         "| exit code | meaning |",
         "|---|---|",

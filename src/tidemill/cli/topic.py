@@ -140,7 +140,7 @@ def list_topics(
         output.note("There are no topics. Create one: tidemill topic create NAME")
 
 
-@app.command()
+@app.command(short_help="Show a topic: its partitions, offsets, sizes and configs.")
 def describe(
     name: Name,
     everything: Annotated[
@@ -359,4 +359,4 @@ def delete(
 
 
 app.command()(produce)
-app.command()(consume)
+app.command(short_help="Print records and follow the topic.")(consume)

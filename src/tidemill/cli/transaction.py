@@ -62,15 +62,14 @@ def duration_ms(text: str, flag: str) -> int:
     return sum(int(n) * _UNITS[unit] for n, unit in re.findall(r"(\d+)\s*(ms|s|m|h|d)", word))
 
 
-@app.command("list")
+@app.command("list", short_help="List transactional ids, with their states.")
 def list_(
     state: Annotated[
         list[State] | None,
         typer.Option(
             "--state",
             metavar="STATE",
-            help="Only those in this state: empty, ongoing, prepare-commit, prepare-abort, "
-            "complete-commit or complete-abort.",
+            help=f"Only those in this state: {', '.join([*State][:-1])} or {[*State][-1]}.",
         ),
     ] = None,
     producer_id: Annotated[
@@ -88,7 +87,9 @@ def list_(
     id_pattern: Annotated[
         str | None,
         typer.Option(
-            "--id-pattern", metavar="REGEX", help="Only ids that match a regular expression."
+            "--id-pattern",
+            metavar="REGEX",
+            help="Only ids that a regular expression matches as a whole (RE2), e.g. 'shop-.*'.",
         ),
     ] = None,
     as_json: Json = False,
@@ -129,16 +130,17 @@ def list_(
             ["TRANSACTION", "STATE", "PRODUCER", "COORDINATOR", "OPEN"],
             [[*list(row.values())[:4], output.duration_text(row["open_ms"])] for row in rows],
         )
-    if not rows:
-        filtered = state or producer_id or open_longer_than or id_pattern
-        output.note(
-            "None matches."
-            if filtered
-            else "There are none. One begins when a producer with a transactional.id connects."
-        )
+    if rows:
+        return
+    if id_pattern:
+        output.note("None matches. --id-pattern is matched with an id as a whole, e.g. 'shop-.*'.")
+    elif state or producer_id or open_longer_than:
+        output.note("None matches.")
+    else:
+        output.note("There are none. One begins when a producer with a transactional.id connects.")
 
 
-@app.command()
+@app.command(short_help="Show a transactional id and its open transaction.")
 def describe(
     transactional_id: Annotated[
         str, typer.Argument(metavar="ID", help="Transactional id of the producer.")
@@ -215,7 +217,8 @@ def find(
     """
     if partition and len(topics or ()) != 1:
         raise output.UsageError("--partition needs one TOPIC")
-    from tidemill.cli.transactions import open_writes, stable_offsets
+    from tidemill.cli.lag import stable_offsets
+    from tidemill.cli.transactions import open_writes
     from tidemill.cli.wire import Wire
 
     cluster = Cluster.at(servers, properties)

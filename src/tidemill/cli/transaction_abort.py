@@ -88,7 +88,7 @@ def _abort_id(
         if not dry_run:
             output.confirm(f"Abort {transactional_id} ({what}) and fence its producer?", yes=yes)
             _refuse_if_another(before, describe_transaction(wire, transactional_id))
-            fence(wire, transactional_id)
+            fence(wire, transactional_id, before.timeout_ms)
     if as_json:
         output.emit_json(
             {

@@ -12,11 +12,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemill.cli.client import Cluster, TopicPartitionKey
+from tidemill.cli.client import TopicPartitionKey
 from tidemill.cli.output import UsageError
 from tidemill.cli.wire import Address, Wire, check, until_settled
 from tidemill.errors import (
     ConcurrentTransactionsError,
+    InvalidTransactionTimeoutError,
     RequestTimedOutError,
     TransactionalIdNotFoundError,
     UnsupportedVersionError,
@@ -167,8 +168,8 @@ def list_transactions(
 
         def call(broker: Address = broker) -> dict[str, Any]:
             answer = wire.ask(broker, LIST_TRANSACTIONS, LIST_VERSIONS, request)
-            if answer["error_code"] == _INVALID_REGULAR_EXPRESSION:
-                raise UsageError(f"--id-pattern {id_pattern}: not a regular expression")
+            if id_pattern and answer["error_code"] == _INVALID_REGULAR_EXPRESSION:
+                raise _no_pattern(id_pattern)
             check(answer["error_code"], f"transactions of the broker at {broker}")
             return answer
 
@@ -182,6 +183,24 @@ def list_transactions(
             for each in until_settled(call)["transaction_states"]
         ]
     return sorted(found, key=lambda each: each.transactional_id)
+
+
+def _no_pattern(pattern: str) -> UsageError:
+    """The broker's answer has no room for a reason: the same engine, here, has one."""
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False  # on stderr, by itself
+    reason = ""
+    try:
+        re2.compile(pattern, options=options)
+    except re2.error as error:
+        said = error.args[0] if error.args else ""
+        reason = f": {said.decode(errors='replace') if isinstance(said, bytes) else said}"
+    return UsageError(
+        f"--id-pattern {pattern}: not a regular expression{reason}",
+        hint="The syntax is RE2's, and it is matched with an id as a whole, e.g. 'shop-.*'.",
+    )
 
 
 def _refuse_older(wire: Wire, broker: Address, needed: int) -> None:
@@ -253,8 +272,12 @@ def _description(state: dict[str, Any], coordinator: int) -> Description:
     )
 
 
-def fence(wire: Wire, transactional_id: str) -> tuple[int, int]:
+def fence(wire: Wire, transactional_id: str, timeout_ms: int) -> tuple[int, int]:
     """Take the id over as a new producer would, which aborts what is open (KIP-98, KIP-664).
+
+    Args:
+        timeout_ms: transaction time-out of the new producer, which the id keeps: the old one's, so
+            that nothing but the epoch changes. Apache Kafka also waits so long for its own write.
 
     Returns:
         Producer id and epoch of the new producer, which nobody uses.
@@ -263,16 +286,18 @@ def fence(wire: Wire, transactional_id: str) -> tuple[int, int]:
         TidemillError: the coordinator refuses, or the end is not written in ten seconds.
     """
     _, coordinator = wire.coordinators([transactional_id])[transactional_id]
-    # The shortest time-out: nothing is going to be written with it.
-    request = {"transactional_id": transactional_id, "transaction_timeout": 1}
 
-    def call() -> tuple[int, int]:
+    def call(timeout_ms: int) -> tuple[int, int]:
+        request = {"transactional_id": transactional_id, "transaction_timeout": timeout_ms}
         answer = wire.ask(coordinator, INIT_PRODUCER_ID, INIT_VERSIONS, request)
         check(answer["error_code"], f"transactional id {transactional_id}")
         return answer["producer_id"], answer["producer_epoch"]
 
     try:
-        return until_settled(call)
+        try:
+            return until_settled(lambda: call(timeout_ms))
+        except InvalidTransactionTimeoutError:  # the broker allows less than it did
+            return until_settled(lambda: call(1))
     except RequestTimedOutError as error:
         raise ConcurrentTransactionsError(
             str(error),
@@ -361,16 +386,6 @@ def _of_partition(topic: str, partition: dict[str, Any]) -> list[OpenWrite]:
         for each in partition["active_producers"]
         if each["current_txn_start_offset"] >= 0
     ]
-
-
-def stable_offsets(
-    cluster: Cluster, keys: Sequence[TopicPartitionKey]
-) -> dict[TopicPartitionKey, int]:
-    """Last stable offset of each partition: up to there readers with read_committed get."""
-    from confluent_kafka.admin import OffsetSpec
-
-    specs: Any = OffsetSpec
-    return cluster.list_offsets(dict.fromkeys(keys, specs.latest()), committed=True)
 
 
 def abort_write(wire: Wire, write: OpenWrite) -> None:

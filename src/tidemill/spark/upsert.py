@@ -118,6 +118,9 @@ class UpsertTable(ABC, Generic[Connection]):
                 for statement in self._statements(layout, number, tombstones=tombstones):
                     self._execute(connection, statement)
 
+    def close(self) -> None:
+        """Let go of what is kept between batches; the next batch takes it up again."""
+
     # --- what a database does ---------------------------------------------------------------------
 
     @abstractmethod

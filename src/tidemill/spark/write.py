@@ -22,12 +22,12 @@ from tidemill.spark.sinks import (
     ForeachBatchSink,
     ParquetSink,
     PostgresSink,
-    Sink,
     SqliteSink,
     TableSink,
     TopicSink,
     as_columns,
 )
+from tidemill.spark.upsert import UpsertTable
 from tidemill.spark.upsert_rows import layout_of
 
 if TYPE_CHECKING:
@@ -60,16 +60,24 @@ class Start:
 
 
 class Started:
-    """A streaming query of Spark's, as ``watch.Running``."""
+    """A streaming query of Spark's, as ``watch.Running``.
 
-    def __init__(self, query: StreamingQuery) -> None:
+    Args:
+        close: lets go of what its sink holds between batches.
+    """
+
+    def __init__(self, query: StreamingQuery, close: Callable[[], None]) -> None:
         self._query: Any = query
+        self._close = close
         self._last = ""
 
     @property
     def is_active(self) -> bool:
         """Whether it still runs."""
-        return bool(self._query.isActive)
+        active = bool(self._query.isActive)
+        if not active:
+            self._close()
+        return active
 
     def updates(self) -> list[dict[str, Any]]:
         """Progress since the last call, oldest first: of the last 100 that Spark keeps."""
@@ -92,7 +100,10 @@ class Started:
 
     def stop(self) -> None:
         """End it; a batch that is under way is run again by the next start."""
-        self._query.stop()
+        try:
+            self._query.stop()
+        finally:
+            self._close()
 
 
 def start(built: Built, how: Start) -> Started:
@@ -102,8 +113,10 @@ def start(built: Built, how: Start) -> Started:
         TidemillError: the sink can't take the result.
         Exception: what Spark says when it refuses.
     """
+    sink = built.query.sink
+    table = _table(sink) if isinstance(sink, TableSink) else None
     writer = (
-        _writer(built, how)
+        _writer(built, how, table)
         .outputMode(built.query.mode)
         .queryName(f"{how.pipeline}/{built.query.name}")
         .option("checkpointLocation", how.checkpoint)
@@ -116,7 +129,7 @@ def start(built: Built, how: Start) -> Started:
     # Where Spark schedules fairly, each query has its share of the cores.
     context.setLocalProperty(_POOL, f"{how.pipeline}/{built.query.name}")
     try:
-        return Started(writer.start())
+        return Started(writer.start(), _nothing if table is None else table.close)
     finally:
         context._jsc.setLocalProperty(_POOL, None)
 
@@ -124,7 +137,10 @@ def start(built: Built, how: Start) -> Started:
 _POOL = "spark.scheduler.pool"
 
 
-def _writer(built: Built, how: Start) -> Any:
+def _nothing() -> None: ...
+
+
+def _writer(built: Built, how: Start, table: UpsertTable[Any] | None) -> Any:
     df, query, sink = built.df, built.query, built.query.sink
     if query.mode == "append" and isinstance(sink, TopicSink):
         return _to_topic(records(df, sink.key_columns), sink.topic, how, query.name)
@@ -133,7 +149,7 @@ def _writer(built: Built, how: Start) -> Any:
         if sink.partition_by:
             writer = writer.partitionBy(*as_columns(sink.partition_by))
         return writer
-    return df.writeStream.foreachBatch(_batch_function(built, how))
+    return df.writeStream.foreachBatch(_batch_function(built, how, table))
 
 
 def check_sink(built: Built, *, is_fresh: bool) -> None:
@@ -199,7 +215,7 @@ def _sink_id(how: Start, name: str) -> str:
     return f"{how.pipeline}.{name}.{how.identity.id}"
 
 
-def _batch_function(built: Built, how: Start) -> BatchFunction:
+def _batch_function(built: Built, how: Start, table: UpsertTable[Any] | None) -> BatchFunction:
     sink, name = built.query.sink, built.query.name
     if isinstance(sink, ForeachBatchSink):
         return sink.function
@@ -212,7 +228,8 @@ def _batch_function(built: Built, how: Start) -> BatchFunction:
             write_batch(rows, batch_id, topic=topic, sink_id=_sink_id(how, name), kafka=how.kafka)
 
         return to_topic
-    table = _table(sink)
+    if table is None:
+        raise PipelineError(f"nothing writes to {sink.target}")
 
     def to_table(df: DataFrame, batch_id: int) -> None:
         table.write(df, batch_id, how.identity.created_ms)
@@ -220,8 +237,8 @@ def _batch_function(built: Built, how: Start) -> BatchFunction:
     return to_table
 
 
-def _table(sink: Sink) -> Any:
-    order_by = as_columns(sink.order_by) if isinstance(sink, TableSink) else ()
+def _table(sink: TableSink) -> UpsertTable[Any]:
+    order_by = as_columns(sink.order_by)
     if isinstance(sink, SqliteSink):
         from tidemill.spark.upsert_sqlite import SqliteTable
 
