@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import cast
 from uuid import UUID
@@ -13,16 +14,21 @@ from tests.support.logs import open_store
 from tidemill.broker.flusher import Flusher
 from tidemill.broker.journal import BATCH_BYTES, Journal, JournalRecord
 from tidemill.clock import ManualClock
+from tidemill.errors import BatchTooLargeError
 from tidemill.log.compaction import compact
 from tidemill.log.config import LogConfig
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition import PartitionLog
 from tidemill.log.transactions import Marker
+from tidemill.log.validate import BUILT_BYTES
 from tidemill.state.outcome import StateRecord
 from tidemill.state.types import NO_PRODUCER, ProducerIdentity
 
 Pair = tuple[str, str | None]
 P, Q = ProducerIdentity(7, 0), ProducerIdentity(8, 0)
+STATE = TopicPartition("__state", 0)
+SEGMENT_BYTES = 1 << 20
+CONFIG = LogConfig.parse({"cleanup.policy": "compact", "segment.bytes": str(SEGMENT_BYTES)})
 
 
 class Immediate:
@@ -40,11 +46,22 @@ class Immediate:
 class Place:
     def __init__(self) -> None:
         self.clock = ManualClock()
-        store = open_store("/data", self.clock, FaultyFileSystem())
-        config = LogConfig.parse({"cleanup.policy": "compact", "segment.bytes": "1048576"})
-        self.log = store.create(TopicPartition("__state", 0), config, UUID(int=1))
-        self.journal = Journal(self.log, cast(Flusher, Immediate()), self.clock)
+        self.fs = FaultyFileSystem()
+        store = open_store("/data", self.clock, self.fs)
+        self.use(store.create(STATE, CONFIG, UUID(int=1)))
         self.errors: list[Exception | None] = []
+
+    def use(self, log: PartitionLog) -> None:
+        self.log = log
+        self.journal = Journal(log, cast(Flusher, Immediate()), self.clock)
+
+    def restart(self) -> None:
+        """After a power cut."""
+        self.fs.power_cut(random.Random(1))
+        self.fs.kill()
+        log = open_store("/data", self.clock, self.fs).get(STATE)
+        log.config = CONFIG
+        self.use(log)
 
     def write(self, *pairs: Pair, producer: ProducerIdentity = NO_PRODUCER) -> int:
         records = [
@@ -149,6 +166,42 @@ def test_many_records_of_a_transaction_are_ended_by_one_marker(place: Place) -> 
     assert [(record[0], record[3]) for record in place.recovered()] == [
         (key, -1) for key, _ in pairs
     ]
+
+
+@pytest.mark.parametrize("producer", [NO_PRODUCER, P])
+def test_records_that_do_not_fit_a_segment_are_kept_like_others(
+    place: Place, producer: ProducerIdentity
+) -> None:
+    large = "x" * (3 * SEGMENT_BYTES)
+    place.write(("a", "1"))
+    place.write(("b", "2"), ("c", large), ("d", "y" + large), ("e", "3"), producer=producer)
+    place.write(("f", "4"), ("c", "z" + large), producer=producer)
+    if producer != NO_PRODUCER:
+        place.end(producer, commit=True)
+    place.write(("g", "5"))
+    assert place.errors == [None] * len(place.errors)
+    before = place.recovered()
+    assert [key for key, *_ in before] == ["a", "b", "d", "e", "f", "c", "g"]
+    assert [value and value[0] for _, value, *_ in before] == ["1", "2", "y", "3", "4", "z", "5"]
+    assert len(place.log.segments) > 1
+    for _ in range(2):
+        place.restart()
+        assert place.recovered() == before
+        place.compact()
+        assert place.recovered() == before
+    for name in place.fs.files(place.log.folder):
+        if name.endswith("index"):
+            place.fs.remove(f"{place.log.folder}/{name}")
+    place.restart()
+    assert place.recovered() == before
+
+
+def test_a_record_that_readers_could_not_take_is_refused_and_changes_nothing(place: Place) -> None:
+    place.write(("a", "1"))
+    assert place.write(("b", "1"), ("c", "x" * BUILT_BYTES), ("d", "1")) == -1
+    assert [type(error) for error in place.errors] == [type(None), BatchTooLargeError]
+    place.write(("e", "1"))
+    assert place.recovered() == [("a", "1", 0, -1), ("e", "1", 1, -1)]
 
 
 @pytest.mark.parametrize("commit", [True, False])

@@ -435,3 +435,27 @@ def test_a_disk_that_fails_while_a_start_heals_ends_the_start() -> None:
         assert "/a-0/" in fs.failed
 
     run(test())
+
+
+def test_a_transaction_that_does_not_fit_a_segment_goes_on_after_a_power_cut() -> None:
+    async def test() -> None:
+        fs = FaultyFileSystem()
+        broker = await begin(fs)
+        producer = await Producer(broker, version=V1).init()
+        await producer.send("a", b"kept")
+        # Partitions that nobody has are skipped at the end: only their names count here.
+        many = [TopicPartition(f"{number:05}" + "x" * 244, 0) for number in range(9000)]
+        await broker._transactions.add("x", producer.identity, many)
+        log = broker._store.partitions[TopicPartition("__transaction_state", 0)]
+        assert log.segments[-1].size > log.config.segment_bytes
+        broker = await restart(broker, fs, Unlucky())
+        assert len(broker.describe_transaction("x").partitions) == 9001
+        producer.broker = broker
+        await producer.send("b", b"too")
+        await producer.commit()
+        broker = await restart(broker, fs, Unlucky())
+        assert await committed(broker, "a") == [b"kept"]
+        assert await committed(broker, "b") == [b"too"]
+        await broker.stop()
+
+    run(test())

@@ -22,7 +22,7 @@ from tidemill.state.types import NO_PRODUCER, ProducerIdentity
 
 READ_BYTES = 1 << 20
 BATCH_BYTES = 1 << 18
-"""More records than that go into several batches: one must fit a segment."""
+"""More records than that go into several batches. A record that is larger has one for itself."""
 
 
 Done = Callable[[Exception | None], None]
@@ -149,6 +149,7 @@ class Journal:
 
         Raises:
             DiskFullError, StorageError: the disk refuses.
+            BatchTooLargeError: one record is larger than ``validate.BUILT_BYTES``.
             InvalidProducerEpochError, InvalidTxnStateError: the log refuses the producer.
         """
         now_ms = self._clock.now_ms()

@@ -91,7 +91,7 @@ class AppendingLog(ProducingLog):
         checked = (
             check_client_batches(records, config, now_ms)
             if from_client
-            else trusted_batches(records, config)
+            else trusted_batches(records)
         )
         data, headers, append_time = checked
         repeated = self._check_producers(headers, from_client)

@@ -35,6 +35,8 @@ from tidemill.log.configdef import MAX_LONG
 from tidemill.log.records import check_records, decode_records
 
 LOG_APPEND_TIME = "LogAppendTime"
+BUILT_BYTES = 1 << 24
+"""Largest batch that the broker builds itself: readers take a batch into memory as a whole."""
 _PRODUCER = "producer"
 _NOT_FOR_CLIENTS = TIMESTAMP_TYPE_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
 
@@ -87,11 +89,12 @@ def check_client_batches(records: Buffer, config: LogConfig, now_ms: int) -> Che
     return Checked(view, headers, -1)
 
 
-def trusted_batches(records: Buffer, config: LogConfig) -> Checked:
-    """Batches that the broker built itself: only cut into headers.
+def trusted_batches(records: Buffer) -> Checked:
+    """Batches that the broker built itself: only cut into headers. One that is larger than a
+    segment has one for itself: the state that it holds can't be cut.
 
     Raises:
-        BatchTooLargeError: larger than a segment.
+        BatchTooLargeError: larger than ``BUILT_BYTES``.
         CorruptBatchError: not whole.
     """
     view = _writable(records)
@@ -99,9 +102,9 @@ def trusted_batches(records: Buffer, config: LogConfig) -> Checked:
     if not headers or sum(header.size for header in headers) != len(view):
         raise CorruptBatchError("these bytes are not whole batches")
     for header in headers:
-        if header.size > config.segment_bytes:
+        if header.size > BUILT_BYTES:
             raise BatchTooLargeError(
-                f"a batch of {header.size} bytes does not fit a segment of {config.segment_bytes}"
+                f"a record of the broker's own takes {header.size} bytes: {BUILT_BYTES} are allowed"
             )
     return Checked(view, headers, -1)
 

@@ -56,6 +56,7 @@ from tidemill.state.transactions_checks import (
     check_id,
     check_producer,
     check_producer_id,
+    check_size,
     ending,
     epoch_of,
     fenced,
@@ -207,6 +208,7 @@ class Transactions:
             InvalidProducerIdMappingError: the id is not known, or has another producer id.
             ProducerFencedError: the epoch is not the one in force.
             ConcurrentTransactionsError: the previous transaction is still being ended.
+            TransactionAbortableError: it would have too many partitions.
         """
         value = self._value(transactional_id)
         if value.state in ENDING:  # first: the sender may know its next producer id already
@@ -214,8 +216,7 @@ class Transactions:
         check_producer(transactional_id, value, producer)
         if value.state is _S.ONGOING and value.partitions.issuperset(partitions):
             return nothing()
-        new = with_partitions(value, partitions, now_ms, version)
-        return Outcome(None, [_record(transactional_id, new)])
+        return _grown(transactional_id, with_partitions(value, partitions, now_ms, version))
 
     def verify(
         self,
@@ -251,7 +252,8 @@ class Transactions:
             InvalidProducerIdMappingError: the id is not known, or has another producer id.
             InvalidProducerEpochError: the epoch is not the one in force.
             ConcurrentTransactionsError: the previous transaction is still being ended.
-            TransactionAbortableError: V1, and the partition was not added to the transaction.
+            TransactionAbortableError: V1, and the partition was not added to the transaction; V2,
+                and the transaction would have too many.
         """
         value = self._values.get(transactional_id)
         if (
@@ -281,8 +283,7 @@ class Transactions:
             raise ending(transactional_id)
         if version is not TransactionVersion.V2:
             raise not_added(transactional_id, tp)
-        new = with_partitions(value, (tp,), now_ms, version)
-        return Outcome(None, [_record(transactional_id, new)])
+        return _grown(transactional_id, with_partitions(value, (tp,), now_ms, version))
 
     # --- the end of a transaction ----------------------------------------------------------------
 
@@ -473,6 +474,12 @@ class Transactions:
                 hint="It has expired, or InitProducerId was never sent: start the producer anew.",
             )
         return value
+
+
+def _grown(transactional_id: str, value: TransactionValue) -> Outcome[None]:
+    encoded = encode_value(value)
+    check_size(transactional_id, encoded)
+    return Outcome(None, [StateRecord(encode_key(transactional_id), encoded)])
 
 
 def _record(transactional_id: str, value: TransactionValue) -> StateRecord:

@@ -21,6 +21,11 @@ from tidemill.state.transactions_format import TransactionValue
 from tidemill.state.transactions_table import COMPLETE, ENDING, Epoch
 from tidemill.state.types import ProducerIdentity, TransactionVersion
 
+LARGEST_VALUE = 1 << 23
+"""A transaction grows no further when its stored value, in bytes, would be larger: 20,000
+partitions with names of 249 characters take 5.2 MB. The log takes records twice as large, so that
+one which may not grow can be ended."""
+
 
 def fenced(
     transactional_id: str, producer: ProducerIdentity, value: TransactionValue
@@ -91,6 +96,16 @@ def ending(transactional_id: str) -> ConcurrentTransactionsError:
     return ConcurrentTransactionsError(
         f"transactional id {transactional_id!r}: the previous transaction is still being ended"
     )
+
+
+def check_size(transactional_id: str, value: bytes) -> None:
+    """Whether a transaction may grow to this stored value."""
+    if len(value) > LARGEST_VALUE:
+        raise TransactionAbortableError(
+            f"transactional id {transactional_id!r}: with so many partitions the transaction would "
+            f"take {len(value)} bytes; {LARGEST_VALUE} are allowed",
+            hint="Abort it, and write to fewer partitions in one transaction.",
+        )
 
 
 def not_added(transactional_id: str, tp: TopicPartition) -> TransactionAbortableError:
