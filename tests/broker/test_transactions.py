@@ -772,6 +772,46 @@ def test_no_coordinator_epoch_that_an_operator_makes_up_outranks_the_coordinator
     run(test())
 
 
+@both
+@pytest.mark.parametrize("epoch", [-1, -32768, 1, 32766, 32767])
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_marker_by_hand_in_an_epoch_that_is_not_the_transactions_changes_nothing(
+    version: TransactionVersion, epoch: int, commit: bool
+) -> None:
+    async def test() -> None:
+        async with running() as broker:
+            await topics(broker, "a", "in", "idle")
+            producer = await Producer(broker, version=version).init()
+            await producer.send("a", b"x")
+            await producer.commit_offset("g", "in", 7)
+            asked = [
+                TopicPartition(name, 0) for name in ("a", "__consumer_offsets", "idle", "none")
+            ]
+            logs = [log for tp in asked if (log := broker._store.partitions.get(tp)) is not None]
+            ends = [log.log_end_offset for log in logs]
+            marker = Marker(producer.identity.producer_id, epoch, commit)
+            (errors,) = await broker.write_markers([(marker, asked)])
+            # Where nothing is open, there is nothing that a sensible marker could be wrong about.
+            idle = None if epoch in (1, 32766) else InvalidProducerEpochError
+            assert [None if error is None else type(error) for error in errors] == [
+                InvalidProducerEpochError,
+                InvalidProducerEpochError,
+                idle,
+                UnknownTopicOrPartitionError,
+            ]
+            assert [log.log_end_offset for log in logs] == ends
+            await producer.send("a", b"y")
+            await producer.commit()
+            await producer.send("a", b"z")
+            await producer.commit()
+            assert await committed(broker, "a") == [b"x", b"y", b"z"]
+            offset = broker.fetch_offsets("g", [("in", 0)])["in", 0]
+            assert isinstance(offset, CommittedOffset)
+            assert offset.offset == 7
+
+    run(test())
+
+
 def test_ids_that_nobody_uses_are_forgotten() -> None:
     async def test() -> None:
         clock = ManualClock()

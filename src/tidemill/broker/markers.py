@@ -6,7 +6,7 @@ Knows logs and the flusher. Which transaction ends and how was decided before, e
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from tidemill.broker.coordination import GroupCoordination
 from tidemill.broker.flusher import Flusher
@@ -14,6 +14,7 @@ from tidemill.broker.topics import OFFSETS
 from tidemill.clock import Clock
 from tidemill.errors import (
     ConcurrentTransactionsError,
+    InvalidProducerEpochError,
     StorageError,
     TidemillError,
     UnknownTopicOrPartitionError,
@@ -22,7 +23,10 @@ from tidemill.log.names import TopicPartition
 from tidemill.log.partition import PartitionLog
 from tidemill.log.store import LogStore
 from tidemill.log.transactions import Marker
+from tidemill.state.transaction import LAST_CLIENT_EPOCH
 
+COORDINATOR_EPOCH = 0
+"""Of the one coordinator that there is."""
 AT_ONCE = 32
 """Markers that are appended in one turn of the loop."""
 PATIENCE = 32
@@ -106,10 +110,44 @@ class Markers:
             failed |= await self._durable(wanted)
         return failed
 
-    def missing(self, tp: TopicPartition) -> TidemillError | None:
-        """Why the partition can't be written to, as far as is known."""
-        if tp in self._store.partitions:
+    async def write_by_hand(
+        self, asked: Marker, partitions: Sequence[TopicPartition]
+    ) -> list[TidemillError | None]:
+        """Write a marker that an operator asks for.
+
+        Nothing in it is believed that could harm the producer's next transactions. A producer epoch
+        or a coordinator epoch that was made up would, if it is newer, make the partition refuse
+        those in force for good. So the one must be that of the open transaction, and the other is
+        replaced.
+
+        Returns:
+            None or an error for each partition, in order. UnknownTopicOrPartitionError,
+            InvalidProducerEpochError, StorageError: nothing was written there.
+        """
+        marker = asked._replace(coordinator_epoch=COORDINATOR_EPOCH)
+        refused = {tp: error for tp in partitions if (error := self._refusal(marker, tp))}
+        failed = await self.write(marker, [tp for tp in partitions if tp not in refused])
+        failed |= refused
+        return [failed.get(tp) for tp in partitions]
+
+    def _refusal(self, marker: Marker, tp: TopicPartition) -> TidemillError | None:
+        log = self._store.partitions.get(tp)
+        if log is None:
+            return self._missing(tp)
+        epochs = [
+            each.epoch for each in log.open_transactions() if each.producer_id == marker.producer_id
+        ]
+        # Nothing open: as with a marker that is repeated, nothing will be written.
+        if marker.epoch in (epochs or range(LAST_CLIENT_EPOCH + 1)):
             return None
+        in_force = f"; its open transaction has {epochs[0]}" if epochs else ""
+        return InvalidProducerEpochError(
+            f"{tp}: no transaction of producer {marker.producer_id} has epoch "
+            f"{marker.epoch}{in_force}",
+            hint="DescribeProducers tells the epoch (tidemill transaction find).",
+        )
+
+    def _missing(self, tp: TopicPartition) -> TidemillError:
         damage = self._store.offline.get(tp)
         return damage or UnknownTopicOrPartitionError(f"there is no partition {tp}")
 

@@ -51,7 +51,6 @@ R = TypeVar("R")
 FIRST_RETRY_MS = 100
 LAST_RETRY_MS = 10_000
 """What could not be written is tried again, first after this long, at most after that."""
-COORDINATOR_EPOCH = 0
 _OUTDATED = (InvalidProducerEpochError, TransactionCoordinatorFencedError)
 
 log_line = structlog.get_logger("tidemill.transactions")
@@ -332,18 +331,11 @@ class TransactionCoordination:
         self, markers: Sequence[tuple[Marker, Sequence[TopicPartition]]]
     ) -> list[list[TidemillError | None]]:
         """End transactions by hand, where the coordinator does not know them (KIP-664); an error
-        per partition.
-
-        They are written in the coordinator's own epoch, which never changes on one node: a newer
-        one, made up, would make the partition refuse the coordinator's markers for good.
-        """
+        or None per partition: see ``Markers.write_by_hand``."""
         self._check_running()
-        answers = []
-        for asked, partitions in markers:
-            marker = asked._replace(coordinator_epoch=COORDINATOR_EPOCH)
-            failed = await self._markers.write(marker, partitions)
-            answers.append([failed.get(tp) or self._markers.missing(tp) for tp in partitions])
-        return answers
+        return [
+            await self._markers.write_by_hand(marker, partitions) for marker, partitions in markers
+        ]
 
     # --- time ------------------------------------------------------------------------------------
 
