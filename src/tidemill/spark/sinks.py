@@ -55,6 +55,10 @@ class Sink:
 class TopicSink(Sink):
     """Each row a record: a JSON object of all its columns; exactly once.
 
+    A result without ``key=`` that has a column ``value`` (STRING or BINARY) and no others than
+    ``key`` (the same) and ``headers`` (ARRAY<STRUCT<key: STRING, value: BINARY>>) is written as it
+    is.
+
     In update and complete mode, later records of a key replace earlier ones only if readers see it
     that way: ``ChangelogSink`` is made for that.
 
@@ -85,7 +89,8 @@ class ChangelogSink(Sink):
 
     Attributes:
         topic: created compacted where it is missing.
-        key: column or columns of the record's key, as of ``TopicSink``.
+        key: column or columns of the record's key, as of ``TopicSink``; a row in which one of them
+            is null fails the query.
     """
 
     topic: str

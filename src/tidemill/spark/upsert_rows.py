@@ -165,7 +165,7 @@ def _selected(df: DataFrame, layout: Layout) -> DataFrame:
     from pyspark.sql import functions as f
 
     def plain(column: Column) -> Any:
-        found = f.col(_escaped(column.name))
+        found = f.col(escaped(column.name))
         return f.to_json(found).alias(column.name) if column.type == "json" else found
 
     chosen = [plain(column) for column in layout.columns]
@@ -174,7 +174,8 @@ def _selected(df: DataFrame, layout: Layout) -> DataFrame:
     return df.select(*chosen)
 
 
-def _escaped(name: str) -> str:
+def escaped(name: str) -> str:
+    """A column's name as Spark takes it, whatever is in it."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -7,14 +7,17 @@ how queries are watched and restarted.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import PipelineError
 from tidemill.spark.checkpoint import Identity
+from tidemill.spark.explain import told_by_spark
 from tidemill.spark.inputs import Built, as_interval
+from tidemill.spark.options import noted
 from tidemill.spark.sink import write_batch
 from tidemill.spark.sinks import (
     ChangelogSink,
@@ -28,7 +31,7 @@ from tidemill.spark.sinks import (
     as_columns,
 )
 from tidemill.spark.upsert import UpsertTable
-from tidemill.spark.upsert_rows import layout_of
+from tidemill.spark.upsert_rows import escaped, layout_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -159,7 +162,8 @@ def check_sink(built: Built, *, is_fresh: bool) -> None:
         is_fresh: the query begins with a new checkpoint.
 
     Raises:
-        PipelineError: columns that it asks for are not there, or it holds another one's batches.
+        PipelineError: columns that it asks for are not there, no records can be made of the
+            result, or it holds another one's batches.
         SchemaError: a table can't hold the result.
     """
     sink, names = built.query.sink, [name.lower() for name in built.df.columns]
@@ -169,6 +173,8 @@ def check_sink(built: Built, *, is_fresh: bool) -> None:
             f"the result has no column {', '.join(missing)}, which {type(sink).__name__} asks for",
             hint=f"There are {', '.join(built.df.columns)}.",
         )
+    if isinstance(sink, (TopicSink, ChangelogSink)):
+        _check_records(built.df, sink)
     if isinstance(sink, TableSink):
         layout_of(built.df.schema, sink.key_columns, as_columns(sink.order_by))
     if isinstance(sink, ParquetSink) and is_fresh and (Path(sink.path) / _LEDGER).exists():
@@ -179,28 +185,79 @@ def check_sink(built: Built, *, is_fresh: bool) -> None:
         )
 
 
+def _check_records(df: DataFrame, sink: TopicSink | ChangelogSink) -> None:
+    """Make records of a result, as the query would once it runs."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        records(df, sink.key_columns, tombstones=isinstance(sink, ChangelogSink))
+    except AnalysisException as error:
+        raise PipelineError(
+            f"{type(sink).__name__} can't write the result: {told_by_spark(str(error))}",
+            hint="Rename or cast the columns.",
+        ) from error
+
+
 def records(df: DataFrame, key: tuple[str, ...], *, tombstones: bool = False) -> DataFrame:
     """Rows as records: columns ``key`` and ``value``, or those of a ready-made record.
 
-    A result that has ``value`` as text or bytes, and nothing else than a sink's columns, is taken
-    as it is.
+    A result is a ready-made record if it has ``value`` and no other columns than ``key`` and
+    ``headers``, of the types that Kafka's records have, and no key is asked for. Any other one
+    becomes JSON, so that none of its columns is lost or means what it was not meant for: a
+    ``timestamp`` would not be written, a ``partition`` would say where the record goes.
+
+    Args:
+        key: columns of the record's key.
+        tombstones: it is for a changelog: rows whose ``_deleted`` is true have no value, and one
+            without a whole key fails the query.
     """
     from pyspark.sql import functions as f
 
-    types = dict(df.dtypes)
-    if not key and types.get("value") in ("string", "binary") and set(types) <= _RECORD_COLUMNS:
+    if not key and _is_ready_made(df.dtypes):
         return df
-    value: Column = f.to_json(f.struct(*[c for c in df.columns if c != DELETED]))
-    if tombstones and DELETED in df.columns:
-        value = f.when(f.col(DELETED), f.lit(None)).otherwise(value)
+    deleted = next((c for c in df.columns if tombstones and c.lower() == DELETED), None)
+    value: Column = f.to_json(f.struct(*[_column(c) for c in df.columns if c != deleted]))
+    if deleted is not None:
+        value = f.when(_column(deleted), f.lit(None)).otherwise(value)
     if not key:
         return df.select(value.alias("value"))
-    made = f.col(key[0]).cast("string") if len(key) == 1 else f.to_json(f.struct(*key))
+    parts = [_required(name) if tombstones else _column(name) for name in key]
+    made = parts[0].cast("string") if len(parts) == 1 else f.to_json(f.struct(*parts))
     return df.select(made.alias("key"), value.alias("value"))
 
 
+def _is_ready_made(columns: Sequence[tuple[str, str]]) -> bool:
+    names = [name for name, _ in columns]
+    return (
+        "value" in names
+        and len(set(names)) == len(names)
+        and all(kind in _RECORD_TYPES.get(name, ()) for name, kind in columns)
+    )
+
+
+def _column(name: str) -> Column:
+    """A column of any name, as Spark gives one to what has no alias: ``max((delay * 1.5))``."""
+    from pyspark.sql import functions as f
+
+    return f.col(escaped(name))
+
+
+def _required(name: str) -> Column:
+    """A column of a changelog's key: a reader could not tell which row a null belongs to."""
+    from pyspark.sql import functions as f
+
+    error = f.raise_error(f.lit(_NO_KEY.format(name)))
+    return f.coalesce(_column(name), error).alias(name)
+
+
+_NO_KEY = "a row has no {}, which is of the key"
+_NO_KEY_TOLD = re.compile(_NO_KEY.format("(.+?)"))
 _LEDGER = "_spark_metadata"
-_RECORD_COLUMNS = {"key", "value", "headers", "partition", "timestamp"}
+_RECORD_TYPES: Mapping[str, tuple[str, ...]] = {
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
 
 
 def _to_topic(df: DataFrame, topic: str, how: Start, name: str) -> Any:
@@ -224,8 +281,20 @@ def _batch_function(built: Built, how: Start, table: UpsertTable[Any] | None) ->
         topic, key = sink.topic, sink.key_columns
 
         def to_topic(df: DataFrame, batch_id: int) -> None:
-            rows = records(df, key, tombstones=tombstones)
-            write_batch(rows, batch_id, topic=topic, sink_id=_sink_id(how, name), kafka=how.kafka)
+            rows, sink_id = records(df, key, tombstones=tombstones), _sink_id(how, name)
+            try:
+                write_batch(rows, batch_id, topic=topic, sink_id=sink_id, kafka=how.kafka)
+            except Exception as error:
+                found = _NO_KEY_TOLD.search(str(error))
+                if found is None:
+                    raise
+                # The same rows would come again: no restart mends it.
+                raise noted(
+                    PipelineError(
+                        f"a row for topic {topic} has no {found[1]}, which is of the key",
+                        hint=f'Leave such rows out: filter("{escaped(found[1])} IS NOT NULL").',
+                    )
+                ) from error
 
         return to_topic
     if table is None:
