@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from tidemill.errors import DeliveryError, PipelineError, UnreachableError
 from tidemill.spark.explain import explain, hint_for, told_by_spark
@@ -158,6 +159,22 @@ def test_typed_errors_are_told_as_they_are(error: PipelineError, is_final: bool)
     found = explain(error)
 
     assert (found.message, found.hint, found.is_final) == (str(error), error.hint, is_final)
+
+
+def test_what_spark_refuses_as_such_it_refuses_again() -> None:
+    text = "[COLUMN_ALREADY_EXISTS] The column `id` already exists. SQLSTATE: 42711"
+
+    found = explain(AnalysisException(text))
+
+    assert (found.message, found.is_final) == ("The column `id` already exists", True)
+
+
+def test_what_python_says_while_spark_plans_may_pass() -> None:
+    text = UNREACHABLE.replace("STREAMING_DATA_SOURCE_RUNTIME", "DATA_SOURCE")
+
+    found = explain(AnalysisException(text))
+
+    assert (found.message, found.is_final) == ("no broker answers at localhost:9092", False)
 
 
 def test_nothing_said_is_unknown() -> None:

@@ -107,7 +107,12 @@ def explain(error: BaseException | str) -> Explanation:
         kind, message = python[-1]
         said = f"{kind}: {message.strip()}" if message.strip() else kind
         return Explanation(f"{said[:_LONGEST]}{_place(text)}")
-    return Explanation(told_by_spark(text))
+    return Explanation(told_by_spark(text), is_final=_is_refusal(error))
+
+
+def _is_refusal(error: BaseException | str) -> bool:
+    """Whether Spark refused a query as it is written, before it ran."""
+    return any(each.__name__ == "AnalysisException" for each in type(error).__mro__)
 
 
 def hint_for(text: str) -> str:
