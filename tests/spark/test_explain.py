@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException
 
-from tidemill.errors import DeliveryError, PipelineError, UnreachableError
-from tidemill.spark.explain import explain, hint_for, told_by_spark
+from tidemill.errors import DataLossError, DeliveryError, PipelineError, UnreachableError
+from tidemill.spark.explain import explain, hint_for, in_a_line, told_by_spark
 
 BEFORE = (
     "[STREAM_FAILED] Query [id = 13bdd6c8-3b1c-492d-8bf8-85be9fe1a50a, runId = "
@@ -100,7 +100,7 @@ OURS = """[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python stream
 perform latestOffset: Traceback (most recent call last):
   File "/venv/lib/python3.11/site-packages/tidemill/spark/planner.py", line 282, in _lost
     raise noted(DataLossError(message))
-tidemill.errors.DataLossError: topics a are gone, or no longer subscribed to
+tidemill.errors.DataLossError: topic a is gone, or no longer subscribed to
 hint: Set failOnDataLoss to false to go on without them, or start with a new checkpoint.
  SQLSTATE: 38000"""
 
@@ -119,7 +119,7 @@ cast(string(value) as int)"""
     [
         (WORKER, "ValueError: no good (/home/me/flights.py:57)", False),
         (FOREACH, "KeyError: 'mine' (/home/me/flights.py:60)", False),
-        (OURS, "topics a are gone, or no longer subscribed to", True),
+        (OURS, "topic a is gone, or no longer subscribed to", True),
         (UNREACHABLE, "no broker answers at localhost:9092", False),
         (
             CAST,
@@ -137,7 +137,31 @@ def test_errors_of_python_and_of_rows(text: str, message: str, is_final: bool) -
 
 
 def test_our_own_hint_comes_through() -> None:
-    assert explain(failed(OURS)).hint.startswith("Set failOnDataLoss to false")
+    text = UNREACHABLE.replace(":9092", ":9092\nhint: Start one.")
+
+    assert explain(failed(text)).hint == "Start one."
+
+
+@pytest.mark.parametrize("error", [failed(OURS), DataLossError("topic a is gone")])
+def test_a_lost_topic_comes_with_what_can_be_done_in_a_pipeline(error: str | Exception) -> None:
+    found = explain(error, "tidemill pipeline reset flights --query late")
+
+    assert found.hint == (
+        "Start the query afresh, with what is there now: "
+        "tidemill pipeline reset flights --query late"
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "hint", "line"),
+    [
+        ("it was changed", "Reset it.", "it was changed. Reset it."),
+        ("it was changed.", "Reset it.", "it was changed. Reset it."),
+        ("it was changed", "", "it was changed"),
+    ],
+)
+def test_a_message_and_its_hint_are_two_sentences(message: str, hint: str, line: str) -> None:
+    assert in_a_line(message, hint) == line
 
 
 def test_memory_that_ran_out_comes_with_what_to_do() -> None:

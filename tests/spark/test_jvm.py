@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import signal
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -13,10 +16,13 @@ import pytest
 from tests.support.processes import poll_until
 from tidemill.errors import JavaNotFoundError, JvmStartError
 from tidemill.spark import jvm
+from tidemill.spark.jvm import Java, start_jvm
 from tidemill.spark.session import (
     DEFAULTS,
     LOCAL_DEFAULTS,
     at_start,
+    is_master,
+    plain_interrupts,
     session_settings,
     user_defaults,
 )
@@ -222,6 +228,68 @@ def test_the_user_s_file_is_read_as_spark_reads_it(
     assert not any("spark.app.id" in word for word in words)  # Spark reads the rest itself
     monkeypatch.delenv("SPARK_CONF_DIR")
     assert user_defaults() == {}
+
+
+@pytest.mark.parametrize(
+    ("master", "good"),
+    [
+        ("local", True),
+        ("local[2]", True),
+        ("local[*]", True),
+        ("local[2,3]", True),
+        ("local-cluster[2,1,1024]", True),
+        ("spark://host:7077", True),
+        ("yarn", True),
+        ("k8s://https://host:443", True),
+        ("foo", False),
+        ("local[]", False),
+        ("local[two]", False),
+        ("localhost", False),
+        ("spark://", False),
+        ("", False),
+    ],
+)
+def test_masters_have_a_form(master: str, good: bool) -> None:
+    assert is_master(master) == good
+
+
+# --- interrupts ---
+
+
+def test_pyspark_sets_no_handler_of_interrupts_while_a_session_is_made() -> None:
+    from pyspark.core import context as module
+
+    context: Any = module
+    before = signal.getsignal(signal.SIGINT)
+    with plain_interrupts():
+        context.signal.signal(context.signal.SIGINT, signal.SIG_IGN)  # as SparkContext does
+        assert signal.getsignal(signal.SIGINT) is before
+    assert context.signal is signal
+    made = inspect.getsource(context.SparkContext._do_init)
+    assert "signal.signal(signal.SIGINT, signal_handler)" in made
+
+
+# --- a JVM that does not come up ---
+
+
+@pytest.mark.parametrize("has_log", [True, False])
+def test_what_a_jvm_said_before_it_ended_is_quoted(tmp_path: Path, has_log: bool) -> None:
+    program = tmp_path / "java"
+    program.write_text(
+        "#!/bin/sh\necho WARNING: all well\necho 'Exception: no master' >&2\nexit 7\n"
+    )
+    program.chmod(0o755)
+    log = tmp_path / "spark.log"
+    log.write_text("Error: of a run before\n")
+    with log.open("ab") as file, pytest.raises(JvmStartError) as caught:
+        start_jvm({}, java=Java(program, 17, "PATH"), output=file if has_log else None)
+
+    assert str(caught.value) == "the JVM of Spark ended with exit code 7 before it was ready"
+    assert caught.value.hint == (
+        f"It said: Exception: no master (all of it is in {log})"
+        if has_log
+        else "Its own message stands above."
+    )
 
 
 # --- the real JVM ---

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from tidemill.errors import PipelineError
 from tidemill.spark.pipeline import DEFAULT_TRIGGER, Pipeline
-from tidemill.spark.sinks import ForeachBatchSink, TopicSink
-from tidemill.spark.uses import all_queries, inputs_of, letters_of, topics_of
+from tidemill.spark.sinks import ChangelogSink, ForeachBatchSink, TopicSink
+from tidemill.spark.uses import all_queries, inputs_of, letters_of, topics_of, topics_to_prepare
 
 SINK = TopicSink("out")
 THIS_FILE = __file__
@@ -108,6 +109,29 @@ def test_dead_letters_are_queries_of_the_streams_that_are_parsed() -> None:
     assert letters.sink == TopicSink("u.dlq")
     assert letters.place == p.streams[0].place
     assert topics_of(letters, p) == ["u"]
+
+
+def test_topics_are_those_that_are_read_and_those_that_are_written() -> None:
+    p = Pipeline("p")
+    p.stream("a", schema="id INT")
+    p.stream("b", schema="id INT", dead_letters=None)
+    p.table("t", key="id", schema="id INT")
+    p.sql("one", "SELECT id FROM a JOIN t USING (id)", sink=ChangelogSink("b", key="id"))
+    p.sql("two", "SELECT id FROM b", sink=TopicSink("c"))
+
+    read, written = topics_to_prepare(p)
+    assert read == [("a", False), ("b", True), ("t", True)]
+    assert written == [("b", True), ("c", False), ("a.dlq", False)]
+
+
+def test_a_query_without_parentheses_or_sink_is_refused_at_once() -> None:
+    p = Pipeline("p")
+    bare: Any = p.query
+    for given in ((print,), ()):
+        with pytest.raises(PipelineError) as caught:
+            bare(*given)
+        assert "@pipeline.query(sink=" in caught.value.hint
+    assert p.queries == []
 
 
 def test_find_knows_streams_and_tables_by_name() -> None:

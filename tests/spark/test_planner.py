@@ -254,7 +254,7 @@ def test_a_deleted_topic_fails_the_query_or_is_forgotten(cluster: FakeCluster) -
     both = {"subscribe": "t,u"}
     start = QueryOffsets({("t", 0): 10, ("t", 1): 25, ("u", 0): 0}, {"t": "one", "u": "u-id"})
     cluster.drop("u")
-    with pytest.raises(DataLossError, match="topics u are gone"):
+    with pytest.raises(DataLossError, match="topic u is gone"):
         stream(cluster, **both).next_end(start, None)
     lenient = stream(cluster, **both, failOnDataLoss="false")
     assert lenient.next_end(start, None) == at(10, 25)
@@ -287,7 +287,7 @@ def test_a_topic_made_again_fails_the_query_even_with_more_records_than_before(
     cluster: FakeCluster,
 ) -> None:
     cluster.put("t", (0, 1000), (0, 1000), topic_id="another")
-    with pytest.raises(DataLossError, match="topics t were deleted and made again"):
+    with pytest.raises(DataLossError, match="topic t was deleted and made again"):
         stream(cluster).next_end(at(10, 25), None)
     with pytest.raises(DataLossError, match="deleted and made again before it was read"):
         stream(cluster).ranges(at(0, 5), at(10, 25))

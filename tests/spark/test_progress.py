@@ -95,6 +95,14 @@ def test_the_watermark_stays_until_there_is_a_newer_one() -> None:
     assert meter.watermark == "2026-03-01T14:19:00.000Z"
 
 
+def test_the_epoch_is_no_watermark() -> None:
+    """Spark tells it until there is one."""
+    meter = Meter()
+    meter.take(progress(0, 1, eventTime={"watermark": "1970-01-01T00:00:00.000Z"}))
+
+    assert meter.watermark is None
+
+
 def test_a_restart_begins_with_batch_numbers_of_before_and_counts_on() -> None:
     meter = Meter()
     meter.take_all([progress(4, 10), progress(5, 10, runId="another")])
@@ -138,6 +146,13 @@ def test_an_idle_query_s_lag_is_told_too() -> None:
     meter.take(progress(1, ms=None, end={"a": {"0": 5}}, latest={"a": {"0": 8}}))
 
     assert meter.lags == {"a": 3}
+
+
+def test_how_far_it_has_been_read_is_known_before_the_first_batch_of_a_run() -> None:
+    meter = Meter()
+    meter.take(progress(8, ms=None, end={"a": {"0": 5, "1": 2}}, latest={"a": {"0": 5, "1": 2}}))
+
+    assert meter.read == {"a": 7}
 
 
 def test_latency_is_from_append_to_the_batch_s_end() -> None:
@@ -226,3 +241,4 @@ def test_who_is_silent_for_long_is_lost(state: str, age_s: float, is_lost: bool)
 
 def test_now_is_told_with_its_zone() -> None:
     assert datetime.fromisoformat(now_text()).tzinfo is not None
+    assert now_text().endswith("Z")  # as watermarks do

@@ -7,9 +7,12 @@ line, in a process of its own.
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +25,14 @@ from tidemill.errors import PipelineRunningError
 from tidemill.spark.checkpoint import Checkpoint, PipelineLock
 from tidemill.spark.pipeline import Pipeline
 from tidemill.spark.pipeline_check import PipelineProblemsError
-from tidemill.spark.progress import QueryStatus
+from tidemill.spark.progress import QueryStatus, now_text
 from tidemill.spark.runner import Runner, RunOptions, find_error
 from tidemill.spark.sinks import (
     ChangelogSink,
     ForeachBatchSink,
     ParquetSink,
     Sink,
+    SqliteSink,
     TopicSink,
 )
 from tidemill.spark.status_topic import StatusTopic, read_statuses
@@ -311,8 +315,7 @@ def test_a_changed_query_is_explained_before_anything_starts(place: Place) -> No
     assert problem.place.file == __file__
     assert problem.message == (
         "query counted: it can't go on from its checkpoint: what it keeps in its state has changed;"
-        " before: with window of at: 3600000000 microseconds; now: with window of at: 7200000000 "
-        "microseconds"
+        " before: with window of at: 1 hour; now: with window of at: 2 hours"
     )
     assert f"tidemill pipeline reset {place.name} --query counted" in problem.hint
     assert len(place.records("plain")) == 2  # the other one has not started, either
@@ -320,6 +323,9 @@ def test_a_changed_query_is_explained_before_anything_starts(place: Place) -> No
     assert stored["counted"].state == "failed"
     assert "can't go on from its checkpoint" in (stored["counted"].error or "")
     assert (stored["plain"].state, stored["plain"].error) == ("stopped", None)
+    # What the run before came to still stands.
+    assert (stored["plain"].batch, stored["plain"].rows) == (0, 2)
+    assert [(s.lag, s.read) for s in stored["plain"].sources] == [(0, 2)]
 
     # Changed back, it goes on; the shape of the one that was refused was not remembered.
     place.run(counted(place, "1 hour"))
@@ -346,7 +352,9 @@ def test_where_the_shape_is_not_known_spark_s_own_refusal_is_explained(place: Pl
     assert (ended.error or "").startswith(
         "the query keeps other columns in its state than its checkpoint holds (Spark: "
     )
-    assert (ended.error or "").endswith("start it afresh: tidemill pipeline reset.")
+    assert (ended.error or "").endswith(
+        f"start it afresh: tidemill pipeline reset {place.name} --query counted"
+    )
 
 
 def test_mistakes_in_functions_are_all_told_before_anything_starts(place: Place) -> None:
@@ -377,6 +385,14 @@ def test_mistakes_in_functions_are_all_told_before_anything_starts(place: Place)
     def bad_sql(flights: Any) -> Any:
         return "SELECT id FORM flights"
 
+    @p.query(sink=TopicSink(place.topic("h")))
+    def counts_now(flights: Any) -> Any:
+        return flights.df.count()
+
+    @p.query(sink=TopicSink(place.topic("i")))
+    def sorts(flights: Any) -> Any:
+        return flights.df.orderBy("delay")
+
     p.query(sink=TopicSink(place.topic("g")), name="good")(lambda flights: flights.df)
 
     with pytest.raises(PipelineProblemsError) as caught:
@@ -386,8 +402,10 @@ def test_mistakes_in_functions_are_all_told_before_anything_starts(place: Place)
     assert {name: each.message.split(": ", 1)[1][:60] for name, each in found.items()} == {
         "query unknown_column": "A column, variable, or function parameter with name `delya` ",
         "query own_error": "KeyError: 'x'",
-        "query no_frame": "query no_frame returns int",
-        "query never_final": "Spark refuses append mode: [STREAMING_OUTPUT_MODE.UNSUPPORTE",
+        "query no_frame": "it returns int, which is no DataFrame",
+        "query never_final": "Spark refuses append mode: Invalid streaming output mode: ap",
+        "query counts_now": "Queries with streaming sources must be executed with writeSt",
+        "query sorts": "Spark refuses append mode: Sorting is not supported on strea",
         "query no_key": "the result has no column flight, which TopicSink asks for",
         "query bad_sql": found["query bad_sql"].message.split(": ", 1)[1][:60],
     }
@@ -398,6 +416,17 @@ def test_mistakes_in_functions_are_all_told_before_anything_starts(place: Place)
     assert 'good.select("delya")' in source[line_of["query unknown_column"] - 1]
     assert '()["x"]' in source[line_of["query own_error"] - 1]
     assert not (place.state / place.name / "good").exists()
+    hints = {name: each.hint for name, each in found.items()}
+    assert "Give the stream event_time= and watermark=" in hints["query never_final"]
+    assert "say what is to be computed" in hints["query counts_now"]
+    assert "leave the sorting to who reads" in hints["query sorts"]
+    # No topic is left behind, either, but for those that are read.
+    topics = place.broker.admin.list_topics(timeout=30).topics
+    assert [each for each in topics if each.startswith(place.name)] == [place.topic("flights")]
+    stored = {s.query: s for s in read_statuses(place.kafka, place.name)}
+    assert stored["no_frame"].error == (
+        "it returns int, which is no DataFrame. Return a DataFrame, or a SQL string."
+    )
 
 
 def test_what_two_checkpoints_would_mix_in_one_folder_is_refused(place: Place) -> None:
@@ -408,6 +437,30 @@ def test_what_two_checkpoints_would_mix_in_one_folder_is_refused(place: Place) -
 
     with pytest.raises(PipelineProblemsError, match="holds what another checkpoint wrote"):
         place.run(counted(place, "1 hour", sink))
+
+
+def test_a_query_whose_checkpoint_was_removed_by_hand_writes_anew(place: Place) -> None:
+    """Neither the table nor the topic takes what it writes for what is there."""
+    place.produce(*FIRST[:2])
+    p = place.pipeline(dead_letters=None)
+    path = place.folder / "out.db"
+    p.query(sink=TopicSink(place.topic("plain")), name="plain")(lambda flights: flights.df)
+    p.query(sink=SqliteSink("t", "id", path), name="table", mode="update")(
+        lambda flights: flights.df.select("id", "delay")
+    )
+    place.run(p)
+    place.run(p)  # goes on: nothing is new
+    assert len(place.records("plain")) == 2
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE t SET delay = -1")
+    for query in ("plain", "table"):
+        shutil.rmtree(Checkpoint(place.state, place.name, query).spark_folder)
+
+    place.run(p)
+
+    assert len(place.records("plain")) == 4
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT delay FROM t ORDER BY id").fetchall() == [(5,), (0,)]
 
 
 def test_where_new_queries_begin_can_be_told(place: Place) -> None:
@@ -434,6 +487,28 @@ def test_queries_that_are_gone_are_not_told_of_any_more(place: Place) -> None:
 
     assert [s.query for s in read_statuses(place.kafka, place.name)] == ["x"]
     assert [s.query for s in read_statuses(place.kafka, f"{place.name}-other")] == ["kept"]
+
+
+def test_another_runner_with_another_folder_is_warned_of(place: Place) -> None:
+    p = place.pipeline(dead_letters=None)
+    p.query(sink=TopicSink(place.topic("x")), name="x")(lambda flights: flights.df)
+    other = QueryStatus(
+        place.name, "x", "running", runner="elsewhere:/data/pipelines", updated=now_text()
+    )
+    with StatusTopic(place.kafka) as topic:
+        topic.prepare([])
+        topic.publish(other)
+    warned: list[str] = []
+    stop = threading.Event()
+    stop.set()
+    options = RunOptions(place.broker.bootstrap, place.state)
+    for _ in range(2):  # the second time, it was this folder's own run
+        Runner(p, options, warn=warned.append).run(stop)
+
+    assert warned == [
+        f"pipeline {place.name} also runs from another data folder (elsewhere:/data/pipelines): "
+        "each of the two writes all results"
+    ]
 
 
 def test_spark_s_own_source_is_asked_for_by_its_name(place: Place, spark: SparkSession) -> None:

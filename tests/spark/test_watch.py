@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -144,7 +144,7 @@ def test_what_trying_again_can_t_help_is_not_tried_again() -> None:
 
     assert world.state == "failed"
     assert world.watched.is_over
-    assert world.watched.status().error == "it was changed Reset it."
+    assert world.watched.status().error == "it was changed. Reset it."
 
 
 def test_restarts_may_be_limited() -> None:
@@ -198,6 +198,33 @@ def test_what_was_told_before_the_end_is_not_missed() -> None:
     world.fail()
 
     assert world.watched.status().batch == 0
+
+
+BEFORE = QueryStatus(
+    *("flights", "hourly", "starting"),
+    batch=8,
+    rows=70,
+    watermark="2026-03-01T14:19:00.000Z",
+    state_rows=3,
+    sources=(SourceStatus("a", 0, 70),),
+)
+
+
+def test_what_the_last_run_came_to_is_told_until_this_one_begins() -> None:
+    watched = Watched(BEFORE, Query, Terms())
+    watched.end()
+
+    assert replace(watched.status(), updated="") == replace(BEFORE, state="stopped")
+
+
+def test_a_run_that_has_read_nothing_yet_goes_on_from_the_last_one() -> None:
+    watched = Watched(BEFORE, Query, Terms())
+    watched.start()
+    status = watched.status()
+
+    assert (status.batch, status.watermark, status.state_rows) == (8, BEFORE.watermark, 3)
+    assert status.sources == BEFORE.sources
+    assert status.rows == 0  # of this run
 
 
 def test_the_end_stops_what_runs() -> None:

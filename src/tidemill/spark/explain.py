@@ -7,9 +7,9 @@ checkpoints, topics.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tidemill.errors import PipelineError, TidemillError, WindowError
+from tidemill.errors import DataLossError, PipelineError, TidemillError, WindowError
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class Explanation:
     is_final: bool = False
 
 
-_RESET = "Change the query back, or start it afresh: tidemill pipeline reset."
+RESET = "tidemill pipeline reset NAME --query QUERY"
+_RESET = f"Change the query back, or start it afresh: {RESET}"
 
 # What Spark 4.3 says (its error conditions and messages), what it means, what to do.
 _KNOWN: tuple[tuple[str, str, str], ...] = (
@@ -50,7 +51,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         r"Checksum error|CHECKPOINT_FILE_CHECKSUM|BATCH_METADATA_NOT_FOUND|MALFORMED_LOG_FILE"
         r"|CANNOT_LOAD_STATE_STORE|INCOMPLETE_LOG_FILE",
         "the query's checkpoint is damaged",
-        "Put it back from a copy, or start the query afresh: tidemill pipeline reset.",
+        f"Put it back from a copy, or start the query afresh: {RESET}",
     ),
     (
         r"CONCURRENT_STREAM_LOG_UPDATE|STREAMING_QUERY_ALREADY_STARTED",
@@ -65,8 +66,25 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ),
 )
 
+_LOST = f"Start the query afresh, with what is there now: {RESET}"
+
 # Hints for what Spark refuses before anything is started.
 _HINTS: tuple[tuple[str, str], ...] = (
+    (
+        r"append.*without watermark",
+        "Give the stream event_time= and watermark=, and group by a window of that time; or write "
+        "current values: ChangelogSink with mode='update'.",
+    ),
+    (
+        r"must be executed with writeStream",
+        "A stream has no end at which it could be counted, collected or shown here: say what is to "
+        "be computed (df.groupBy(...).count()), and return it.",
+    ),
+    (
+        r"[Ss]orting is not supported",
+        "A stream has no end at which its rows could be sorted: leave the sorting to who reads the "
+        "result, or sort an aggregate in complete mode.",
+    ),
     (
         r"KAFKA_DATA_SOURCE_NOT_ENABLED",
         'Spark\'s own source needs its jar: Pipeline(spark={"spark.jars.packages": "org.apache.'
@@ -89,11 +107,28 @@ _FINAL = frozenset({"OptionError", "DataLossError", "PipelineError", "SchemaErro
 _LONGEST = 300
 
 
-def explain(error: BaseException | str) -> Explanation:
-    """What an error means."""
+def explain(error: BaseException | str, reset: str = RESET) -> Explanation:
+    """What an error means.
+
+    Args:
+        reset: the command that starts the query afresh.
+    """
+    found = _explain(error)
+    return replace(found, hint=found.hint.replace(RESET, reset))
+
+
+def in_a_line(message: str, hint: str) -> str:
+    """A message with what to do about it."""
+    if not hint:
+        return message
+    return f"{message} {hint}" if message.endswith((".", "!", "?")) else f"{message}. {hint}"
+
+
+def _explain(error: BaseException | str) -> Explanation:
     if isinstance(error, TidemillError):
         final = isinstance(error, (PipelineError, WindowError)) or type(error).__name__ in _FINAL
-        return Explanation(str(error), error.hint, final)
+        hint = _LOST if isinstance(error, DataLossError) else error.hint
+        return Explanation(str(error), hint, final)
     text = _without_plan(str(error))
     for pattern, meaning, hint in _KNOWN:
         if re.search(pattern, text):
@@ -101,7 +136,10 @@ def explain(error: BaseException | str) -> Explanation:
     ours = _OURS.search(text)
     if ours is not None:
         told = _HINT.search(text, ours.end())
-        return Explanation(ours[2].strip(), told[1] if told else "", ours[1] in _FINAL)
+        hint = told[1] if told else ""
+        # Options of the source, of which its own hint speaks, can't be set in a pipeline.
+        hint = _LOST if ours[1] == DataLossError.__name__ else hint
+        return Explanation(ours[2].strip(), hint, ours[1] in _FINAL)
     python = [each for each in _PYTHON.findall(text) if not each[0].startswith(("org.", "java"))]
     if python:
         kind, message = python[-1]

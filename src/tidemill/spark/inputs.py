@@ -147,12 +147,12 @@ class Builder:
             result = self._run_sql(result, inputs)
         if not hasattr(result, "isStreaming"):
             raise PipelineError(
-                f"query {query.name} returns {type(result).__name__}",
+                f"it returns {type(result).__name__}, which is no DataFrame",
                 hint="Return a DataFrame, or a SQL string.",
             )
         if not result.isStreaming:
             raise PipelineError(
-                f"the result of query {query.name} is no stream: it would be computed once",
+                "its result is no stream: it would be computed once",
                 hint="Use a stream, or a table's .changes.",
             )
         return Built(query, result)

@@ -79,6 +79,9 @@ AT_START = (
 )
 """Spark settings that are part of the JVM's command line: later they have no effect."""
 
+_LOG_BYTES = 1 << 20
+_ERROR = re.compile(r"\b(\w*Exception|\w*Error|[Ee]rror)\b")
+
 _LOG4J_KEYS = ("log4j2.configurationFile", "log4j.configurationFile")
 
 
@@ -312,6 +315,7 @@ def start_jvm(
             **(environ or {}),
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file),
         }
+        log = _log_of(output)
         # The file is read once, at start-up: the folder may go when the gateway answers.
         command = jvm_command(found, spark_home, conf, log_config_file(Path(folder)))
         process = subprocess.Popen(
@@ -323,7 +327,7 @@ def start_jvm(
             start_new_session=True,  # Ctrl-C is for us: queries are stopped before their JVM
         )
         try:
-            port, secret = _wait_for_gateway(process, connection_file, timeout_s)
+            port, secret = _wait_for_gateway(process, connection_file, timeout_s, log)
         except BaseException:
             process.kill()
             process.wait()
@@ -331,15 +335,40 @@ def start_jvm(
     return JvmProcess(found, process, port, secret)
 
 
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """The file that gets what the JVM prints, from ``start`` on."""
+
+    path: Path
+    start: int
+
+    def first_error(self) -> str:
+        """What it said first that looks like an error, else its first line."""
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            lines = file.read(_LOG_BYTES).decode(errors="replace").splitlines()
+        said = [line.strip() for line in lines if line.strip()]
+        errors = [line for line in said if _ERROR.search(line)]
+        return next(iter([*errors, *said]), "nothing")
+
+
+def _log_of(output: IO[bytes] | None) -> _Log | None:
+    if output is None or not isinstance(output.name, str | os.PathLike):  # or it has no name
+        return None
+    return _Log(Path(output.name), output.seek(0, os.SEEK_END))
+
+
 def _wait_for_gateway(
-    process: subprocess.Popen[bytes], connection_file: Path, timeout_s: float
+    process: subprocess.Popen[bytes], connection_file: Path, timeout_s: float, log: _Log | None
 ) -> tuple[int, str]:
     deadline = time.monotonic() + timeout_s
     while not connection_file.is_file():
         if (code := process.poll()) is not None:
             raise JvmStartError(
                 f"the JVM of Spark ended with exit code {code} before it was ready",
-                hint="Its own message stands above, or in the log file that was asked for.",
+                hint="Its own message stands above."
+                if log is None
+                else f"It said: {log.first_error()} (all of it is in {log.path})",
             )
         if time.monotonic() > deadline:
             raise JvmStartError(f"the JVM of Spark was not ready within {timeout_s:g} s")
@@ -400,6 +429,11 @@ def ensure_gateway(
         atexit.register(shutdown)
         _running = jvm
         return jvm
+
+
+def is_up() -> bool:
+    """Whether this process's JVM runs, and is ours."""
+    return _running is not None and _running.alive
 
 
 def exit_code(wait_s: float = 0.0) -> int | None:

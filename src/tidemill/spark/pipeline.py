@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from tidemill.errors import PipelineError
 from tidemill.spark.sinks import Sink
 from tidemill.spark.window_spec import Duration
 
@@ -220,8 +221,10 @@ class Pipeline:
 
     def query(
         self,
+        bare: None = None,
+        /,
         *,
-        sink: Sink,
+        sink: Sink | None = None,
         mode: Mode = "append",
         trigger: str = DEFAULT_TRIGGER,
         name: str | None = None,
@@ -232,11 +235,19 @@ class Pipeline:
         ``inputs``); it returns a DataFrame, or a SQL string.
 
         Args:
-            sink: where the result goes.
+            bare: nothing; what Python gives where the parentheses were left out.
+            sink: where the result goes; must be given.
             mode: Spark's output mode.
             trigger: how often to look for new records.
             name: default: the function's.
+
+        Raises:
+            PipelineError: there are no parentheses, or no sink in them.
         """
+        if bare is not None or sink is None:
+            raise PipelineError(
+                "a query needs a sink", hint='Write @pipeline.query(sink=TopicSink("results")).'
+            )
 
         def declare(function: Function) -> Function:
             code = inspect.unwrap(function).__code__

@@ -186,7 +186,8 @@ class Planner:
             raise unknown(sorted(absent))
         gone = sorted(known_topics - latest.topics())
         if gone:
-            self._lost(f"topics {', '.join(gone)} are gone, or no longer subscribed to")
+            what = f"topic {gone[0]} is" if len(gone) == 1 else f"topics {', '.join(gone)} are"
+            self._lost(f"{what} gone, or no longer subscribed to")
         unnumbered = sorted(
             tp for tp in start.offsets if tp[0] not in gone and tp not in latest.offsets
         )
@@ -198,7 +199,8 @@ class Planner:
             if _differs(topic_id, latest.topic_ids.get(topic))
         )
         if again:
-            self._lost(f"topics {', '.join(again)} were deleted and made again")
+            what = f"topic {again[0]} was" if len(again) == 1 else f"topics {', '.join(again)} were"
+            self._lost(f"{what} deleted and made again")
         known = {tp: o for tp, o in start.offsets.items() if tp in latest.offsets}
         known = {tp: o for tp, o in known.items() if tp[0] not in again}
         new = [tp for tp in latest.offsets if tp not in known]

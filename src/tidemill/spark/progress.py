@@ -32,6 +32,8 @@ HISTORY_MS = 600_000
 """Records older than that when their batch begins are being replayed: how long they took to reach
 the result says nothing of the pipeline."""
 
+_NO_WATERMARK = "1970-01-01T00:00:00"  # what Spark tells until there is one
+
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
@@ -57,8 +59,8 @@ class QueryStatus:
         sink: what it writes to.
         batch: number of the last batch; -1 before the first.
         rows_per_second: of the last batch that had rows.
-        rows: read since the start.
-        late_rows: dropped because they came behind the watermark, since the start.
+        rows: read since the start of the run.
+        late_rows: dropped because they came behind the watermark, since the start of the run.
         watermark: event time behind which rows are late, or None.
         state_rows: rows kept in state.
         batch_ms: how long the last batch with rows took.
@@ -66,6 +68,7 @@ class QueryStatus:
             history is replayed.
         restarts: after failures, since the runner's start.
         error: the last failure, in a line or two.
+        runner: who runs it: host and folder of its checkpoints.
         updated: when this was written.
     """
 
@@ -86,6 +89,7 @@ class QueryStatus:
     restarts: int = 0
     error: str | None = None
     sources: tuple[SourceStatus, ...] = ()
+    runner: str = ""
     updated: str = ""
 
     @property
@@ -93,9 +97,14 @@ class QueryStatus:
         """Of its record."""
         return f"{self.pipeline}/{self.query}"
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is not over, as far as it was told."""
+        return self.state in ("starting", "running", "waiting")
+
     def is_lost(self, now: datetime) -> bool:
         """Whether it says that it goes on, and has not been heard of for too long."""
-        if self.state not in ("starting", "running", "waiting") or not self.updated:
+        if not self.goes_on or not self.updated:
             return False
         return (now - datetime.fromisoformat(self.updated)).total_seconds() > SILENT_S
 
@@ -160,12 +169,11 @@ class Meter:
             return
         operators: Sequence[Mapping[str, Any]] = progress.get("stateOperators") or ()
         self.batch = int(progress["batchId"])
-        for source in progress.get("sources") or ():
-            for topic, ends in _offsets(source.get("endOffset")).items():
-                self.read[topic] = sum(ends.values())
         self.late_rows += sum(int(o.get("numRowsDroppedByWatermark", 0)) for o in operators)
         self.state_rows = sum(int(o.get("numRowsTotal", 0)) for o in operators)
-        self.watermark = (progress.get("eventTime") or {}).get("watermark") or self.watermark
+        watermark = (progress.get("eventTime") or {}).get("watermark")
+        if watermark and not watermark.startswith(_NO_WATERMARK):
+            self.watermark = watermark
         rows = int(progress.get("numInputRows", 0))
         if rows:
             self.rows += rows
@@ -197,6 +205,7 @@ class Meter:
         for source in progress.get("sources") or ():
             end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
             for topic, read in end.items():
+                self.read[topic] = sum(read.values())
                 newest = latest.get(topic)
                 self.lags[topic] = (
                     -1
@@ -207,7 +216,7 @@ class Meter:
 
 def now_text() -> str:
     """The time, as statuses have it."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _millis(text: str) -> int:

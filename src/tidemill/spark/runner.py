@@ -9,11 +9,13 @@ the others go on. Must not know: the command line, how results are shown.
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,14 +23,14 @@ from typing import TYPE_CHECKING
 from tidemill.errors import PipelineError, TidemillError
 from tidemill.spark import jvm
 from tidemill.spark.checkpoint import Checkpoint, PipelineLock, Shape
+from tidemill.spark.explain import in_a_line
 from tidemill.spark.inputs import Builder, Built
 from tidemill.spark.pipeline import Pipeline, Query, Starting
 from tidemill.spark.pipeline_check import PipelineProblemsError, Problem, check
 from tidemill.spark.progress import HEARTBEAT_S, QueryStatus, SourceStatus, now_text
 from tidemill.spark.shape import shape_of
-from tidemill.spark.sinks import ChangelogSink, TopicSink
 from tidemill.spark.status_topic import StatusTopic, read_statuses
-from tidemill.spark.uses import all_queries, topics_of
+from tidemill.spark.uses import all_queries, topics_of, topics_to_prepare
 from tidemill.spark.watch import FAILED, STARTING, STOPPED, Terms, Watched
 from tidemill.spark.window_check import check_query
 from tidemill.spark.write import Start, Started, check_sink, start
@@ -54,6 +56,7 @@ RESTARTS_TO_CATCH_UP = 3
 """In a row: a run that is to end must not try for ever."""
 
 Listener = Callable[[QueryStatus], None]
+Warner = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class RunOptions:
         until_caught_up: end when all that is there now has been read.
         starting: where queries without a checkpoint begin; None leaves it to the streams.
         kafka: further settings of librdkafka; they win over the pipeline's.
-        log_file: gets what Spark prints.
+        log_file: gets what Spark prints; that of the last run is kept, as ``<name>.1``.
         restart: whether a query that fails is started again.
         source_format: what reads the streams: ``tidemill``, or Spark's own ``kafka``, whose jar
             must be there.
@@ -98,19 +101,27 @@ class Runner:
 
     Args:
         listener: told of each query's status whenever it changes, in the thread that runs.
+        warn: told of what may go wrong.
     """
 
     def __init__(
-        self, pipeline: Pipeline, options: RunOptions, listener: Listener | None = None
+        self,
+        pipeline: Pipeline,
+        options: RunOptions,
+        listener: Listener | None = None,
+        warn: Warner | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._options = options
         self._listener = listener
+        self._warn = warn
+        self._runner = f"{socket.gethostname()}:{options.state.absolute()}"
         self._kafka = {
             **pipeline.kafka,
             **options.kafka,
             "bootstrap.servers": options.bootstrap_servers,
         }
+        self._before: dict[str, QueryStatus] = {}
         self._statuses: dict[str, QueryStatus] = {}
         self._told: dict[str, float] = {}
         self._broken: dict[str, str] = {}
@@ -138,7 +149,8 @@ class Runner:
         check(self._pipeline)
         lock = PipelineLock(self._options.state, self._pipeline.name)
         with lock, StatusTopic(self._kafka) as topic:
-            topic.prepare(self._topics())
+            read, written = topics_to_prepare(self._pipeline)
+            topic.prepare(read)
             self._introduce(topic)
             watched: list[Watched] = []
             try:
@@ -146,6 +158,8 @@ class Runner:
                     spark = self._session()
                     ready = self._build(spark, stop)
                     if not stop.is_set():
+                        # Not before: a mistake that only Spark sees leaves nothing behind.
+                        topic.prepare(written)
                         watched = [self._watched(each) for each in ready]
                     self._watch(watched, stop, topic)
             except BaseException as error:
@@ -165,40 +179,57 @@ class Runner:
         """Say what will run, and forget what does not run any more."""
         names = {query.name for query in all_queries(self._pipeline)}
         for old in read_statuses(self._kafka, self._pipeline.name):
-            if old.query not in names:
+            if old.query in names:
+                self._before[old.query] = old
+            else:
                 topic.forget(old.key)
+        self._warn_of_another()
         self._tell(topic, [self._first_status(q) for q in all_queries(self._pipeline)])
 
+    def _warn_of_another(self) -> None:
+        """The lock of the folder is ours: whoever else runs it has checkpoints of his own."""
+        now = datetime.now(UTC)
+        others = sorted(
+            each.runner
+            for each in self._before.values()
+            if each.runner not in ("", self._runner) and each.goes_on and not each.is_lost(now)
+        )
+        if others and self._warn is not None:
+            self._warn(
+                f"pipeline {self._pipeline.name} also runs from another data folder ({others[0]}): "
+                "each of the two writes all results"
+            )
+
     def _first_status(self, query: Query) -> QueryStatus:
+        """What the last run came to, as far as this one goes on from there."""
+        checkpoint = Checkpoint(self._options.state, self._pipeline.name, query.name)
+        before = None if checkpoint.is_fresh else self._before.get(query.name)
+        known = {} if before is None else {each.topic: each for each in before.sources}
         topics = topics_of(query, self._pipeline)
-        return QueryStatus(
-            pipeline=self._pipeline.name,
-            query=query.name,
+        return replace(
+            before or QueryStatus(self._pipeline.name, query.name, STARTING),
             state=STARTING,
             mode=query.mode,
             sink=query.sink.target,
-            sources=tuple(SourceStatus(each) for each in topics),
+            sources=tuple(known.get(each) or SourceStatus(each) for each in topics),
+            restarts=0,
+            error=None,
+            runner=self._runner,
             updated=now_text(),
         )
 
     def _session(self) -> SparkSession:
         from tidemill.spark.session import spark_session
 
+        log = self._options.log_file
+        if log is not None and log.is_file() and not jvm.is_up():
+            log.replace(log.with_name(f"{log.name}.1"))
         return spark_session(
             f"tidemill {self._pipeline.name}",
             master=self._options.master,
             extra={**RUN_SETTINGS, **self._pipeline.spark},
-            log_file=self._options.log_file,
+            log_file=log,
         )
-
-    def _topics(self) -> list[tuple[str, bool]]:
-        """Topics that must be there before a query starts, and whether they are changelogs."""
-        wanted = [(stream.topic, False) for stream in self._pipeline.streams]
-        wanted += [(table.topic, True) for table in self._pipeline.tables]
-        for query in all_queries(self._pipeline):
-            if isinstance(query.sink, (TopicSink, ChangelogSink)):
-                wanted.append((query.sink.topic, isinstance(query.sink, ChangelogSink)))
-        return wanted
 
     def _build(self, spark: SparkSession, stop: threading.Event) -> list[_Ready]:
         options = self._options
@@ -220,7 +251,10 @@ class Runner:
                 told = f"query {query.name}: {error}"
                 problems[query.name] = Problem(query.place, told, error.hint)
         if problems:
-            self._broken = {name: f"{p.message} {p.hint}".strip() for name, p in problems.items()}
+            self._broken = {
+                name: in_a_line(p.message.removeprefix(f"query {name}: "), p.hint)
+                for name, p in problems.items()
+            }
             raise PipelineProblemsError(self._pipeline.name, problems.values())
         return ready
 

@@ -12,10 +12,10 @@ import os
 import re
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tidemill.spark import jvm
@@ -54,6 +54,11 @@ LOCAL_DEFAULTS: Mapping[str, str] = {
 
 # A key ends at the first blank, "=" or ":"; what follows may hold any of them.
 _PROPERTY = re.compile(r"\s*([^\s#!=:][^\s=:]*)\s*[=:]?\s*(.*?)\s*$")
+
+_MASTER = re.compile(
+    r"local|local\[(\d+|\*)(\s*,\s*\d+)?\]|local-cluster\[\s*\d+(\s*,\s*\d+){2}\s*\]"
+    r"|yarn|spark://.+|k8s://.+"
+)
 
 MAX_LOCAL_SHUFFLE_PARTITIONS = 4
 """More state stores than this cost more per batch than they bring on one machine."""
@@ -111,7 +116,7 @@ def spark_session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _plain_interrupts():
+    with plain_interrupts():
         spark = builder.getOrCreate()
     _make_active(spark)
     _quiet(spark)
@@ -133,20 +138,23 @@ def _make_active(spark: SparkSession) -> None:
 
 
 @contextlib.contextmanager
-def _plain_interrupts() -> Iterator[None]:
+def plain_interrupts() -> Iterator[None]:
     """Keep the handler of SIGINT: Ctrl-C is a KeyboardInterrupt, and nothing else.
 
     PySpark sets one that asks the JVM to cancel all jobs. Where the main thread waits for an answer
-    of the JVM (``awaitTermination``), that can't be asked, and ends in pages of stack traces.
+    of the JVM (``awaitTermination``), that can't be asked, and ends in pages of stack traces. Its
+    own is not set for a moment, either: while the session is made, who wants to end a program
+    must be heard, too.
     """
+    from pyspark.core import context
+
     logging.getLogger().addFilter(_is_no_interrupt)
-    handler = signal.getsignal(signal.SIGINT)
+    module: Any = context
+    module.signal = SimpleNamespace(signal=lambda *_: None, SIGINT=signal.SIGINT)
     try:
         yield
     finally:
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and handler is not None:  # None: it is not Python's
-            signal.signal(signal.SIGINT, handler)
+        module.signal = signal
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
@@ -175,6 +183,11 @@ def session_settings(master: str, extra: Mapping[str, str]) -> dict[str, str]:
     for key in user_defaults():
         defaults.pop(key, None)
     return defaults | dict(extra)
+
+
+def is_master(text: str) -> bool:
+    """Whether it has the form of a master URL of Spark's."""
+    return _MASTER.fullmatch(text) is not None
 
 
 def at_start(settings: Mapping[str, str]) -> dict[str, str]:

@@ -106,6 +106,23 @@ class StatusTopic:
         self._producer.poll(0)
 
 
+def forget_statuses(kafka: Mapping[str, str], keys: Sequence[str]) -> None:
+    """Delete the statuses of queries, where the topic is there.
+
+    Args:
+        kafka: librdkafka's settings, with ``bootstrap.servers``.
+        keys: of their records.
+
+    Raises:
+        UnreachableError: no broker answers.
+    """
+    known = {each.key for each in read_statuses(kafka)}
+    with StatusTopic(kafka) as topic:
+        for key in keys:
+            if key in known:
+                topic.forget(key)
+
+
 def read_statuses(kafka: Mapping[str, str], pipeline: str | None = None) -> list[QueryStatus]:
     """The last known status of each query, by key.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tidemill.spark import sql_check
 from tidemill.spark.pipeline import Pipeline, Query, Stream, Table
-from tidemill.spark.sinks import TopicSink
+from tidemill.spark.sinks import ChangelogSink, TopicSink
 
 LETTERS = ".dlq"
 """Ends the name of a query that writes a stream's dead letters, and of their topic."""
@@ -55,3 +55,19 @@ def letters_of(pipeline: Pipeline) -> dict[str, Query]:
 def all_queries(pipeline: Pipeline) -> list[Query]:
     """Those that are declared, and those for dead letters."""
     return [*pipeline.queries, *letters_of(pipeline).values()]
+
+
+Named = list[tuple[str, bool]]
+"""Topics, and whether they are changelogs."""
+
+
+def topics_to_prepare(pipeline: Pipeline) -> tuple[Named, Named]:
+    """Topics that are read, tables' among them, and those that are written."""
+    written = [
+        (query.sink.topic, isinstance(query.sink, ChangelogSink))
+        for query in all_queries(pipeline)
+        if isinstance(query.sink, (TopicSink, ChangelogSink))
+    ]
+    changelogs = {table.topic for table in pipeline.tables}
+    changelogs |= {name for name, is_changelog in written if is_changelog}
+    return [(each.topic, each.topic in changelogs) for each in pipeline.inputs], written

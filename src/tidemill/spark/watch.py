@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from tidemill.spark.explain import Explanation, explain
+from tidemill.spark.explain import Explanation, explain, in_a_line
 from tidemill.spark.progress import Meter, QueryStatus, SourceStatus, now_text
 
 FIRST_PAUSE_S = 1.0
@@ -77,6 +77,7 @@ class Watched:
         self._meter = Meter()
         self._running: Running | None = None
         self._state = STARTING
+        self._is_untried = True
         self._error: Explanation | None = None
         self._restarts = 0
         self._in_a_row = 0
@@ -110,7 +111,7 @@ class Watched:
         self._started = self._clock()
         try:
             self._running = self._begin()
-            self._state = RUNNING
+            self._state, self._is_untried = RUNNING, False
         except Exception as error:  # of Spark, or of a sink
             self._failed(error)
 
@@ -141,7 +142,7 @@ class Watched:
                 self._running.stop()
                 self._meter.take_all(self._running.updates())
             except Exception as error:  # it did not end in time, or failed while it ended
-                self._error = explain(error)
+                self._error = explain(error, self._reset)
         if not self.is_over:
             self._state = STOPPED
 
@@ -151,28 +152,38 @@ class Watched:
             self._state, self._error = FAILED, Explanation(why)
 
     def status(self) -> QueryStatus:
-        """As it is now."""
-        meter, error = self._meter, self._error
-        return replace(
-            self._first,
+        """As it is now; what this run has not come to yet, as the last one left it."""
+        meter, error, first = self._meter, self._error, self._first
+        has_run = meter.batch >= 0
+        told = replace(
+            first,
             state=self._state,
-            batch=meter.batch,
+            restarts=self._restarts,
+            error=None if error is None else in_a_line(error.message, error.hint),
+            sources=_with_offsets(first.sources, meter),
+            updated=now_text(),
+        )
+        if self._is_untried:
+            return told
+        return replace(
+            told,
+            batch=meter.batch if has_run else first.batch,
             rows_per_second=meter.rows_per_second,
             rows=meter.rows,
             late_rows=meter.late_rows,
-            watermark=meter.watermark,
-            state_rows=meter.state_rows,
+            watermark=meter.watermark or first.watermark,
+            state_rows=meter.state_rows if has_run else first.state_rows,
             batch_ms=meter.batch_ms,
             latency_p50_ms=meter.percentile(0.5),
             latency_p99_ms=meter.percentile(0.99),
-            restarts=self._restarts,
-            error=None if error is None else f"{error.message} {error.hint}".strip(),
-            sources=_with_offsets(self._first.sources, meter),
-            updated=now_text(),
         )
 
+    @property
+    def _reset(self) -> str:
+        return f"tidemill pipeline reset {self._first.pipeline} --query {self._first.query}"
+
     def _failed(self, error: BaseException) -> None:
-        self._error = explain(error)
+        self._error = explain(error, self._reset)
         most = self._terms.most_restarts
         if self._error.is_final or (most is not None and self._in_a_row >= most):
             self._state = FAILED
@@ -185,6 +196,11 @@ class Watched:
 
 def _with_offsets(sources: Sequence[SourceStatus], meter: Meter) -> tuple[SourceStatus, ...]:
     """Topics as declared, tables among them, with what Spark reports of them."""
-    lags, read = meter.lags, meter.read
-    topics = dict.fromkeys([*(each.topic for each in sources), *sorted(lags)])
-    return tuple(SourceStatus(t, lags.get(t, -1), read.get(t, 0)) for t in topics)
+    before = {each.topic: each for each in sources}
+    topics = dict.fromkeys([*before, *sorted(meter.lags)])
+    told = []
+    for topic in topics:
+        old = before.get(topic, SourceStatus(topic))
+        lag, read = meter.lags.get(topic, old.lag), meter.read.get(topic, old.read)
+        told.append(SourceStatus(topic, lag, read))
+    return tuple(told)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill.errors import OutputModeError
+from tidemill.spark.explain import hint_for, told_by_spark
 from tidemill.spark.window_spec import Kind
 
 MODES = ("append", "update", "complete")
@@ -63,8 +64,9 @@ def check(
     if output_mode == "append" and not has_watermark:
         raise OutputModeError(
             f"{kind}: without a watermark no window is ever final, so append mode would emit none",
-            hint="Put withWatermark(ts, delay) before the aggregation, on the column of the "
-            "window, and group by the whole window, not by its start.",
+            hint="Give the column of the window a watermark (a pipeline's stream: event_time= and "
+            "watermark=; else withWatermark(ts, delay) before the aggregation), and group by the "
+            "whole window, not by its start.",
         )
     if output_mode == "complete":
         return ("complete mode keeps every window in its state and emits all in every batch",)
@@ -145,9 +147,10 @@ def _ask_spark(df: Any, plan: Any, output_mode: str) -> None:
     try:
         checker.checkForStreaming(plan, mode)
     except AnalysisException as error:
-        # The plan that Spark appends would fill the screen.
-        reason = str(error).split(";\n")[0].splitlines()[0]
-        raise OutputModeError(f"Spark refuses {output_mode} mode: {reason}") from error
+        reason = told_by_spark(str(error))
+        raise OutputModeError(
+            f"Spark refuses {output_mode} mode: {reason}", hint=hint_for(str(error))
+        ) from error
 
 
 def _items(seq: Any) -> Iterator[Any]:
