@@ -392,6 +392,20 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
     )
 
 
+def test_what_is_no_sink_hides_no_other_mistake() -> None:
+    p = good()
+    nothing: Any = "departures.late"
+    p.sql("x", "SELECT flight FROM departures", sink=nothing)
+    p.sql("y", "SELECT flihgt FROM departures", sink=TopicSink("t"))
+    p.stream("z", schema="id INT", max_offsets_per_trigger=0)
+
+    assert [each.message for each in problems(p)] == [
+        "query x: 'departures.late' is no sink",
+        "stream z: max_offsets_per_trigger 0 lets nothing through",
+        "query y: the SQL names a column flihgt that is not there",
+    ]
+
+
 def test_where_a_schema_can_t_be_read_the_sql_is_not_blamed() -> None:
     p = Pipeline("p")
     p.stream("broken", schema="id")

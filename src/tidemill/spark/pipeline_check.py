@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 
 from tidemill.errors import PipelineError, SchemaError, TidemillError, WindowError
@@ -104,7 +105,7 @@ def problems(pipeline: Pipeline) -> Iterator[Problem]:
                 f"query {query.name}: {query.sink!r} is no sink",
                 f'For example sink=TopicSink("{query.name}").',
             )
-            return
+    pipeline = _with_sinks(pipeline)
     yield from _clashes(pipeline)
     for stream in pipeline.streams:
         yield from _stream(stream, known)
@@ -112,6 +113,13 @@ def problems(pipeline: Pipeline) -> Iterator[Problem]:
         yield from _table(table, known)
     for query in pipeline.queries:
         yield from _query(query, pipeline, known)
+
+
+def _with_sinks(pipeline: Pipeline) -> Pipeline:
+    """Without the queries that have none: of them, nothing else can be said."""
+    found = copy(pipeline)
+    found.queries = [query for query in pipeline.queries if isinstance(query.sink, Sink)]
+    return found
 
 
 # --- names ---------------------------------------------------------------------------------------
