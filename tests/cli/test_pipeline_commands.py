@@ -47,6 +47,13 @@ def data_dir(tidemill: CommandLine) -> list[str]:
     return ["--data-dir", str(tidemill.folder / "data")]
 
 
+def publish(tidemill: CommandLine, *statuses: QueryStatus) -> None:
+    with StatusTopic({"bootstrap.servers": tidemill.env["TIDEMILL_BOOTSTRAP_SERVERS"]}) as topic:
+        topic.prepare([])
+        for each in statuses:
+            topic.publish(each)
+
+
 # --- without Spark -------------------------------------------------------------------------------
 
 
@@ -83,6 +90,14 @@ def test_mistakes_are_told_by_their_lines_and_nothing_is_started(
             2,
             "FILE declares several pipelines: a, b",
         ),
+        ("import sys\nsys.exit('no config')\n", 1, "FILE:2: the file ends the program: no config"),
+        ("import sys\nsys.exit(0)\n", 1, "FILE:2: the file ends the program: exit code 0"),
+        (
+            "from tidemill.spark import Pipeline\np = Pipeline('a')\n"
+            "@p.query\ndef q(a): return a.df\n",
+            1,
+            "FILE:3: a query needs a sink\nhint: Write @pipeline.query(sink=",
+        ),
         (
             "from tidemill.spark import tumbling\ntumbling('at', '1 month')\n",
             1,
@@ -94,7 +109,18 @@ def test_mistakes_are_told_by_their_lines_and_nothing_is_started(
             "FILE:2: AssertionError\nhint: Spark starts when the file has been read and checked",
         ),
     ],
-    ids=["syntax", "an error", "an import", "no pipeline", "several", "a window", "too early"],
+    ids=[
+        "syntax",
+        "an error",
+        "an import",
+        "no pipeline",
+        "several",
+        "an exit with words",
+        "an exit",
+        "no parentheses",
+        "a window",
+        "too early",
+    ],
 )
 def test_what_is_wrong_with_a_file(
     monkeypatch: pytest.MonkeyPatch,
@@ -117,8 +143,18 @@ def test_what_is_not_there_is_told(tidemill: CommandLine, file: Path) -> None:
     folder = data_dir(tidemill)
     cases: list[tuple[int, str, list[str]]] = [
         (2, "there is no file nowhere.py", ["run", "nowhere.py"]),
+        (2, f"{file.parent} is a folder", ["run", str(file.parent)]),
         (2, "declares no pipeline other", ["run", str(file), "--pipeline", "other"]),
-        (2, "--from someday", ["run", str(file), "--from", "someday"]),
+        (2, "hint: It declares: flights.", ["run", str(file), "--pipeline", "other"]),
+        (2, "--from someday: no place where a", ["run", str(file), "--from", "someday"]),
+        (2, "hint: beginning, end, a time (", ["run", str(file), "--from", "-5"]),
+        (2, "--master foo: Spark knows no such", ["run", str(file), "--master", "foo"]),
+        (2, f"{file} is no folder", ["run", str(file), "--data-dir", str(file)]),
+        (
+            2,
+            "there is no folder /nowhere",
+            ["run", str(file), "--spark-log", "/nowhere/x", *folder],
+        ),
         (3, "no pipeline nobody has run against these brokers", ["describe", "nobody"]),
         (3, "pipeline nobody has no checkpoint in", ["reset", "nobody", "--yes", *folder]),
     ]
@@ -137,6 +173,41 @@ def test_brokers_that_are_away_are_told_before_spark_starts(
     assert done.returncode == 5
     assert away in done.stderr
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "asked"),
+    [
+        ([], None, "localhost:1"),
+        (["-b", "localhost:9092"], None, "localhost:9092"),  # the default, but given
+        ([], "localhost:9092", "localhost:9092"),
+        (["-b", "localhost:2"], "localhost:9092", "localhost:2"),
+    ],
+    ids=["the file's", "the command line's", "the environment's", "both"],
+)
+def test_the_file_s_brokers_count_unless_others_are_given(
+    monkeypatch: pytest.MonkeyPatch,
+    tidemill: CommandLine,
+    file: Path,
+    options: list[str],
+    environment: str | None,
+    asked: str,
+) -> None:
+    def refuse(address: tuple[str, int], timeout: float) -> None:
+        raise ConnectionRefusedError(f"refused by {address[0]}:{address[1]}")
+
+    monkeypatch.setattr("socket.create_connection", refuse)
+    monkeypatch.delenv("TIDEMILL_BOOTSTRAP_SERVERS", raising=False)
+    del tidemill.env["TIDEMILL_BOOTSTRAP_SERVERS"]
+    if environment is not None:
+        tidemill.env["TIDEMILL_BOOTSTRAP_SERVERS"] = environment
+    file.write_text(
+        file.read_text().replace('"flights")', '"flights", bootstrap_servers="localhost:1")')
+    )
+    done = tidemill.run("pipeline", "run", str(file), *options, *data_dir(tidemill))
+
+    assert done.returncode == 5
+    assert done.stderr.startswith(f"error: no broker answers at {asked} (refused by {asked})")
 
 
 def test_the_file_s_own_folder_is_there_for_its_imports(tidemill: CommandLine, file: Path) -> None:
@@ -160,22 +231,106 @@ def test_a_pipeline_whose_runner_is_silent_is_lost(tidemill: CommandLine) -> Non
         mode="update",
         updated="2020-01-01T00:00:00.000+00:00",
     )
-    with StatusTopic({"bootstrap.servers": tidemill.env["TIDEMILL_BOOTSTRAP_SERVERS"]}) as statuses:
-        statuses.prepare([])
-        statuses.publish(told)
-        statuses.publish(replace(told, query="new", updated=now_text()))
-        statuses.publish(replace(told, query="over", state="done"))
+    publish(
+        tidemill,
+        told,
+        replace(told, query="new", updated=now_text()),
+        replace(told, query="over", state="done"),
+    )
 
     found = {
         each["query"]: each["state"] for each in tidemill.json("pipeline", "describe", "silent")
     }
     assert found == {"new": "running", "over": "done", "q": "lost"}
     assert "silent/q     lost" in tidemill.ok("pipeline", "list")
-    lines = tidemill.ok("pipeline", "describe", "silent").split("\n\n")[2].splitlines()
+    described = tidemill.ok("pipeline", "describe", "silent").split("\n\n")
+    running, _, lost = [
+        dict(re.split("  +", line, maxsplit=1) for line in each.splitlines()) for each in described
+    ]
+    assert running["sources"] == "a (5 behind), b"
+    assert lost["state"] == "lost"
+    assert lost["sources"] == "a, b"  # there is no topic a: nobody knows any more
+    assert lost["latency"] == "120ms (half), 1s (99 of 100)"
+
+
+def test_what_no_longer_runs_lags_behind_what_has_come_since(
+    tidemill: CommandLine, topic: str
+) -> None:
+    tidemill.ok("topic", "create", topic)
+    produce(tidemill, topic, *range(5))
+    long_ago = "2020-01-01T00:00:00.000Z"
+    told = QueryStatus("behind", "done", "done", sources=(SourceStatus(topic, 0, 2),))
+    changed = {
+        "done": told,
+        "lost": replace(told, query="lost", state="running", updated=long_ago),
+        "runs": replace(told, query="runs", state="running", updated=now_text()),
+        "never": replace(told, query="never", sources=(SourceStatus(topic),)),
+        "anew": replace(told, query="anew", sources=(SourceStatus(topic, 0, 90),)),
+        "gone": replace(told, query="gone", sources=(SourceStatus("gone", 0, 2),)),
+        "table": replace(told, query="table", sources=(*told.sources, SourceStatus("t"))),
+    }
+    publish(tidemill, *changed.values())
+
+    found = {
+        line.split()[0].partition("/")[2]: line.split()[5]
+        for line in tidemill.ok("pipeline", "list").splitlines()
+        if line.startswith("behind/")
+    }
+    assert found == {
+        "done": "3",
+        "lost": "3",
+        "runs": "0",
+        "never": "-",
+        "anew": "-",
+        "gone": "-",
+        "table": "3",
+    }
+    assert f"{topic} (3 behind)" in tidemill.ok("pipeline", "describe", "behind")
+
+
+def test_before_the_first_batch_there_is_nothing_to_tell_of_it(tidemill: CommandLine) -> None:
+    publish(
+        tidemill, QueryStatus("fresh", "q", "starting", "append", "topic x", updated=now_text())
+    )
+
+    lines = tidemill.ok("pipeline", "describe", "fresh").splitlines()
     fields = dict(re.split("  +", line, maxsplit=1) for line in lines)
-    assert fields["state"] == "lost"
-    assert fields["sources"] == "a (5 behind), b"
-    assert fields["latency"] == "120ms (half), 1s (99 of 100)"
+    assert {fields[name] for name in ("batch", "watermark", "batch took", "latency")} == {"-"}
+    assert fields["updated"].endswith("Z")
+
+
+def test_a_reset_names_what_there_is_and_takes_its_status_along(tidemill: CommandLine) -> None:
+    state = tidemill.folder / "data" / "pipelines"
+    (state / "mine" / "a" / "checkpoint").mkdir(parents=True)
+    (state / "mine" / "b" / "checkpoint").mkdir(parents=True)
+    done = QueryStatus("mine", "a", "done")
+    publish(tidemill, done, replace(done, query="b"))
+
+    def refused(*arguments: str) -> str:
+        answer = tidemill.run("pipeline", "reset", *arguments, "--yes")
+        assert answer.returncode == 3
+        return answer.stderr
+
+    typo = refused("mine", "--query", "c", *data_dir(tidemill))
+    assert "query c of pipeline mine has no checkpoint in" in typo
+    assert "hint: It has: a, b.\n" in typo
+    other = "Was it run with another --data-dir?\n"
+    assert refused("yours", *data_dir(tidemill)).endswith(f"hint: It has those of: mine. {other}")
+    elsewhere = ["--data-dir", str(tidemill.folder / "elsewhere")]
+    assert refused("mine", *elsewhere).endswith(f"hint: There are none. {other}")
+
+    tidemill.ok("pipeline", "reset", "mine", "--query", "a", "--yes", *data_dir(tidemill))
+    assert [each["query"] for each in tidemill.json("pipeline", "describe", "mine")] == ["b"]
+    # Nobody need answer.
+    away = ["-b", f"127.0.0.1:{free_port()}", "--yes", *data_dir(tidemill)]
+    assert tidemill.ok("pipeline", "reset", "mine", *away) == "reset mine/b\n"
+
+
+def test_the_rule_of_exit_codes_is_told(tidemill: CommandLine) -> None:
+    told = " ".join(tidemill.ok("pipeline", "run", "--help").split())
+
+    assert "The exit code is 0 when it was stopped or has caught up" in told
+    assert "It is 1 when a query failed for good." in told
 
 
 # --- with Spark ----------------------------------------------------------------------------------

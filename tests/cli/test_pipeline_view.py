@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
 
+from tidemill.cli.pipeline_status import troubles
 from tidemill.cli.pipeline_view import LineView, LiveView, view_for
 from tidemill.spark.progress import QueryStatus, SourceStatus
 
@@ -52,16 +54,70 @@ def test_lines_tell_of_changes_only() -> None:
     ]
 
 
-def test_a_terminal_shows_a_table_and_errors_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+def shown_at(monkeypatch: pytest.MonkeyPatch, columns: int, *statuses: QueryStatus) -> list[str]:
+    """The last picture on a terminal of that width, in lines without colours."""
+    monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     out = Terminal()
-    with view_for(out) as view:
-        view.show(STATUS)
-        view.show(replace(STATUS, query="now", state="failed", error="ValueError: no good"))
-
+    view = view_for(out)
     assert isinstance(view, LiveView)
-    shown = out.getvalue()
-    for text in ("QUERY", "hourly", "1,200", "480", "2026-03-01 14:19", "180ms", "now", "failed"):
-        assert text in shown
-    assert "ValueError: no good" in shown
+    with view:
+        for status in statuses:
+            view.show(status)
+        picture = out.getvalue().rpartition("QUERY")[2]
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", f"QUERY{picture}").splitlines()
+    return [line.strip("\r").rstrip() for line in lines]
+
+
+FAILED = replace(STATUS, query="now", state="failed", error=f"ValueError: no good{' at all' * 20}")
+
+
+def test_a_terminal_shows_a_table_and_errors_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    header, first, second, *errors = shown_at(monkeypatch, 120, STATUS, FAILED)
+
+    assert header.split() == [
+        *("QUERY", "STATE", "ROWS", "ROWS/S", "LAG", "LATE", "WATERMARK", "LATENCY")
+    ]
+    assert first.split() == [
+        *("hourly", "running", "1,200", "480", "7", "3", "2026-03-01", "14:19", "180ms")
+    ]
+    assert second.split()[:2] == ["now", "failed"]
+    assert " ".join(errors).split() == ["now:", *str(FAILED.error).split()]
+
+
+def test_on_a_narrow_terminal_names_and_times_give_way_to_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waiting = replace(STATUS, query="departures_by_airport", state="waiting", error="no good")
+    lines = shown_at(monkeypatch, 60, STATUS, waiting)
+
+    for whole in ("ROWS", "ROWS/S", "LAG", "LATE", "LATENCY", "1,200", "480", "180ms", "waiting"):
+        assert any(whole in line.split() for line in lines), lines
+    assert lines[-1] == "departures_by_airport: no good"
+    assert max(map(len, lines)) <= 60
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_warnings_are_told(monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO]) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    out = stream()
+    with view_for(out) as view:
+        view.warn("it runs [twice]")
+
+    assert "warning: it runs [twice]" in out.getvalue()
+
+
+def test_what_went_wrong_is_told_after_a_run_that_was_stopped() -> None:
+    stopped = replace(STATUS, state="stopped", error="ValueError: cannot halve 7 (delays.py:24)")
+
+    assert troubles(
+        [
+            STATUS,
+            stopped,
+            replace(stopped, restarts=2),
+            replace(stopped, state="failed"),  # told as the error of the run
+        ]
+    ) == [
+        "hourly: last error: ValueError: cannot halve 7 (delays.py:24)",
+        "hourly: last error: ValueError: cannot halve 7 (delays.py:24) (restarted: 2)",
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
@@ -15,7 +15,9 @@ import typer
 
 from tidemill.cli import output
 from tidemill.cli.client import BOOTSTRAP_DEFAULT, Bootstrap, Cluster, DryRun, Json, Property, Yes
+from tidemill.cli.pipeline_status import as_dict, emit, fields_of, troubles, with_lag_now
 from tidemill.cli.positions import Kind, parse
+from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
     from tidemill.spark.pipeline import Starting
@@ -52,6 +54,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pipeline.
 
 @app.command()
 def run(
+    context: typer.Context,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="Python file that declares the pipeline.")
     ],
@@ -67,8 +70,8 @@ def run(
         typer.Option(
             "--from",
             metavar="POSITION",
-            help="Where queries without a checkpoint begin: earliest, latest, a time or "
-            "@milliseconds; default: as the streams say.",
+            help="Where queries without a checkpoint begin: beginning, end, a time "
+            "(2026-11-20T10:00Z) or @milliseconds; default: as the streams say.",
             show_default=False,
         ),
     ] = None,
@@ -93,7 +96,8 @@ def run(
         typer.Option(
             "--spark-log",
             metavar="FILE",
-            help="What Spark prints; default: spark.log in the pipeline's folder.",
+            help="What Spark prints; default: spark.log in the pipeline's folder. That of the last "
+            "run is kept, with .1 behind its name.",
             show_default=False,
         ),
     ] = None,
@@ -105,28 +109,38 @@ def run(
 
     Checks the whole file first; nothing starts while there is a mistake in it. A query that fails
     is started again from its checkpoint, after a pause that grows. Topics that are missing are
-    created. The exit code is 0 only if no query failed for good.
+    created.
+
+    The exit code is 0 when it was stopped or has caught up, also if queries were started again
+    meanwhile: their last errors are told on stderr. It is 1 when a query failed for good.
     """
     from tidemill.cli.pipeline_file import load_pipeline
     from tidemill.cli.pipeline_view import view_for
     from tidemill.spark.pipeline_check import check
     from tidemill.spark.runner import Runner, RunOptions, find_error
+    from tidemill.spark.session import is_master
 
     pipeline = load_pipeline(file, name)
     check(pipeline)
-    # A pipeline that names its brokers means them, unless the command line says otherwise.
-    if servers == BOOTSTRAP_DEFAULT and pipeline.bootstrap_servers:
+    starting = _starting(start_at)
+    if not is_master(master):
+        raise output.UsageError(
+            f"--master {master}: Spark knows no such master",
+            hint="local[2], local[*], spark://host:7077, yarn or k8s://https://host:443.",
+        )
+    # A pipeline that names its brokers means them, unless it is told otherwise, here or in the
+    # environment.
+    if pipeline.bootstrap_servers and not _is_given(context, "servers"):
         servers = pipeline.bootstrap_servers
     cluster = Cluster.at(servers, properties)
-    state = data_dir.resolve() / "pipelines"
-    log = spark_log or state / pipeline.name / "spark.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    state = _state(data_dir)
+    log = _log_file(spark_log, state / pipeline.name / "spark.log")
     options = RunOptions(
         bootstrap_servers=servers,
         state=state,
         master=master,
         until_caught_up=until_caught_up,
-        starting=_starting(start_at),
+        starting=starting,
         kafka=cluster.properties,
         log_file=log,
         source_format=source_format.value,
@@ -135,11 +149,13 @@ def run(
     _stop_on_signals(stop)
     output.note(f"Spark is starting; what it prints goes to {log}.")
     with view_for(sys.stderr) as view:
-        statuses = Runner(pipeline, options, view.show).run(stop)
+        statuses = Runner(pipeline, options, view.show, view.warn).run(stop)
     if as_json:
-        output.emit_json([_as_dict(status) for status in statuses])
+        output.emit_json([as_dict(status) for status in statuses])
     else:
-        _emit(statuses)
+        emit(statuses)
+    for line in troubles(statuses):
+        print(line, file=sys.stderr)
     error = find_error(statuses)
     if error is not None:
         raise error
@@ -151,12 +167,15 @@ def list_pipelines(
     servers: Bootstrap = BOOTSTRAP_DEFAULT,
     properties: Property = None,
 ) -> None:
-    """List the pipelines that have run against these brokers, a line per query."""
+    """List the pipelines that have run against these brokers, a line per query.
+
+    ROWS and LATE count from the start of the last run.
+    """
     statuses = _statuses(servers, properties, None)
     if as_json:
-        output.emit_json([_as_dict(status) for status in statuses])
+        output.emit_json([as_dict(status) for status in statuses])
     else:
-        _emit(statuses, with_pipeline=True)
+        emit(statuses, with_pipeline=True)
     if not statuses:
         output.note("No pipeline has run here. Begin with: tidemill pipeline run FILE")
 
@@ -168,17 +187,20 @@ def describe(
     servers: Bootstrap = BOOTSTRAP_DEFAULT,
     properties: Property = None,
 ) -> None:
-    """Show a pipeline's queries: sources, sink, watermark, lag, speed, state, the last error."""
+    """Show a pipeline's queries: sources, sink, watermark, lag, speed, state, the last error.
+
+    Rows and late rows count from the start of the last run.
+    """
     statuses = _statuses(servers, properties, name)
     if not statuses:
         raise _not_found(name)
     if as_json:
-        output.emit_json([_as_dict(status) for status in statuses])
+        output.emit_json([as_dict(status) for status in statuses])
         return
     for number, status in enumerate(statuses):
         if number:
             print()
-        output.emit_fields(_fields(status))
+        output.emit_fields(fields_of(status))
 
 
 @app.command(short_help="Forget checkpoints: the next run begins anew.")
@@ -196,19 +218,21 @@ def reset(
     data_dir: DataDir = DEFAULT_DATA_DIR,
     yes: Yes = False,
     dry_run: DryRun = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
 ) -> None:
     """Forget checkpoints: the next run begins where the streams say, and writes anew.
 
-    What was written stays where it is.
+    What was written stays where it is. What the brokers tell of the queries is forgotten, too, as
+    far as one answers.
     """
     from tidemill.spark.checkpoint import Checkpoint, PipelineLock, queries_of
 
-    state = data_dir.resolve() / "pipelines"
+    state = _state(data_dir)
     known = queries_of(state, name)
     chosen = [each for each in known if query in (None, each)]
     if not chosen:
-        what = f"query {query} of pipeline {name}" if query and known else f"pipeline {name}"
-        raise _not_found(name, f"{what} has no checkpoint in {state}")
+        raise _no_checkpoint(state, name, query, known)
     if dry_run:
         for each in chosen:
             print(f"would reset {name}/{each}")
@@ -218,21 +242,59 @@ def reset(
         for each in chosen:
             Checkpoint(state, name, each).remove()
             print(f"reset {name}/{each}")
+        _forget(servers, properties, [f"{name}/{each}" for each in chosen])
+
+
+def _is_given(context: typer.Context, parameter: str) -> bool:
+    """Whether the command line or the environment sets a parameter, be it to its default."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
+
+
+def _state(data_dir: Path) -> Path:
+    """The folder of all checkpoints.
+
+    Raises:
+        UsageError: the data folder is a file.
+    """
+    if data_dir.exists() and not data_dir.is_dir():
+        raise output.UsageError(f"--data-dir {data_dir} is no folder")
+    return data_dir.resolve() / "pipelines"
+
+
+def _log_file(given: Path | None, own: Path) -> Path:
+    """Where Spark's log goes.
+
+    Raises:
+        UsageError: it can't be there.
+    """
+    if given is None:
+        own.parent.mkdir(parents=True, exist_ok=True)
+        return own
+    if not given.parent.is_dir():
+        raise output.UsageError(f"--spark-log {given}: there is no folder {given.parent}")
+    if given.is_dir():
+        raise output.UsageError(f"--spark-log {given} is a folder")
+    return given
 
 
 def _starting(text: str | None) -> Starting | None:
     if text is None:
         return None
-    position = parse(text, "--from")
-    if position.kind is Kind.BEGINNING:
+    try:
+        position = parse(text, "--from")
+    except output.UsageError:
+        position = None
+    if position is not None and position.kind is Kind.BEGINNING:
         return "earliest"
-    if position.kind is Kind.END:
+    if position is not None and position.kind is Kind.END:
         return "latest"
-    if position.kind is Kind.TIME:
+    if position is not None and position.kind is Kind.TIME:
         return position.value
     raise output.UsageError(
-        f"--from {text}: a pipeline begins at earliest, latest or a time",
-        hint="For example --from 2026-11-20T10:00Z.",
+        f"--from {text}: no place where a pipeline can begin",
+        hint="beginning, end, a time (2026-11-20T10:00Z; UTC unless it says otherwise) or "
+        "@milliseconds.",
     )
 
 
@@ -240,80 +302,42 @@ def _statuses(servers: str, properties: list[str] | None, name: str | None) -> l
     from tidemill.spark.status_topic import read_statuses
 
     cluster = Cluster.at(servers, properties)
-    return read_statuses({"bootstrap.servers": servers, **cluster.properties}, name)
+    kafka = {"bootstrap.servers": servers, **cluster.properties}
+    return with_lag_now(read_statuses(kafka, name), cluster)
 
 
-def _not_found(name: str, message: str = "") -> output.NotFoundError:
+def _forget(servers: str, properties: list[str] | None, keys: Sequence[str]) -> None:
+    from tidemill.spark.status_topic import forget_statuses
+
+    try:
+        cluster = Cluster.at(servers, properties)
+        forget_statuses({"bootstrap.servers": servers, **cluster.properties}, keys)
+    except TidemillError as error:
+        output.note(f"pipeline list goes on telling of what was: {error}.")
+
+
+def _not_found(name: str) -> output.NotFoundError:
     return output.NotFoundError(
-        message or f"no pipeline {name} has run against these brokers",
+        f"no pipeline {name} has run against these brokers",
         hint="See them with: tidemill pipeline list",
     )
 
 
-def _emit(statuses: list[QueryStatus], *, with_pipeline: bool = False) -> None:
-    headers = ["QUERY", "STATE", "BATCH", "ROWS", "ROWS/S", "LAG", "LATE", "STATE ROWS", "LATENCY"]
-    rows = [
-        [
-            status.key if with_pipeline else status.query,
-            _state(status),
-            status.batch if status.batch >= 0 else None,
-            status.rows,
-            round(status.rows_per_second),
-            _lag(status),
-            status.late_rows,
-            status.state_rows,
-            output.duration_text(status.latency_p50_ms),
-        ]
-        for status in statuses
-    ]
-    output.emit_table(headers, rows)
+def _no_checkpoint(
+    state: Path, name: str, query: str | None, known: Sequence[str]
+) -> output.NotFoundError:
+    if query is not None and known:
+        message = f"query {query} of pipeline {name} has no checkpoint in {state}"
+        return output.NotFoundError(message, hint=f"It has: {', '.join(known)}.")
+    from tidemill.spark.checkpoint import queries_of
 
-
-def _state(status: QueryStatus) -> str:
-    """As it was last told; lost, where whoever ran it has long been silent."""
-    return "lost" if status.is_lost(datetime.now(UTC)) else status.state
-
-
-def _lag(status: QueryStatus) -> int | None:
-    lags = [source.lag for source in status.sources]
-    return None if not lags or -1 in lags else sum(lags)
-
-
-def _fields(status: QueryStatus) -> list[tuple[str, object]]:
-    p50, p99 = status.latency_p50_ms, status.latency_p99_ms
-    latency = (
-        None
-        if p50 is None
-        else f"{output.duration_text(p50)} (half), {output.duration_text(p99)} (99 of 100)"
+    folders = sorted(each.name for each in state.iterdir()) if state.is_dir() else []
+    there = [each for each in folders if queries_of(state, each)]
+    others = f"It has those of: {', '.join(there)}." if there else "There are none."
+    return output.NotFoundError(
+        f"pipeline {name} has no checkpoint in {state}",
+        hint=f"{others} Was it run with another --data-dir?",
     )
-    sources = ", ".join(
-        source.topic if source.lag < 0 else f"{source.topic} ({source.lag} behind)"
-        for source in status.sources
-    )
-    return [
-        ("query", status.key),
-        ("state", _state(status)),
-        ("sources", sources or None),
-        ("sink", status.sink),
-        ("mode", status.mode),
-        ("batch", status.batch if status.batch >= 0 else None),
-        ("rows", status.rows),
-        ("rows/s", round(status.rows_per_second)),
-        ("watermark", status.watermark),
-        ("late rows", status.late_rows),
-        ("state rows", status.state_rows),
-        ("batch took", output.duration_text(status.batch_ms)),
-        ("latency", latency),
-        ("restarts", status.restarts),
-        ("last error", status.error),
-        ("updated", status.updated),
-    ]
-
-
-def _as_dict(status: QueryStatus) -> dict[str, object]:
-    from dataclasses import asdict
-
-    return asdict(status) | {"state": _state(status)}
 
 
 def _stop_on_signals(stop: threading.Event) -> None:

@@ -32,6 +32,8 @@ def load_pipeline(file: Path, name: str | None = None) -> Pipeline:
         UsageError: there is no such file, or it declares no such pipeline.
         PipelineError: it raises an error; names the line.
     """
+    if file.is_dir():
+        raise UsageError(f"{file} is a folder", hint="Name the file that declares the pipeline.")
     if not file.is_file():
         raise UsageError(f"there is no file {file}")
     from tidemill.spark.pipeline import Pipeline
@@ -45,6 +47,9 @@ def load_pipeline(file: Path, name: str | None = None) -> Pipeline:
         raise PipelineError(f"{_where(file, error)}: {error}", hint=error.hint) from error
     except SyntaxError as error:
         raise PipelineError(f"{error.filename}:{error.lineno}: {error.msg}") from error
+    except SystemExit as error:
+        why = error.code if isinstance(error.code, str) else f"exit code {error.code or 0}"
+        raise PipelineError(f"{_where(file, error)}: the file ends the program: {why}") from error
     except Exception as error:
         told = f"{_where(file, error)}: {type(error).__name__}: {error}".removesuffix(": ")
         hint = _NO_SPARK_YET if _is_of_spark(error) else ""
@@ -65,7 +70,7 @@ def load_pipeline(file: Path, name: str | None = None) -> Pipeline:
     for each in pipelines:
         if each.name == name:
             return each
-    raise UsageError(f"{file} declares no pipeline {name}", hint=f"There are {names}.")
+    raise UsageError(f"{file} declares no pipeline {name}", hint=f"It declares: {names}.")
 
 
 def _is_of_spark(error: BaseException) -> bool:

@@ -9,8 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from tidemill.cli import output
+from tidemill.cli.pipeline_status import lag_of
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.live import Live
     from rich.table import Table
 
@@ -31,6 +33,9 @@ class View(Protocol):
 
     def show(self, status: QueryStatus) -> None:
         """A query's status has changed."""
+
+    def warn(self, message: str) -> None:
+        """Something may go wrong."""
 
 
 def view_for(stream: TextIO) -> View:
@@ -66,9 +71,12 @@ class LineView:
             line += f": {status.error}"
         print(line, file=self._stream, flush=True)
 
+    def warn(self, message: str) -> None:
+        print(f"warning: {message}", file=self._stream, flush=True)
+
 
 class LiveView:
-    """A table that is drawn anew as queries go on."""
+    """A table that is drawn anew as queries go on, with errors below it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -96,28 +104,49 @@ class LiveView:
     def show(self, status: QueryStatus) -> None:
         self._statuses[status.query] = status
         if self._live is not None:
-            self._live.update(self._table(), refresh=True)
+            self._live.update(self._picture(), refresh=True)
+
+    def warn(self, message: str) -> None:
+        from rich.text import Text
+
+        if self._live is not None:
+            self._live.console.print(Text(f"warning: {message}", style="yellow"))
+
+    def _picture(self) -> Group:
+        from rich.console import Group
+        from rich.text import Text
+
+        errors = [
+            Text(f"{status.query}: {status.error}", style="red")
+            for status in self._statuses.values()
+            if status.error and status.state in ("waiting", "failed")
+        ]
+        return Group(self._table(), *errors)
 
     def _table(self) -> Table:
         from rich.table import Table
-        from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, header_style="dim")
+        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0))
         for name in ("QUERY", "STATE", "ROWS", "ROWS/S", "LAG", "LATE", "WATERMARK", "LATENCY"):
+            # Those that may be wrapped are narrowed first: a number that is cut is a wrong one.
+            gives = name in ("QUERY", "WATERMARK")
             right = name in ("ROWS", "ROWS/S", "LAG", "LATE")
-            table.add_column(name, justify="right" if right else "left", no_wrap=True)
+            table.add_column(
+                name,
+                justify="right" if right else "left",
+                no_wrap=not gives,
+                overflow="ellipsis",
+            )
         for status in self._statuses.values():
-            lags = [source.lag for source in status.sources if source.lag >= 0]
+            lag = lag_of(status)
             table.add_row(
                 status.query,
                 status.state,
                 f"{status.rows:,}",
                 f"{status.rows_per_second:,.0f}",
-                f"{sum(lags):,}" if lags else "-",
+                "-" if lag is None else f"{lag:,}",
                 f"{status.late_rows:,}",
                 (status.watermark or "-")[:16].replace("T", " "),
                 output.duration_text(status.latency_p50_ms) or "-",
             )
-            if status.error and status.state in ("waiting", "failed"):
-                table.add_row(Text(f"  {status.error}", style="red", no_wrap=False))
         return table
