@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from tests.conftest import BrokerFactory
 from tests.crash.transactions import checker
 from tests.crash.transactions.conftest import SETTINGS, make_topics
+from tests.crash.transactions.implicit import ImplicitProducer
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until
 
@@ -26,17 +29,13 @@ MOST_STEPS = 60
 TIMEOUT_S = 60
 
 
-class Attempt:
+class Attempt(ABC):
     """One transaction: a producer that starts, a record for each partition, an offset, a commit."""
 
-    def __init__(self, bootstrap: str, number: int) -> None:
+    def __init__(self, number: int) -> None:
         self.outcome = ""
         """``committed``, ``aborted`` or the error that leaves it open which of both it is."""
         self._number = number
-        self._group = Consumer(
-            {"bootstrap.servers": bootstrap, "group.id": f"group-{number}", "log_level": 0}
-        )
-        self._producer = make_producer(bootstrap)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -48,6 +47,24 @@ class Attempt:
         """Let the clients go."""
         self._thread.join(TIMEOUT_S)
         assert self.done(), "the client hangs"
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Do it, in a thread of its own, and set the outcome."""
+
+
+class WithLibrdkafka(Attempt):
+    """By the older protocol: each partition is announced."""
+
+    def __init__(self, bootstrap: str, number: int) -> None:
+        self._group = Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": f"group-{number}", "log_level": 0}
+        )
+        self._producer = make_producer(bootstrap)
+        super().__init__(number)
+
+    def close(self) -> None:
+        super().close()
         self._group.close()
 
     def _run(self) -> None:
@@ -77,6 +94,29 @@ class Attempt:
         self._producer.commit_transaction(TIMEOUT_S)
 
 
+class Implicit(Attempt):
+    """By the newer protocol: a write makes its partition part of the transaction."""
+
+    def __init__(self, bootstrap: str, number: int) -> None:
+        self._producer = ImplicitProducer(bootstrap, "t")
+        super().__init__(number)
+
+    def close(self) -> None:
+        super().close()
+        self._producer.close()
+
+    def _run(self) -> None:
+        try:
+            self._producer.init()
+            for partition in range(PARTITIONS):
+                self._producer.send("out", partition, b"%d" % self._number)
+            self._producer.commit_offset(f"group-{self._number}", "in", 1)
+            self._producer.end(commit=True)
+            self.outcome = "committed"
+        except BaseException as error:
+            self.outcome = repr(error)
+
+
 def make_producer(bootstrap: str) -> Producer:
     """All of them have one transactional id."""
     return Producer(
@@ -93,9 +133,20 @@ def make_producer(bootstrap: str) -> Producer:
     )
 
 
-@pytest.mark.parametrize("client", ["goes on", "is replaced"])
+@pytest.mark.parametrize(
+    ("protocol", "client"),
+    [
+        (WithLibrdkafka, "goes on"),
+        (WithLibrdkafka, "is replaced"),
+        (Implicit, "goes on"),
+        (Implicit, "is replaced"),
+    ],
+)
 def test_a_transaction_is_whole_or_absent_wherever_the_broker_dies(
-    start_broker: BrokerFactory, tmp_path: Path, client: str
+    start_broker: BrokerFactory,
+    tmp_path: Path,
+    protocol: Callable[[str, int], Attempt],
+    client: str,
 ) -> None:
     step = tmp_path / "step"
     dice = random.Random(seed := random.SystemRandom().randrange(1 << 32))
@@ -103,7 +154,7 @@ def test_a_transaction_is_whole_or_absent_wherever_the_broker_dies(
     broker = start_broker(command=DYING, env=env, settings=SETTINGS)
     make_topics(broker.bootstrap, PARTITIONS, "in", "out")
     # The first transaction of all finds everything new; the steps are counted with a later one.
-    Attempt(broker.bootstrap, 0).close()
+    protocol(broker.bootstrap, 0).close()
     attempts: list[Attempt] = []
     hits: list[str] = []
     died = True
@@ -112,7 +163,7 @@ def test_a_transaction_is_whole_or_absent_wherever_the_broker_dies(
         assert number < MOST_STEPS, hits
         how = dice.choice(["before", "half"])
         step.write_text(f"{number} {how}")
-        attempt = Attempt(broker.bootstrap, number + 1)
+        attempt = protocol(broker.bootstrap, number + 1)
         attempts.append(attempt)
         died = wait_for_death(broker, attempt)
         if died:
