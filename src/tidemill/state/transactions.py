@@ -18,6 +18,7 @@ The errors are those of Apache Kafka 4.3's coordinator. Where we differ:
 - Every write is checked, not only a transaction's first to a partition. A fenced writer is told
   INVALID_PRODUCER_EPOCH, as Kafka's brokers translate it; a V1 write to a partition that is not in
   the transaction TRANSACTION_ABORTABLE (the protocol layer: INVALID_TXN_STATE for old versions).
+- A transaction with too many partitions is told TRANSACTION_ABORTABLE (``LARGEST_VALUE``).
 - The coordinator's own abort in epoch 32766 takes no fresh producer id: the next InitProducerId or
   EndTxn does.
 
