@@ -33,16 +33,16 @@ class Changelog:
         self.topic = self.topic or self.broker.topic(2)
         self._producer = Producer({"bootstrap.servers": self.broker.bootstrap, "linger.ms": 5})
 
-    def put(self, *rows: Row, at: int | None = None) -> None:
+    def put(self, *rows: Row, at: int | None = None, partition: int | None = None) -> None:
         """Insert or update rows; ``at`` is the records' time in milliseconds."""
         for row in rows:
             values = tuple(row[name] for name in self.key)
-            self._write(values, json.dumps(row).encode(), at)
+            self._write(values, json.dumps(row).encode(), at, partition)
             self.rows[values] = row
 
-    def delete(self, *values: Any, at: int | None = None) -> None:
+    def delete(self, *values: Any, at: int | None = None, partition: int | None = None) -> None:
         """Delete the row of a key."""
-        self._write(values, None, at)
+        self._write(values, None, at, partition)
         self.rows.pop(values, None)
 
     def flush(self) -> None:
@@ -56,13 +56,15 @@ class Changelog:
             spark, self.topic, schema=self.schema, key=self.key, kafka=kafka, **options
         )
 
-    def _write(self, values: tuple[Any, ...], value: bytes | None, at: int | None) -> None:
+    def _write(
+        self, values: tuple[Any, ...], value: bytes | None, at: int | None, partition: int | None
+    ) -> None:
         one = len(self.key) == 1
         text = str(values[0]) if one else json.dumps(dict(zip(self.key, values, strict=True)))
         stamp: dict[str, Any] = {} if at is None else {"timestamp": at}
-        self._producer.produce(
-            self.topic, value, text.encode(), partition=sum(text.encode()) % 2, **stamp
-        )
+        if partition is None:
+            partition = sum(text.encode()) % 2
+        self._producer.produce(self.topic, value, text.encode(), partition=partition, **stamp)
 
 
 def rows(df: DataFrame) -> list[tuple[Any, ...]]:

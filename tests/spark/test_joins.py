@@ -543,3 +543,88 @@ def test_tables_of_several_key_columns(queries: Queries, broker: Broker) -> None
     settle()
     assert {key: row["gate_open"] for key, row in views[0].items()} == {("mo", 2): False}
     assert {key: row["bar"] for key, row in views[1].items()} == {("mo", 2): "tea"}
+
+
+# --- keys that move, keys that are spelt otherwise ------------------------------------------------
+
+
+@on_tidemill
+def test_a_key_that_moved_to_another_partition_is_followed(
+    queries: Queries, broker: Broker
+) -> None:
+    topics = [broker.topic(4), broker.topic(4)]
+    planes = Changelog(broker, SEATS, ("tail",), topics[0])
+    leases = Changelog(broker, "tail STRING, lessor STRING", ("tail",), topics[1])
+    left, right = (log.table(queries.spark) for log in (planes, leases))
+    view: dict[Any, Any] = {}
+    queries.view(join_tables(left, right, on="tail"), ("tail",), view)
+    # Many records of others: the offsets of partition 1 are far ahead of those that come later.
+    planes.put(*[{"tail": "x", "seats": n} for n in range(50)], at=1000, partition=1)
+    for tail in "abc":
+        planes.put({"tail": tail, "seats": 1}, at=1000, partition=1)
+        leases.put({"tail": tail, "lessor": "l"})
+
+    def settle() -> dict[str, int]:
+        planes.flush()
+        leases.flush()
+        for query in queries.running:
+            query.processAllAvailable()
+        now = {row.tail: row.seats for row in left.df.filter("tail != 'x'").collect()}
+        assert {key: row["seats"] for (key,), row in view.items()} == now
+        return now
+
+    assert settle() == {"a": 1, "b": 1, "c": 1}
+    for tail in "abc":
+        planes.put({"tail": tail, "seats": 2}, at=3000, partition=3)
+    assert settle() == {"a": 2, "b": 2, "c": 2}
+    # Of one partition the offsets count, though the clock of the one who writes goes back.
+    planes.put({"tail": "a", "seats": 3}, at=2000, partition=3)
+    planes.delete("b", at=2000, partition=3)
+    planes.put({"tail": "c", "seats": 4}, at=4000, partition=2)  # and between two others
+    assert settle() == {"a": 3, "c": 4}
+    planes.put({"tail": "a", "seats": 5}, at=5000, partition=0)
+    planes.delete("c", at=5000, partition=2)
+    assert settle() == {"a": 5}
+    planes.delete("a", at=6000, partition=0)
+    assert settle() == {}
+
+
+@on_tidemill
+def test_a_key_is_found_however_it_is_written(queries: Queries, broker: Broker) -> None:
+    gates = Changelog(broker, "no INT, hall INT", ("no",))
+    halls = Changelog(broker, "hall INT, name STRING", ("hall",))
+    broker.produce(gates.topic, [{"key": b"01", "value": b'{"no": 1, "hall": 7}'}])
+    broker.produce(halls.topic, [{"key": b" 07", "value": b'{"hall": 7, "name": "A"}'}])
+    left, right = gates.table(queries.spark), halls.table(queries.spark)
+    view: dict[Any, Any] = {}
+    queries.view(join_tables(left, right, foreign_key="hall", how="left"), ("no",), view)
+    topic = broker.topic()
+    stream = queries.events(topic, "no INT")
+    seen = queries.into_memory(enrich(stream, left, "no"))
+    send(broker, topic, {"no": 1})
+    assert seen() == [(1, 7)]
+    queries.running[0].processAllAvailable()
+    assert view == {(1,): {"no": 1, "hall": 7, "name": "A"}}
+    broker.produce(halls.topic, [{"key": b"+7", "value": b'{"hall": 7, "name": "B"}'}])
+    queries.running[0].processAllAvailable()
+    assert view == {(1,): {"no": 1, "hall": 7, "name": "B"}}
+    broker.produce(gates.topic, [{"key": b"001", "value": None}])
+    queries.running[0].processAllAvailable()
+    assert (view, rows(left.df)) == ({}, [])
+
+
+@on_tidemill
+def test_a_view_takes_no_more_changes_at_once_than_it_was_told(
+    queries: Queries, broker: Broker
+) -> None:
+    planes = Changelog(broker, SEATS, ("tail",))
+    planes.put(*[{"tail": str(n), "seats": n} for n in range(10)])
+    planes.flush()
+    table = planes.table(queries.spark, max_offsets_per_trigger=4)
+    view: dict[Any, Any] = {}
+    joined = join_tables(table, table, on="tail", right_prefix="other_")
+    query = queries.view(joined, ("tail",), view)
+    query.processAllAvailable()
+    assert len(view) == 10
+    for progress in query.recentProgress:
+        assert all(source["numInputRows"] <= 4 for source in progress["sources"])

@@ -175,6 +175,11 @@ MISTAKES: list[tuple[Declare, str, str]] = [
     ),
     (lambda p: p.table("x", key=(), schema="id INT"), "table x has no key", 'For example key="id"'),
     (
+        lambda p: p.table("x", key="id", schema="id INT", max_offsets_per_trigger=0),
+        "table x: max_offsets_per_trigger 0 lets nothing through",
+        "",
+    ),
+    (
         lambda p: p.table("x", key="id", schema="id INT", keep_versions="a month"),
         "table x: keep_versions: 'a month' is no duration",
         'Write a text like "6 minutes"',

@@ -83,7 +83,14 @@ class TableInput:
         from pyspark.sql import functions as f
 
         t = self.declaration
-        changes = tables.read_changes(self.spark, t.topic, t.schema, t.key, self.kafka)
+        changes = tables.read_changes(
+            self.spark,
+            t.topic,
+            t.schema,
+            t.key,
+            self.kafka,
+            max_offsets_per_trigger=t.max_offsets_per_trigger,
+        )
         changes = _observed(changes, t.name, f.col(tables.TIMESTAMP))
         return mark(changes, f"changes of {t.topic}").alias(t.name)
 

@@ -11,16 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import JoinError
 from tidemill.spark.join_columns import On, check_distinct, check_how, pairs
-from tidemill.spark.table_cache import DEFAULT_LIMIT, TableSpec
+from tidemill.spark.table_changes import DEFAULT_LIMIT, TableSpec
 from tidemill.spark.table_records import TableSchema
-from tidemill.spark.tables import DELETED, OFFSET, PARTITION, table_spec
+from tidemill.spark.tables import DELETED, OFFSET, PARTITION, TIMESTAMP, table_spec
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from tidemill.spark.inputs import TableInput
 
 _SIDES = ("__tidemill_left", "__tidemill_right")
+# The changes by which Spark knows a key's last one. Within a partition the greater offset is later;
+# a key that has moved to another one has a last change in each, of which the later one counts. In
+# two partitions it can have been, these are the first two; the third is for keys in more of them.
+_ORDERS = {
+    "low": (f"-{PARTITION}", OFFSET),
+    "high": (PARTITION, OFFSET),
+    "late": (TIMESTAMP, PARTITION, OFFSET),
+}
 _AS_KEY = ("STRING", "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "DATE")
 """Types that are written alike in a key and in a JSON object."""
 
@@ -118,16 +126,33 @@ def _on_key(
         .withColumn(_SIDES[1], absent[0])
         .unionByName(rows[1].withColumn(_SIDES[0], absent[1]))
     )
-    newest = f"struct({OFFSET}, {PARTITION})"
     # The struct around the row: max_by itself would pass over a deletion's null.
+    change = f"struct({{}} AS row, {TIMESTAMP} AS at, {PARTITION} AS partition)"
     last = [
-        f.expr(f"max_by(struct({name} AS row), {newest}) FILTER (WHERE side = {i})").alias(name)
-        for i, name in enumerate(_SIDES)
+        f.expr(
+            f"max_by({change.format(side)}, struct({', '.join(order)})) FILTER (WHERE side = {i})"
+        ).alias(f"{side}_{name}")
+        for i, side in enumerate(_SIDES)
+        for name, order in _ORDERS.items()
     ]
     grouped = both.groupBy(*one.key_names).agg(*last)
-    return grouped.select(
-        *one.key_names, *[f.col(name).getField("row").alias(name) for name in _SIDES]
-    )
+    return grouped.select(*one.key_names, *[_newest(side).alias(side) for side in _SIDES])
+
+
+def _newest(side: str) -> Column:
+    """A side's row after its last change: of the last ones of each partition, the latest."""
+    from pyspark.sql import functions as f
+
+    low, high, late = (f.col(f"{side}_{name}") for name in _ORDERS)
+
+    def place(change: Column) -> Column:
+        return f.struct(change.getField("at"), change.getField("partition"))
+
+    partition = late.getField("partition")
+    is_other = (partition != low.getField("partition")) & (partition != high.getField("partition"))
+    ends = f.when(place(low) > place(high), low).otherwise(high)
+    found = f.when(is_other & (place(late) > place(ends)), late).otherwise(ends)
+    return found.getField("row")
 
 
 def _side(
@@ -143,6 +168,7 @@ def _side(
         f.lit(side).alias("side"),
         OFFSET,
         PARTITION,
+        TIMESTAMP,
     )
 
 
@@ -168,16 +194,13 @@ def _on_foreign_key(
     # One task sees all changes of a batch: each row of the view comes once.
     touched = lookup.rows_of_view(changes.coalesce(1), *specs)
     key = f.col("key")
-    rows = []
-    for name, schema, spec in zip(("left", "right"), (one, two), specs, strict=True):
+    for name, row, schema, spec in zip(("left", "right"), _SIDES, (one, two), specs, strict=True):
         where = f.concat(
             f.lit(f"table {spec.topic}: the value for the row of key "), key.cast("string")
         )
-        rows.append(schema.value(f.col(name), where))
-    return touched.select(
-        *one.key_columns(key, f.lit(f"table {specs[0].topic}: a record")),
-        *[row.alias(name) for row, name in zip(rows, _SIDES, strict=True)],
-    )
+        touched = schema.with_row(touched, row, f.col(name), where)
+    keys = one.key_columns(key, f.lit(f"table {specs[0].topic}: a record"))
+    return touched.select(*keys, *_SIDES)
 
 
 def _foreign_pairs(

@@ -21,7 +21,7 @@ from tidemill.spark.join_columns import On, check_columns, check_distinct, check
 from tidemill.spark.join_streams import stream_stream
 from tidemill.spark.join_views import join_tables, spec_of
 from tidemill.spark.pipeline import Place, Table
-from tidemill.spark.table_cache import DEFAULT_LIMIT
+from tidemill.spark.table_changes import DEFAULT_LIMIT
 from tidemill.spark.table_records import TableSchema
 from tidemill.spark.tables import VALID_FROM, VALID_TO, check_valid_from
 from tidemill.spark.window_spec import Duration, microseconds
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _TABLE = "__tidemill_table_"
-_ROW = "__tidemill_row"
+_VALUE, _ROW = "__tidemill_value", "__tidemill_row"
 _SPARKS = {"left": "left_outer", "inner": "inner"}
 
 
@@ -50,6 +50,7 @@ def changelog_table(
     key: str | Sequence[str],
     kafka: Mapping[str, str],
     keep_versions: Duration | None = None,
+    max_offsets_per_trigger: int | None = None,
 ) -> TableInput:
     """A table outside of a pipeline.
 
@@ -58,10 +59,12 @@ def changelog_table(
         schema: all columns, as DDL, the key's among them.
         key: columns of the record's key.
         kafka: librdkafka's settings, with ``bootstrap.servers``.
-        keep_versions: as of ``Pipeline.table``.
+        keep_versions, max_offsets_per_trigger: as of ``Pipeline.table``.
     """
     columns = (key,) if isinstance(key, str) else tuple(key)
-    declared = Table(topic, topic, schema, columns, keep_versions, Place("", 0))
+    declared = Table(
+        topic, topic, schema, columns, keep_versions, max_offsets_per_trigger, Place("", 0)
+    )
     return TableInput(declared, spark, {"isolation.level": "read_committed", **kafka})
 
 
@@ -221,12 +224,12 @@ def _with_row(
 
     names = [f"{prefix}{column.name}" for column in schema.values]
     check_distinct(stream.columns, names, "prefix")
-    found = stream.withColumn(_ROW, value)
+    found = stream.withColumn(_VALUE, value)
     if how == "inner":
-        found = found.filter(f.col(_ROW).isNotNull())
+        found = found.filter(f.col(_VALUE).isNotNull())
     keys = f.concat_ws(", ", *[f.col(name).cast("string") for name in key])
     where = f.concat(f.lit(f"table {topic}: the value for the row of key "), keys)
-    found = found.withColumn(_ROW, schema.value(f.col(_ROW), where))
+    found = schema.with_row(found, _ROW, f.col(_VALUE), where)
     return found.select(
         *stream.columns,
         *[

@@ -88,6 +88,7 @@ class Table:
     Attributes:
         key: columns of the record's key; the schema has them, too.
         keep_versions: how long a version that was replaced is still joined as of its time.
+        max_offsets_per_trigger: most offsets of its changes in a micro-batch, or None.
         Others: as of ``Stream``.
     """
 
@@ -96,6 +97,7 @@ class Table:
     schema: str
     key: tuple[str, ...]
     keep_versions: Duration | None
+    max_offsets_per_trigger: int | None
     place: Place
 
 
@@ -197,6 +199,7 @@ class Pipeline:
         schema: str,
         topic: str | None = None,
         keep_versions: Duration | None = None,
+        max_offsets_per_trigger: int | None = None,
     ) -> Table:
         """Declare a table over a changelog topic: upserts by key, a null value deletes.
 
@@ -207,6 +210,8 @@ class Pipeline:
             topic: default: the name.
             keep_versions: for joins as of an event's time: how long after a version was replaced
                 events may still ask for it.
+            max_offsets_per_trigger: where its changes are a stream (``.changes``, ``join_tables``):
+                most offsets in one micro-batch.
         """
         made = Table(
             name=name,
@@ -214,6 +219,7 @@ class Pipeline:
             schema=schema,
             key=(key,) if isinstance(key, str) else tuple(key),
             keep_versions=keep_versions,
+            max_offsets_per_trigger=max_offsets_per_trigger,
             place=_caller(),
         )
         self.tables.append(made)

@@ -215,11 +215,15 @@ def _reading(what: str, stream: Stream) -> Iterator[Problem]:
             f"{what}: starting {starting!r} is no place to begin",
             '"earliest", "latest", or milliseconds since 1970.',
         )
-    most = stream.max_offsets_per_trigger
-    if most is not None and most < 1:
-        yield Problem(stream.place, f"{what}: max_offsets_per_trigger {most} lets nothing through")
+    yield from _most(what, stream)
     if stream.dead_letters is not None and not _TOPIC.fullmatch(stream.dead_letters):
         yield _no_topic(what, stream.dead_letters, stream.place)
+
+
+def _most(what: str, each: Stream | Table) -> Iterator[Problem]:
+    most = each.max_offsets_per_trigger
+    if most is not None and most < 1:
+        yield Problem(each.place, f"{what}: max_offsets_per_trigger {most} lets nothing through")
 
 
 def _event_time(what: str, stream: Stream, made: tuple[Column, ...]) -> Iterator[Problem]:
@@ -262,6 +266,7 @@ def _table(table: Table, known: dict[str, tuple[Column, ...]]) -> Iterator[Probl
             yield _no_column(what, "key", name, made, table.place)
     if table.keep_versions is not None:
         yield from _duration(what, "keep_versions", table.keep_versions, table.place)
+    yield from _most(what, table)
 
 
 def _names(what: str, each: Stream | Table) -> Iterator[Problem]:

@@ -12,15 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidemill.spark.table_cache import (
-    Change,
-    Latest,
-    TableCache,
-    TableSpec,
-    Versions,
-    cache_of,
-    canonical,
-)
+from tidemill.spark.table_cache import TableCache, cache_of
+from tidemill.spark.table_changes import Change, TableSpec, canonical
+from tidemill.spark.table_rows import Latest, Versions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -146,7 +140,7 @@ class _Seen:
     def take(self, batch: pa.RecordBatch) -> None:
         columns = (batch.column(i).to_pylist() for i in range(4))
         for side, key, partition, offset in zip(*columns, strict=True):
-            made = None if key is None else canonical(key, self._specs[side].key)
+            made = None if key is None else canonical(key, self._specs[side])
             if made is not None:  # else it fails where the table is read
                 self._keys[side].add(made)
             ends = self._ends[side]
@@ -188,7 +182,7 @@ def _fresh(cache: TableCache[Any]) -> TableCache[Any]:
 
 def _keys(keys: pa.Array, spec: TableSpec) -> list[bytes | None]:
     found = keys.cast(pa.binary()).to_pylist()
-    return [None if key is None else canonical(key, spec.key) for key in found]
+    return [None if key is None else canonical(key, spec) for key in found]
 
 
 def _column(look_up: Any) -> Any:

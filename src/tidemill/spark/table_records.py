@@ -15,7 +15,7 @@ from tidemill.spark.ddl import Column as SchemaColumn
 from tidemill.spark.ddl import columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 _CORRUPT = "__tidemill_corrupt"
 
@@ -99,9 +99,25 @@ class TableSchema:
             found.append(checked.alias(column.name))
         return found
 
-    def value(self, value: Column, place: Column) -> Column:
-        """A record's value as a struct of all columns, null for null; what is no JSON object of
-        the schema fails the query."""
+    def with_row(self, df: DataFrame, name: str, value: Column, place: Column) -> DataFrame:
+        """Rows with a record's value beside them: a struct of all columns, null for null.
+
+        What is no JSON object of the schema fails the query, whether its columns are used or not.
+
+        Args:
+            name: of the column that is added.
+            value: the record's value, a column of ``df``, as bytes or text.
+            place: text that says where the record is.
+        """
+        from pyspark.sql import functions as f
+
+        # Spark leaves out what nobody asks for, the check, too; but no filter. And it would parse
+        # once for the filter and once for the columns, if it knew that both come out alike.
+        opaque = f.when(f.spark_partition_id() >= 0, value)
+        read = df.withColumn(name, self._row(opaque, place))
+        return read.filter(f.col(name).isNotNull() | value.isNull())
+
+    def _row(self, value: Column, place: Column) -> Column:
         from pyspark.sql import functions as f
 
         text = value.cast("string")

@@ -1,8 +1,7 @@
 """Changelog topics as tables: the last value of each key counts, and null deletes it.
 
 Three views of a changelog: the table as it is now, its versions in time, and its changes as a
-stream. Records of a key are ordered by their offsets: a key stays in its partition. Must not know:
-pipelines, sinks.
+stream. Which record of a key is the last one, ``table_rows`` says. Must not know: pipelines, sinks.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import JoinError
-from tidemill.spark.table_cache import DEFAULT_LIMIT, TableSpec
+from tidemill.spark.table_changes import DEFAULT_LIMIT, TableSpec
 from tidemill.spark.table_records import TableSchema, place
 from tidemill.spark.window_spec import Duration, microseconds
 
@@ -23,7 +22,7 @@ DELETED, PARTITION, OFFSET, TIMESTAMP = "_deleted", "_partition", "_offset", "_t
 VALID_FROM, VALID_TO = "valid_from", "valid_to"
 """Columns of ``read_versions`` besides the table's own."""
 
-_ROW = "__tidemill_row"
+_ROW, _KEY = "__tidemill_row", "__tidemill_key"
 
 
 def read_table(
@@ -146,7 +145,15 @@ def table_spec(
     topic: str, table: TableSchema, kafka: Mapping[str, str], **fields: Any
 ) -> TableSpec:
     """What Python workers keep of a table."""
-    return TableSpec(topic=topic, key=table.key_names, kafka=tuple(sorted(kafka.items())), **fields)
+    found = {*table.key_names, *(mine for mine, _ in fields.get("foreign_key", ()))}
+    columns = (table.column(name) for name in sorted(found))
+    return TableSpec(
+        topic=topic,
+        key=table.key_names,
+        kafka=tuple(sorted(kafka.items())),
+        types=tuple((column.name, column.type) for column in columns if column is not None),
+        **fields,
+    )
 
 
 def check_valid_from(table: TableSchema, valid_from: str | None) -> None:
@@ -181,11 +188,13 @@ def _rows(table: TableSchema, records: DataFrame, topic: str, **more: Column) ->
 
     where = place(topic)
     keys = table.key_columns(f.col("key"), where)
-    by_name: dict[str, Column] = dict(zip(table.key_names, keys, strict=True))
-    row = table.value(f.col("value"), where).alias(_ROW)
-    read = records.select("*", row)
+    named = {name: f"{_KEY}{i}" for i, name in enumerate(table.key_names)}
+    read = records.withColumns(dict(zip(named.values(), keys, strict=True)))
+    read = table.with_row(read, _ROW, f.col("value"), where)
+    for name in named.values():  # read them, even if nobody asks for them
+        read = read.filter(f.col(name).isNotNull())
     picked = [
-        by_name[name] if name in by_name else f.col(_ROW).getField(name).alias(name)
+        (f.col(named[name]) if name in named else f.col(_ROW).getField(name)).alias(name)
         for name in table.names
     ]
     return read.select(*picked, *[made.alias(name) for name, made in more.items()])

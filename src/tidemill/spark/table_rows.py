@@ -1,0 +1,282 @@
+"""Rows of a changelog in memory: the last value of each key, or its versions in time.
+
+What is kept depends on the records alone, not on the order in which partitions are read. Within a
+partition the greater offset is the later change, whatever the timestamps say. A key may move to
+another partition, when some are added: there its offsets begin anew. So of each partition its last
+change of the key counts, and among those the one with the greatest timestamp (of equal ones, that
+of the greatest partition). Must not know: Kafka clients, Spark, queries.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import time
+from collections.abc import Iterable, Iterator, Mapping
+
+from tidemill.spark.table_changes import Change, TableSpec, foreign_key_of, size_of, valid_from_of
+
+
+class Latest:
+    """The last value of each key; by foreign key, too, where there is one."""
+
+    def __init__(self, spec: TableSpec) -> None:
+        self._spec = spec
+        self._rows: dict[bytes, Change] = {}
+        # The last changes of other partitions, of keys that have moved.
+        self._others: dict[bytes, dict[int, Change]] = {}
+        self._deleted: set[bytes] = set()
+        self._by_foreign: dict[bytes, set[bytes]] = {}
+        self._foreign: dict[bytes, bytes] = {}
+        self.size = 0
+
+    def apply(self, change: Change) -> None:
+        """Take a change; one that is older than what is known of its partition changes nothing."""
+        key = change.key
+        before = self._rows.get(key)
+        if before is None or (before.partition == change.partition and key not in self._others):
+            if before is None or before.offset < change.offset:
+                self._put(before, change)
+            return
+        by_partition = {before.partition: before, **self._others.get(key, {})}
+        known = by_partition.get(change.partition)
+        if known is not None and known.offset >= change.offset:
+            return
+        by_partition[change.partition] = change
+        self._set(key, by_partition)
+
+    def settle(self, first: Mapping[int, int]) -> None:
+        """Forget deletions, and what retention has removed; all partitions have been read.
+
+        A deletion stays as long as an older row of its key does, in another partition.
+
+        Args:
+            first: of partitions whose first offset has risen.
+        """
+        gone = self._before(first) if first else set()
+        for key in gone | self._deleted:
+            kept = {
+                change.partition: change
+                for change in self._changes(key)
+                if change.offset >= first.get(change.partition, 0)
+            }
+            if all(change.value is None for change in kept.values()):
+                kept = {}
+            self._set(key, kept)
+        self._deleted.clear()
+
+    def shrink(self, partitions: int) -> None:
+        """Forget what is not needed while a topic of so many partitions is being read."""
+        if partitions == 1:  # else a row of another partition that was not read yet would rise
+            self.settle({})
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key as it is now."""
+        change = self._rows.get(key)
+        return None if change is None else change.value
+
+    def all(self) -> Iterator[Change]:
+        """All rows as they are now."""
+        return (change for change in self._rows.values() if change.value is not None)
+
+    def foreign_key(self, key: bytes) -> bytes | None:
+        """The foreign key of a row."""
+        return self._foreign.get(key)
+
+    def referring_to(self, foreign_key: bytes) -> frozenset[bytes] | set[bytes]:
+        """Keys of the rows with this foreign key."""
+        return self._by_foreign.get(foreign_key, frozenset())
+
+    def _changes(self, key: bytes) -> list[Change]:
+        found = self._rows.get(key)
+        return [] if found is None else [found, *self._others.get(key, {}).values()]
+
+    def _before(self, first: Mapping[int, int]) -> set[bytes]:
+        changes = [c for key in self._rows for c in self._changes(key)]
+        return {c.key for c in changes if c.offset < first.get(c.partition, 0)}
+
+    def _set(self, key: bytes, by_partition: dict[int, Change]) -> None:
+        """Make these the last changes of a key."""
+        others = self._others.pop(key, {})
+        self.size -= sum(map(size_of, others.values()))
+        newest = _last(by_partition.values()) if by_partition else None
+        self._put(self._rows.get(key), newest)
+        if newest is not None and newest.value is None:
+            self._deleted.add(key)
+        others = {p: change for p, change in by_partition.items() if change is not newest}
+        if others:
+            self._others[key] = others
+            self.size += sum(map(size_of, others.values()))
+
+    def _put(self, before: Change | None, now: Change | None) -> None:
+        """Put a key's newest change in the place of the one before."""
+        if before is now:
+            return
+        if before is not None:
+            self._remove(before)
+        if now is None:
+            return
+        self._rows[now.key] = now
+        self.size += size_of(now)
+        if now.value is None:
+            self._deleted.add(now.key)
+        else:
+            self._index(now)
+
+    def _index(self, change: Change) -> None:
+        if not self._spec.foreign_key:
+            return
+        foreign = foreign_key_of(change, self._spec)
+        if foreign is not None:
+            self._foreign[change.key] = foreign
+            self._by_foreign.setdefault(foreign, set()).add(change.key)
+
+    def _remove(self, change: Change) -> None:
+        del self._rows[change.key]
+        self._deleted.discard(change.key)
+        self.size -= size_of(change)
+        foreign = self._foreign.pop(change.key, None)
+        if foreign is not None:
+            keys = self._by_foreign[foreign]
+            keys.discard(change.key)
+            if not keys:
+                del self._by_foreign[foreign]
+
+
+# Since when it holds, and its partition: there is one of both. Where a key moved, versions of
+# several partitions may begin at one time.
+_Version = tuple[int, int, Change]
+
+
+class Versions:
+    """The versions of each key in the order of their validity."""
+
+    def __init__(self, spec: TableSpec) -> None:
+        self._spec = spec
+        self._rows: dict[bytes, list[_Version]] = {}
+        self._touched: set[bytes] = set()
+        # When a key's oldest version may be forgotten; of the heap's entries those that equal
+        # the key's own count.
+        self._due: dict[bytes, int] = {}
+        self._queue: list[tuple[int, bytes]] = []
+        self._newest = -(2**62)
+        self.size = 0
+
+    def apply(self, change: Change) -> None:
+        """Take a version, or a deletion; they may come in any order of validity."""
+        since = valid_from_of(change, self._spec)
+        versions = self._rows.setdefault(change.key, [])
+        place = bisect.bisect_left(versions, (since, change.partition), key=_place)
+        known = versions[place] if place < len(versions) else None
+        if known is None or _place(known) != (since, change.partition):
+            versions.insert(place, (since, change.partition, change))
+        elif known[2].offset < change.offset:
+            versions[place] = (since, change.partition, change)
+            self.size -= size_of(known[2])
+        else:
+            return
+        self._touched.add(change.key)
+        self._newest = max(self._newest, since)
+        self.size += size_of(change)
+
+    def settle(self, first: Mapping[int, int]) -> None:
+        """Forget what was replaced before the period, and what retention has removed."""
+        self._forget(deletions=True)
+        for key, versions in list(self._rows.items()) if first else ():
+            kept = [v for v in versions if v[2].offset >= first.get(v[1], 0)]
+            if len(kept) < len(versions):
+                self._set(key, kept)
+
+    def shrink(self, partitions: int) -> None:
+        """Forget what is not needed while a topic of so many partitions is being read."""
+        # Without a deletion, older versions of other partitions would hold on.
+        self._forget(deletions=partitions == 1)
+
+    def get(self, key: bytes, at: int) -> bytes | None:
+        """The value that held at an instant, in microseconds since 1970."""
+        versions = self._rows.get(key)
+        if versions is None:
+            return None
+        passed = bisect.bisect_right(versions, at, key=_since)
+        return _last(_beginning_last(versions, passed)).value if passed else None
+
+    def all(self) -> Iterator[tuple[Change, int, int | None]]:
+        """All versions, with the time in which each held, its end excluded."""
+        for versions in self._rows.values():
+            until: int | None = None
+            passed = len(versions)
+            found: list[tuple[Change, int, int | None]] = []
+            while passed:
+                together = _beginning_last(versions, passed)
+                passed -= len(together)
+                since, change = versions[passed][0], _last(together)
+                if change.value is not None:
+                    found.append((change, since, until))
+                until = since
+            yield from reversed(found)
+
+    def _forget(self, deletions: bool) -> None:
+        horizon = min(self._newest, time.time_ns() // 1000) - self._spec.keep
+        touched, self._touched = self._touched, set()
+        while self._queue and self._queue[0][0] <= horizon:
+            due, key = heapq.heappop(self._queue)
+            if self._due.get(key) == due:
+                touched.add(key)
+        for key in touched:
+            if key not in self._rows:
+                continue
+            versions = self._rows[key]
+            passed = bisect.bisect_right(versions, horizon, key=_since)
+            together = _beginning_last(versions, passed) if passed else []
+            if together and _last(together).value is None and not deletions:
+                self._touched.add(key)
+            if together and (_last(together).value is not None or not deletions):
+                passed -= len(together)  # it holds on, behind the horizon
+            self._set(key, versions[passed:])
+
+    def _set(self, key: bytes, kept: list[_Version]) -> None:
+        """Make these the versions of a key; they are some of those that it has."""
+        versions = self._rows[key]
+        if len(kept) < len(versions):
+            self.size -= sum(size_of(v[2]) for v in versions) - sum(size_of(v[2]) for v in kept)
+            self._rows[key] = kept
+        if not kept:
+            del self._rows[key]
+        due = _due(kept)
+        if due is None:
+            self._due.pop(key, None)
+        elif self._due.get(key) != due:
+            self._due[key] = due
+            heapq.heappush(self._queue, (due, key))
+
+
+def _due(versions: list[_Version]) -> int | None:
+    """When the oldest of a key's versions may be forgotten, counted as the horizon is."""
+    if not versions:
+        return None
+    oldest = versions[0][0]
+    if _last(v[2] for v in versions if v[0] == oldest).value is None:
+        return oldest
+    return next((since for since, _, _ in versions if since > oldest), None)
+
+
+def _since(version: _Version) -> int:
+    return version[0]
+
+
+def _place(version: _Version) -> tuple[int, int]:
+    return version[:2]
+
+
+def _beginning_last(versions: list[_Version], end: int) -> list[Change]:
+    """Of versions before an index, all that begin when the last one does."""
+    since = versions[end - 1][0]
+    start = end - 1
+    while start and versions[start - 1][0] == since:
+        start -= 1
+    return [change for _, _, change in versions[start:end]]
+
+
+def _last(changes: Iterable[Change]) -> Change:
+    """Of the last changes of a key in several partitions, the last one."""
+    return max(changes, key=lambda change: (change.at, change.partition))
