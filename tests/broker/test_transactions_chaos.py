@@ -115,12 +115,13 @@ def test_each_transaction_is_whole_or_absent_whatever_happens(seed: int) -> None
         chaos = Chaos(seed)
         broker = await start(chaos.fs)
         await broker.create_topics([NewTopic("t", PARTITIONS)])
-        for _ in range(3):
+        rounds = 0
+        while rounds < 3 or not chaos.answers:  # on a busy machine a round may be over too early
+            rounds += 1
             await chaos.disturb(broker)
             broker = await start(chaos.fs)
             await until_done(broker)
             await chaos.check(broker)
-        assert chaos.answers
         await broker.stop()
 
     run(test())
