@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Awaitable, Callable
 from typing import cast
@@ -28,7 +29,16 @@ from tidemill.broker.data import Admission, DataPlane
 from tidemill.broker.flusher import Countdown, Flusher
 from tidemill.broker.waiters import Waiters
 from tidemill.clock import ManualClock
-from tidemill.errors import InvalidProducerEpochError, InvalidRecordError, TidemillError
+from tidemill.errors import (
+    BatchTooLargeError,
+    ConcurrentTransactionsError,
+    CoordinatorNotAvailableError,
+    DiskFullError,
+    InvalidProducerEpochError,
+    InvalidRecordError,
+    OutOfOrderSequenceError,
+    TidemillError,
+)
 from tidemill.log.batch import Buffer, iter_headers
 from tidemill.log.compaction import compact
 from tidemill.log.config import LogConfig
@@ -104,7 +114,12 @@ class Bench:
         *,
         transactional: bool = False,
         transactional_id: str | None = None,
+        version: TransactionVersion = TransactionVersion.V2,
     ) -> list[WriteResult] | Awaitable[list[WriteResult]]:
+        write = self.batch(sequence, transactional)
+        return self.data.produce([write], acks, transactional_id, version)
+
+    def batch(self, sequence: int, transactional: bool = False) -> PartitionWrite:
         batch = encode_batch(
             [NewRecord(b"k", b"v")],
             timestamp_ms=self.clock.now_ms(),
@@ -113,8 +128,20 @@ class Bench:
             base_sequence=sequence,
             transactional=transactional,
         )
-        write = PartitionWrite(*TP, memoryview(batch))
-        return self.data.produce([write], acks, transactional_id, TransactionVersion.V2)
+        return PartitionWrite(*TP, memoryview(batch))
+
+    def error(
+        self, sequence: int, version: TransactionVersion | None = None
+    ) -> type[TidemillError] | None:
+        """What a batch is answered with, as part of a transaction where a version is named."""
+        if version is None:
+            answer = self.produce(Acks.WRITTEN, sequence)
+        else:
+            answer = self.produce(
+                Acks.WRITTEN, sequence, transactional=True, transactional_id="x", version=version
+            )
+        assert isinstance(answer, list)
+        return None if answer[0].error is None else type(answer[0].error)
 
     async def read(self, offset: int, max_bytes: int, isolation: Isolation) -> ReadResult:
         part = PartitionRead(*TP, offset, max_bytes)
@@ -160,6 +187,102 @@ def test_lookups_by_time_in_many_partitions_leave_the_loop_to_others() -> None:
             turns += 1
             await asyncio.sleep(0)
         assert turns >= 50
+
+    run(test)
+
+
+# --- several batches in flight -------------------------------------------------------------------
+
+every_kind = pytest.mark.parametrize(
+    "version", [None, *TransactionVersion], ids=["idempotent", "V1", "V2"]
+)
+
+
+@every_kind
+def test_batches_behind_one_that_the_disk_refused_wait_for_it(
+    version: TransactionVersion | None,
+) -> None:
+    async def test(bench: Bench) -> None:
+        bench.fs.fail("write", errno.ENOSPC, path=f"/{TP}/")
+        assert [bench.error(number, version) for number in range(5)] == [DiskFullError] * 5
+        assert [bench.error(number, version) for number in range(5)] == [None] * 5
+        assert bench.log.log_end_offset == 5
+
+    run(test)
+
+
+@pytest.mark.parametrize("version", list(TransactionVersion))
+@pytest.mark.parametrize(
+    "refusal", [ConcurrentTransactionsError("wait"), CoordinatorNotAvailableError("full")]
+)
+def test_batches_behind_one_that_the_coordinator_refused_wait_for_it(
+    version: TransactionVersion, refusal: TidemillError
+) -> None:
+    async def test(bench: Bench) -> None:
+        bench.admission = refusal
+        assert bench.error(0, version) is type(refusal)
+        bench.admission = None
+        assert [bench.error(number, version) for number in range(1, 5)] == [type(refusal)] * 4
+        assert [bench.error(number, version) for number in range(5)] == [None] * 5
+
+    run(test)
+
+
+@every_kind
+def test_several_refusals_in_turn_are_answered_in_order(
+    version: TransactionVersion | None,
+) -> None:
+    async def test(bench: Bench) -> None:
+        bench.fs.fail("write", errno.ENOSPC, times=3, path=f"/{TP}/")
+        for _ in range(3):
+            assert [bench.error(number, version) for number in range(5)] == [DiskFullError] * 5
+        assert [bench.error(number, version) for number in range(5)] == [None] * 5
+
+    run(test)
+
+
+def test_a_batch_of_the_same_request_waits_too() -> None:
+    async def test(bench: Bench) -> None:
+        bench.fs.fail("write", errno.ENOSPC, path=f"/{TP}/")
+        for expected in (DiskFullError, type(None)):
+            answer = bench.data.produce([bench.batch(0), bench.batch(1)], Acks.WRITTEN)
+            assert isinstance(answer, list)
+            assert [type(result.error) for result in answer] == [expected] * 2
+
+    run(test)
+
+
+@every_kind
+def test_of_a_known_producer_the_batches_behind_a_refused_one_are_out_of_order(
+    version: TransactionVersion | None,
+) -> None:
+    async def test(bench: Bench) -> None:
+        assert bench.error(0, version) is None
+        bench.fs.fail("write", errno.ENOSPC, path=f"/{TP}/")
+        assert bench.error(1, version) is DiskFullError
+        assert [bench.error(number, version) for number in range(2, 5)] == (
+            [OutOfOrderSequenceError] * 3
+        )
+        assert [bench.error(number, version) for number in range(1, 5)] == [None] * 4
+
+    run(test)
+
+
+def test_what_was_given_up_holds_nothing_back() -> None:
+    async def test(bench: Bench) -> None:
+        bench.log.config = LogConfig.parse({"max.message.bytes": "10"})
+        assert bench.error(0) is BatchTooLargeError
+        bench.log.config = LogConfig.parse({})
+        assert bench.error(1) is None
+
+    run(test)
+
+
+def test_an_unknown_producer_goes_on_but_where_each_transaction_has_its_epoch() -> None:
+    async def test(bench: Bench) -> None:
+        assert bench.error(3, TransactionVersion.V2) is OutOfOrderSequenceError
+        assert bench.log.log_end_offset == 0
+        assert bench.error(3, TransactionVersion.V1) is None
 
     run(test)
 

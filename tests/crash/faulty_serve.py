@@ -3,11 +3,13 @@
 ``python -m tests.crash.faulty_serve serve ...`` works like ``python -m tidemill serve ...``; while
 the file named by ``CRASH_FAULTS`` exists, it says what fails: a line ``enospc`` lets every write
 to a log fail half way with ENOSPC, ``fsync`` lets every fdatasync of a log fail with EIO.
+``CRASH_REFUSED`` (``b-0 1 7``) names a partition, and which of the writes to its data fail so.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections.abc import Sequence
 
@@ -16,6 +18,8 @@ from tidemill.log import store
 from tidemill.log.files import Buffer, RawFile, RealFile, RealFileSystem
 
 FAULTS = os.environ.get("CRASH_FAULTS", "")
+_PARTITION, *_NUMBERS = os.environ.get("CRASH_REFUSED", "-").split()
+_writes = itertools.count(1)
 
 
 def active(fault: str) -> bool:
@@ -24,6 +28,13 @@ def active(fault: str) -> bool:
         return False
     with open(FAULTS) as file:
         return fault in file.read().split()
+
+
+def is_refused(path: str) -> bool:
+    """Is this write to a log's data, which is made now, to fail?"""
+    if not path.endswith(".log") or f"/{_PARTITION}/" not in path:
+        return False
+    return str(next(_writes)) in _NUMBERS
 
 
 class FaultyFile(RealFile):
@@ -36,7 +47,7 @@ class FaultyFile(RealFile):
         self._path = path
 
     def pwrite(self, buffers: Sequence[Buffer], position: int) -> int:
-        if active("enospc"):
+        if active("enospc") or is_refused(self._path):
             # As a disk does that runs full: part of it is written first.
             data = b"".join(buffers)
             super().pwrite([data[: len(data) // 2]], position)

@@ -42,6 +42,13 @@ def test_an_unknown_producer_may_start_anywhere(sequence: int) -> None:
     assert ProducerStates().check(_header(sequence)) is None
 
 
+def test_an_unknown_producer_with_an_epoch_for_each_transaction_starts_at_zero() -> None:
+    assert ProducerStates().check(_header(0), from_zero=True) is None
+    with pytest.raises(OutOfOrderSequenceError, match="sequence 17, not 0"):
+        ProducerStates().check(_header(17), from_zero=True)
+    assert _states(0, 1).check(_header(2), from_zero=True) is None
+
+
 def test_the_next_sequence_is_accepted() -> None:
     assert _states(0, 1, 2).check(_header(3)) is None
 
@@ -55,6 +62,58 @@ def test_each_of_the_last_five_batches_is_recognised(back: int) -> None:
 def test_a_batch_from_before_the_window_is_a_duplicate_without_offset() -> None:
     with pytest.raises(DuplicateSequenceError):
         _states(*range(7)).check(_header(1))
+
+
+def test_what_was_never_written_is_no_repetition() -> None:
+    states = _states(*range(1, 8))
+    with pytest.raises(OutOfOrderSequenceError):
+        states.check(_header(0))
+    with pytest.raises(DuplicateSequenceError):
+        states.check(_header(1))
+
+
+def test_a_batch_that_begins_before_the_first_one_is_no_repetition() -> None:
+    with pytest.raises(OutOfOrderSequenceError):
+        _states(*range(1, 9)).check(_header(0, 2))
+
+
+def test_what_an_earlier_epoch_has_written_is_no_repetition() -> None:
+    states = _states(*range(20), epoch=5)
+    for sequence in range(3):
+        states.update(_header(sequence, epoch=6), 300 + sequence, 0)
+    with pytest.raises(OutOfOrderSequenceError):
+        states.check(_header(10, epoch=6))
+
+
+def test_behind_a_gap_only_what_follows_it_counts_as_written() -> None:
+    """The log can hold one: producers are forgotten, and may then start with any sequence."""
+    states = ProducerStates()
+    for sequence in (0, 1, 2, *range(10, 17)):
+        states.update(_header(sequence), sequence, 0)
+    for sequence in (2, 5, 9):
+        with pytest.raises(OutOfOrderSequenceError):
+            states.check(_header(sequence))
+    with pytest.raises(DuplicateSequenceError):
+        states.check(_header(10))
+
+
+def test_a_repetition_is_known_over_the_wrap() -> None:
+    states = ProducerStates()
+    for number in range(8):
+        states.update(_header((LAST - 3 + 2 * number) % (1 << 31), 2), 2 * number, 0)
+    with pytest.raises(DuplicateSequenceError):
+        states.check(_header(LAST - 3, 2))
+    with pytest.raises(OutOfOrderSequenceError):
+        states.check(_header(LAST - 5, 2))
+
+
+def test_a_snapshot_does_not_tell_what_was_before_its_window() -> None:
+    again = ProducerStates.decode(_states(*range(9)).encode())
+    with pytest.raises(OutOfOrderSequenceError):
+        again.check(_header(3))
+    again.update(_header(9), 109, 0)
+    with pytest.raises(DuplicateSequenceError):
+        again.check(_header(4))
 
 
 def test_a_gap_is_refused() -> None:

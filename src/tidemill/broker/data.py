@@ -116,12 +116,17 @@ class DataPlane:
         for write in writes:
             admission: Admission = None
             records = write.records
+            log: PartitionLog | None = None
+            from_zero = False
             try:
                 log = self._writable(write.topic, write.partition)
                 if len(records) >= HEADER_SIZE and records[_ATTRIBUTES] & TRANSACTIONAL_BIT:
                     admission = self._admission(records, log.tp, transactional_id, version)
-                info = log.append(records, now_ms=now_ms)
+                    from_zero = version is TransactionVersion.V2
+                info = log.append(records, now_ms=now_ms, from_zero=from_zero)
             except TidemillError as error:
+                if log is not None:
+                    log.remember_refusal(records, error, now_ms)
                 self._complaints.hear(error, f"{write.topic}-{write.partition}")
                 results.append(WriteResult(error=error))
                 continue

@@ -72,16 +72,20 @@ class AppendingLog(ProducingLog):
         """The segment that is appended to."""
         return self.segments[-1]
 
-    def append(self, records: Buffer, *, now_ms: int, from_client: bool = True) -> AppendInfo:
+    def append(
+        self, records: Buffer, *, now_ms: int, from_client: bool = True, from_zero: bool = False
+    ) -> AppendInfo:
         """Append one batch or more: all of them or none.
 
         Args:
             records: whole batches, which may be written to; offsets are stamped in place.
             now_ms: the broker's time.
             from_client: prove them first. False for batches that the broker built itself.
+            from_zero: see ``ProducerStates.check``.
 
         Raises:
-            TidemillError: as ``validate.check_client_batches`` and ``ProducerStates.check``.
+            TidemillError: as ``validate.check_client_batches``, ``ProducerStates.check`` and
+                ``RefusedBatches.check``.
             DiskFullError: no space; nothing of it is readable.
             StorageError: the partition is offline.
         """
@@ -94,7 +98,7 @@ class AppendingLog(ProducingLog):
             else trusted_batches(records)
         )
         data, headers, append_time = checked
-        repeated = self._check_producers(headers, from_client)
+        repeated = self._check_producers(headers, from_client, from_zero)
         if repeated is not None:
             last = repeated + headers[0].last_offset_delta
             return AppendInfo(repeated, last, append_time, duplicate=True)
@@ -116,10 +120,14 @@ class AppendingLog(ProducingLog):
         for header in headers:
             if header.producer_id >= 0:
                 self.producers.update(header, offset, now_ms)
+                if self.refused:
+                    self.refused.forget(header.producer_id)
             offset += header.last_offset_delta + 1
         return AppendInfo(first, offset - 1, append_time)
 
-    def _check_producers(self, headers: list[BatchHeader], from_client: bool) -> int | None:
+    def _check_producers(
+        self, headers: list[BatchHeader], from_client: bool, from_zero: bool
+    ) -> int | None:
         if not from_client:
             for header in headers:
                 if header.producer_id >= 0:
@@ -127,7 +135,11 @@ class AppendingLog(ProducingLog):
             return None
         if len(headers) == 1:
             header = headers[0]
-            return None if header.producer_id < 0 else self.producers.check(header)
+            if header.producer_id < 0:
+                return None
+            if self.refused and self.producers.get(header.producer_id) is None:
+                self.refused.check(header)
+            return self.producers.check(header, from_zero=from_zero)
         if any(header.producer_id >= 0 for header in headers):
             raise InvalidRecordError("an idempotent producer sends one batch per request")
         return None

@@ -37,6 +37,8 @@ MAGIC = 2
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
+SEQUENCES = 1 << 31
+"""Sequences of a producer wrap here."""
 
 CODEC_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08

@@ -4,7 +4,8 @@ Knows no files but their format: snapshots are in that of Apache Kafka (``Produc
 version 1), with up to five rows per producer, oldest first; Kafka's own reader keeps the last.
 
 Sources: KIP-98 (sequences, transactions), KIP-360 (an unknown producer may start with any
-sequence), KIP-890 (a marker with a newer epoch); Apache Kafka 4.3's ``ProducerAppendInfo``.
+sequence), KIP-890 (it may not where each transaction has an epoch of its own; a marker with a newer
+epoch); Apache Kafka 4.3's ``ProducerAppendInfo``.
 """
 
 from __future__ import annotations
@@ -24,13 +25,12 @@ from tidemill.errors import (
     TransactionCoordinatorFencedError,
 )
 from tidemill.log.aborted import AbortedTransaction
-from tidemill.log.batch import NO_SEQUENCE, BatchHeader
+from tidemill.log.batch import NO_SEQUENCE, SEQUENCES, BatchHeader
 from tidemill.log.transactions import Marker, OpenTransaction, UnstableTransactions
 
 WINDOW = 5
 """Batches per producer whose repetition is recognised: clients have at most five in flight."""
 
-_SEQUENCES = 1 << 31
 _VERSION = 1
 _HEAD = struct.Struct(">hIi")
 _ROW = struct.Struct(">qhiqiqiq")
@@ -47,7 +47,7 @@ class StoredBatch(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        return (self.last_sequence - self.offset_delta) % _SEQUENCES
+        return (self.last_sequence - self.offset_delta) % SEQUENCES
 
     @property
     def first_offset(self) -> int:
@@ -59,17 +59,22 @@ class ProducerEntry:
 
     Attributes:
         batches: the last ``WINDOW`` of its epoch, oldest first.
+        had: how many sequences of its epoch, in a row up to its last, are known to be in the log.
+            Behind a snapshot that is what the window tells.
         last_timestamp_ms: broker's time of the last append: what expiry counts from. Not the
             records' time, which may lie years back when history is replayed.
         last_offset: of its last data batch, or -1 where that is not known.
         coordinator_epoch: of its last marker, or -1.
+        control_offset: of the last control batch of its epoch, or -1 where that is not known.
         txn_first_offset: where its open transaction begins, or -1.
     """
 
     __slots__ = (
         "batches",
+        "control_offset",
         "coordinator_epoch",
         "epoch",
+        "had",
         "last_offset",
         "last_timestamp_ms",
         "producer_id",
@@ -81,14 +86,31 @@ class ProducerEntry:
         self.epoch = epoch
         self.last_timestamp_ms = last_timestamp_ms
         self.batches: list[StoredBatch] = []
+        self.had = 0
         self.last_offset = -1
         self.coordinator_epoch = -1
+        self.control_offset = -1
         self.txn_first_offset = -1
 
     @property
     def last_sequence(self) -> int:
         """Sequence of the last record, or -1."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def add(self, batch: StoredBatch) -> None:
+        """The next batch of its epoch."""
+        follows = self.batches and batch.first_sequence == (self.last_sequence + 1) % SEQUENCES
+        self.had = (self.had if follows else 0) + batch.offset_delta + 1
+        self.last_offset = batch.last_offset
+        self.batches.append(batch)
+        del self.batches[:-WINDOW]
+
+    def begin(self, epoch: int) -> None:
+        """A newer epoch: nothing of the one before counts."""
+        self.epoch = epoch
+        self.batches.clear()
+        self.had = 0
+        self.control_offset = -1
 
 
 class ProducerStates:
@@ -121,8 +143,12 @@ class ProducerStates:
             for producer_id, first_offset in self.unstable.open.items()
         ]
 
-    def check(self, header: BatchHeader) -> int | None:
+    def check(self, header: BatchHeader, *, from_zero: bool = False) -> int | None:
         """Whether a client's batch may be appended now.
+
+        Args:
+            from_zero: the producer has a new epoch for each transaction (KIP-890): where nothing is
+                known of it, another sequence than 0 means that batches are missing before it.
 
         Returns:
             None if it may; the first offset of its earlier append if it is a repetition.
@@ -141,6 +167,11 @@ class ProducerStates:
             )
         entry = self._entries.get(header.producer_id)
         if entry is None:
+            if from_zero and header.base_sequence != 0:
+                raise OutOfOrderSequenceError(
+                    f"producer {header.producer_id} is not known here and starts its transaction "
+                    f"with sequence {header.base_sequence}, not 0"
+                )
             return None
         _check_epoch(entry, header.producer_epoch)
         if header.producer_epoch > entry.epoch or not entry.batches:
@@ -191,7 +222,7 @@ class ProducerStates:
     @staticmethod
     def _check_sequence(entry: ProducerEntry, header: BatchHeader) -> int | None:
         last = entry.batches[-1].last_sequence
-        if header.base_sequence == (last + 1) % _SEQUENCES:
+        if header.base_sequence == (last + 1) % SEQUENCES:
             return None
         for batch in reversed(entry.batches):
             if (
@@ -199,9 +230,10 @@ class ProducerStates:
                 and batch.first_sequence == header.base_sequence
             ):
                 return batch.first_offset
-        # Sequences wrap: "before" is the shorter way round.
-        behind = (entry.batches[0].first_sequence - header.last_sequence) % _SEQUENCES
-        if 0 < behind < _SEQUENCES // 2 and len(entry.batches) == WINDOW:
+        # Sequences wrap: "before" is the shorter way round. And only what is known to be here has
+        # been sent before: clients take this answer for a success.
+        before = (entry.batches[0].first_sequence - header.last_sequence) % SEQUENCES
+        if 0 < before < SEQUENCES // 2 and (last - header.base_sequence) % SEQUENCES < entry.had:
             raise DuplicateSequenceError(
                 f"producer {entry.producer_id} repeats sequence {header.base_sequence}, which is "
                 f"older than its last {WINDOW} batches"
@@ -221,9 +253,7 @@ class ProducerStates:
             self.unstable.begin(header.producer_id, first_offset)
         if header.base_sequence == NO_SEQUENCE:
             return
-        entry.batches.append(StoredBatch(header.last_sequence, first_offset + delta, delta, now_ms))
-        if len(entry.batches) > WINDOW:
-            del entry.batches[0]
+        entry.add(StoredBatch(header.last_sequence, first_offset + delta, delta, now_ms))
 
     def end(self, marker: Marker, offset: int, now_ms: int) -> AbortedTransaction | None:
         """Remember an appended marker, live or while the log is read again.
@@ -234,6 +264,7 @@ class ProducerStates:
         """
         entry = self._at_epoch(marker.producer_id, marker.epoch, now_ms)
         entry.coordinator_epoch = max(entry.coordinator_epoch, marker.coordinator_epoch)
+        entry.control_offset = offset
         if entry.txn_first_offset < 0:
             return None
         aborted = None if marker.commit else self.aborted_by(marker, offset)
@@ -243,7 +274,8 @@ class ProducerStates:
 
     def see_control(self, header: BatchHeader, now_ms: int) -> None:
         """A control batch that is no marker (any more) is read again: its epoch counts."""
-        self._at_epoch(header.producer_id, header.producer_epoch, now_ms)
+        entry = self._at_epoch(header.producer_id, header.producer_epoch, now_ms)
+        entry.control_offset = header.last_offset
 
     def aborted_by(self, marker: Marker, offset: int) -> AbortedTransaction:
         """What an abort marker at ``offset`` would bring into the index; it has been checked."""
@@ -258,8 +290,7 @@ class ProducerStates:
         if entry is None:
             entry = self._entries[producer_id] = ProducerEntry(producer_id, epoch, now_ms)
         elif epoch > entry.epoch:
-            entry.epoch = epoch
-            entry.batches.clear()
+            entry.begin(epoch)
         entry.last_timestamp_ms = now_ms
         return entry
 
@@ -323,9 +354,7 @@ class ProducerStates:
             entry.coordinator_epoch = coordinator
             entry.txn_first_offset = txn
             if sequence >= 0:
-                entry.batches.append(StoredBatch(sequence, offset, delta, timestamp))
-                del entry.batches[:-WINDOW]
-                entry.last_offset = offset
+                entry.add(StoredBatch(sequence, offset, delta, timestamp))
         open_ones = [entry for entry in states if entry.txn_first_offset >= 0]
         for entry in sorted(open_ones, key=lambda each: each.txn_first_offset):
             states.unstable.begin(entry.producer_id, entry.txn_first_offset)

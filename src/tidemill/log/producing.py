@@ -10,12 +10,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from operator import attrgetter
 
+from tidemill.errors import TidemillError
 from tidemill.log import maintenance
 from tidemill.log.aborted import AbortedTransaction
+from tidemill.log.batch import HEADER_SIZE, Buffer, parse_header
 from tidemill.log.environment import Environment
 from tidemill.log.names import SNAPSHOT, TXN_INDEX, TopicPartition, file_name
 from tidemill.log.producers import ProducerStates
 from tidemill.log.reading import ReadableLog
+from tidemill.log.refused import RefusedBatches
 from tidemill.log.segment import Segment
 from tidemill.log.transactions import OpenTransaction
 
@@ -28,9 +31,10 @@ class ProducingLog(ReadableLog):
 
     Attributes:
         folder: where its files are.
+        refused: batches that clients were told to send again.
     """
 
-    __slots__ = ("_aborting", "_env", "_producers", "_snapshot_offset", "folder")
+    __slots__ = ("_aborting", "_env", "_producers", "_snapshot_offset", "folder", "refused")
 
     def __init__(
         self,
@@ -56,6 +60,7 @@ class ProducingLog(ReadableLog):
         self._producers = producers
         self._snapshot_offset = snapshot_offset
         self._aborting: list[Segment] | None = None
+        self.refused = RefusedBatches()
 
     @property
     def environment(self) -> Environment:
@@ -79,7 +84,18 @@ class ProducingLog(ReadableLog):
         Those with an open transaction stay. Those that were not read from their snapshot yet are
         looked at when they are.
         """
+        self.refused.expire(now_ms)
         return 0 if self._producers is None else self._producers.expire(now_ms, expiry_ms)
+
+    def remember_refusal(self, records: Buffer, error: TidemillError, now_ms: int) -> None:
+        """A client was answered with ``error`` instead of an append. Whoever answers says so: what
+        the client has sent behind it must not overtake it.
+
+        Args:
+            records: what it sent, proven or not.
+        """
+        if len(records) >= HEADER_SIZE:
+            self.refused.remember(parse_header(records), error, now_ms)
 
     def snapshot_path(self, offset: int) -> str:
         """Path of the producer snapshot at ``offset``."""

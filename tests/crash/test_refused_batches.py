@@ -1,0 +1,138 @@
+"""Real clients with five batches in flight, and a disk that refuses single writes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.conftest import BrokerFactory
+from tests.crash.load import read_all
+from tests.interop.java_client import JavaClient
+from tests.support.apache_kafka import KafkaNotFoundError
+from tests.support.broker_process import BrokerProcess
+from tests.support.processes import poll_until
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(180)]
+
+FAULTY = (sys.executable, "-m", "tests.crash.faulty_serve")
+ROOT = Path(__file__).parents[2]
+RECORDS = 40
+FIRST_WRITES = "1", "1 2 3"
+"""Of a partition that does not know its producer."""
+LATER_WRITES = "7", "1 5 9"
+
+
+@pytest.fixture(scope="module")
+def java(tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
+    """Skips where there is no JDK or no jar."""
+    try:
+        return JavaClient(tmp_path_factory.mktemp("java"))
+    except KafkaNotFoundError as error:
+        pytest.skip(str(error))
+
+
+def start(start_broker: BrokerFactory, refused: str) -> BrokerProcess:
+    env = {"CRASH_REFUSED": f"b-0 {refused}", "PYTHONPATH": str(ROOT)}
+    broker = start_broker(command=FAULTY, env=env)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("b", 1, 1)])["b"].result(timeout=20)
+    return broker
+
+
+def send(producer: Producer, meanwhile: Callable[[], object] = lambda: None) -> list[int]:
+    """Send numbers, one to a batch; those that were reported as delivered."""
+    delivered = []
+
+    def report(error: object, message: Message) -> None:
+        if error is None:
+            delivered.append(int(message.value() or b""))
+
+    for number in range(RECORDS):
+        producer.produce("b", b"%d" % number, on_delivery=report)
+        producer.poll(0)
+    meanwhile()
+    assert producer.flush(60) == 0
+    return delivered
+
+
+def read(broker: BrokerProcess) -> list[int]:
+    """What a reader of committed records finds, in the log's order."""
+    return [int(value or b"") for _, value in sorted(read_all(broker.bootstrap, {"b": 1}).items())]
+
+
+def config(broker: BrokerProcess, **more: str) -> dict[str, object]:
+    return {
+        "bootstrap.servers": broker.bootstrap,
+        "enable.idempotence": True,
+        "linger.ms": 0,
+        "batch.num.messages": 1,
+        "max.in.flight.requests.per.connection": 5,
+        "retry.backoff.ms": 20,
+        "log_level": 0,
+        **more,
+    }
+
+
+@pytest.mark.parametrize("refused", [*FIRST_WRITES, *LATER_WRITES])
+def test_what_librdkafka_reports_as_delivered_is_there_once_and_in_order(
+    start_broker: BrokerFactory, refused: str
+) -> None:
+    broker = start(start_broker, refused)
+    delivered = send(Producer(config(broker)))
+    assert delivered == list(range(RECORDS))
+    assert read(broker) == delivered
+
+
+@pytest.mark.parametrize("refused", ["1", "1 2 3 4 5"])
+def test_a_restart_between_a_refusal_and_its_repetition_makes_no_hole(
+    start_broker: BrokerFactory, refused: str
+) -> None:
+    """What was refused is kept in memory only. Clients send again what is not answered, in order;
+    and the first write of the new process is refused, too."""
+    broker = start(start_broker, refused)
+
+    def restart() -> None:
+        poll_until(lambda: "no space left" in broker.log(), 20, "the disk refuses")
+        broker.kill()
+        broker.start()
+
+    producer = Producer(config(broker, **{"retry.backoff.ms": "1000"}))
+    delivered = send(producer, restart)
+    assert delivered == list(range(RECORDS))
+    assert read(broker) == delivered
+
+
+@pytest.mark.parametrize("refused", [*FIRST_WRITES, *LATER_WRITES])
+def test_what_librdkafka_commits_is_whole(start_broker: BrokerFactory, refused: str) -> None:
+    broker = start(start_broker, refused)
+    producer = Producer(config(broker, **{"transactional.id": "x"}))
+    producer.init_transactions(20)
+    for _ in range(3):
+        producer.begin_transaction()
+        send(producer)
+        try:
+            producer.commit_transaction(20)
+            break
+        except KafkaException as error:
+            if refused in FIRST_WRITES or not error.args[0].txn_requires_abort():
+                raise
+            # The broker knows the producer: librdkafka asks for a new epoch, and to do it again.
+            producer.abort_transaction(20)
+    else:
+        pytest.fail("no transaction could be committed")
+    assert read(broker) == list(range(RECORDS))
+
+
+@pytest.mark.parametrize("refused", [*FIRST_WRITES, *LATER_WRITES])
+@pytest.mark.parametrize("kind", ["idempotent", "transactional"])
+def test_what_the_java_client_reports_as_delivered_is_there_once_and_in_order(
+    start_broker: BrokerFactory, java: JavaClient, refused: str, kind: str
+) -> None:
+    broker = start(start_broker, refused)
+    java.run("Pipelined", kind, broker.bootstrap)
+    assert read(broker) == list(range(RECORDS))
