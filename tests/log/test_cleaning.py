@@ -52,7 +52,7 @@ def clean(
     keep_empty: bool = False,
     stats: CleaningStats | None = None,
 ) -> Buffer | None:
-    last = {each: LastOfProducer(offset, 2) for each, offset in (producers or {}).items()}
+    last = {each: LastOfProducer(offset, 2, -1) for each, offset in (producers or {}).items()}
     cleaning = Cleaning(offsets, now_ms, retention_ms, last, transactions or CleanedTransactions())
     stats = CleaningStats() if stats is None else stats
     return run(clean_batch(batch, parse_header(batch), cleaning, stats, keep_empty=keep_empty))

@@ -481,6 +481,91 @@ def test_aborted_records_go_at_once_and_their_marker_after_the_retention_time() 
     assert _offsets(setup)[:1] == [(2, False, 1)]
 
 
+def _write_without_sequence(setup: Setup) -> None:
+    """As the broker itself writes for a producer: offsets of a group."""
+    batch = encode_batch(
+        [NewRecord(b"k", b"v")],
+        timestamp_ms=setup.clock.now_ms(),
+        producer_id=1,
+        producer_epoch=3,
+        transactional=True,
+    )
+    setup.log.append(batch, now_ms=setup.clock.now_ms(), from_client=False)
+
+
+def _commit_without_sequences(setup: Setup) -> int:
+    """One such transaction, of the same epoch each time as with the older protocol; the offset of
+    its marker."""
+    _write_without_sequence(setup)
+    info = setup.end(1, commit=True, epoch=3)
+    assert info is not None
+    setup.log.flush()
+    return info.first_offset
+
+
+def _compact_for_days(setup: Setup) -> None:
+    for _ in range(3):
+        _compact(setup)
+        setup.clock.advance(5000)
+        _compact(setup)
+
+
+def test_of_the_markers_that_only_tell_an_epoch_the_last_one_stays() -> None:
+    setup = _compacted()
+    for _ in range(20):
+        last = _commit_without_sequences(setup)
+    _compact_for_days(setup)
+    assert _offsets(setup) == [(last - 1, False, 1), (last, True, 1)]
+    for _ in range(20):
+        last = _commit_without_sequences(setup)
+    write(setup.log, [(b"k", b"another's")], setup.clock.now_ms())
+    _compact_for_days(setup)
+    assert _offsets(setup) == [(last, True, 0)]
+    assert setup.log.producers.get(1) is not None
+
+
+@pytest.mark.parametrize("sure", [True, False], ids=["a snapshot", "no snapshot"])
+def test_the_epoch_of_a_producer_without_sequences_outlives_compaction_and_a_crash(
+    sure: bool,
+) -> None:
+    setup = _compacted()
+    for _ in range(20):
+        last = _commit_without_sequences(setup)
+    write(setup.log, [(b"k", b"another's")], setup.clock.now_ms())
+    _compact_for_days(setup)
+    if sure:
+        setup.store.checkpoint()
+        setup.store.checkpoint()
+    else:
+        for name in setup.fs.files(setup.log.folder):
+            if name.endswith(".snapshot"):
+                setup.fs.remove(f"{setup.log.folder}/{name}")
+    setup.fs.kill()
+    setup.open()
+    with pytest.raises(InvalidProducerEpochError):
+        setup.write(1, epoch=2)
+    _compact_for_days(setup)  # what a snapshot does not say is not guessed
+    assert _offsets(setup) == [(last, True, 0)]
+    setup.log.roll(setup.clock.now_ms())
+
+
+def test_a_marker_that_is_not_synced_is_not_all_that_tells_of_a_producer() -> None:
+    setup = _compacted()
+    _commit_without_sequences(setup)
+    write(setup.log, [(b"k", b"another's")], setup.clock.now_ms())
+    _compact(setup)
+    _compact(setup)  # its time runs from here
+    setup.clock.advance(5000)
+    setup.log.roll(setup.clock.now_ms())
+    _write_without_sequence(setup)
+    setup.log.roll(setup.clock.now_ms())
+    setup.log.flush()
+    setup.end(1, commit=True, epoch=3)
+    for _ in compact(setup.log, setup.clock.now_ms()):
+        pass
+    assert _offsets(setup)[0] == (1, True, 0)
+
+
 def test_what_is_not_stable_is_not_compacted() -> None:
     setup = _compacted()
     write(setup.log, [(b"k", b"old")], 0)

@@ -119,16 +119,19 @@ def _digest(body: bytes, raw: RawRecord) -> bytes:
 
 
 class LastOfProducer(NamedTuple):
-    """The batch that tells a producer's state: its last data batch, or where that is -1 the marker
-    that began its epoch."""
+    """The batch that tells a producer's state: its last data batch with sequences, or where that is
+    -1 the last control batch of its epoch; where that is not known either, each of them."""
 
     offset: int
     epoch: int
+    control_offset: int
 
     def is_told_by(self, header: BatchHeader) -> bool:
         """Whether this batch is it."""
         if self.offset >= 0:
             return header.last_offset == self.offset
+        if self.control_offset >= 0:
+            return header.last_offset == self.control_offset
         return header.is_control and header.producer_epoch == self.epoch
 
 

@@ -258,7 +258,10 @@ def _take_in_keys(
 def _last_of_producers(log: PartitionLog) -> dict[int, LastOfProducer]:
     return {
         entry.producer_id: LastOfProducer(
-            entry.batches[-1].last_offset if entry.batches else -1, entry.epoch
+            entry.batches[-1].last_offset if entry.batches else -1,
+            entry.epoch,
+            # What a power cut may take away must not be all that tells of the producer.
+            entry.control_offset if entry.control_offset < log.high_watermark else -1,
         )
         for entry in log.producers
     }
