@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 from uuid import UUID
@@ -17,6 +18,7 @@ from tidemill.errors import (
     FormatVersionError,
     InvalidConfigError,
     StorageError,
+    SyncFailedError,
 )
 from tidemill.log.checkpoints import (
     ManifestEntry,
@@ -298,8 +300,79 @@ def test_old_producer_snapshots_go(fs: FaultyFileSystem, clock: ManualClock) -> 
         write(log, [(b"k", b"v")], 0, producer=(1, 0, sequence))
         store.checkpoint()
         store.checkpoint()
+    store.checkpoint()  # they go once the one that replaces them is synced
     snapshots = [name for name in fs.files("/data/t-0") if name.endswith(".snapshot")]
     assert len(snapshots) == 2
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["a journal", "as POSIX"])
+def test_a_power_cut_always_leaves_a_snapshot_of_producers_whose_records_are_deleted(
+    ordered: bool,
+) -> None:
+    for seed in range(20):
+        clock, fs = ManualClock(), FaultyFileSystem()
+        fs.ordered = ordered
+        now = clock.now_ms()
+        store = open_store("/data", clock, fs)
+        log = open_log(store, {})
+        write(log, [(b"k", b"v")], now, producer=(1, 0, 0))
+        log.roll(now)
+        write(log, [(b"k", b"v")], now)
+        store.checkpoint()
+        store.checkpoint()
+        log.delete_records_before(1)
+        for _ in range(seed % 4 + 1):
+            write(log, [(b"k", b"v")], now)
+            store.checkpoint()
+            store.checkpoint()
+        fs.power_cut(random.Random(seed))
+        log = open_log(open_store("/data", clock, fs), {})
+        assert write(log, [(b"k", b"v")], now, producer=(1, 0, 0)) == 0  # known: a repetition
+
+
+def test_snapshots_are_synced_where_checkpoints_are_written(
+    fs: FaultyFileSystem, clock: ManualClock
+) -> None:
+    store = open_store("/data", clock, fs)
+    log = open_log(store, {})
+    write(log, [(b"k", b"v")], 0, producer=(1, 0, 0))
+    syncs = fs.syncs
+    for _ in range(3):
+        log.advance_recovery_point()
+    assert (log.recovery_point, fs.syncs) == (1, syncs)
+    fs.fail("sync", path=".snapshot")
+    with pytest.raises(SyncFailedError):
+        store.checkpoint_writes()()
+
+
+def test_a_topic_may_be_deleted_before_its_snapshot_is_synced(
+    fs: FaultyFileSystem, clock: ManualClock
+) -> None:
+    store = open_store("/data", clock, fs)
+    log = open_log(store, {})
+    write(log, [(b"k", b"v")], 0, producer=(1, 0, 0))
+    for _ in range(2):
+        log.advance_recovery_point()
+    writes = store.checkpoint_writes()
+    store.delete(TP)
+    writes()
+
+
+def test_a_snapshot_may_be_dropped_before_a_slow_thread_comes_to_sync_it(
+    fs: FaultyFileSystem, clock: ManualClock
+) -> None:
+    store = open_store("/data", clock, fs)
+    log = open_log(store, {})
+    write(log, [(b"k", b"v")], 0, producer=(1, 0, 0))
+    for _ in range(2):
+        log.advance_recovery_point()
+    slow = store.checkpoint_writes()
+    for sequence in range(1, 4):
+        write(log, [(b"k", b"v")], 0, producer=(1, 0, sequence))
+        for _ in range(3):
+            store.checkpoint()
+    assert not fs.exists(log.snapshot_path(1))
+    slow()
 
 
 def test_a_partition_that_is_deleted_during_its_sync_keeps_no_file_open(

@@ -56,6 +56,22 @@ def drop_old_snapshots(log: PartitionLog, keep_from: int) -> None:
         raise storage_error(error, "removing old snapshots in", log.folder) from error
 
 
+def sync_snapshot(log: PartitionLog, offset: int) -> None:
+    """Make one snapshot durable; may run in any thread.
+
+    Raises:
+        SyncFailedError: the broker must stop.
+    """
+    env, folder = log.environment, log.folder
+    try:
+        env.fs.sync_file(log.snapshot_path(offset))
+        env.fs.sync_dir(folder)
+    except FileNotFoundError:
+        return  # the topic was deleted meanwhile, or newer ones are synced and this one went
+    except OSError as error:
+        raise env.pool.fail_sync(error, folder) from error
+
+
 def sync_snapshots(log: PartitionLog) -> None:
     """Make the snapshots durable: segments are to go, and only snapshots then tell of producers
     whose batches stood in them.
@@ -67,6 +83,7 @@ def sync_snapshots(log: PartitionLog) -> None:
     try:
         for offset in snapshot_offsets(env.fs.files(log.folder)):
             env.fs.sync_file(log.snapshot_path(offset))
+        env.fs.sync_dir(log.folder)
     except OSError as error:
         raise env.pool.fail_sync(error, log.folder) from error
 

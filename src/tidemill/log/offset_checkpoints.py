@@ -94,8 +94,10 @@ class OffsetCheckpoints:
             live: partitions in use; of others, what was last known stays.
 
         Returns:
-            Blocks, and may be called in any thread: the latest of them stands. It raises
-            DiskFullError or StorageError where a file could not be written; the old one stays good.
+            Blocks, and may be called in any thread: the latest of them stands. What recovery from
+            the points needs is synced before they are written. It raises SyncFailedError where the
+            broker must stop, and DiskFullError or StorageError where a file could not be written;
+            the old one stays good.
         """
         for tp, log in live.items():
             self.recovery_points[tp] = log.recovery_point
@@ -106,11 +108,14 @@ class OffsetCheckpoints:
             LOG_STARTS: encode_checkpoint(self.log_starts),
             FIRST_DIRTY: encode_checkpoint(self.first_dirty),
         }
+        syncs = [sync for log in live.values() if (sync := log.snapshot_sync()) is not None]
         stale = set(self._stale)
         self._taken += 1
         number = self._taken
 
         def write() -> None:
+            for sync in syncs:
+                sync()
             with self._writing:
                 if number < self._written_number:
                     return  # newer ones are there already

@@ -11,7 +11,7 @@ Offsets, in order: ``log_start_offset`` <= ``recovery_point`` (all below is sync
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from tidemill.errors import OffsetOutOfRangeError
@@ -94,6 +94,25 @@ class PartitionLog(AppendingLog):
         """
         if self.failure is None:
             self._point.advance(self)
+
+    def snapshot_sync(self) -> Callable[[], None] | None:
+        """What makes the snapshot at the recovery point durable; None where it is, or where there
+        are no producers to tell of.
+
+        Returns:
+            Blocks, and may be called in any thread. It raises SyncFailedError where the broker must
+            stop.
+        """
+        point = self._point
+        offset = point.snapshot
+        if offset <= point.synced_snapshot:
+            return None
+
+        def run() -> None:
+            maintenance.sync_snapshot(self, offset)
+            point.synced_snapshot = max(point.synced_snapshot, offset)
+
+        return run
 
     # --- syncing ---------------------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
 """The recovery point of a partition: where recovery begins to read, and when it moves on.
 
 All below it is synced, and on disk is what recovery from there needs: index entries and a snapshot
-of the producers. It is written to its checkpoint file by ``offset_checkpoints``.
+of the producers. It is written to its checkpoint file by ``offset_checkpoints``, which syncs the
+snapshot before; older ones go after that, for they may be all that tells of a producer whose
+records were deleted.
 """
 
 from __future__ import annotations
@@ -24,14 +26,27 @@ class RecoveryPoint:
         offset: the point.
         pending: the one that was prepared and not taken yet, or -1.
         bytes_since: bytes that were appended since the last one was prepared.
+        snapshot: offset of the snapshot that was taken last, or -1 where there is none to keep.
+        synced_snapshot: of the last one that was synced, or -1; set by the thread that did it.
     """
 
-    __slots__ = ("_seen_end", "bytes_since", "offset", "pending")
+    __slots__ = (
+        "_droppable",
+        "_seen_end",
+        "bytes_since",
+        "offset",
+        "pending",
+        "snapshot",
+        "synced_snapshot",
+    )
 
     def __init__(self, offset: int, log_end_offset: int) -> None:
         self.offset = offset
         self.pending = -1
         self.bytes_since = 0
+        self.snapshot = -1
+        self.synced_snapshot = -1
+        self._droppable = -1
         self._seen_end = log_end_offset
 
     def advance(self, log: PartitionLog) -> None:
@@ -62,13 +77,16 @@ class RecoveryPoint:
         self.bytes_since = 0
 
     def take(self, log: PartitionLog) -> None:
-        """Move to the prepared point if the log is synced up to it.
+        """Move to the prepared point if the log is synced up to it; drop what is of no more use.
 
         Raises:
             StorageError: snapshots that are of no more use can't be removed.
         """
         if 0 <= self.pending <= log.high_watermark:
-            before = self.offset
-            self.offset = max(before, self.pending)
+            self._droppable = self.offset
+            self.snapshot = self.pending if len(log.producers) else -1
+            self.offset = max(self.offset, self.pending)
             self.pending = -1
-            maintenance.drop_old_snapshots(log, before)
+        if self._droppable >= 0 and self.synced_snapshot >= self.snapshot:
+            maintenance.drop_old_snapshots(log, self._droppable)
+            self._droppable = -1
