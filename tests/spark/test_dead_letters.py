@@ -44,6 +44,19 @@ BAD: list[tuple[bytes | None, str]] = [
     (b'{"flight": "AA1"}', "there is no event time at"),
     (b'{"flight": "AA1", "at": null}', "there is no event time at"),
     (b'{"flight": "\xff", "at": "' + AT.encode() + b'"}', "no UTF-8"),
+    *[
+        (f'{{"flight": "AA1", "at": "{AT}"}}{more}'.encode(), "more than its JSON object")
+        for more in (
+            " trailing",
+            f'{{"flight": "AA2", "at": "{AT}"}}',
+            f',{{"flight": "AA2", "at": "{AT}"}}',
+            ',"delay": 5',
+            ',"delay": {}',
+            ',"delay": null},"more": {"delay": null',
+            "}",
+            "] trailing",
+        )
+    ],
 ]
 
 
@@ -115,6 +128,44 @@ def test_a_field_that_nobody_asks_for_is_still_checked(spark: SparkSession) -> N
     good, bad = parse(source(spark, values), stream(), "night")
     assert good.select("flight").count() == 1
     assert bad.count() == 1
+
+
+@pytest.mark.parametrize(
+    "schema", ["flight: STRING, delay: INT", "flight STRING NOT NULL, delay INT -- in minutes"]
+)
+def test_a_schema_may_be_written_as_spark_takes_it(spark: SparkSession, schema: str) -> None:
+    declared = Pipeline("night").stream("departures", schema=schema)
+    records = source(spark, [b'{"flight": "AA1", "delay": 5}', b'{"delay": "soon"}'])
+
+    good, bad = parse(records, declared, "night")
+
+    assert [tuple(row) for row in good.collect()] == [("AA1", 5)]
+    assert [bytes(row.key) for row in bad.collect()] == [b"k1"]
+
+
+def test_a_record_that_fails_the_query_is_not_merely_counted(spark: SparkSession) -> None:
+    records = source(spark, [GOOD[0].encode(), b"not json"])
+    good, _ = parse(records, stream(dead_letters=None), "night")
+
+    with pytest.raises(Exception, match="offset 101 of partition 3 can't be parsed"):
+        good.groupBy().count().collect()
+    with pytest.raises(Exception, match="offset 101 of partition 3 can't be parsed"):
+        good.filter("delay > 0").select("flight").collect()
+
+
+@pytest.mark.parametrize("dead_letters", ["", None])
+def test_a_record_is_parsed_once(spark: SparkSession, dead_letters: str | None) -> None:
+    from pyspark.sql import functions as f
+
+    def observe(df: DataFrame) -> DataFrame:
+        return df.observe("records", f.max("timestamp").alias("newest"))
+
+    records = source(spark, [GOOD[0].encode()])
+    good, bad = parse(records, stream(dead_letters=dead_letters), "night", observe)
+
+    for df in (good, good.filter("delay > 0"), good.groupBy("flight").count(), bad):
+        plan = df._jdf.queryExecution().optimizedPlan().toString()
+        assert plan.count("from_json(StructField(__tidemill_all") == 1, plan
 
 
 def test_without_a_topic_for_them_the_first_fails_the_query(spark: SparkSession) -> None:

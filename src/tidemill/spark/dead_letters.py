@@ -7,6 +7,7 @@ that say why and where from. Must not know: pipelines' runs, sinks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidemill.spark.ddl import columns
@@ -27,13 +28,18 @@ HEADERS = (
 )
 """Headers of a dead letter, all of them text; the timestamp is in milliseconds since 1970."""
 
-_BLANKS = " \t\r\n"  # of JSON
 _ROW = "__tidemill_row"
+_END = "__tidemill_end"
+_ALL = "__tidemill_all"
 _CORRUPT = "__tidemill_corrupt"
 _WHY = "__tidemill_why"
 
+Observe = Callable[["DataFrame"], "DataFrame"]
 
-def parse(source: DataFrame, stream: Stream, pipeline: str) -> tuple[DataFrame, DataFrame]:
+
+def parse(
+    source: DataFrame, stream: Stream, pipeline: str, observe: Observe = lambda df: df
+) -> tuple[DataFrame, DataFrame]:
     """Records as rows of the stream's schema, and those that can't be that.
 
     Args:
@@ -41,24 +47,15 @@ def parse(source: DataFrame, stream: Stream, pipeline: str) -> tuple[DataFrame, 
         stream: what they should be; where it names no topic for dead letters, the first of them
             fails the query.
         pipeline: its name, for the header.
+        observe: looks at all records on their way to rows, by their ``timestamp``.
 
     Returns:
         Rows with exactly the schema's columns; and records with ``key``, ``value``, ``headers``.
     """
     from pyspark.sql import functions as f
 
-    text = f.col("value").cast("string")
-    parsed = f.from_json(
-        text,
-        f"{stream.schema}, {_CORRUPT} STRING",
-        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT},
-    )
-    # An array of objects would pass as its first element. And the condition keeps the optimizer
-    # from reading only those fields that are used: it would not see that another is malformed.
-    read = source.withColumn(_ROW, f.when(f.ltrim(text, f.lit(_BLANKS)).startswith("{"), parsed))
-    bad_row = ~_is_good(stream)
-    names = [column.name for column in columns(stream.schema)]
-    good, row = read, f.col(_ROW)
+    row = _row(stream)
+    letters = source.filter(row.isNull()).withColumn(_WHY, _reason(stream))
     if stream.dead_letters is None:
         message = f.concat_ws(
             " ",
@@ -69,23 +66,56 @@ def parse(source: DataFrame, stream: Stream, pipeline: str) -> tuple[DataFrame, 
             f.lit("can't be parsed:"),
             _reason(stream),
         )
-        checked = f.when(bad_row, f.raise_error(message)).otherwise(row)
-        good = read.withColumn(_ROW, checked)
-    else:
-        good = read.filter(~bad_row)
-    rows = good.select(*[f.col(_ROW).getField(name).alias(name) for name in names])
-    letters = read.filter(bad_row).withColumn(_WHY, _reason(stream))
+        row = f.coalesce(row, f.raise_error(message))
+    # What is observed is computed before, once: the optimizer would move a filter below a column
+    # that it looks at, and have each record parsed for both. And what a filter looks at is never
+    # left out, though nobody asks for a column: no record is counted that should fail the query.
+    read = observe(source.select("timestamp", row.alias(_ROW))).filter(f.col(_ROW).isNotNull())
+    names = [column.name for column in columns(stream.schema)]
+    rows = read.select(*[f.col(_ROW).getField(name).alias(name) for name in names])
     return rows, letters.select("key", "value", _headers(stream, pipeline).alias("headers"))
 
 
-def _is_good(stream: Stream) -> Column:
+def _row(stream: Stream) -> Column:
+    """A record as a row, or null if it is a dead letter.
+
+    Spark's parser stops after the first value of a text, whatever follows. So it gets the text as
+    one entry of two in an object: more than one value, or less, makes another number of entries,
+    or no JSON at all.
+    """
     from pyspark.sql import functions as f
 
-    good = f.col(_ROW).isNotNull() & f.col(f"{_ROW}.{_CORRUPT}").isNull()
-    good &= f.is_valid_utf8(f.col("value"))  # texts would get replacement characters
-    if stream.event_time is not None:
-        good &= f.col(_ROW).getField(stream.event_time).isNotNull()
-    return f.coalesce(good, f.lit(False))
+    text = f.col("value").cast("string")
+    parsed = f.from_json(
+        f.concat(f.lit(f'{{"{_ALL}":'), _as_entry(text), f.lit("}")),
+        f"{_ALL} MAP<STRING, {_struct(stream)}>, {_CORRUPT} STRING",
+        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT},
+    )
+
+    def good_row(parsed: Column) -> Column:
+        entries = parsed.getField(_ALL)
+        row = entries.getItem(_ROW)
+        good = parsed.getField(_CORRUPT).isNull() & (f.size(entries) == 2)
+        good &= f.map_contains_key(entries, _END)
+        good &= f.is_valid_utf8(f.col("value"))  # texts would get replacement characters
+        if stream.event_time is not None:
+            good &= row.getField(stream.event_time).isNotNull()
+        return f.when(good, row)
+
+    # As the variable of a function: where it stood in each condition it would be parsed for each.
+    return f.transform(f.array(parsed), good_row).getItem(0)
+
+
+def _struct(stream: Stream) -> str:
+    """A row's type; a schema may end with a comment, or name its columns with colons."""
+    return f"STRUCT<{stream.schema}\n>"
+
+
+def _as_entry(text: Column) -> Column:
+    """An object with a text as its first entry, and a second one that ends it."""
+    from pyspark.sql import functions as f
+
+    return f.concat(f.lit(f'{{"{_ROW}":'), text, f.lit(f',"{_END}":null}}'))
 
 
 def _reason(stream: Stream) -> Column:
@@ -93,11 +123,13 @@ def _reason(stream: Stream) -> Column:
     from pyspark.sql import functions as f
 
     text = f.col("value").cast("string")
+    row = f.from_json(text, _struct(stream))
     fields = f.from_json(text, "map<string, string>")
+    entries = f.from_json(_as_entry(text), "map<string, string>")
+    is_one = (f.size(entries) == 2) & f.map_contains_key(entries, _END)
     wrong = [
         f.when(
-            f.element_at(fields, column.name).isNotNull()
-            & f.col(_ROW).getField(column.name).isNull(),
+            f.element_at(fields, column.name).isNotNull() & row.getField(column.name).isNull(),
             f.concat(
                 f.lit(f"{column.name} is no {column.type}: "),
                 f.substring(f.element_at(fields, column.name), 1, 100),
@@ -108,10 +140,12 @@ def _reason(stream: Stream) -> Column:
     reason = f.when(f.col("value").isNull(), "the value is null")
     reason = reason.when(~f.is_valid_utf8(f.col("value")), "the value is no UTF-8 text")
     reason = reason.when(fields.isNull(), "the value is no JSON object")
+    more = ~f.coalesce(is_one, f.lit(False))
+    reason = reason.when(more, "the value has more than its JSON object")
     found = f.concat_ws("; ", *wrong)
     reason = reason.when(found != "", found)
     if stream.event_time is not None:
-        missing = f.col(_ROW).getField(stream.event_time).isNull()
+        missing = row.getField(stream.event_time).isNull()
         reason = reason.when(missing, f"there is no event time {stream.event_time}")
     return reason.otherwise("a field has not the type of its column")
 

@@ -200,11 +200,14 @@ class Builder:
     def _stream(self, stream: Stream) -> DataFrame:
         from pyspark.sql import functions as f
 
-        source = _observed(self._source(stream), stream.name, f.col("timestamp"))
+        def observed(df: DataFrame) -> DataFrame:
+            return _observed(df, stream.name, f.col("timestamp"))
+
+        source = self._source(stream)
         if stream.format == "raw":
-            df = source
+            df = observed(source)
         else:
-            df, _ = parse(source, stream, self._pipeline.name)
+            df, _ = parse(source, stream, self._pipeline.name, observed)
         df = mark(df, f"topic {stream.topic}")
         if stream.event_time is not None and stream.watermark is not None:
             df = df.withWatermark(stream.event_time, as_interval(stream.watermark))
