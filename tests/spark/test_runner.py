@@ -21,7 +21,7 @@ import pytest
 from tests.spark.conftest import Broker
 from tests.support.committed import read_to_end
 from tests.support.processes import poll_until
-from tidemill.errors import PipelineRunningError
+from tidemill.errors import PipelineError, PipelineRunningError
 from tidemill.spark.checkpoint import Checkpoint, PipelineLock
 from tidemill.spark.pipeline import Pipeline
 from tidemill.spark.pipeline_check import PipelineProblemsError
@@ -509,6 +509,30 @@ def test_another_runner_with_another_folder_is_warned_of(place: Place) -> None:
         f"pipeline {place.name} also runs from another data folder (elsewhere:/data/pipelines): "
         "each of the two writes all results"
     ]
+
+
+def test_a_jvm_that_is_cut_off_before_it_is_gone_is_waited_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = False
+
+    def exit_code(wait_s: float = 0.0) -> int | None:
+        nonlocal gone
+        gone = gone or wait_s > 0
+        return -9 if gone else None
+
+    def refuse(_: Runner) -> None:
+        raise ConnectionRefusedError("connection refused")
+
+    monkeypatch.setattr("tidemill.spark.jvm.exit_code", exit_code)
+    monkeypatch.setattr(Runner, "_session", refuse)
+    p = place.pipeline(dead_letters=None)
+    p.query(sink=TopicSink(place.topic("x")), name="x")(lambda flights: flights.df)
+
+    with pytest.raises(
+        PipelineError, match=r"has ended while the pipeline ran \(killed by signal 9"
+    ):
+        place.run(p)
 
 
 def test_spark_s_own_source_is_asked_for_by_its_name(place: Place, spark: SparkSession) -> None:

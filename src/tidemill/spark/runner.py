@@ -330,9 +330,10 @@ class Runner:
         except TidemillError:
             raise
         except Exception as error:
-            # Py4J loses its connections a moment before the process is gone.
-            wait_s = _LAST_BREATH_S if type(error).__module__.startswith("py4j") else 0.0
-            if jvm.exit_code(wait_s) is None and not _is_connection_error(error):
+            # Connections are lost a moment before the process is gone.
+            is_cut_off = _is_connection_error(error)
+            may_be_lost = is_cut_off or type(error).__module__.startswith("py4j")
+            if jvm.exit_code(_LAST_BREATH_S if may_be_lost else 0.0) is None and not is_cut_off:
                 raise
             lost = error
         if lost is not None or not self._is_up():
