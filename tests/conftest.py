@@ -14,7 +14,7 @@ from tests.support.broker_process import BrokerProcess
 # Also of the programs that tests start.
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "support" / "spark_conf"))
 
-# With two workers, what takes longest has to begin first.
+# With several workers, what takes longest has to begin first.
 _SLOW = (
     "tests/crash",
     "tests/demo",

@@ -20,7 +20,11 @@ def test_what_is_no_result_is_refused(value: bytes) -> None:
 
 
 def status(
-    *sources: SourceStatus, watermark: str | None = None, state_rows: int = 0, batch: int = 1
+    *sources: SourceStatus,
+    watermark: str | None = None,
+    has_watermark: bool = False,
+    state_rows: int = 0,
+    batch: int = 1,
 ) -> QueryStatus:
     return QueryStatus(
         pipeline="p",
@@ -28,6 +32,7 @@ def status(
         state="running",
         batch=batch,
         watermark=watermark,
+        has_watermark=has_watermark or watermark is not None,
         state_rows=state_rows,
         sources=sources,
     )
@@ -46,6 +51,7 @@ LATE, DONE = "1970-01-01T00:01:39.000Z", "1970-01-01T00:01:40.000Z"
         (status(SourceStatus("departures", 0, 0)), False),
         # What a query waits for in its state is published when the watermark has come.
         (status(ALL, watermark=LATE, state_rows=1), False),
+        (status(ALL, has_watermark=True, state_rows=1), False),  # it has not come at all
         (status(ALL, watermark=DONE, state_rows=1), True),
         (status(ALL, watermark=LATE, state_rows=0), True),
         (status(ALL, SourceStatus("arrivals", 0, 4)), False),

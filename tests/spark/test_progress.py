@@ -101,6 +101,12 @@ def test_the_epoch_is_no_watermark() -> None:
     meter.take(progress(0, 1, eventTime={"watermark": "1970-01-01T00:00:00.000Z"}))
 
     assert meter.watermark is None
+    assert meter.has_watermark
+    meter.take(progress(1, 1, eventTime={}))
+    assert meter.has_watermark
+    idle = Meter()
+    idle.take(progress(0, 1, eventTime={}))
+    assert not idle.has_watermark
 
 
 def test_a_restart_begins_with_batch_numbers_of_before_and_counts_on() -> None:

@@ -130,12 +130,12 @@ def has_read(status: QueryStatus, ends: Mapping[str, int], time: int) -> bool:
     streamed = {topic for topic, count in read.items() if count or topic in STREAMS}
     if any(read[topic] < ends[topic] for topic in streamed):
         return False
-    waits = status.watermark is not None and status.state_rows > 0
+    waits = status.has_watermark and status.state_rows > 0
     return not waits or watermark(status) >= time
 
 
 def watermark(status: QueryStatus) -> int:
-    """A query's watermark in Unix time in seconds; 0 without one."""
+    """A query's watermark in Unix time in seconds; 0 without one, and before its first."""
     return 0 if status.watermark is None else int(instant(status.watermark))
 
 

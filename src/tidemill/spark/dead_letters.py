@@ -54,19 +54,8 @@ def parse(
     """
     from pyspark.sql import functions as f
 
-    row = _row(stream)
-    letters = source.filter(row.isNull()).withColumn(_WHY, _reason(stream))
-    if stream.dead_letters is None:
-        message = f.concat_ws(
-            " ",
-            f.lit(f"stream {stream.name}: the record at offset"),
-            f.col("offset"),
-            f.lit("of partition"),
-            f.col("partition"),
-            f.lit("can't be parsed:"),
-            _reason(stream),
-        )
-        row = f.coalesce(row, f.raise_error(message))
+    letters = source.filter(_row(stream).isNull()).withColumn(_WHY, _reason(stream))
+    row = _row(stream, _failure(stream) if stream.dead_letters is None else None)
     # What is observed is computed before, once: the optimizer would move a filter below a column
     # that it looks at, and have each record parsed for both. And what a filter looks at is never
     # left out, though nobody asks for a column: no record is counted that should fail the query.
@@ -76,8 +65,8 @@ def parse(
     return rows, letters.select("key", "value", _headers(stream, pipeline).alias("headers"))
 
 
-def _row(stream: Stream) -> Column:
-    """A record as a row, or null if it is a dead letter.
+def _row(stream: Stream, otherwise: Column | None = None) -> Column:
+    """A record as a row, or if it is a dead letter what is asked for, else null.
 
     Spark's parser stops after the first value of a text, whatever follows. So it gets the text as
     one entry of two in an object: more than one value, or less, makes another number of entries,
@@ -100,10 +89,27 @@ def _row(stream: Stream) -> Column:
         good &= f.is_valid_utf8(f.col("value"))  # texts would get replacement characters
         if stream.event_time is not None:
             good &= row.getField(stream.event_time).isNotNull()
-        return f.when(good, row)
+        found = f.when(good, row)
+        return found if otherwise is None else found.otherwise(otherwise)
 
     # As the variable of a function: where it stood in each condition it would be parsed for each.
     return f.transform(f.array(parsed), good_row).getItem(0)
+
+
+def _failure(stream: Stream) -> Column:
+    """An error that says which record is none, and why."""
+    from pyspark.sql import functions as f
+
+    message = f.concat_ws(
+        " ",
+        f.lit(f"stream {stream.name}: the record at offset"),
+        f.col("offset"),
+        f.lit("of partition"),
+        f.col("partition"),
+        f.lit("can't be parsed:"),
+        _reason(stream),
+    )
+    return f.raise_error(message)
 
 
 def _struct(stream: Stream) -> str:

@@ -61,7 +61,8 @@ class QueryStatus:
         rows_per_second: of the last batch that had rows.
         rows: read since the start of the run.
         late_rows: dropped because they came behind the watermark, since the start of the run.
-        watermark: event time behind which rows are late, or None.
+        watermark: event time behind which rows are late, or None: as yet, or for ever.
+        has_watermark: it has one, or will: what it keeps in state waits for that.
         state_rows: rows kept in state.
         batch_ms: how long the last batch with rows took.
         latency_p50_ms: from a record's append to its result, over recent batches; None while
@@ -82,6 +83,7 @@ class QueryStatus:
     rows: int = 0
     late_rows: int = 0
     watermark: str | None = None
+    has_watermark: bool = False
     state_rows: int = 0
     batch_ms: int = 0
     latency_p50_ms: int | None = None
@@ -148,6 +150,7 @@ class Meter:
     rows_per_second: float = 0.0
     batch_ms: int = 0
     watermark: str | None = None
+    has_watermark: bool = False
     state_rows: int = 0
     lags: dict[str, int] = field(default_factory=dict)
     read: dict[str, int] = field(default_factory=dict)
@@ -172,6 +175,7 @@ class Meter:
         self.late_rows += sum(int(o.get("numRowsDroppedByWatermark", 0)) for o in operators)
         self.state_rows = sum(int(o.get("numRowsTotal", 0)) for o in operators)
         watermark = (progress.get("eventTime") or {}).get("watermark")
+        self.has_watermark = self.has_watermark or watermark is not None
         if watermark and not watermark.startswith(_NO_WATERMARK):
             self.watermark = watermark
         rows = int(progress.get("numInputRows", 0))

@@ -172,6 +172,7 @@ class Watched:
             rows=meter.rows,
             late_rows=meter.late_rows,
             watermark=meter.watermark or first.watermark,
+            has_watermark=meter.has_watermark or first.has_watermark,
             state_rows=meter.state_rows if has_run else first.state_rows,
             batch_ms=meter.batch_ms,
             latency_p50_ms=meter.percentile(0.5),
