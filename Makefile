@@ -8,8 +8,8 @@
 VENV ?= .venv
 PYTHON ?=
 ARGS ?=
-# A file of tests runs in one process; three processes share the files: many tests wait.
-WORKERS ?= -n 3 --dist loadfile --no-loadscope-reorder
+# A file of tests runs in one process; two processes share the files: three are slower on two cores.
+WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 export VENV PYTHON
 
