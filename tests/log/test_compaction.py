@@ -23,8 +23,9 @@ from tidemill.errors import (
 from tidemill.log.batch import build_batch, iter_headers
 from tidemill.log.compaction import CompactionRun, Work, cleanable, compact
 from tidemill.log.partition import PartitionLog
-from tidemill.log.records import Record
+from tidemill.log.records import NewRecord, Record, encode_batch
 from tidemill.log.store import LogStore
+from tidemill.log.transactions import Marker
 
 CONFIGS = {
     "cleanup.policy": "compact",
@@ -160,6 +161,56 @@ def test_segments_are_joined_up_to_their_size(place: Place) -> None:
     assert all(segment.size <= 400 for segment in place.log.segments)
     bases = [segment.base_offset for segment in place.log.segments]
     assert bases == sorted(set(bases))
+
+
+def test_a_batch_of_more_keys_than_the_map_holds_is_passed_behind_an_aborted_one(
+    place: Place,
+) -> None:
+    aborted = encode_batch(
+        [NewRecord(b"a", b"never")],
+        timestamp_ms=place.clock.now_ms(),
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    place.log.append(memoryview(aborted), now_ms=place.clock.now_ms())
+    place.write(("b", "1"), ("c", "1"))
+    place.roll()
+    # That it was aborted is told by the next segment, each time that the pass begins there anew.
+    place.log.append_marker(Marker(7, 0, commit=False), now_ms=place.clock.now_ms())
+    place.log.flush()
+    run = CompactionRun()
+    for _ in compact(place.log, place.clock.now_ms(), max_keys=1, run=run):
+        assert run.passes < 10, "it does the same again and again"
+    assert place.log.first_dirty_offset == place.log.active.base_offset
+    assert [record.offset for record in read_records(place.log)][:2] == [1, 2]
+
+
+def answers(log: PartitionLog) -> list[int]:
+    """Records in each answer that a consumer gets which reads from the start to the end."""
+    found, offset = [], log.log_start_offset
+    while offset < log.high_watermark:
+        piece = log.read(offset, 1 << 20, limit_offset=log.high_watermark)
+        assert piece is not None
+        headers = [header for _, header in iter_headers(piece.load())]
+        found.append(sum(header.record_count for header in headers))
+        assert headers[-1].last_offset >= offset
+        offset = headers[-1].last_offset + 1
+    return found
+
+
+def test_no_answer_is_without_a_record_however_many_segments_are_left_empty(place: Place) -> None:
+    for _ in range(12):
+        place.fill()
+    place.compact()
+    empty = [
+        segment
+        for segment in place.log.segments
+        if not any(header.record_count for _, header in segment.batches())
+    ]
+    assert len(empty) > 10  # as many make librdkafka believe that a record is too large
+    assert 0 not in answers(place.log)
 
 
 def test_segments_still_join_without_a_gap(place: Place) -> None:

@@ -86,7 +86,8 @@ class OffsetMap:
         if not header.is_control:
             body = records_body(batch, header, limit=DEFAULT_LIMIT)
             offsets = self._offsets
-            may_refuse = self.latest_offset >= 0
+            # What was met below the start (a pass begins where the index points) is no progress.
+            may_refuse = self.latest_offset >= start_offset
             for raw in _in_steps(scan_records(body, header.record_count)):
                 if raw is None:
                     yield

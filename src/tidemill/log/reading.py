@@ -13,6 +13,7 @@ from bisect import bisect_right
 from operator import attrgetter
 
 from tidemill.errors import OffsetOutOfRangeError, StorageError
+from tidemill.log.batch import HEADER_SIZE
 from tidemill.log.names import TopicPartition
 from tidemill.log.segment import Segment, total_size
 from tidemill.log.slice import Slice
@@ -70,6 +71,10 @@ class ReadableLog:
     ) -> Slice | None:
         """Find stored bytes from the batch that holds ``offset`` on, in one segment.
 
+        Batches that compaction has emptied are passed over where a segment has nothing else and
+        another one follows: librdkafka takes an answer without a record for one that was cut too
+        short, and after ten of them for a record that is too large.
+
         Args:
             offset: first offset that is wanted.
             max_bytes: most bytes; the last batch may be cut by it.
@@ -97,6 +102,7 @@ class ReadableLog:
         index = len(segments) - 1
         if offset < segments[index].base_offset:
             index = max(self.segment_index(offset), 0)
+        emptied: Slice | None = None
         while index < len(segments):
             segment = segments[index]
             place = segment.locate(offset)
@@ -106,13 +112,19 @@ class ReadableLog:
             position, first_size = place
             size = self._readable_end(index, limit_offset) - position
             if size <= 0:
-                return None
+                break
             if size > max_bytes:
                 size = max_bytes
                 if size < first_size:
                     size = first_size if min_one else 0
-            return Slice(segment, position, size)
-        return None
+            found = Slice(segment, position, size)
+            index += 1
+            if first_size > HEADER_SIZE or index == len(segments):
+                return found
+            if not segment.is_empty_from(position):
+                return found
+            emptied = found
+        return emptied
 
     def segment_index(self, offset: int) -> int:
         """Index of the segment that holds ``offset``; -1 below the first."""

@@ -349,6 +349,19 @@ class Segment:
             position += at
         return None
 
+    def is_empty_from(self, position: int) -> bool:
+        """Whether no batch from there on holds a record: compaction leaves such, of headers only.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        length = self.size - position
+        if length > _WALK_CHUNK or length % HEADER_SIZE:
+            return False
+        chunk = self.file.pread(length, position)
+        headers = range(0, len(chunk), HEADER_SIZE)
+        return all(_WALK.unpack_from(chunk, at)[1] + 12 == HEADER_SIZE for at in headers)
+
     def position_before(self, offset: int) -> int:
         """Where the batches below ``offset`` end."""
         place = self.locate(offset)
