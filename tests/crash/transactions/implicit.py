@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -32,12 +33,15 @@ class RefusedError(Exception):
 
 
 class ImplicitProducer:
-    """Blocks; use it from one thread."""
+    """Blocks; use it from one thread. ``may_return``: a lost connection is made again only then."""
 
-    def __init__(self, bootstrap: str, transactional_id: str) -> None:
+    def __init__(
+        self, bootstrap: str, transactional_id: str, may_return: threading.Event | None = None
+    ) -> None:
         host, _, port = bootstrap.rpartition(":")
         self._address = host, int(port)
         self._id = transactional_id
+        self._may_return = may_return
         self._socket: socket.socket | None = None
         self._number = 0
         self._identity = -1, -1
@@ -135,6 +139,8 @@ class ImplicitProducer:
             number, body = decode_response(api_key, version, self._receive(self._socket, length))
         except OSError:
             self.close()
+            if self._may_return is not None:
+                assert self._may_return.wait(TIMEOUT_S), "nobody lets it return"
             raise
         assert number == self._number
         return body

@@ -56,7 +56,8 @@ class Attempt(ABC):
 class WithLibrdkafka(Attempt):
     """By the older protocol: each partition is announced."""
 
-    def __init__(self, bootstrap: str, number: int) -> None:
+    def __init__(self, bootstrap: str, number: int, may_return: threading.Event) -> None:
+        del may_return  # librdkafka does not ask; it is slow enough to be late most of the time
         self._group = Consumer(
             {"bootstrap.servers": bootstrap, "group.id": f"group-{number}", "log_level": 0}
         )
@@ -97,8 +98,8 @@ class WithLibrdkafka(Attempt):
 class Implicit(Attempt):
     """By the newer protocol: a write makes its partition part of the transaction."""
 
-    def __init__(self, bootstrap: str, number: int) -> None:
-        self._producer = ImplicitProducer(bootstrap, "t")
+    def __init__(self, bootstrap: str, number: int, may_return: threading.Event) -> None:
+        self._producer = ImplicitProducer(bootstrap, "t", may_return)
         super().__init__(number)
 
     def close(self) -> None:
@@ -145,7 +146,7 @@ def make_producer(bootstrap: str) -> Producer:
 def test_a_transaction_is_whole_or_absent_wherever_the_broker_dies(
     start_broker: BrokerFactory,
     tmp_path: Path,
-    protocol: Callable[[str, int], Attempt],
+    protocol: Callable[[str, int, threading.Event], Attempt],
     client: str,
 ) -> None:
     step = tmp_path / "step"
@@ -153,8 +154,11 @@ def test_a_transaction_is_whole_or_absent_wherever_the_broker_dies(
     env = {"CRASH_STEP": str(step), "PYTHONPATH": str(ROOT)}
     broker = start_broker(command=DYING, env=env, settings=SETTINGS)
     make_topics(broker.bootstrap, PARTITIONS, "in", "out")
+    # A client that is to be replaced stays away until its successor has been let in.
+    may_return = threading.Event()
+    may_return.set()
     # The first transaction of all finds everything new; the steps are counted with a later one.
-    protocol(broker.bootstrap, 0).close()
+    protocol(broker.bootstrap, 0, may_return).close()
     attempts: list[Attempt] = []
     hits: list[str] = []
     died = True
@@ -163,7 +167,9 @@ def test_a_transaction_is_whole_or_absent_wherever_the_broker_dies(
         assert number < MOST_STEPS, hits
         how = dice.choice(["before", "half"])
         step.write_text(f"{number} {how}")
-        attempt = protocol(broker.bootstrap, number + 1)
+        if client == "is replaced":
+            may_return.clear()
+        attempt = protocol(broker.bootstrap, number + 1, may_return)
         attempts.append(attempt)
         died = wait_for_death(broker, attempt)
         if died:
@@ -172,6 +178,7 @@ def test_a_transaction_is_whole_or_absent_wherever_the_broker_dies(
             broker.start()
             if client == "is replaced":
                 make_producer(broker.bootstrap).init_transactions(TIMEOUT_S)
+        may_return.set()
         attempt.close()
     outcomes = [attempt.outcome for attempt in attempts]
     context = f"seed {seed}, {hits}, {outcomes}\n{broker.log()}"
@@ -200,7 +207,7 @@ def test_a_transaction_is_whole_or_absent_wherever_the_broker_dies(
         allowed = {"committed": [whole], "aborted": [absent]}.get(outcome, [whole, absent])
         assert parts in allowed, f"{number} ({outcome}): {parts}; {context}"
         seen.append(parts == whole)
-    if client == "is replaced":
+    if client == "is replaced" and protocol is Implicit:
         assert set(seen) == {True, False}, context
 
 
