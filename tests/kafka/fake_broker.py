@@ -80,7 +80,7 @@ class FakeBroker(FakeTransactions):
         self.unacked: list[asyncio.Future[list[WriteResult]]] = []
         self.held: list[list[WriteResult]] = []
         self.fetches: list[FetchQuery] = []
-        self.news = asyncio.Event()
+        self.waiting: list[asyncio.Event] = []
         self.next_producer = 1000
         self.appended = 0
         self.produced: list[tuple[str | None, TransactionVersion]] = []
@@ -141,13 +141,18 @@ class FakeBroker(FakeTransactions):
             else:
                 results.append(WriteResult(offset, -1, 0))
                 self.appended += 1
-        self.news.set()
+        self.tell_news()
         if acks != Acks.DURABLE or not self.hold_acks:
             return results
         future: asyncio.Future[list[WriteResult]] = asyncio.get_running_loop().create_future()
         self.unacked.append(future)
         self.held.append(results)
         return future
+
+    def tell_news(self) -> None:
+        """Fetches that wait look again."""
+        for each in self.waiting:
+            each.set()
 
     def ack_all(self) -> None:
         """The disk has synced."""
@@ -162,11 +167,14 @@ class FakeBroker(FakeTransactions):
         results = [self._read(part) for part in query.partitions]
         size = sum(len(result.records) for result in results)
         if size < query.min_bytes and query.max_wait_ms and not any(r.error for r in results):
-            self.news.clear()
+            news = asyncio.Event()  # of this loop: fuzzing uses one broker in many
+            self.waiting.append(news)
             try:
-                await asyncio.wait_for(self.news.wait(), query.max_wait_ms / 1000)
+                await asyncio.wait_for(news.wait(), query.max_wait_ms / 1000)
             except TimeoutError:
                 return results
+            finally:
+                self.waiting.remove(news)
             return [self._read(part) for part in query.partitions]
         return results
 

@@ -200,7 +200,7 @@ def test_fetch_waits_for_records_and_is_bounded() -> None:
         assert broker.fetches[0].max_bytes == broker.settings.limits.fetch_bytes
         assert broker.fetches[0].max_wait_ms == 30_000
         broker.log("t", 0).append(memoryview(bytearray(one_batch())))
-        broker.news.set()
+        broker.tell_news()
         correlation, answer = await client.response(FETCH, 12)
         assert correlation == sent
         assert answer["responses"][0]["partitions"][0]["records"]

@@ -98,7 +98,8 @@ async def deliver(server: KafkaServer, stream: bytes) -> FakeLink:
     for _ in range(3):
         await asyncio.sleep(0)
     while server.tasks and not link.is_closing:
-        await asyncio.wait(server.tasks, timeout=1)
+        cast(FakeBroker, server.broker).tell_news()  # a fetch may be told to wait for weeks
+        await asyncio.wait(server.tasks, timeout=0.1)
     session.closed()
     assert link.error is None or isinstance(link.error, TidemillError), repr(link.error)
     return link

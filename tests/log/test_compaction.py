@@ -92,6 +92,16 @@ class Place:
         return [record.offset for record in read_records(self.log)]
 
 
+class KeepsNothing(random.Random):
+    """Of what was not synced, in a power cut."""
+
+    def random(self) -> float:
+        return 0.9
+
+    def randint(self, a: int, b: int) -> int:
+        return a
+
+
 @pytest.fixture
 def place() -> Iterator[Place]:
     place = Place()
@@ -187,6 +197,24 @@ def test_a_batch_of_more_keys_than_the_map_holds_is_passed_behind_an_aborted_one
     assert [record.offset for record in read_records(place.log)][:2] == [1, 2]
 
 
+@pytest.mark.parametrize("unsynced", [1, 4, 5])  # of five, its window
+def test_a_producer_is_known_after_a_power_cut_takes_what_was_not_synced(
+    place: Place, unsynced: int
+) -> None:
+    now = place.clock.now_ms()
+    mine = [(b"a", b"mine")]
+    write(place.log, mine, now, producer=(1, 0, 0))
+    write(place.log, [(b"a", b"newer, another's")], now)
+    place.roll()
+    for sequence in range(1, unsynced + 1):
+        write(place.log, [(b"b", b"x")], now, producer=(1, 0, sequence), sync=False)
+    place.compact()
+    place.fs.power_cut(KeepsNothing())
+    place.open()
+    assert write(place.log, mine, now, producer=(1, 0, 0)) == 0  # known: a repetition
+    assert place.latest() == {b"a": b"newer, another's"}
+
+
 def answers(log: PartitionLog) -> list[int]:
     """Records in each answer that a consumer gets which reads from the start to the end."""
     found, offset = [], log.log_start_offset
@@ -200,9 +228,19 @@ def answers(log: PartitionLog) -> list[int]:
     return found
 
 
-def test_no_answer_is_without_a_record_however_many_segments_are_left_empty(place: Place) -> None:
-    for _ in range(12):
+@pytest.mark.parametrize("producers", [0, 40, 300])
+def test_no_answer_is_without_a_record_however_many_segments_are_left_empty(
+    place: Place, producers: int
+) -> None:
+    place.configs["internal.segment.bytes"] = str(400 + 80 * producers)
+    place.log = open_log(place.store, place.configs)
+    for number in range(16):
         place.fill()
+        for producer in range(producers):  # the last batch of each stays, without its records
+            identity = (number * producers + producer, 0, 0)
+            write(place.log, [(b"a", b".")], place.clock.now_ms(), producer=identity)
+        place.roll()
+    place.write(("z", "active"))
     place.compact()
     empty = [
         segment

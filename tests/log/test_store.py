@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import random
 import time
 from pathlib import Path
@@ -9,7 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.faultyfs import FaultyFileSystem
+from tests.support.crashfs import CrashingFileSystem
+from tests.support.faultyfs import CrashError, FaultyFileSystem
 from tests.support.logs import TP, open_log, open_store, read_records, write
 from tidemill.clock import ManualClock
 from tidemill.errors import (
@@ -328,6 +331,66 @@ def test_a_power_cut_always_leaves_a_snapshot_of_producers_whose_records_are_del
         fs.power_cut(random.Random(seed))
         log = open_log(open_store("/data", clock, fs), {})
         assert write(log, [(b"k", b"v")], now, producer=(1, 0, 0)) == 0  # known: a repetition
+
+
+@pytest.mark.parametrize("event", ["stop", "roll", "recovery"])
+def test_a_power_cut_leaves_a_snapshot_of_a_log_at_rest(event: str) -> None:
+    for seed in range(40):
+        clock, fs = ManualClock(), CrashingFileSystem()
+        now = clock.now_ms()
+        store = open_store("/data", clock, fs)
+        log = open_log(store, {})
+        write(log, [(b"k", b"v")], now, producer=(1, 0, 0))
+        log.roll(now)
+        write(log, [(b"k", b"v")], now)
+        for _ in range(3):
+            store.checkpoint()
+        log.delete_records_before(1)
+        write(log, [(b"k", b"v")], now)
+        for _ in range(3):
+            store.checkpoint()
+        if event == "stop":
+            store.close()
+        elif event == "roll":
+            log.roll(now)
+            store.checkpoint()
+        else:
+            fs.kill()
+            fs.arm(seed)
+            with contextlib.suppress(CrashError):
+                open_log(open_store("/data", clock, fs), {})
+            fs.arm(None)
+        fs.power_cut(random.Random(seed))
+        log = open_log(open_store("/data", clock, fs), {})
+        assert write(log, [(b"k", b"v")], now, producer=(1, 0, 0)) == 0  # known: a repetition
+
+
+def test_a_snapshot_stays_until_a_newer_recovery_point_is_on_disk() -> None:
+    clock, fs = ManualClock(), FaultyFileSystem()
+    now = clock.now_ms()
+    store = open_store("/data", clock, fs)
+    log = open_log(store, {})
+    write(log, [(b"k", b"v")], now, producer=(1, 0, 0))
+    log.roll(now)
+    write(log, [(b"k", b"v")], now)
+    store.checkpoint()
+    store.checkpoint()
+    log.delete_records_before(1)
+    store.checkpoint()
+    fs.fail("write", errno.ENOSPC, path="recovery-point", times=-1)
+    failed = 0
+    for _ in range(4):
+        write(log, [(b"k", b"v")], now)
+        for _ in range(2):
+            try:
+                store.checkpoint()
+            except DiskFullError:
+                failed += 1
+    assert failed > 2
+    fs.heal()
+    fs.kill()
+    log = open_log(open_store("/data", clock, fs), {})
+    assert write(log, [(b"k", b"v")], now, producer=(1, 0, 0)) == 0  # known: a repetition
 
 
 def test_snapshots_are_synced_where_checkpoints_are_written(

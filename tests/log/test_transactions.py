@@ -441,10 +441,11 @@ def _compact(setup: Setup) -> None:
 
 
 def _offsets(setup: Setup) -> list[tuple[int, bool, int]]:
-    headers = [header for _, header in iter_headers(read_bytes(setup.log))]
+    """Of what is stored of producer 1: readers pass over batches that were emptied."""
     return [
         (each.base_offset, each.is_control, each.record_count)
-        for each in headers
+        for segment in setup.log.segments
+        for _, each in segment.batches()
         if each.producer_id == 1
     ]
 

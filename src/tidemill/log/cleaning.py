@@ -121,7 +121,7 @@ def _digest(body: bytes, raw: RawRecord) -> bytes:
 
 class LastOfProducer(NamedTuple):
     """The batch that tells a producer's state: its last data batch with sequences, or where that is
-    -1 the last control batch of its epoch; where that is not known either, each of them."""
+    -1 the last control batch of its epoch; where that is not known either, each of its epoch."""
 
     offset: int
     epoch: int
@@ -133,7 +133,7 @@ class LastOfProducer(NamedTuple):
             return header.last_offset == self.offset
         if self.control_offset >= 0:
             return header.last_offset == self.control_offset
-        return header.is_control and header.producer_epoch == self.epoch
+        return header.producer_epoch == self.epoch
 
 
 class CleanedTransactions:

@@ -37,6 +37,7 @@ from tidemill.log.cleaning import (
 from tidemill.log.config import MAX_LONG
 from tidemill.log.index import MAX_RELATIVE_OFFSET
 from tidemill.log.partition import PartitionLog
+from tidemill.log.producers import ProducerEntry
 from tidemill.log.segment import Segment
 from tidemill.log.swap import CleanedSegment
 
@@ -256,15 +257,16 @@ def _take_in_keys(
 
 
 def _last_of_producers(log: PartitionLog) -> dict[int, LastOfProducer]:
-    return {
-        entry.producer_id: LastOfProducer(
-            entry.batches[-1].last_offset if entry.batches else -1,
-            entry.epoch,
-            # What a power cut may take away must not be all that tells of the producer.
-            entry.control_offset if entry.control_offset < log.high_watermark else -1,
-        )
-        for entry in log.producers
-    }
+    return {entry.producer_id: _last_of(entry, log.high_watermark) for entry in log.producers}
+
+
+def _last_of(entry: ProducerEntry, high_watermark: int) -> LastOfProducer:
+    """What a power cut may take away must not be all that tells of the producer."""
+    for batch in reversed(entry.batches):
+        if batch.last_offset < high_watermark:
+            return LastOfProducer(batch.last_offset, entry.epoch, -1)
+    is_durable = not entry.batches and entry.control_offset < high_watermark
+    return LastOfProducer(-1, entry.epoch, entry.control_offset if is_durable else -1)
 
 
 def _groups(log: PartitionLog, todo: Cleanable, end: int) -> list[list[Segment]]:

@@ -11,7 +11,7 @@ from tidemill.errors import InvalidRecordError
 from tidemill.log.aborted import AbortedTransaction
 from tidemill.log.batch import BatchHeader
 from tidemill.log.environment import Report
-from tidemill.log.files import storage_error
+from tidemill.log.files import FileSystem, storage_error
 from tidemill.log.names import DELETED, SNAPSHOT
 from tidemill.log.producers import ProducerStates
 from tidemill.log.segment import Segment
@@ -25,14 +25,28 @@ if TYPE_CHECKING:
 def write_snapshot(log: ProducingLog) -> None:
     """Write the producers as of the log's end; unsynced, for its CRC tells whether it is whole.
 
+    One that stands there already stays: it tells the same, and may be the only one that is durable.
+
     Raises:
         DiskFullError, StorageError: it can't be written.
     """
     path = log.snapshot_path(log.log_end_offset)
+    fs = log.environment.fs
     try:
-        log.environment.fs.write_bytes(path, log.producers.encode())
+        if not _is_whole(fs, path):
+            fs.write_bytes(path, log.producers.encode())
     except OSError as error:
         raise storage_error(error, "writing", path) from error
+
+
+def _is_whole(fs: FileSystem, path: str) -> bool:
+    if not fs.exists(path):
+        return False
+    try:
+        ProducerStates.decode(fs.read_bytes(path))
+    except ValueError:
+        return False
+    return True
 
 
 def snapshot_offsets(names: dict[str, int]) -> list[int]:

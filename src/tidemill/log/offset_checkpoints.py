@@ -115,7 +115,7 @@ class OffsetCheckpoints:
 
         def write() -> None:
             for sync in syncs:
-                sync()
+                sync.run()
             with self._writing:
                 if number < self._written_number:
                     return  # newer ones are there already
@@ -125,6 +125,8 @@ class OffsetCheckpoints:
                         self._write(name, data)
                         self._written[name] = data
                 self._stale -= stale
+            for sync in syncs:
+                sync.named()
 
         return write
 

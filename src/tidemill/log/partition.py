@@ -11,7 +11,7 @@ Offsets, in order: ``log_start_offset`` <= ``recovery_point`` (all below is sync
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 from tidemill.errors import OffsetOutOfRangeError
@@ -22,6 +22,7 @@ from tidemill.log.config import LogConfig
 from tidemill.log.environment import Environment
 from tidemill.log.names import TopicPartition
 from tidemill.log.producers import ProducerStates
+from tidemill.log.recovery_point import SnapshotSync
 from tidemill.log.segment import Segment
 from tidemill.log.syncing import SyncTicket
 
@@ -95,24 +96,11 @@ class PartitionLog(AppendingLog):
         if self.failure is None:
             self._point.advance(self)
 
-    def snapshot_sync(self) -> Callable[[], None] | None:
+    def snapshot_sync(self) -> SnapshotSync | None:
         """What makes the snapshot at the recovery point durable; None where it is, or where there
-        are no producers to tell of.
-
-        Returns:
-            Blocks, and may be called in any thread. It raises SyncFailedError where the broker must
-            stop.
-        """
+        are no producers to tell of."""
         point = self._point
-        offset = point.snapshot
-        if offset <= point.synced_snapshot:
-            return None
-
-        def run() -> None:
-            maintenance.sync_snapshot(self, offset)
-            point.synced_snapshot = max(point.synced_snapshot, offset)
-
-        return run
+        return SnapshotSync(self, point) if point.snapshot > point.kept_snapshot else None
 
     # --- syncing ---------------------------------------------------------------------------------
 

@@ -71,9 +71,9 @@ class ReadableLog:
     ) -> Slice | None:
         """Find stored bytes from the batch that holds ``offset`` on, in one segment.
 
-        Batches that compaction has emptied are passed over where a segment has nothing else and
-        another one follows: librdkafka takes an answer without a record for one that was cut too
-        short, and after ten of them for a record that is too large.
+        Batches that compaction has emptied are passed over while others follow: librdkafka takes an
+        answer without a record for one that was cut too short, and after ten of them for a record
+        that is too large.
 
         Args:
             offset: first offset that is wanted.
@@ -106,24 +106,18 @@ class ReadableLog:
         while index < len(segments):
             segment = segments[index]
             place = segment.locate(offset)
-            if place is None:
-                index += 1  # compaction left nothing from here to the segment's end
-                continue
-            position, first_size = place
-            size = self._readable_end(index, limit_offset) - position
-            if size <= 0:
-                break
-            if size > max_bytes:
-                size = max_bytes
-                if size < first_size:
-                    size = first_size if min_one else 0
-            found = Slice(segment, position, size)
-            index += 1
-            if first_size > HEADER_SIZE or index == len(segments):
-                return found
-            if not segment.is_empty_from(position):
-                return found
-            emptied = found
+            if place is not None:
+                position, size = place
+                end = self._readable_end(index, limit_offset)
+                if position >= end:
+                    break
+                if size > HEADER_SIZE:
+                    return _cut(segment, place, end, max_bytes, min_one)
+                full = segment.find_record(position, end)
+                if full is not None:
+                    return _cut(segment, full, end, max_bytes, min_one)
+                emptied = _cut(segment, place, end, max_bytes, min_one)
+            index += 1  # compaction left no record from here to the segment's end
         return emptied
 
     def segment_index(self, offset: int) -> int:
@@ -164,3 +158,16 @@ class ReadableLog:
         if self.failure is not None:
             raise self.failure
         return find_max_timestamp(self.segments, self.log_start_offset, self.high_watermark)
+
+
+def _cut(
+    segment: Segment, first: tuple[int, int], end: int, max_bytes: int, min_one: bool
+) -> Slice:
+    """From the first batch (position and size) to the end, as far as the reader takes it."""
+    position, first_size = first
+    size = end - position
+    if size > max_bytes:
+        size = max_bytes
+        if size < first_size:
+            size = first_size if min_one else 0
+    return Slice(segment, position, size)

@@ -19,6 +19,31 @@ CHECKPOINT_BYTES = 16 << 20
 """Bytes after which the recovery point moves on even while the partition is written to."""
 
 
+class SnapshotSync:
+    """What makes a partition's snapshot at its recovery point durable, before the checkpoint file
+    names the point. Both methods may be called in any thread.
+    """
+
+    __slots__ = ("_log", "_offset", "_point")
+
+    def __init__(self, log: PartitionLog, point: RecoveryPoint) -> None:
+        self._log = log
+        self._point = point
+        self._offset = point.snapshot
+
+    def run(self) -> None:
+        """Sync it; blocks.
+
+        Raises:
+            SyncFailedError: the broker must stop.
+        """
+        maintenance.sync_snapshot(self._log, self._offset)
+
+    def named(self) -> None:
+        """The checkpoint file names this point or a later one: older snapshots may go."""
+        self._point.kept_snapshot = max(self._point.kept_snapshot, self._offset)
+
+
 class RecoveryPoint:
     """One partition's. It is prepared first, and taken once the log is synced up to it.
 
@@ -27,17 +52,18 @@ class RecoveryPoint:
         pending: the one that was prepared and not taken yet, or -1.
         bytes_since: bytes that were appended since the last one was prepared.
         snapshot: offset of the snapshot that was taken last, or -1 where there is none to keep.
-        synced_snapshot: of the last one that was synced, or -1; set by the thread that did it.
+        kept_snapshot: of the last one that was synced, and whose recovery point is on disk, or -1;
+            set by the thread that wrote it.
     """
 
     __slots__ = (
         "_droppable",
         "_seen_end",
         "bytes_since",
+        "kept_snapshot",
         "offset",
         "pending",
         "snapshot",
-        "synced_snapshot",
     )
 
     def __init__(self, offset: int, log_end_offset: int) -> None:
@@ -45,7 +71,7 @@ class RecoveryPoint:
         self.pending = -1
         self.bytes_since = 0
         self.snapshot = -1
-        self.synced_snapshot = -1
+        self.kept_snapshot = -1
         self._droppable = -1
         self._seen_end = log_end_offset
 
@@ -87,6 +113,6 @@ class RecoveryPoint:
             self.snapshot = self.pending if len(log.producers) else -1
             self.offset = max(self.offset, self.pending)
             self.pending = -1
-        if self._droppable >= 0 and self.synced_snapshot >= self.snapshot:
+        if self._droppable >= 0 and self.kept_snapshot >= self.snapshot:
             maintenance.drop_old_snapshots(log, self._droppable)
             self._droppable = -1

@@ -349,18 +349,28 @@ class Segment:
             position += at
         return None
 
-    def is_empty_from(self, position: int) -> bool:
-        """Whether no batch from there on holds a record: compaction leaves such, of headers only.
+    def find_record(self, position: int, end: int) -> tuple[int, int] | None:
+        """Position and size of the first batch from there on that holds a record: compaction leaves
+        some that are a header only.
+
+        Returns:
+            None where there is none below ``end``.
 
         Raises:
             StorageError: the disk refuses.
         """
-        length = self.size - position
-        if length > _WALK_CHUNK or length % HEADER_SIZE:
-            return False
-        chunk = self.file.pread(length, position)
-        headers = range(0, len(chunk), HEADER_SIZE)
-        return all(_WALK.unpack_from(chunk, at)[1] + 12 == HEADER_SIZE for at in headers)
+        while position < end:
+            chunk = self.file.pread(min(_WALK_CHUNK, end - position), position)
+            at = 0
+            while at <= len(chunk) - HEADER_SIZE:
+                size = _WALK.unpack_from(chunk, at)[1] + 12
+                if size > HEADER_SIZE:
+                    return position + at, size
+                at += HEADER_SIZE
+            if at == 0:
+                raise self.corrupt("the file is shorter than it was", position, None)
+            position += at
+        return None
 
     def position_before(self, offset: int) -> int:
         """Where the batches below ``offset`` end."""
