@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 from uuid import UUID
 
@@ -100,6 +100,7 @@ class Bench:
         producer: ProducerIdentity,
         tp: TopicPartition,
         version: TransactionVersion,
+        also: Sequence[TopicPartition],
     ) -> Admission:
         """Stands for the coordinator of transactions."""
         self.asked.append((transactional_id, producer, tp, version))

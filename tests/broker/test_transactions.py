@@ -96,6 +96,49 @@ def test_a_transaction_is_seen_whole_when_its_commit_is_answered(
     run(test())
 
 
+def test_the_partitions_of_one_request_join_with_one_record() -> None:
+    async def test() -> None:
+        async with running() as broker:
+            await topics(broker, "a", partitions=500)
+            producer = await Producer(broker).init()
+            journal = broker._transactions._journal.log
+            before = journal.log_end_offset
+            writes = [producer.batch("a", b"1", partition=number) for number in range(500)]
+            for _ in range(2):  # the second time none is new
+                answer = broker.produce(writes, Acks.DURABLE, "x", V2)
+                results = answer if isinstance(answer, list) else await answer
+                assert [result.error for result in results] == [None] * 500
+                assert journal.log_end_offset == before + 1
+            assert len(broker.describe_transaction("x").partitions) == 500
+            await producer.commit()
+            assert await committed(broker, "a", 499) == [b"1"]
+
+    run(test())
+
+
+@both
+def test_what_is_refused_of_a_request_leaves_the_rest_in_the_transaction(
+    version: TransactionVersion,
+) -> None:
+    async def test() -> None:
+        async with running() as broker:
+            await topics(broker, "a", partitions=2)
+            producer = await Producer(broker, version=version).init()
+            if version is V1:
+                await producer.add(("a", 1))
+            writes = [producer.batch(name, b"1", partition=1) for name in ("gone", "a")]
+            answer = broker.produce(writes, Acks.DURABLE, "x", version)
+            results = answer if isinstance(answer, list) else await answer
+            assert [type(result.error) for result in results] == [
+                UnknownTopicOrPartitionError,
+                type(None),
+            ]
+            await producer.commit()
+            assert await committed(broker, "a", 1) == [b"1"]
+
+    run(test())
+
+
 @both
 def test_an_aborted_transaction_is_named_to_its_readers(version: TransactionVersion) -> None:
     async def test() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import random
 from collections import deque
+from collections.abc import Sequence
 from typing import cast
 from uuid import UUID
 
@@ -142,6 +143,7 @@ class PipeliningSimulation(RuleBasedStateMachine):
         producer: ProducerIdentity,
         tp: TopicPartition,
         version: TransactionVersion,
+        also: Sequence[TopicPartition],
     ) -> Admission:
         if self.busy:
             self.busy -= 1

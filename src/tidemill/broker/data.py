@@ -56,10 +56,16 @@ from tidemill.state.catalog import is_internal
 
 Admission = tuple[PartitionLog, int] | None
 """What has to be durable before a write is acknowledged: all below the offset in the log."""
-Admit = Callable[[str, ProducerIdentity, TopicPartition, TransactionVersion], Admission]
+Admit = Callable[
+    [str, ProducerIdentity, TopicPartition, TransactionVersion, Sequence[TopicPartition]], Admission
+]
 
 _ATTRIBUTES = 22
 """Position of the byte in a batch's header that says whether it is part of a transaction."""
+
+
+def _is_transactional(records: Buffer) -> bool:
+    return len(records) >= HEADER_SIZE and bool(records[_ATTRIBUTES] & TRANSACTIONAL_BIT)
 
 
 class DataPlane:
@@ -113,6 +119,9 @@ class DataPlane:
         results: list[WriteResult] = []
         countdown: Countdown | None = None
         now_ms = self._clock.now_ms()
+        joining: list[TopicPartition] = []
+        if version is TransactionVersion.V2 and transactional_id is not None and len(writes) > 1:
+            joining = self._joining(writes)
         for write in writes:
             admission: Admission = None
             records = write.records
@@ -120,8 +129,8 @@ class DataPlane:
             from_zero = False
             try:
                 log = self._writable(write.topic, write.partition)
-                if len(records) >= HEADER_SIZE and records[_ATTRIBUTES] & TRANSACTIONAL_BIT:
-                    admission = self._admission(records, log.tp, transactional_id, version)
+                if _is_transactional(records):
+                    admission = self._admission(records, log.tp, transactional_id, version, joining)
                     from_zero = version is TransactionVersion.V2
                 info = log.append(records, now_ms=now_ms, from_zero=from_zero)
             except TidemillError as error:
@@ -152,6 +161,7 @@ class DataPlane:
         tp: TopicPartition,
         transactional_id: str | None,
         version: TransactionVersion,
+        joining: Sequence[TopicPartition],
     ) -> Admission:
         """May this batch of a transaction be appended?"""
         if transactional_id is None or self._admit is None:
@@ -160,7 +170,16 @@ class DataPlane:
             )
         header = parse_header(records)
         producer = ProducerIdentity(header.producer_id, header.producer_epoch)
-        return self._admit(transactional_id, producer, tp, version)
+        return self._admit(transactional_id, producer, tp, version, joining)
+
+    def _joining(self, writes: Sequence[PartitionWrite]) -> list[TopicPartition]:
+        """What a request makes part of a transaction: one record tells of all, not one of each."""
+        found = (
+            TopicPartition(write.topic, write.partition)
+            for write in writes
+            if _is_transactional(write.records) and not is_internal(write.topic)
+        )
+        return [tp for tp in found if tp in self._store.partitions and tp not in self._unborn]
 
     async def _when_durable(
         self, countdown: Countdown, results: list[WriteResult]

@@ -11,7 +11,7 @@ does, and the next start goes on with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 import structlog
@@ -193,8 +193,12 @@ class TransactionCoordination:
         producer: ProducerIdentity,
         tp: TopicPartition,
         version: TransactionVersion,
+        also: Iterable[TopicPartition] = (),
     ) -> tuple[PartitionLog, int] | None:
         """Whether the producer may write to the partition in this turn of the loop.
+
+        Args:
+            also: (V2) where it is going to write in the same turn.
 
         Returns:
             None, or (V2: the write has made the partition part of the transaction) what has to be
@@ -204,7 +208,7 @@ class TransactionCoordination:
             as ``Transactions.check_write``; CoordinatorNotAvailableError: the disk refuses.
         """
         now_ms = self._clock.now_ms()
-        outcome = self.machine.check_write(transactional_id, producer, tp, now_ms, version)
+        outcome = self.machine.check_write(transactional_id, producer, tp, now_ms, version, also)
         if outcome is None:
             return None
         return self._journal.log, self._apply(outcome)

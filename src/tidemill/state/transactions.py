@@ -245,9 +245,11 @@ class Transactions:
         tp: TopicPartition,
         now_ms: int,
         version: TransactionVersion,
+        also: Iterable[TopicPartition] = (),
     ) -> Outcome[None] | None:
         """Whether the producer may write to the partition now (Produce, TxnOffsetCommit). None: it
-        may. An outcome (V2, the first write there): it may, behind the outcome's record.
+        may. An outcome (V2, the first write there): it may, behind the outcome's record, which
+        makes those of ``also`` part of the transaction, too: what is next in the same request.
 
         Raises:
             InvalidProducerIdMappingError: the id is not known, or has another producer id.
@@ -264,7 +266,7 @@ class Transactions:
             and value.producer == producer
         ):
             return None
-        return self._check_write(transactional_id, producer, tp, now_ms, version)
+        return self._check_write(transactional_id, producer, tp, now_ms, version, also)
 
     def _check_write(
         self,
@@ -273,6 +275,7 @@ class Transactions:
         tp: TopicPartition,
         now_ms: int,
         version: TransactionVersion,
+        also: Iterable[TopicPartition],
     ) -> Outcome[None]:
         value = self._value(transactional_id)
         if value.state in ENDING and producer == answered_identity(value):
@@ -284,7 +287,7 @@ class Transactions:
             raise ending(transactional_id)
         if version is not TransactionVersion.V2:
             raise not_added(transactional_id, tp)
-        return _grown(transactional_id, with_partitions(value, (tp,), now_ms, version))
+        return _grown(transactional_id, with_partitions(value, (tp, *also), now_ms, version))
 
     # --- the end of a transaction ----------------------------------------------------------------
 
