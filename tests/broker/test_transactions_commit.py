@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Collection
 
 import pytest
@@ -17,7 +16,7 @@ from tests.broker.transactional import (
     running,
     start,
 )
-from tests.support.faultyfs import FaultyFileSystem
+from tests.support.faultyfs import FaultyFileSystem, Unlucky
 from tidemill.broker.api import Acks, NewTopic, TransactionState, TransactionVersion
 from tidemill.broker.broker import Broker
 from tidemill.broker.markers import Markers
@@ -33,16 +32,6 @@ LAZY = {"sync_interval_ms": 3_600_000}
 
 Wanted = Collection[tuple[PartitionLog, int]]
 Meanwhile = Callable[[Broker, Producer], Awaitable[None]]
-
-
-class Unlucky(random.Random):
-    """A power cut with it leaves nothing that was not synced."""
-
-    def randint(self, a: int, b: int) -> int:
-        return a
-
-    def random(self) -> float:
-        return 0.9
 
 
 class Waiting:

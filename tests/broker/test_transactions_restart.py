@@ -23,7 +23,7 @@ from tests.broker.transactional import (
     start,
     until,
 )
-from tests.support.faultyfs import CrashError, FaultyFileSystem
+from tests.support.faultyfs import CrashError, FaultyFileSystem, Unlucky
 from tidemill.broker.api import (
     Acks,
     CommittedOffset,
@@ -40,16 +40,6 @@ from tidemill.log.records import NewRecord, encode_batch
 A = TopicPartition("a", 0)
 B = TopicPartition("b", 0)
 both = pytest.mark.parametrize("version", [V1, V2])
-
-
-class Unlucky(random.Random):
-    """A power cut with it leaves nothing that was not synced."""
-
-    def randint(self, a: int, b: int) -> int:
-        return a
-
-    def random(self) -> float:
-        return 0.9
 
 
 class StepFileSystem(FaultyFileSystem):

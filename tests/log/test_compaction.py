@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.crashfs import CrashingFileSystem
-from tests.support.faultyfs import CrashError
+from tests.support.faultyfs import CrashError, Unlucky
 from tests.support.logs import TP, open_log, open_store, read_bytes, read_records, write
 from tidemill.clock import ManualClock
 from tidemill.errors import (
@@ -90,16 +90,6 @@ class Place:
 
     def offsets(self) -> list[int]:
         return [record.offset for record in read_records(self.log)]
-
-
-class KeepsNothing(random.Random):
-    """Of what was not synced, in a power cut."""
-
-    def random(self) -> float:
-        return 0.9
-
-    def randint(self, a: int, b: int) -> int:
-        return a
 
 
 @pytest.fixture
@@ -209,7 +199,7 @@ def test_a_producer_is_known_after_a_power_cut_takes_what_was_not_synced(
     for sequence in range(1, unsynced + 1):
         write(place.log, [(b"b", b"x")], now, producer=(1, 0, sequence), sync=False)
     place.compact()
-    place.fs.power_cut(KeepsNothing())
+    place.fs.power_cut(Unlucky())
     place.open()
     assert write(place.log, mine, now, producer=(1, 0, 0)) == 0  # known: a repetition
     assert place.latest() == {b"a": b"newer, another's"}

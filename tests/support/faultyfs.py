@@ -100,6 +100,16 @@ class _Lock:
         self.close = release
 
 
+class Unlucky(random.Random):
+    """A power cut with it leaves nothing that was not synced."""
+
+    def randint(self, a: int, b: int) -> int:
+        return a
+
+    def random(self) -> float:
+        return 0.9
+
+
 class FaultyFileSystem:
     """Implements ``log.files.FileSystem``.
 
