@@ -431,12 +431,31 @@ def test_mistakes_in_functions_are_all_told_before_anything_starts(place: Place)
 
 def test_what_two_checkpoints_would_mix_in_one_folder_is_refused(place: Place) -> None:
     place.produce(*FIRST[:2])
-    sink = ParquetSink(place.folder / "out")
-    place.run(counted(place, "1 hour", sink))
+    p = counted(place, "1 hour", ParquetSink(f"file://{place.folder}/out"))
+    place.run(p)
     Checkpoint(place.state, place.name, "counted").remove()
 
     with pytest.raises(PipelineProblemsError, match="holds what another checkpoint wrote"):
-        place.run(counted(place, "1 hour", sink))
+        place.run(p)
+
+
+def test_a_checkpoint_goes_on_in_the_folder_that_it_has_begun(place: Place) -> None:
+    def files(folder: str) -> list[QueryStatus]:
+        p = place.pipeline(dead_letters=None)
+        sink = ParquetSink(place.folder / folder)
+        p.query(sink=sink, name="files")(lambda flights: flights.df)
+        return place.run(p)
+
+    files("one")  # nothing is there to be written
+    place.produce(FIRST[0])
+    files("one")
+    place.produce(FIRST[1])
+
+    with pytest.raises(PipelineProblemsError, match="two holds none of the batches") as refusal:
+        files("two")
+    [problem] = refusal.value.problems
+    assert f"tidemill pipeline reset {place.name} --query files" in problem.hint
+    assert [s.rows for s in files("one")] == [1]
 
 
 def test_a_query_whose_checkpoint_was_removed_by_hand_writes_anew(place: Place) -> None:

@@ -14,7 +14,7 @@ from tidemill.spark.inputs import Built
 from tidemill.spark.pipeline import Pipeline
 from tidemill.spark.pipeline_check import PipelineProblemsError
 from tidemill.spark.runner import Runner, RunOptions
-from tidemill.spark.sinks import ChangelogSink, Sink, SqliteSink, TopicSink
+from tidemill.spark.sinks import ChangelogSink, ParquetSink, Sink, SqliteSink, TopicSink
 from tidemill.spark.write import check_sink, records
 
 if TYPE_CHECKING:
@@ -141,6 +141,44 @@ def test_what_can_be_written_is_let_through(spark: SparkSession, sink: Sink) -> 
     df = spark.sql("SELECT 1 AS id, max(n * 1.5), true AS _deleted FROM VALUES (1) AS t(n)")
 
     check_sink(built(df, sink), is_fresh=True)
+
+
+ADDRESSES = pytest.mark.parametrize("address", ["{}", "file:{}", "file://{}"])
+
+
+@ADDRESSES
+def test_a_folder_with_another_checkpoint_s_batches_is_refused(
+    spark: SparkSession, tmp_path: Path, address: str
+) -> None:
+    df, sink = spark.range(1), ParquetSink(address.format(tmp_path / "a %41+b"))
+    check_sink(built(df, sink), is_fresh=True)
+    ledger = tmp_path / "a %41+b" / "_spark_metadata"
+    ledger.mkdir(parents=True)
+    check_sink(built(df, sink), is_fresh=True)  # a query was started, and wrote nothing
+    (ledger / "9.compact").touch()
+
+    with pytest.raises(PipelineError, match="holds what another checkpoint wrote"):
+        check_sink(built(df, sink), is_fresh=True)
+    check_sink(built(df, sink), is_fresh=False)
+
+
+@ADDRESSES
+def test_a_folder_that_lacks_the_checkpoint_s_batches_is_refused(
+    spark: SparkSession, tmp_path: Path, address: str
+) -> None:
+    df, sink = spark.range(1), ParquetSink(address.format(tmp_path / "out"))
+    (tmp_path / "out").mkdir()
+
+    with pytest.raises(PipelineError, match="out holds none of the batches") as refusal:
+        check_sink(built(df, sink), is_fresh=False, reset="reset it")
+    assert refusal.value.hint.endswith("or start the query afresh: reset it")
+
+
+def test_a_folder_that_can_t_be_looked_at_is_told(spark: SparkSession) -> None:
+    with pytest.raises(
+        PipelineError, match=r"folder nowhere://a/out can't be looked at: .*nowhere"
+    ):
+        check_sink(built(spark.range(1), ParquetSink("nowhere://a/out")), is_fresh=True)
 
 
 class Place:

@@ -135,7 +135,7 @@ class Checkpoint:
         if changes:
             raise PipelineError(
                 f"it can't go on from its checkpoint: {'; '.join(changes)}",
-                hint=f"Change it back, give it a new name, or start it afresh: {self._reset}",
+                hint=f"Change it back, give it a new name, or start it afresh: {self.reset}",
             )
 
     def remove(self) -> bool:
@@ -164,7 +164,8 @@ class Checkpoint:
         return True
 
     @property
-    def _reset(self) -> str:
+    def reset(self) -> str:
+        """The command that starts the query afresh."""
         pipeline, _, query = self._name.partition("/")
         return f"tidemill pipeline reset {pipeline} --query {query}"
 
@@ -178,7 +179,7 @@ class Checkpoint:
         if found is None and not self.is_fresh:
             raise PipelineError(
                 f"{self.folder} holds a checkpoint, but no {_IDENTITY}",
-                hint=f"Put the file back, or give the checkpoint up: {self._reset}",
+                hint=f"Put the file back, or give the checkpoint up: {self.reset}",
             )
         return found
 
@@ -211,7 +212,7 @@ class Checkpoint:
     def _unreadable(self, name: str, error: Exception) -> PipelineError:
         return PipelineError(
             f"{self.folder / name} can't be read: {error}",
-            hint=f"Give the checkpoint up: {self._reset}",
+            hint=f"Give the checkpoint up: {self.reset}",
         )
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:

@@ -262,7 +262,7 @@ class Runner:
         query = built.query
         check_query(built.df, query.mode)
         checkpoint = Checkpoint(self._options.state, self._pipeline.name, query.name)
-        check_sink(built, is_fresh=checkpoint.is_fresh)
+        check_sink(built, is_fresh=checkpoint.is_fresh, reset=checkpoint.reset)
         shape = shape_of(built.df, query.mode)
         checkpoint.check(shape)
         return _Ready(built, checkpoint, shape)

@@ -16,6 +16,7 @@ from tidemill.spark import postgres_dsn
 Columns = str | Sequence[str]
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # as s3a://bucket/folder
+_LOCAL = re.compile(r"^file:(//)?(?=/[^/])")  # file:/folder, file:///folder
 
 
 @dataclass(frozen=True)
@@ -198,8 +199,8 @@ class ParquetSink(Sink):
 
     @property
     def place(self) -> Hashable:
-        is_elsewhere = _ADDRESS.match(str(self.path))
-        return str(self.path) if is_elsewhere else Path(self.path).resolve()
+        path = _LOCAL.sub("", str(self.path), count=1)
+        return path.rstrip("/") if _ADDRESS.match(path) else Path(path).resolve()
 
     @property
     def key_columns(self) -> tuple[str, ...]:

@@ -10,13 +10,13 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import PipelineError
 from tidemill.spark.checkpoint import Identity
-from tidemill.spark.explain import told_by_spark
+from tidemill.spark.explain import RESET, told_by_spark
 from tidemill.spark.inputs import Built, as_interval
+from tidemill.spark.ledger import batches_in
 from tidemill.spark.options import noted
 from tidemill.spark.sink import write_batch
 from tidemill.spark.sinks import (
@@ -155,15 +155,16 @@ def _writer(built: Built, how: Start, table: UpsertTable[Any] | None) -> Any:
     return df.writeStream.foreachBatch(_batch_function(built, how, table))
 
 
-def check_sink(built: Built, *, is_fresh: bool) -> None:
+def check_sink(built: Built, *, is_fresh: bool, reset: str = RESET) -> None:
     """Whether a sink can take a result.
 
     Args:
         is_fresh: the query begins with a new checkpoint.
+        reset: the command that gives it one.
 
     Raises:
         PipelineError: columns that it asks for are not there, no records can be made of the
-            result, or it holds another one's batches.
+            result, or it does not hold the batches of this checkpoint, but another one's or none.
         SchemaError: a table can't hold the result.
     """
     sink, names = built.query.sink, [name.lower() for name in built.df.columns]
@@ -177,11 +178,25 @@ def check_sink(built: Built, *, is_fresh: bool) -> None:
         _check_records(built.df, sink)
     if isinstance(sink, TableSink):
         layout_of(built.df.schema, sink.key_columns, as_columns(sink.order_by))
-    if isinstance(sink, ParquetSink) and is_fresh and (Path(sink.path) / _LEDGER).exists():
+    if isinstance(sink, ParquetSink):
+        _check_folder(built.df, str(sink.path), is_fresh, reset)
+
+
+def _check_folder(df: DataFrame, folder: str, is_fresh: bool, reset: str) -> None:
+    """Whether a folder's batches are those that the checkpoint has begun."""
+    noted_there = batches_in(df.sparkSession, folder)
+    if is_fresh and noted_there:
         raise PipelineError(
-            f"folder {sink.path} holds what another checkpoint wrote: Spark numbers batches from 0 "
+            f"folder {folder} holds what another checkpoint wrote: Spark numbers batches from 0 "
             "again, and would take them for those that are there",
             hint="Give the query a new folder, or remove that one.",
+        )
+    # Before its first batch is begun a query makes the ledger, if an empty one.
+    if not is_fresh and noted_there is None:
+        raise PipelineError(
+            f"folder {folder} holds none of the batches that the checkpoint has begun: what is "
+            "written next could not be read without them",
+            hint=f"Name or put back the folder with them, or start the query afresh: {reset}",
         )
 
 
@@ -252,7 +267,6 @@ def _required(name: str) -> Column:
 
 _NO_KEY = "a row has no {}, which is of the key"
 _NO_KEY_TOLD = re.compile(_NO_KEY.format("(.+?)"))
-_LEDGER = "_spark_metadata"
 _RECORD_TYPES: Mapping[str, tuple[str, ...]] = {
     "key": ("string", "binary"),
     "value": ("string", "binary"),
