@@ -244,9 +244,55 @@ def test_records_removed_before_they_were_read_fail_the_query(
     assert message in caplog.text
 
 
-def test_all_records_of_a_range_removed_leave_no_task(cluster: FakeCluster) -> None:
+def test_all_records_of_a_range_removed_leave_an_empty_task(cluster: FakeCluster) -> None:
     cluster.put("t", (50, 60), (5, 25))
-    assert stream(cluster, failOnDataLoss="false").ranges(at(4, 25), at(10, 25)) == []
+    ranges = stream(cluster, failOnDataLoss="false").ranges(at(4, 25), at(10, 25))
+    assert ranges == [OffsetRange("t", 0, 10, 10)]
+
+
+@pytest.mark.parametrize("options", [{}, {"minPartitions": "6"}, {"maxRecordsPerPartition": "4"}])
+@pytest.mark.parametrize("removed", [3, 4, 9, 10, 50])
+def test_a_batch_that_is_run_again_has_the_same_tasks_whatever_was_removed(
+    cluster: FakeCluster, options: dict[str, str], removed: int
+) -> None:
+    planner = stream(cluster, failOnDataLoss="false", **options)
+    before = planner.ranges(at(0, 5), at(10, 25))
+    cluster.put("t", (removed, 60), (5, 25))
+    again = planner.ranges(at(0, 5), at(10, 25))
+
+    assert [(r.partition, r.end) for r in again] == [(r.partition, r.end) for r in before]
+    for first, second in zip(before, again, strict=True):
+        assert (
+            second.start
+            == (min(max(first.start, removed), first.end), first.start)[first.partition]
+        )
+
+
+def test_tasks_of_a_topic_that_is_gone_leave_the_others_their_numbers(cluster: FakeCluster) -> None:
+    cluster.put("a", (0, 8), topic_id="a-id")
+    planner = stream(cluster, subscribe="a,t", failOnDataLoss="false", maxRecordsPerPartition="10")
+    ids = {"a": "a-id", "t": "one"}
+    start = QueryOffsets({("a", 0): 0, **at(0, 5).offsets}, ids)
+    end = QueryOffsets({("a", 0): 8, **at(10, 25).offsets}, ids)
+    before = planner.ranges(start, end)
+    cluster.drop("a")
+
+    assert planner.ranges(start, end) == [OffsetRange("a", 0, 8, 8), *before[1:]]
+
+
+@pytest.mark.parametrize("options", [{}, {"minPartitions": "6"}, {"maxRecordsPerPartition": "4"}])
+@pytest.mark.parametrize("removed", [2, 8, 50])
+def test_a_partition_that_is_new_in_the_batch_is_one_task_as_nobody_knows_where_it_began(
+    cluster: FakeCluster, options: dict[str, str], removed: int
+) -> None:
+    planner = stream(cluster, subscribePattern="a|t", **options)
+    cluster.put("a", (0, 8), topic_id="a-id")
+    end = QueryOffsets({("a", 0): 8, **at(10, 25).offsets}, {"a": "a-id", "t": "one"})
+    before = planner.ranges(at(0, 5), end)
+    assert before[0] == OffsetRange("a", 0, 0, 8)
+    cluster.put("a", (removed, 60), topic_id="a-id")
+
+    assert planner.ranges(at(0, 5), end) == [OffsetRange("a", 0, min(removed, 8), 8), *before[1:]]
 
 
 def test_a_deleted_topic_fails_the_query_or_is_forgotten(cluster: FakeCluster) -> None:
@@ -280,7 +326,8 @@ def test_a_topic_deleted_between_planning_and_reading_is_reported(cluster: FakeC
     cluster.drop("t")
     with pytest.raises(DataLossError, match="t-0 was deleted before it was read"):
         stream(cluster).ranges(at(0, 5), at(10, 25))
-    assert stream(cluster, failOnDataLoss="false").ranges(at(0, 5), at(10, 25)) == []
+    ranges = stream(cluster, failOnDataLoss="false").ranges(at(0, 5), at(10, 25))
+    assert [r.size for r in ranges] == [0, 0]
 
 
 def test_a_topic_made_again_fails_the_query_even_with_more_records_than_before(

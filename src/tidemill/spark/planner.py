@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidemill.errors import DataLossError
@@ -130,6 +130,11 @@ class Planner:
     def ranges(self, start: QueryOffsets, end: QueryOffsets) -> list[OffsetRange]:
         """The tasks of the batch ``[start, end)``.
 
+        Their numbers are a function of the two alone: whoever runs the batch again, and finds by
+        number what is done, must find the same tasks, though records are gone meanwhile. So a range
+        is cut as it was planned, and what is gone leaves parts that are shorter, or empty. Where
+        nothing was planned, in a partition that is new, the range is one task.
+
         Raises:
             DataLossError: offsets of the batch are no longer in the log (``failOnDataLoss``).
         """
@@ -146,11 +151,21 @@ class Planner:
             else:
                 wanted.append(tp)
         first = self._cluster.offsets(dict.fromkeys(wanted, EARLIEST))
-        ranges = [
-            OffsetRange(*tp, self._first_offset(tp, start, end, first[tp]), end.offsets[tp])
-            for tp in wanted
-        ]
-        return self._split(ranges)
+        begin = {tp: self._first_offset(tp, start, end, first[tp]) for tp in wanted}
+        planned = {tp: _planned(tp, start, end) for tp in end.offsets}
+        whole = []
+        for tp, last in sorted(end.offsets.items()):
+            at = planned[tp]
+            # What is new counts as one offset, which nothing can cut.
+            whole.append(OffsetRange(*tp, max(0, last - 1) if at is None else at, last))
+        ranges = []
+        for part in self._split(whole):
+            tp = part.topic, part.partition
+            there = begin.get(tp, part.end)
+            if planned[tp] is not None:
+                there = max(part.start, there)
+            ranges.append(replace(part, start=min(there, part.end)))
+        return ranges
 
     def batch_ranges(self) -> list[OffsetRange]:
         """The tasks of a batch query: from its starting to its ending offsets.
@@ -210,13 +225,11 @@ class Planner:
         self, tp: TopicPartition, start: QueryOffsets, end: QueryOffsets, first: int
     ) -> int:
         """Where a partition's range begins: as planned, or later if records are gone."""
-        topic = tp[0]
-        planned = start.offsets.get(tp)
-        if _differs(start.topic_ids.get(topic), end.topic_ids.get(topic)):
-            planned = None  # reported when the end was planned
-        elif planned is None and topic in start.topics() and first > 0:
-            self._lost(f"new partition {_name(tp)} starts at offset {first} instead of 0")
+        planned = _planned(tp, start, end)
         if planned is None:
+            is_same = not _differs(start.topic_ids.get(tp[0]), end.topic_ids.get(tp[0]))
+            if is_same and tp[0] in start.topics() and first > 0:
+                self._lost(f"new partition {_name(tp)} starts at offset {first} instead of 0")
             return first
         if planned < first:
             self._lost(
@@ -283,6 +296,13 @@ class Planner:
         if self._options.fail_on_data_loss:
             raise noted(DataLossError(message))
         log.warning("%s; failOnDataLoss is false: going on without", message)
+
+
+def _planned(tp: TopicPartition, start: QueryOffsets, end: QueryOffsets) -> int | None:
+    """Where the batch begins in a partition; None where the partition is new in it."""
+    if _differs(start.topic_ids.get(tp[0]), end.topic_ids.get(tp[0])):
+        return None  # reported when the end was planned
+    return start.offsets.get(tp)
 
 
 def _partitions(topics: Mapping[str, Topic]) -> list[TopicPartition]:

@@ -122,6 +122,8 @@ def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBat
 
     if not isinstance(task, _Task):  # Spark's stand-in for a batch without tasks
         return iter(())
+    if not task.wanted.size:  # it keeps the number of a task whose records are gone
+        return iter(())
     plan = FetchPlan(
         kafka=options.kafka,
         include_headers=options.include_headers,
