@@ -297,6 +297,11 @@ MISTAKES: list[tuple[Declare, str, str]] = [
         "At most 54 bytes",
     ),
     (
+        lambda p: p.sql("x", "SELECT 1 FROM late", sink=SqliteSink("t", "id", ":memory:")),
+        "query x: table t would be kept in memory",
+        "Name a file",
+    ),
+    (
         lambda p: [
             p.sql(name, "SELECT 1 FROM late", sink=SqliteSink(table, "id", path))
             for name, table, path in (("x", "delays", "x.db"), ("y", "Delays", "./x.db"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tidemill.errors import MissingPackageError, PipelineError
 from tidemill.spark.sinks import (
     ChangelogSink,
     DuckDBSink,
@@ -47,6 +49,50 @@ def test_a_password_is_not_shown() -> None:
 
     assert sink.target == "table delays in PostgreSQL"
     assert "secret" not in f"{sink} {sink!r} {sink.target} {sink.place}"
+
+
+FILES = pytest.mark.parametrize("kind", [SqliteSink, DuckDBSink])
+
+
+@FILES
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (":memory:", "table t would be kept in memory, and gone with each batch"),
+        ("./:memory:", "table t would be kept in memory"),  # as Path has it
+        (":memory:shared", "table t would be kept in memory"),
+        ("no/such/x.db", "there is no folder no/such for table t in no/such/x.db"),
+        ("", "table t in . can't be a file: there is a folder"),
+        (Path("."), "table t in . can't be a file: there is a folder"),
+    ],
+)
+def test_a_file_that_can_t_be_made_is_told_before_anything_starts(
+    kind: type[SqliteSink] | type[DuckDBSink], path: str | Path, message: str
+) -> None:
+    with pytest.raises(PipelineError) as refusal:
+        kind("t", "id", path).check()
+
+    assert str(refusal.value).startswith(message)
+    assert refusal.value.hint
+
+
+@FILES
+def test_a_file_may_be_there_or_not(
+    kind: type[SqliteSink] | type[DuckDBSink], tmp_path: Path
+) -> None:
+    sink = kind("t", "id", tmp_path / "x.db")
+    sink.check()
+    (tmp_path / "x.db").touch()
+    sink.check()
+
+
+def test_without_its_package_a_sink_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+
+    with pytest.raises(MissingPackageError, match="duckdb is not installed") as refusal:
+        DuckDBSink("t", "id", "x.duckdb").check()
+    assert refusal.value.hint == "pip install 'tidemill[duckdb]'"
+    SqliteSink("t", "id", "x.db").check()
 
 
 def first(df: Any, number: int) -> None: ...

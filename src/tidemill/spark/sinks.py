@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tidemill.errors import MissingPackageError, PipelineError
 from tidemill.spark import postgres_dsn
 
 Columns = str | Sequence[str]
@@ -145,6 +147,25 @@ class _FileSink(TableSink):
         # Both databases do not tell capitals from small letters, and name their schema main.
         return (Path(self.path).resolve(), self.table.lower().removeprefix("main."))
 
+    def check(self) -> None:
+        path = Path(self.path)
+        if str(path).startswith(":memory:"):
+            raise PipelineError(
+                f"table {self.table} would be kept in memory, and gone with each batch: the file "
+                "is opened anew for each",
+                hint='Name a file, for example path="out.db".',
+            )
+        if not path.parent.is_dir():
+            raise PipelineError(
+                f"there is no folder {path.parent} for {self.target}",
+                hint="Make it first: relative paths begin where the pipeline is run.",
+            )
+        if path.is_dir():
+            raise PipelineError(
+                f"table {self.table} in {path} can't be a file: there is a folder",
+                hint='Name a file in it, for example path="out.db".',
+            )
+
 
 @dataclass(frozen=True)
 class SqliteSink(_FileSink):
@@ -154,6 +175,13 @@ class SqliteSink(_FileSink):
 @dataclass(frozen=True)
 class DuckDBSink(_FileSink):
     """A table in a DuckDB file."""
+
+    def check(self) -> None:
+        super().check()
+        if find_spec("duckdb") is None:
+            raise MissingPackageError(
+                "the package duckdb is not installed", hint="pip install 'tidemill[duckdb]'"
+            )
 
 
 @dataclass(frozen=True)
