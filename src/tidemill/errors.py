@@ -426,6 +426,10 @@ class SinkError(TidemillError):
     """A database can't take a batch of rows: it refused, or the rows are not fit for it."""
 
 
+class RowError(SinkError):
+    """Rows of a batch that no table can take: one has no key, or two have the same."""
+
+
 class PipelineRunningError(PipelineError):
     """Another process runs the pipeline."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from tidemill.errors import SchemaError, SinkError
+from tidemill.errors import RowError, SchemaError, SinkError
 from tidemill.spark.upsert import UpsertTable, name, quoted
 from tidemill.spark.upsert_rows import Column, Layout
 from tidemill.spark.upsert_version import version
@@ -224,10 +224,10 @@ class UpsertContract:
         self, database: Database, frame: Frame
     ) -> None:
         table = database.make("t", "id")
-        with pytest.raises(SinkError, match=r"1 of 2 rows for table t .* have no id") as refusal:
+        with pytest.raises(RowError, match=r"1 of 2 rows for table t .* have no id") as refusal:
             table.write(frame([(1, "a"), (None, "b")]), 0, FIRST)
         assert "IS NOT NULL" in refusal.value.hint
-        with pytest.raises(SinkError, match=r"more than one row .* has the key id=1") as refusal:
+        with pytest.raises(RowError, match=r"more than one row .* has the key id=1") as refusal:
             table.write(frame([(1, "a"), (1, "b")]), 0, FIRST)
         assert "order_by" in refusal.value.hint
 

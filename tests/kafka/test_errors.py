@@ -27,6 +27,7 @@ NOT_FOR_CLIENTS = {
     "OptionError",
     "PipelineError",
     "PipelineRunningError",
+    "RowError",
     "SchemaError",
     "SinkError",
     "WindowError",

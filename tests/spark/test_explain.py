@@ -104,6 +104,13 @@ tidemill.errors.DataLossError: topic a is gone, or no longer subscribed to
 hint: Set failOnDataLoss to false to go on without them, or start with a new checkpoint.
  SQLSTATE: 38000"""
 
+NO_KEY = FOREACH.replace("KeyError: 'mine'", "tidemill.errors.RowError: 1 of 2 rows have no id")
+
+NO_ROW = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent \
+failure: Lost task 0.0 in stage 1.0 (TID 1) (host executor driver): org.apache.spark.\
+SparkRuntimeException: [USER_RAISED_EXCEPTION] stream s: the record at offset 2 of partition 0 \
+can't be parsed: id is no INT: OutOfMemoryError SQLSTATE: P0001"""
+
 UNREACHABLE = """[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed: Traceback:
 tidemill.errors.UnreachableError: no broker answers at localhost:9092
  SQLSTATE: 38000"""
@@ -121,6 +128,13 @@ cast(string(value) as int)"""
         (FOREACH, "KeyError: 'mine' (/home/me/flights.py:60)", False),
         (OURS, "topic a is gone, or no longer subscribed to", True),
         (UNREACHABLE, "no broker answers at localhost:9092", False),
+        (NO_KEY, "1 of 2 rows have no id", True),
+        (
+            NO_ROW,
+            "stream s: the record at offset 2 of partition 0 can't be parsed: id is no INT: "
+            "OutOfMemoryError",
+            True,
+        ),
         (
             CAST,
             'The value \'x\' of the type "STRING" cannot be cast to "INT" because it is malformed',

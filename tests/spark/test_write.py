@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,6 +186,7 @@ class Place:
     """A broker, a folder for checkpoints, and a topic with two flights."""
 
     def __init__(self, broker: Broker, folder: Path) -> None:
+        self.broker = broker
         self._options = RunOptions(broker.bootstrap, folder / "pipelines", until_caught_up=True)
         self.topic = broker.topic()
         broker.produce(self.topic, ['{"id": "1", "airport": "JFK"}', '{"id": "2"}'])
@@ -215,6 +217,52 @@ def test_a_row_without_its_key_ends_a_query_that_keeps_a_changelog(place: Place)
         f"a row for topic {place.topic}.now has no airport, which is of the key"
     )
     assert status.error.endswith('Leave such rows out: filter("`airport` IS NOT NULL").')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("SELECT * FROM flights", "1 of 2 rows for table t in {} have no airport, which is of the"),
+        (
+            "SELECT 'JFK' AS airport FROM flights",
+            "more than one row of a batch for table t in {} h",
+        ),
+    ],
+)
+def test_rows_that_no_table_can_take_end_a_query(
+    place: Place, tmp_path: Path, text: str, told: str
+) -> None:
+    path = tmp_path / "out.db"
+    place.pipeline.sql("now", text, sink=SqliteSink("t", "airport", path), mode="update")
+
+    status = place.run()
+
+    assert (status.state, status.restarts) == ("failed", 0)
+    assert status.error.startswith(told.format(path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sink", [TopicSink("{}.out"), ChangelogSink("{}.out", "id"), SqliteSink("t", "id", path="x")]
+)
+def test_a_record_that_is_no_row_ends_a_query_that_has_nowhere_to_put_it(
+    place: Place, tmp_path: Path, sink: Any
+) -> None:
+    if isinstance(sink, SqliteSink):
+        sink = replace(sink, path=tmp_path / "out.db")
+    else:
+        sink = replace(sink, topic=sink.topic.format(place.topic))
+    place.broker.produce(place.topic, ["nothing"])
+    place.pipeline.sql("all", "SELECT * FROM flights", sink=sink)
+
+    status = place.run()
+
+    assert (status.state, status.restarts) == ("failed", 0)
+    assert status.error.startswith(
+        "stream flights: the record at offset 2 of partition 0 can't be parsed: the value is no "
+    )
+    assert 'dead_letters="' in status.error
 
 
 @pytest.mark.slow

@@ -103,7 +103,18 @@ _PYTHON = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)): ?(.
 _FRAME = re.compile(r'^\s*File "([^"<]+)", line (\d+)', re.MULTILINE)
 _NOT_THE_USERS = ("/pyspark/", "/py4j/", "/tidemill/", "/site-packages/", "/lib/python")
 
-_FINAL = frozenset({"OptionError", "DataLossError", "PipelineError", "SchemaError", "JoinError"})
+# What dead_letters has Spark raise: the same offsets are read again, so it is met again.
+_NO_ROW = re.compile(
+    r"\[USER_RAISED_EXCEPTION\] "
+    r"(stream \S+: the record at offset \d+ of partition \d+ can't be parsed: .+)"
+)
+_NO_ROW_HINT = (
+    'Declare the stream with dead_letters="TOPIC", where such records go while the others are read.'
+)
+
+_FINAL = frozenset(
+    {"OptionError", "DataLossError", "PipelineError", "SchemaError", "JoinError", "RowError"}
+)
 _LONGEST = 300
 
 
@@ -130,6 +141,9 @@ def _explain(error: BaseException | str) -> Explanation:
         hint = _LOST if isinstance(error, DataLossError) else error.hint
         return Explanation(str(error), hint, final)
     text = _without_plan(str(error))
+    no_row = _NO_ROW.search(text)
+    if no_row is not None:
+        return Explanation(told_by_spark(no_row[1]), _NO_ROW_HINT, is_final=True)
     for pattern, meaning, hint in _KNOWN:
         if re.search(pattern, text):
             return Explanation(f"{meaning} (Spark: {told_by_spark(text)})", hint, is_final=True)

@@ -87,8 +87,9 @@ class UpsertTable(ABC, Generic[Connection]):
         Raises:
             SchemaError: columns are missing, of a type that the table can't hold, or the table that
                 is there is another one.
-            SinkError: the database refused, or rows have no key or the same key. Or the checkpoint
-                begins, and the table holds what one that is not older wrote.
+            RowError: rows have no key or the same key.
+            SinkError: the database refused. Or the checkpoint begins, and the table holds what one
+                that is not older wrote.
         """
         layout = layout_of(df.schema, self._key, self._order_by)
         number = version(created_ms, batch_id)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidemill.errors import SchemaError, SinkError
+from tidemill.errors import RowError, SchemaError, SinkError
 from tidemill.spark.options import noted
 
 if TYPE_CHECKING:
@@ -140,8 +140,8 @@ def collect(df: DataFrame, layout: Layout, target: str) -> pa.Table:
     """The rows, each key once, with ``_deleted``.
 
     Raises:
-        SinkError: a key is null, or more than one row has it and nothing says which is the last; or
-            the batch is larger than the driver may take.
+        RowError: a key is null, or more than one row has it and nothing says which is the last.
+        SinkError: the batch is larger than the driver may take.
     """
     import pyarrow as pa
 
@@ -149,7 +149,7 @@ def collect(df: DataFrame, layout: Layout, target: str) -> pa.Table:
     for column in layout.key:
         if rows.column(column).null_count:
             raise noted(
-                SinkError(
+                RowError(
                     f"{rows.column(column).null_count} of {rows.num_rows} rows for {target} have "
                     f"no {column}, which is of the key",
                     hint=f'Leave them out: filter("{column} IS NOT NULL").',
@@ -219,7 +219,7 @@ def _in_order(rows: pa.Table, order_by: Sequence[str]) -> pa.Table:
     return rows.take(pc.sort_indices(rows, sort_keys=order))
 
 
-def _twice(rows: pa.Table, numbered: pa.Table, layout: Layout, target: str) -> SinkError:
+def _twice(rows: pa.Table, numbered: pa.Table, layout: Layout, target: str) -> RowError:
     import pyarrow.compute as pc
 
     counts = numbered.group_by(list(layout.key)).aggregate([(_NUMBER, "count")])
@@ -227,7 +227,7 @@ def _twice(rows: pa.Table, numbered: pa.Table, layout: Layout, target: str) -> S
     (first,) = found.select(list(layout.key)).to_pylist()
     text = ", ".join(f"{column}={value!r}" for column, value in first.items())
     return noted(
-        SinkError(
+        RowError(
             f"more than one row of a batch for {target} has the key {text}",
             hint="Aggregate by the key, or say with order_by which row is the last.",
         )
