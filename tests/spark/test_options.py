@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tidemill.spark.sink_options import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
     SinkOptions,
+    check_pipeline,
     parse_sink_options,
 )
 from tidemill.spark.source_options import (
@@ -297,3 +299,42 @@ def test_exactly_once_refuses_what_excludes_it(options: dict[str, str], message:
 def test_exactly_once_takes_what_asks_for_no_less() -> None:
     settings = {"kafka.acks": "-1", "kafka.enable.idempotence": "TRUE"}
     assert sink(delivery=EXACTLY_ONCE, **settings).kafka["acks"] == "-1"
+
+
+@pytest.mark.parametrize(
+    "name", ["message.timeout.ms", "delivery.timeout.ms", "transaction.timeout.ms"]
+)
+@pytest.mark.parametrize("value", ["2m", "0", "-1", "", "1.5"])
+@pytest.mark.parametrize("delivery", [EXACTLY_ONCE, AT_LEAST_ONCE])
+def test_a_task_that_writes_has_an_end(name: str, value: str, delivery: str) -> None:
+    """0 is librdkafka's "never": a flush would wait for ever."""
+    message = re.escape(f"option kafka.{name} must be a positive whole number, not {value!r}")
+    with pytest.raises(OptionError, match=message):
+        sink(delivery=delivery, **{f"kafka.{name}": value})
+    assert sink(delivery=delivery, **{f"kafka.{name}": "90000"}).kafka[name] == "90000"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message", "hint"),
+    [
+        ({"acks": "1"}, "exactly-once delivery excludes kafka.acks=1", "Leave it out: a pipeline"),
+        ({"acks": 1}, "exactly-once delivery excludes kafka.acks=1", "Leave it out: a pipeline"),
+        (
+            {"enable.idempotence": False},
+            "exactly-once delivery excludes kafka.enable.idempotence=false",
+            "Leave it out: a pipeline writes to topics exactly once.",
+        ),
+        ({"message.timeout.ms": "2m"}, "option kafka.message.timeout.ms must be a positive", ""),
+        ({"transactional.id": "x"}, "option kafka.transactional.id can't be set", "The sink"),
+    ],
+)
+def test_settings_with_which_a_pipeline_can_t_write_are_refused(
+    settings: dict[str, Any], message: str, hint: str
+) -> None:
+    with pytest.raises(OptionError) as refusal:
+        check_pipeline(settings)
+
+    assert str(refusal.value).startswith(message)
+    assert refusal.value.hint.startswith(hint)
+    assert "delivery to" not in refusal.value.hint  # a pipeline has no such option
+    check_pipeline({"acks": "all", "linger.ms": 5, "enable.idempotence": True})

@@ -356,6 +356,30 @@ def test_names_that_are_too_long_together_are_told_before_anything_starts() -> N
     assert problem.hint.startswith("Together they may have 226 letters, and have 227.")
 
 
+def test_settings_with_which_nothing_can_be_written_to_a_topic_are_told() -> None:
+    p = good()
+    acks = {"acks": "1"}
+
+    with pytest.raises(PipelineProblemsError) as refusal:
+        check(p, acks)
+
+    [problem] = refusal.value.problems
+    assert problem.place == p.place
+    assert problem.message == (
+        "the settings for Kafka: exactly-once delivery excludes kafka.acks=1"
+    )
+    assert problem.hint == "Leave it out: a pipeline writes to topics exactly once."
+
+    p = Pipeline("table")
+    p.stream("late", schema=FLIGHTS, dead_letters=None)
+    p.sql("x", "SELECT flight FROM late", sink=SqliteSink("t", "flight", "x.db"))
+    check(p, acks)  # it writes to no topic
+    p.stream("departures", schema=FLIGHTS)
+    p.sql("y", "SELECT flight FROM departures", sink=SqliteSink("u", "flight", "x.db"))
+    with pytest.raises(PipelineProblemsError, match=r"kafka\.acks=1"):
+        check(p, acks)  # but to one of dead letters
+
+
 def test_two_functions_without_a_name_and_two_databases_are_no_clash() -> None:
     p = good()
     for i, sink in enumerate(

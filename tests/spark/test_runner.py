@@ -303,6 +303,14 @@ def counted(place: Place, size: str, sink: Sink | None = None) -> Pipeline:
     return p
 
 
+def test_settings_of_a_run_are_looked_at_before_anything_starts(place: Place) -> None:
+    with pytest.raises(PipelineProblemsError, match=r"excludes kafka\.acks=1"):
+        place.run(all_kinds(place), kafka={"acks": "1"})
+
+    assert not place.state.exists()
+    assert place.statuses == []
+
+
 def test_a_changed_query_is_explained_before_anything_starts(place: Place) -> None:
     place.produce(*FIRST[:2])
     place.run(counted(place, "1 hour"))

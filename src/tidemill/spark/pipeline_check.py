@@ -13,12 +13,12 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 
-from tidemill.errors import PipelineError, SchemaError, TidemillError, WindowError
+from tidemill.errors import OptionError, PipelineError, SchemaError, TidemillError, WindowError
 from tidemill.spark import sql_check
 from tidemill.spark.checkpoint import ID_LETTERS
 from tidemill.spark.ddl import Column, columns
 from tidemill.spark.pipeline import Pipeline, Place, Query, Stream, Table
-from tidemill.spark.sink_options import MAX_SINK_ID
+from tidemill.spark.sink_options import MAX_SINK_ID, check_pipeline
 from tidemill.spark.sinks import ChangelogSink, ForeachBatchSink, Sink, TableSink, TopicSink
 from tidemill.spark.uses import inputs_of, letters_of
 from tidemill.spark.window_spec import Duration, microseconds
@@ -74,13 +74,16 @@ class PipelineProblemsError(PipelineError):
         super().__init__(f"pipeline {name} has {what}:\n{lines}")
 
 
-def check(pipeline: Pipeline) -> None:
+def check(pipeline: Pipeline, kafka: Mapping[str, object] | None = None) -> None:
     """Look at all that can be seen without Spark.
+
+    Args:
+        kafka: the settings of librdkafka that it is to run with, where they are known.
 
     Raises:
         PipelineProblemsError: something is wrong.
     """
-    found = list(problems(pipeline))
+    found = [*problems(pipeline), *_settings(pipeline, kafka or {})]
     if found:
         raise PipelineProblemsError(pipeline.name, found)
 
@@ -113,6 +116,17 @@ def problems(pipeline: Pipeline) -> Iterator[Problem]:
         yield from _table(table, known)
     for query in pipeline.queries:
         yield from _query(query, pipeline, known)
+
+
+def _settings(pipeline: Pipeline, kafka: Mapping[str, object]) -> Iterator[Problem]:
+    """Of Kafka: such as exclude what any query does that writes to a topic."""
+    writes = [*pipeline.queries, *letters_of(pipeline).values()]
+    if not any(isinstance(each.sink, (TopicSink, ChangelogSink)) for each in writes):
+        return
+    try:
+        check_pipeline(kafka)
+    except OptionError as error:
+        yield Problem(pipeline.place, f"the settings for Kafka: {error}", error.hint)
 
 
 def _with_sinks(pipeline: Pipeline) -> Pipeline:

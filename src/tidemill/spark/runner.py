@@ -146,7 +146,7 @@ class Runner:
             JavaNotFoundError, JvmStartError: there is no Spark.
         """
         stop = stop or threading.Event()
-        check(self._pipeline)
+        check(self._pipeline, self._kafka)
         lock = PipelineLock(self._options.state, self._pipeline.name)
         with lock, StatusTopic(self._kafka) as topic:
             read, written = topics_to_prepare(self._pipeline)

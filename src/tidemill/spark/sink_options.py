@@ -16,6 +16,7 @@ from tidemill.spark.options import (
     check_topic,
     kafka_settings,
     known_options,
+    positive,
     refuse,
     whole,
 )
@@ -25,6 +26,9 @@ AT_LEAST_ONCE = "at-least-once"
 
 MAX_SINK_ID = 240
 """Characters; with a task's number it stays as short as a topic's name may be."""
+
+# librdkafka takes 0 for "never": no task would come to an end while no broker answers.
+_LIMITS = ("message.timeout.ms", "delivery.timeout.ms", "transaction.timeout.ms")
 
 # Spark hands a sink what it keeps for itself, too.
 _SPARK_SINK_OPTIONS = frozenset({"checkpointlocation", "queryname", "outputmode", "path"})
@@ -60,9 +64,12 @@ def parse_sink_options(raw: Mapping[str, str]) -> SinkOptions:
     delivery = given.get("delivery", "").strip().lower() or None
     if delivery not in (None, EXACTLY_ONCE, AT_LEAST_ONCE):
         raise refuse(f"option delivery is {delivery!r}", f"Use {EXACTLY_ONCE} or {AT_LEAST_ONCE}.")
+    kafka = kafka_settings(raw, REFUSED_SINK_SETTINGS)
+    for name in _LIMITS:
+        positive({f"kafka.{key}": value for key, value in kafka.items()}, f"kafka.{name}")
     options = SinkOptions(
         topic=topic,
-        kafka=kafka_settings(raw, REFUSED_SINK_SETTINGS),
+        kafka=kafka,
         delivery=delivery,
         sink_id=_sink_id(given),
         batch_id=whole(given, "batchId"),
@@ -83,17 +90,30 @@ def check_exactly_once(options: SinkOptions) -> None:
             "exactly-once delivery needs the option topic",
             "Set it, or set delivery to at-least-once.",
         )
-    acks = options.kafka.get("acks", options.kafka.get("request.required.acks", "all"))
+    _check_settings(options.kafka, "Leave it out, or set delivery to at-least-once.")
+
+
+def check_pipeline(kafka: Mapping[str, object]) -> None:
+    """Whether a pipeline can write to topics with its settings of librdkafka.
+
+    Raises:
+        OptionError: it can't.
+    """
+    # As Spark hands them on.
+    raw = {
+        f"kafka.{key}": str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in kafka.items()
+    }
+    options = parse_sink_options({"kafka.bootstrap.servers": "-", **raw})
+    _check_settings(options.kafka, "Leave it out: a pipeline writes to topics exactly once.")
+
+
+def _check_settings(kafka: Mapping[str, str], hint: str) -> None:
+    acks = kafka.get("acks", kafka.get("request.required.acks", "all"))
     if acks not in ("all", "-1"):
-        raise refuse(
-            f"exactly-once delivery excludes kafka.acks={acks}",
-            "Leave it out, or set delivery to at-least-once.",
-        )
-    if options.kafka.get("enable.idempotence", "true").lower() != "true":
-        raise refuse(
-            "exactly-once delivery excludes kafka.enable.idempotence=false",
-            "Leave it out, or set delivery to at-least-once.",
-        )
+        raise refuse(f"exactly-once delivery excludes kafka.acks={acks}", hint)
+    if kafka.get("enable.idempotence", "true").lower() != "true":
+        raise refuse("exactly-once delivery excludes kafka.enable.idempotence=false", hint)
 
 
 def _sink_id(given: Mapping[str, str]) -> str | None:
