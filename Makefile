@@ -31,6 +31,7 @@ demo: ## Replay real flights through a broker and a Spark pipeline, and check th
 
 test: ## Run all tests.
 	@$(SETUP) demo test
+	@$(BIN)/python -m tests.support.spark_archive
 	@$(BIN)/python -m pytest -q $(WORKERS) $(ARGS)
 
 lint: ## Check style, types and which layer imports which.

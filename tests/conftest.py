@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.support import spark_archive
 from tests.support.broker_process import BrokerProcess
 
 # Also of the programs that tests start.
-os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "support" / "spark_conf"))
+if "SPARK_CONF_DIR" not in os.environ:
+    os.environ["SPARK_CONF_DIR"] = str(spark_archive.conf_dir())
 
 # With several workers, what takes longest has to begin first.
 _SLOW = (

@@ -121,6 +121,19 @@ def test_what_only_counts_at_a_jvms_start_is_on_its_command_line(
     assert words[words.index("--conf") + 1] == "spark.driver.memory=3g"
 
 
+def test_a_folder_of_settings_is_on_the_class_path_only_with_something_for_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "gone"))
+    assert "gone" not in command({})[2]
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    for name in ("spark-defaults.conf", "spark-env.sh", "log4j2.properties.template"):
+        (tmp_path / name).touch()
+    assert command({})[2] == "/spark/jars/*"
+    (tmp_path / "hive-site.xml").touch()
+    assert command({})[2] == f"{tmp_path}:/spark/jars/*"
+
+
 def test_the_modules_that_a_small_java_lacks_are_not_asked_for() -> None:
     assert not any("jdk.incubator" in word for word in command({}))
 

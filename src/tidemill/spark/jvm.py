@@ -163,7 +163,8 @@ def jvm_command(
     class_path = [str(spark_home / "jars" / "*")]
     if extra := conf.get("spark.driver.extraClassPath"):
         class_path.insert(0, extra)
-    if conf_dir := os.environ.get("SPARK_CONF_DIR"):
+    conf_dir = os.environ.get("SPARK_CONF_DIR")
+    if conf_dir and _is_for_java(Path(conf_dir)):
         class_path.insert(0, conf_dir)
     settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
     return [
@@ -178,6 +179,15 @@ def jvm_command(
         *settings,
         *shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")),
     ]
+
+
+def _is_for_java(conf_dir: Path) -> bool:
+    """Whether something is in it that is looked for on the class path (``hive-site.xml``, say). If
+    not, it stays away: with a folder on the class path no archive of classes can be used."""
+    if not conf_dir.is_dir():
+        return False
+    own = ("spark-defaults.conf", "spark-env.sh")
+    return any(each.name not in own and each.suffix != ".template" for each in conf_dir.iterdir())
 
 
 def log_config_file(folder: Path) -> Path:
@@ -451,10 +461,13 @@ def exit_code(wait_s: float = 0.0) -> int | None:
     return code
 
 
-def shutdown() -> None:
+def shutdown(timeout_s: float = STOP_TIMEOUT_S) -> None:
     """Stop the active Spark context and end this process's JVM, if there is one.
 
     Runs at the process's exit, too: a JVM that is cut off from a live context complains at length.
+
+    Args:
+        timeout_s: how long the JVM may take to end before it is killed.
     """
     from pyspark import SparkContext
 
@@ -468,6 +481,6 @@ def shutdown() -> None:
         gateway, context._gateway, context._jvm = context._gateway, None, None
         if gateway is not None:
             gateway.shutdown()
-        _running.stop()
+        _running.stop(timeout_s)
         atexit.unregister(shutdown)
         _running = None
