@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemill.errors import SchemaError
-from tidemill.spark.ddl import Column, columns
+from tidemill.spark.ddl import Column, columns, struct
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,8 @@ def test_what_is_no_schema(ddl: str, message: str) -> None:
     with pytest.raises(SchemaError) as caught:
         columns(ddl)
     assert message in str(caught.value)
+
+
+def test_a_schema_as_the_type_of_a_row() -> None:
+    assert struct("id INT -- the first") == "STRUCT<id INT -- the first\n>"
+    assert columns(f"r {struct('id: INT', 'n INT')}")[0].type == "STRUCT<id: INT, n: INT>"

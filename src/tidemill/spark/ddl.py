@@ -43,6 +43,15 @@ def columns(ddl: str) -> tuple[Column, ...]:
     return tuple(made)
 
 
+def struct(ddl: str, *more: str) -> str:
+    """A schema as the type of a row, with more columns behind it.
+
+    It may end with a comment, or name its columns with colons, which Spark takes in a type only.
+    """
+    fields = ", ".join((f"{ddl}\n", *more))
+    return f"STRUCT<{fields}>"
+
+
 def _columns(ddl: str) -> list[Column]:
     """As in CREATE TABLE."""
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidemill.spark.ddl import columns
+from tidemill.spark.ddl import columns, struct
 from tidemill.spark.pipeline import Stream
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _row(stream: Stream, otherwise: Column | None = None) -> Column:
     text = f.col("value").cast("string")
     parsed = f.from_json(
         f.concat(f.lit(f'{{"{_ALL}":'), _as_entry(text), f.lit("}")),
-        f"{_ALL} MAP<STRING, {_struct(stream)}>, {_CORRUPT} STRING",
+        f"{_ALL} MAP<STRING, {struct(stream.schema)}>, {_CORRUPT} STRING",
         {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT},
     )
 
@@ -112,11 +112,6 @@ def _failure(stream: Stream) -> Column:
     return f.raise_error(message)
 
 
-def _struct(stream: Stream) -> str:
-    """A row's type; a schema may end with a comment, or name its columns with colons."""
-    return f"STRUCT<{stream.schema}\n>"
-
-
 def _as_entry(text: Column) -> Column:
     """An object with a text as its first entry, and a second one that ends it."""
     from pyspark.sql import functions as f
@@ -129,7 +124,7 @@ def _reason(stream: Stream) -> Column:
     from pyspark.sql import functions as f
 
     text = f.col("value").cast("string")
-    row = f.from_json(text, _struct(stream))
+    row = f.from_json(text, struct(stream.schema))
     fields = f.from_json(text, "map<string, string>")
     entries = f.from_json(_as_entry(text), "map<string, string>")
     is_one = (f.size(entries) == 2) & f.map_contains_key(entries, _END)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.errors import JoinError
 from tidemill.spark.ddl import Column as SchemaColumn
-from tidemill.spark.ddl import columns
+from tidemill.spark.ddl import columns, struct
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -123,7 +123,7 @@ class TableSchema:
         text = value.cast("string")
         parsed = f.from_json(
             text,
-            f"{self.ddl}, {_CORRUPT} STRING",
+            struct(self.ddl, f"{_CORRUPT} STRING"),
             {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT},
         )
         is_good = f.ltrim(text).startswith("{") & parsed.getField(_CORRUPT).isNull()
