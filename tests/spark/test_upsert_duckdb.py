@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.contracts.upsert import ALL_VALUES, FIRST, Database, Row, UpsertContract
-from tidemill.errors import MissingPackageError, SinkError
+from tidemill.errors import MissingPackageError, SchemaError, SinkError
 from tidemill.spark import upsert_duckdb
 from tidemill.spark.upsert_duckdb import DuckDBTable
 from tidemill.spark.upsert_rows import Column, Layout
@@ -66,6 +66,38 @@ def test_a_file_that_another_process_has_open_is_waited_for_and_then_named(
         assert "tried again" in refusal.value.hint
         other.communicate(timeout=30)
     table.apply(ONE, LAYOUT, version(FIRST, 0))
+
+
+DELETES = Layout((Column("id", "int"),), ("id",), deletes=True)
+GONE = pa.table({"id": pa.array([1], pa.int32()), "_deleted": [True]})
+
+
+@pytest.mark.parametrize("name", ["airports", "MAIN.airports", "main.AIRPORTS"])
+def test_a_table_is_the_same_in_capitals_and_small_letters(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "out.duckdb"
+    before = DuckDBTable(path, "Airports", "id")
+    before.apply(ONE, DELETES, version(FIRST, 0))
+    before.apply(GONE, DELETES, version(FIRST, 1))
+
+    DuckDBTable(path, name, "id").apply(ONE, LAYOUT, version(FIRST, 0))  # late
+
+    with duckdb.connect(str(path)) as connection:
+        assert connection.sql("SELECT id FROM Airports").fetchall() == []
+    other = Layout((Column("code", "int"),), ("code",))
+    rows = ONE.rename_columns(["code", "_deleted"])
+    with pytest.raises(SchemaError, match="has no column code"):
+        DuckDBTable(path, name, "code").apply(rows, other, version(FIRST, 2))
+
+
+def test_a_table_is_another_where_duckdb_tells_the_letters_apart(tmp_path: Path) -> None:
+    path = tmp_path / "out.duckdb"
+    for number, name in enumerate(["Ärger", "ärger"]):
+        layout = Layout((Column(f"id{number}", "int"),), (f"id{number}",))
+        rows = ONE.rename_columns([f"id{number}", "_deleted"])
+        DuckDBTable(path, name, f"id{number}").apply(rows, layout, version(FIRST, 0))
+
+    with duckdb.connect(str(path)) as connection:
+        assert len(connection.sql("SHOW TABLES").fetchall()) == 2
 
 
 def test_without_the_package_it_says_what_to_install(

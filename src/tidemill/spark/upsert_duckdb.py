@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tidemill.errors import MissingPackageError
@@ -101,7 +102,9 @@ class DuckDBTable(UpsertTable["duckdb.DuckDBPyConnection"]):
 
     def _find(self, connection: duckdb.DuckDBPyConnection, table: str) -> Found | None:
         schema, _, bare = table.rpartition(".")
-        where = "table_name = ? AND schema_name = coalesce(nullif(?, ''), current_schema())"
+        # Names are the same in capitals and small letters, but here they stand as they were given.
+        schema_given = "coalesce(nullif(?, ''), current_schema())"
+        where = f"{_same('table_name', '?')} AND {_same('schema_name', schema_given)}"
         columns = connection.execute(
             f"SELECT column_name FROM duckdb_columns() WHERE {where} AND "
             "database_name = current_database() ORDER BY column_index",
@@ -135,6 +138,15 @@ def _module() -> Any:
             )
         ) from None
     return duckdb
+
+
+def _same(one: str, other: str) -> str:
+    """SQL: whether DuckDB takes two names for the same. Only ASCII's capitals count as their small
+    letters there, as they do not for its ``lower``."""
+    one, other = (
+        f"translate({each}, '{ascii_uppercase}', '{ascii_lowercase}')" for each in (one, other)
+    )
+    return f"{one} = {other}"
 
 
 def _hint(error: Exception) -> str:
