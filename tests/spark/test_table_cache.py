@@ -96,6 +96,40 @@ def test_a_cache_that_broke_off_begins_again_however_long_the_machine_is_up(
     assert cache.rows.get(b"a", 2**62) is None
 
 
+def test_a_version_told_after_its_key_was_forgotten_has_the_table_read_anew(
+    tidemill_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Changelog(tidemill_broker, "id STRING", ("id",), tidemill_broker.topic(1))
+    kafka = (("bootstrap.servers", tidemill_broker.bootstrap),)
+    cache = TableCache(TableSpec(log.topic, ("id",), kafka, keep=30_000), Versions)
+    read: list[int] = []
+    plain = fetch.fetch
+
+    def counted(wanted: Any, plan: Any) -> Any:
+        read.append(wanted.size)
+        return plain(wanted, plan)
+
+    monkeypatch.setattr(table_cache, "fetch", counted)
+
+    def look() -> int:
+        read.clear()
+        log.flush()
+        cache.refresh()
+        return sum(read)
+
+    log.put({"id": "a"}, at=10, partition=0)
+    log.delete("a", at=20, partition=0)
+    log.put({"id": "b"}, at=60, partition=0)
+    assert look() == 3
+    log.put({"id": "a"}, at=15, partition=0)
+    assert look() == 1 + 4
+    assert cache.rows.get(b"a", 50_000) is None
+    assert look() == 0
+    log.put({"id": "a"}, at=40, partition=0)
+    assert look() == 1
+    assert cache.rows.get(b"a", 50_000) is not None
+
+
 def test_a_table_that_takes_too_much_memory_is_refused(tidemill_broker: Broker) -> None:
     log = Changelog(tidemill_broker, "id STRING", ("id",))
     log.put(*[{"id": str(n)} for n in range(20)])

@@ -204,6 +204,55 @@ def test_what_is_kept_depends_on_no_order_of_reading(
     assert latest.size == versions.size == 0
 
 
+@given(records=RECORDS, keep=st.integers(0, 3), data=st.data())
+def test_a_table_that_is_read_on_says_what_one_that_is_read_anew_says(
+    records: list[tuple[str, int | None, int, int]], keep: int, data: st.DataObject
+) -> None:
+    def read(table: Versions, changes: list[Change]) -> Versions:
+        for each in changes:
+            table.apply(each)
+        return table
+
+    changes = [
+        change(key.encode(), value, offset, at, partition)
+        for offset, (key, value, partition, at) in enumerate(records)
+    ]
+    table, done = Versions(spec(keep=keep)), 0
+    for end in sorted({*data.draw(st.lists(st.integers(0, len(changes)))), len(changes)}):
+        read(table, changes[done:end])
+        anew = read(Versions(spec(keep=keep)), changes[:end])
+        if table.is_stale:
+            table = read(Versions(spec(keep=keep)), changes[:end])
+        for each in (table, anew):
+            each.settle({})
+        assert not anew.is_stale
+        for key in (b"a", b"b"):
+            held = [table.get(key, moment) for moment in range(6)]
+            assert held == [anew.get(key, moment) for moment in range(6)]
+        done = end
+
+
+def test_only_a_version_from_before_a_deletion_that_was_forgotten_asks_for_reading_anew() -> None:
+    table = Versions(spec(keep=10))
+    for offset, (key, value, at) in enumerate(
+        [(b"a", 1, 10), (b"a", None, 20), (b"b", 1, 25), (b"c", None, 45), (b"b", 2, 50)]
+    ):
+        table.apply(change(key, value, offset, at))
+    assert not table.is_stale
+    table.settle({})
+    for key, value, at in (
+        (b"a", 2, 41),  # after the horizon
+        (b"a", None, 15),  # none before was none after
+        (b"b", 3, 15),
+        (b"c", 3, 15),  # its deletion is still known
+        (b"new", 1, 5),
+    ):
+        table.apply(change(key, value, 9, at))
+        assert not table.is_stale, key
+    table.apply(change(b"a", 3, 10, 15))
+    assert table.is_stale
+
+
 # --- memory --------------------------------------------------------------------------------------
 
 

@@ -93,15 +93,27 @@ class TableCache(Generic[Rows]):
         shorter = any(last[tp] < self.positions.get(tp[1], 0) for tp in partitions)
         idle = self._looked is None or time.monotonic() - self._looked > IDLE_LIMIT_S
         if again or shorter or idle:
-            self.rows, self.positions, self._first = self.make(self.spec), {}, {}
+            self._begin_anew()
+        read_on = bool(self.positions)
         self._topic_id = found[topic].topic_id
         self._looked = None  # until all is read, it may hold half a batch
-        for tp in partitions:
-            self._read(tp, first[tp], last[tp], len(partitions))
+        self._read_all(first, last)
+        if self.rows.is_stale and read_on:
+            self._begin_anew()
+            self._read_all(first, last)
         moved = {p: n for (_, p), n in first.items() if self._first.get(p, 0) < n}
         self._first = {p: n for (_, p), n in first.items()}
         self.rows.settle(moved)
         self._looked = time.monotonic()
+
+    def _begin_anew(self) -> None:
+        self.rows, self.positions, self._first = self.make(self.spec), {}, {}
+
+    def _read_all(
+        self, first: Mapping[TopicPartition, int], last: Mapping[TopicPartition, int]
+    ) -> None:
+        for tp in first:
+            self._read(tp, first[tp], last[tp], len(first))
 
     def _read(self, tp: TopicPartition, first: int, last: int, partitions: int) -> None:
         topic, partition = tp

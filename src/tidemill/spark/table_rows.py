@@ -18,7 +18,14 @@ from tidemill.spark.table_changes import Change, TableSpec, foreign_key_of, size
 
 
 class Latest:
-    """The last value of each key; by foreign key, too, where there is one."""
+    """The last value of each key; by foreign key, too, where there is one.
+
+    Attributes:
+        size: bytes in memory, about.
+        is_stale: see ``Versions``.
+    """
+
+    is_stale = False
 
     def __init__(self, spec: TableSpec) -> None:
         self._spec = spec
@@ -148,8 +155,17 @@ class Latest:
 _Version = tuple[int, int, Change]
 
 
+_MARKS = 1 << 20
+
+
 class Versions:
-    """The versions of each key in the order of their validity."""
+    """The versions of each key in the order of their validity.
+
+    Attributes:
+        size: bytes in memory, about.
+        is_stale: a change has come that would count otherwise if a deletion were still known: only
+            who reads the table anew knows what holds. May be so by mistake; settling ends it.
+    """
 
     def __init__(self, spec: TableSpec) -> None:
         self._spec = spec
@@ -160,11 +176,18 @@ class Versions:
         self._due: dict[bytes, int] = {}
         self._queue: list[tuple[int, bytes]] = []
         self._newest = -(2**62)
+        # Up to when deletions may have been forgotten; of which keys, by a bit of a hash: a few
+        # keys too many are read anew for, but it does not grow with what is gone.
+        self._forgotten_to = -(2**62)
+        self._forgotten = bytearray()
         self.size = 0
+        self.is_stale = False
 
     def apply(self, change: Change) -> None:
         """Take a version, or a deletion; they may come in any order of validity."""
         since = valid_from_of(change, self._spec)
+        if change.value is not None and since <= self._forgotten_to:
+            self.is_stale = self.is_stale or self._was_forgotten(change.key)
         versions = self._rows.setdefault(change.key, [])
         place = bisect.bisect_left(versions, (since, change.partition), key=_place)
         known = versions[place] if place < len(versions) else None
@@ -182,6 +205,7 @@ class Versions:
     def settle(self, first: Mapping[int, int]) -> None:
         """Forget what was replaced before the period, and what retention has removed."""
         self._forget(deletions=True)
+        self.is_stale = False
         for key, versions in list(self._rows.items()) if first else ():
             kept = [v for v in versions if v[2].offset >= first.get(v[1], 0)]
             if len(kept) < len(versions):
@@ -232,7 +256,19 @@ class Versions:
                 self._touched.add(key)
             if together and (_last(together).value is not None or not deletions):
                 passed -= len(together)  # it holds on, behind the horizon
+            elif together:
+                self._note_forgotten(key, horizon)
             self._set(key, versions[passed:])
+
+    def _note_forgotten(self, key: bytes, horizon: int) -> None:
+        self._forgotten_to = max(self._forgotten_to, horizon)
+        self._forgotten = self._forgotten or bytearray(_MARKS // 8)
+        byte, bit = divmod(hash(key) % _MARKS, 8)
+        self._forgotten[byte] |= 1 << bit
+
+    def _was_forgotten(self, key: bytes) -> bool:
+        byte, bit = divmod(hash(key) % _MARKS, 8)
+        return bool(self._forgotten) and bool(self._forgotten[byte] >> bit & 1)
 
     def _set(self, key: bytes, kept: list[_Version]) -> None:
         """Make these the versions of a key; they are some of those that it has."""
