@@ -353,6 +353,54 @@ def test_joins_with_tables_are_checked_before_they_start(queries: Queries, broke
     assert "written alike" in refused(join, number, floats, foreign_key="x", **named)
 
 
+@on_tidemill
+@pytest.mark.parametrize("name", ["a.b", "max((x * 1.5))"])
+def test_columns_may_have_any_name(queries: Queries, broker: Broker, name: str) -> None:
+    key, when = f"{name} key", f"{name} when"
+    log = Changelog(broker, f"`{key}` STRING, `{name}` INT", (key,))
+    log.put({key: "k", name: 1}, at=10 * MINUTE)
+    log.flush()
+    table = log.table(queries.spark, keep_versions="1 day")
+    moment = datetime.fromtimestamp(11 * 60)
+    stream = queries.spark.createDataFrame([("k", moment, 7)], [key, when, name])
+    for df in (
+        enrich(stream, table, key, prefix="t "),
+        enrich(stream, table.df, key, prefix="t "),
+        enrich_as_of(stream, table, key, when, prefix="t "),
+        enrich_as_of(stream, table.versions, key, when, prefix="t "),
+    ):
+        assert [row.asDict() for row in df.collect()] == [
+            {key: "k", when: moment, name: 7, f"t {name}": 1}
+        ]
+    for how in ("inner", "left", "right", "full"):
+        pairs = stream_stream(
+            stream,
+            stream,
+            on=key,
+            within="1 hour",
+            how=how,
+            left_time=when,
+            right_time=when,
+            right_prefix="r ",
+        )
+        assert [row.asDict() for row in pairs.collect()] == [
+            {key: "k", when: moment, name: 7, f"r {when}": moment, f"r {name}": 7}
+        ]
+
+    owners = Changelog(broker, f"`{key}` STRING, `{name} of` STRING", (key,))
+    owners.put({key: "k", f"{name} of": "k"})
+    owners.flush()
+    owner = owners.table(queries.spark)
+    views: list[dict[Any, Any]] = [{}, {}]
+    frames = (
+        join_tables(table, owner, on=key),
+        join_tables(owner, table, foreign_key=f"{name} of"),
+    )
+    for frame, view in zip(frames, views, strict=True):
+        queries.view(frame, (key,), view).processAllAvailable()
+    assert views == [{("k",): {key: "k", name: 1, f"{name} of": "k"}}] * 2
+
+
 # --- table with table ----------------------------------------------------------------------------
 
 PLANES = "tail STRING, airline STRING, seats INT"

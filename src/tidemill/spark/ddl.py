@@ -43,6 +43,11 @@ def columns(ddl: str) -> tuple[Column, ...]:
     return tuple(made)
 
 
+def escaped(name: str) -> str:
+    """A column's name as Spark takes it, whatever is in it: ``max((delay * 1.5))``, ``a.b``."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def struct(ddl: str, *more: str) -> str:
     """A schema as the type of a row, with more columns behind it.
 

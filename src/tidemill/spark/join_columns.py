@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tidemill.errors import JoinError
+from tidemill.spark.ddl import escaped
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 On = str | Sequence[str] | Mapping[str, str]
 """Columns to compare: of one name on both sides, or the left one's name to the right one's."""
@@ -31,6 +32,13 @@ def pairs(on: On) -> tuple[tuple[str, str], ...]:
     if not found:
         raise JoinError("a join without columns to compare", hint='For example on="id".')
     return found
+
+
+def column(name: str) -> Column:
+    """A column of any name, as Spark gives one to what has no alias."""
+    from pyspark.sql import functions as f
+
+    return f.col(escaped(name))
 
 
 def check_how(how: str, allowed: Sequence[str]) -> None:

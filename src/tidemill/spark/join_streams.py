@@ -9,7 +9,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tidemill.errors import JoinError
-from tidemill.spark.join_columns import On, check_columns, check_distinct, check_how, pairs
+from tidemill.spark.join_columns import (
+    On,
+    check_columns,
+    check_distinct,
+    check_how,
+    column,
+    pairs,
+)
 from tidemill.spark.window_spec import Duration, microseconds
 
 if TYPE_CHECKING:
@@ -56,7 +63,6 @@ def stream_stream(
         JoinError: a column or a watermark is missing, or two columns have one name.
         WindowError: ``within`` is no duration.
     """
-    from pyspark.sql import functions as f
 
     check_how(how, tuple(_SPARKS))
     compared = pairs(on)
@@ -71,22 +77,22 @@ def stream_stream(
     check_distinct(left.columns, renamed, "right_prefix")
 
     # Names of their own, so that a stream can be joined with itself.
-    other = right.filter(f.col(right_time).isNotNull()).select(
-        *[f.col(name).alias(_RIGHT + name.lower()) for name in right.columns]
+    other = right.filter(column(right_time).isNotNull()).select(
+        *[column(name).alias(_RIGHT + name.lower()) for name in right.columns]
     )
-    mine = left.filter(f.col(left_time).isNotNull())
-    since, then = f.col(left_time), f.col(_RIGHT + right_time.lower())
+    mine = left.filter(column(left_time).isNotNull())
+    since, then = column(left_time), column(_RIGHT + right_time.lower())
     condition = then >= since + _interval(-before)
     condition &= then <= since + _interval(after)
     for name, theirs in compared:
-        condition &= f.col(name) == f.col(_RIGHT + theirs.lower())
+        condition &= column(name) == column(_RIGHT + theirs.lower())
     joined = mine.join(other, condition, _SPARKS[how])
     keys = [_key(name, _RIGHT + theirs.lower(), how) for name, theirs in compared]
     return joined.select(
         *keys,
-        *left_others,
+        *map(column, left_others),
         *[
-            f.col(_RIGHT + n.lower()).alias(new)
+            column(_RIGHT + n.lower()).alias(new)
             for n, new in zip(right_others, renamed, strict=True)
         ],
     )
@@ -96,8 +102,8 @@ def _key(name: str, theirs: str, how: str) -> Column:
     from pyspark.sql import functions as f
 
     if how == "right":
-        return f.col(theirs).alias(name)
-    return f.coalesce(name, theirs).alias(name) if how == "full" else f.col(name)
+        return column(theirs).alias(name)
+    return f.coalesce(column(name), column(theirs)).alias(name) if how == "full" else column(name)
 
 
 def _bounds(within: Duration | tuple[Duration, Duration]) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import JoinError
-from tidemill.spark.join_columns import On, check_distinct, check_how, pairs
+from tidemill.spark.join_columns import On, check_distinct, check_how, column, pairs
 from tidemill.spark.table_changes import DEFAULT_LIMIT, TableSpec
 from tidemill.spark.table_records import TableSchema
 from tidemill.spark.tables import DELETED, OFFSET, PARTITION, TIMESTAMP, table_spec
@@ -71,7 +71,7 @@ def join_tables(
     if (on is None) == (foreign_key is None):
         raise JoinError("join_tables needs either on or foreign_key")
     one, two = _schema(left), _schema(right)
-    names = [f"{right_prefix}{column.name}" for column in two.values]
+    names = [f"{right_prefix}{c.name}" for c in two.values]
     check_distinct(one.names, names, "right_prefix")
     if on is not None:
         joined = _on_key(left, right, one, two, pairs(on))
@@ -87,7 +87,7 @@ def join_tables(
             *[(theirs, c.name, new) for c, new in zip(two.values, names, strict=True)],
         ]
     ]
-    return joined.withColumn(DELETED, deleted).select(*one.key_names, *values, DELETED)
+    return joined.withColumn(DELETED, deleted).select(*map(column, one.key_names), *values, DELETED)
 
 
 # --- on the key of both --------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def _on_key(
             hint="Name the keys, or give foreign_key=... if a column of the left table holds "
             "the right one's key.",
         )
-    partners = [two.column(wanted[column.name.lower()]) for column in one.key]
+    partners = [two.column(wanted[c.name.lower()]) for c in one.key]
     for mine, theirs in zip(one.key, partners, strict=True):
         assert theirs is not None
         _same_type(mine.name, mine.type, theirs.name, theirs.type)
@@ -135,8 +135,9 @@ def _on_key(
         for i, side in enumerate(_SIDES)
         for name, order in _ORDERS.items()
     ]
-    grouped = both.groupBy(*one.key_names).agg(*last)
-    return grouped.select(*one.key_names, *[_newest(side).alias(side) for side in _SIDES])
+    keys_of_both = [column(name) for name in one.key_names]
+    grouped = both.groupBy(*keys_of_both).agg(*last)
+    return grouped.select(*keys_of_both, *[_newest(side).alias(side) for side in _SIDES])
 
 
 def _newest(side: str) -> Column:
@@ -161,9 +162,9 @@ def _side(
     """Changes of a side: the key under the view's names, the row as a struct, its place."""
     from pyspark.sql import functions as f
 
-    row = f.struct(*[f.col(c.name) for c in schema.values], f.lit(True).alias("_exists"))
+    row = f.struct(*[column(c.name) for c in schema.values], f.lit(True).alias("_exists"))
     return table.changes.select(
-        *[f.col(mine).alias(name) for mine, name in zip(key, names, strict=True)],
+        *[column(mine).alias(name) for mine, name in zip(key, names, strict=True)],
         f.when(~f.col(DELETED), row).alias(_SIDES[side]),
         f.lit(side).alias("side"),
         OFFSET,
@@ -246,7 +247,7 @@ def _keys_of(table: TableInput, side: int) -> DataFrame:
     from pyspark.sql import functions as f
 
     schema = _schema(table)
-    key = schema.key_text([f.col(name) for name in schema.key_names]).cast("binary")
+    key = schema.key_text([column(name) for name in schema.key_names]).cast("binary")
     return table.changes.select(
         f.lit(side).alias("side"),
         key.alias("key"),

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 
 from tidemill.errors import JoinError
 from tidemill.spark.inputs import TableInput
-from tidemill.spark.join_columns import On, check_columns, check_distinct, check_how, pairs
+from tidemill.spark.join_columns import (
+    On,
+    check_columns,
+    check_distinct,
+    check_how,
+    column,
+    pairs,
+)
 from tidemill.spark.join_streams import stream_stream
 from tidemill.spark.join_views import join_tables, spec_of
 from tidemill.spark.pipeline import Place, Table
@@ -181,7 +188,7 @@ def enrich_as_of(
     from tidemill.spark.table_lookup import value_at
 
     spec = spec_of(table, memory_limit, keep=microseconds(keep), valid_from=valid_from)
-    found = value_at(spec, _key(schema, key), f.unix_micros(event_time))
+    found = value_at(spec, _key(schema, key), f.unix_micros(column(event_time)))
     return _with_row(stream, schema, found, key, how, prefix, spec.topic)
 
 
@@ -206,9 +213,8 @@ def _key_columns(schema: TableSchema, compared: tuple[tuple[str, str], ...]) -> 
 
 
 def _key(schema: TableSchema, columns: list[str]) -> Column:
-    from pyspark.sql import functions as f
 
-    return schema.key_text([f.col(name) for name in columns])
+    return schema.key_text([column(name) for name in columns])
 
 
 def _with_row(
@@ -222,19 +228,19 @@ def _with_row(
 ) -> DataFrame:
     from pyspark.sql import functions as f
 
-    names = [f"{prefix}{column.name}" for column in schema.values]
+    names = [f"{prefix}{value.name}" for value in schema.values]
     check_distinct(stream.columns, names, "prefix")
     found = stream.withColumn(_VALUE, value)
     if how == "inner":
         found = found.filter(f.col(_VALUE).isNotNull())
-    keys = f.concat_ws(", ", *[f.col(name).cast("string") for name in key])
+    keys = f.concat_ws(", ", *[column(name).cast("string") for name in key])
     where = f.concat(f.lit(f"table {topic}: the value for the row of key "), keys)
     found = schema.with_row(found, _ROW, f.col(_VALUE), where)
     return found.select(
-        *stream.columns,
+        *map(column, stream.columns),
         *[
-            f.col(_ROW).getField(column.name).alias(name)
-            for column, name in zip(schema.values, names, strict=True)
+            f.col(_ROW).getField(value.name).alias(name)
+            for value, name in zip(schema.values, names, strict=True)
         ],
     )
 
@@ -265,7 +271,7 @@ def _join_versions(
     bounds = (VALID_FROM, VALID_TO)
     check_columns(table, bounds, "the table of versions")
     since, until = (f.col(_TABLE + name) for name in bounds)
-    at = f.col(event_time)
+    at = column(event_time)
     held = (since <= at) & (until.isNull() | (at < until))
     return _spark_join(stream, table, compared, how, prefix, held, bounds)
 
@@ -279,7 +285,6 @@ def _spark_join(
     condition: Column | None,
     hidden: Sequence[str],
 ) -> DataFrame:
-    from pyspark.sql import functions as f
 
     if table.isStreaming:
         raise JoinError(
@@ -290,12 +295,12 @@ def _spark_join(
     others = [name for name in table.columns if name.lower() not in left_out]
     names = [f"{prefix}{name}" for name in others]
     check_distinct(stream.columns, names, "prefix")
-    other = table.select(*[f.col(name).alias(_TABLE + name.lower()) for name in table.columns])
+    other = table.select(*[column(name).alias(_TABLE + name.lower()) for name in table.columns])
     for mine, theirs in compared:
-        same = f.col(mine) == f.col(_TABLE + theirs.lower())
+        same = column(mine) == column(_TABLE + theirs.lower())
         condition = same if condition is None else condition & same
     joined = stream.join(other, condition, _SPARKS[how])
     return joined.select(
-        *stream.columns,
-        *[f.col(_TABLE + o.lower()).alias(name) for o, name in zip(others, names, strict=True)],
+        *map(column, stream.columns),
+        *[column(_TABLE + o.lower()).alias(name) for o, name in zip(others, names, strict=True)],
     )

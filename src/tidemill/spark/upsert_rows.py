@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import RowError, SchemaError, SinkError
+from tidemill.spark.ddl import escaped
 from tidemill.spark.options import noted
 
 if TYPE_CHECKING:
@@ -172,11 +173,6 @@ def _selected(df: DataFrame, layout: Layout) -> DataFrame:
     if layout.deletes:
         chosen.append(f.coalesce(f.col(DELETED), f.lit(False)).alias(DELETED))
     return df.select(*chosen)
-
-
-def escaped(name: str) -> str:
-    """A column's name as Spark takes it, whatever is in it."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _fetched(df: DataFrame, target: str) -> pa.Table:
