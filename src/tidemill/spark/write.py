@@ -19,7 +19,6 @@ from tidemill.spark.explain import RESET, told_by_spark
 from tidemill.spark.inputs import Built, as_interval
 from tidemill.spark.ledger import batches_in
 from tidemill.spark.options import noted
-from tidemill.spark.plans import Begun
 from tidemill.spark.sink import write_batch
 from tidemill.spark.sinks import (
     ChangelogSink,
@@ -53,7 +52,6 @@ class Start:
         pipeline: its pipeline's name.
         identity: of its checkpoint.
         checkpoint: Spark's folder.
-        begun: file beside it, in which a sink that is a table keeps what it began last.
         kafka: librdkafka's settings, with ``bootstrap.servers``.
         until_caught_up: stop when all that is there now has been read.
     """
@@ -61,7 +59,6 @@ class Start:
     pipeline: str
     identity: Identity
     checkpoint: str
-    begun: Path
     kafka: Mapping[str, str]
     until_caught_up: bool = False
 
@@ -301,14 +298,7 @@ def _batch_function(built: Built, how: Start, table: UpsertTable[Any] | None) ->
         def to_topic(df: DataFrame, batch_id: int) -> None:
             rows, sink_id = records(df, key, tombstones=tombstones), _sink_id(how, name)
             try:
-                write_batch(
-                    rows,
-                    batch_id,
-                    topic=topic,
-                    sink_id=sink_id,
-                    kafka=how.kafka,
-                    checkpoint=how.checkpoint,
-                )
+                write_batch(rows, batch_id, topic=topic, sink_id=sink_id, kafka=how.kafka)
             except Exception as error:
                 found = _NO_KEY_TOLD.search(str(error))
                 if found is None:
@@ -325,10 +315,8 @@ def _batch_function(built: Built, how: Start, table: UpsertTable[Any] | None) ->
     if table is None:
         raise PipelineError(f"nothing writes to {sink.target}")
 
-    begun = Begun(how.begun, how.checkpoint)
-
     def to_table(df: DataFrame, batch_id: int) -> None:
-        table.write(df, batch_id, how.identity.created_ms, begun)
+        table.write(df, batch_id, how.identity.created_ms)
 
     return to_table
 
