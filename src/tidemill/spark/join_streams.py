@@ -17,12 +17,12 @@ from tidemill.spark.join_columns import (
     column,
     pairs,
 )
+from tidemill.spark.window_check import DELAY
 from tidemill.spark.window_spec import Duration, microseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_DELAY = "spark.watermarkDelayMs"
 _RIGHT = "__tidemill_right_"
 _SPARKS = {"inner": "inner", "left": "left_outer", "right": "right_outer", "full": "full_outer"}
 
@@ -118,7 +118,7 @@ def _bounds(within: Duration | tuple[Duration, Duration]) -> tuple[int, int]:
 
 def _time(df: DataFrame, name: str | None, side: str) -> str:
     """The time column of a side; with a watermark, if it is a stream."""
-    watermarks = [field.name for field in df.schema if _DELAY in field.metadata]
+    watermarks = [field.name for field in df.schema if DELAY in field.metadata]
     if name is None:
         if len(watermarks) != 1:
             found = f"watermarks on {', '.join(watermarks)}" if watermarks else "no watermark"

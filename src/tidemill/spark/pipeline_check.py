@@ -17,13 +17,13 @@ from tidemill.errors import OptionError, PipelineError, SchemaError, TidemillErr
 from tidemill.spark import sql_check
 from tidemill.spark.checkpoint import ID_LETTERS
 from tidemill.spark.ddl import Column, columns
+from tidemill.spark.options import TOPIC_NAME
 from tidemill.spark.pipeline import Pipeline, Place, Query, Stream, Table
 from tidemill.spark.sink_options import MAX_SINK_ID, check_pipeline
-from tidemill.spark.sinks import ChangelogSink, ForeachBatchSink, Sink, TableSink, TopicSink
+from tidemill.spark.sinks import MODES, ChangelogSink, ForeachBatchSink, Sink, TableSink, TopicSink
 from tidemill.spark.uses import inputs_of, letters_of
 from tidemill.spark.window_spec import Duration, microseconds
 
-MODES = ("append", "update", "complete")
 FORMATS = ("json", "raw")
 RAW_SCHEMA = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
@@ -37,7 +37,6 @@ LONGEST_NAMES = MAX_SINK_ID - ID_LETTERS - 2
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +229,7 @@ def _reading(what: str, stream: Stream) -> Iterator[Problem]:
             '"earliest", "latest", or milliseconds since 1970.',
         )
     yield from _most(what, stream)
-    if stream.dead_letters is not None and not _TOPIC.fullmatch(stream.dead_letters):
+    if stream.dead_letters is not None and not TOPIC_NAME.fullmatch(stream.dead_letters):
         yield _no_topic(what, stream.dead_letters, stream.place)
 
 
@@ -289,7 +288,7 @@ def _names(what: str, each: Stream | Table) -> Iterator[Problem]:
             each.place,
             f"{what}: a name is made of letters, digits and '_', and begins with no digit",
         )
-    if not _TOPIC.fullmatch(each.topic):
+    if not TOPIC_NAME.fullmatch(each.topic):
         yield _no_topic(what, each.topic, each.place)
 
 
@@ -361,7 +360,7 @@ def _mode(what: str, query: Query) -> Iterator[Problem]:
 
 def _sink(what: str, query: Query) -> Iterator[Problem]:
     sink = query.sink
-    if isinstance(sink, (TopicSink, ChangelogSink)) and not _TOPIC.fullmatch(sink.topic):
+    if isinstance(sink, (TopicSink, ChangelogSink)) and not TOPIC_NAME.fullmatch(sink.topic):
         yield _no_topic(what, sink.topic, query.place)
     if isinstance(sink, (ChangelogSink, TableSink)) and not sink.key_columns:
         yield Problem(

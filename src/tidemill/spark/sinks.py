@@ -17,6 +17,9 @@ from tidemill.spark import postgres_dsn
 
 Columns = str | Sequence[str]
 
+MODES = ("append", "update", "complete")
+"""Output modes of a streaming query."""
+
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # as s3a://bucket/folder
 _LOCAL = re.compile(r"^file:(//)?(?=/[^/])")  # file:/folder, file:///folder
 
@@ -29,7 +32,7 @@ class Sink:
         modes: output modes in which its result is right.
     """
 
-    modes: ClassVar[tuple[str, ...]] = ("append", "update", "complete")
+    modes: ClassVar[tuple[str, ...]] = MODES
 
     @property
     def target(self) -> str:
@@ -98,8 +101,6 @@ class ChangelogSink(Sink):
 
     topic: str
     key: Columns
-
-    modes: ClassVar[tuple[str, ...]] = ("append", "update", "complete")
 
     @property
     def target(self) -> str:

@@ -15,10 +15,11 @@ from tidemill.spark.explain import hint_for, told_by_spark
 from tidemill.spark.window_spec import Kind
 
 MODES = ("append", "update", "complete")
+DELAY = "spark.watermarkDelayMs"
+"""In a column's metadata: how late its watermark is, where it has one."""
 
 _TIME_WINDOW = "spark.timeWindow"
 _SESSION_WINDOW = "spark.sessionWindow"
-_DELAY = "spark.watermarkDelayMs"
 
 
 def check(
@@ -128,7 +129,7 @@ def _aggregations(node: Any) -> Iterator[_Aggregation]:
         if expression.nodeName() != "AttributeReference":
             continue
         metadata = expression.metadata()
-        has_watermark |= metadata.contains(_DELAY)
+        has_watermark |= metadata.contains(DELAY)
         if metadata.contains(_SESSION_WINDOW):
             kind = Kind.SESSION
         elif metadata.contains(_TIME_WINDOW):

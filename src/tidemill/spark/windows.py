@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.classic.column import Column as ClassicColumn
 
 from tidemill.errors import WindowError
-from tidemill.spark.window_check import check, check_query
+from tidemill.spark.window_check import DELAY, check, check_query
 from tidemill.spark.window_late import LateRecords, late
 from tidemill.spark.window_spec import (
     Duration,
@@ -59,7 +59,6 @@ NAME = "window"
 """The column of the result that holds a window."""
 
 _MARKER = "spark.timeWindow"
-_DELAY = "spark.watermarkDelayMs"
 _OWN = "__tidemill_window"
 
 
@@ -231,7 +230,7 @@ def _outside_gaps(df: DataFrame, window: WindowColumn) -> DataFrame:
             "need a timestamp",
             hint="Cast it: col('ts').cast('timestamp').",
         )
-    metadata = {key: value for key, value in field.metadata.items() if key == _DELAY}
+    metadata = {key: value for key, value in field.metadata.items() if key == DELAY}
     time = f.unix_micros(ts)
     since = f.pmod(time - f.lit(spec.start), f.lit(spec.step))
     made = f.struct(
