@@ -217,6 +217,32 @@ class UpsertContract:
             database.make("t", "id").write(deletions((1, "c", False)), 0, later)
         assert database.rows("t") == []
 
+    def test_a_batch_that_is_planned_anew_is_refused_where_it_would_be_taken_for_written(
+        self, database: Database
+    ) -> None:
+        """A checkpoint was put back from a backup that lacks its last batch, or more."""
+        layout = Layout((Column("id", "int"),), ("id",), deletes=True)
+        begun: list[str] = []
+
+        def write(number: int, *, deleted: bool = False, **how: Any) -> None:
+            rows = pa.table({"id": pa.array([1], pa.int32()), "_deleted": [deleted]})
+            make = database.make("t", "id")
+            make.apply(rows, layout, number, begin=lambda: begun.append("it is"), **how)
+
+        write(version(FIRST, 4), is_new=True)
+        for batch, deleted in ((5, False), (6, True)):  # in the table, and among the tombstones
+            write(version(FIRST, batch), deleted=deleted, is_new=True)
+            write(version(FIRST, batch), deleted=deleted)  # run again, as it was planned
+            del begun[:]
+            for anew in (4, batch):
+                with pytest.raises(SinkError, match=f"batch {batch}, .* batch {anew} anew") as told:
+                    write(version(FIRST, anew), is_new=True)
+                assert "pipeline reset" in told.value.hint
+            assert begun == []
+        write(version(SECOND, 9))
+        write(version(FIRST, 7), is_new=True)  # it is another checkpoint that is further
+        assert begun == ["it is"] * 2
+
     # --- what is refused --------------------------------------------------------------------------
 
     @pytest.mark.spark

@@ -61,7 +61,9 @@ def test_the_shape_of_the_last_run_is_remembered_with_the_identity(used: Checkpo
 
 
 def forget_by_command(used: Checkpoint) -> None:
+    used.begun_file.touch()
     assert used.remove()
+    assert not used.begun_file.exists()
 
 
 def forget_spark_s_folder(used: Checkpoint) -> None:

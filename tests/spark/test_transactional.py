@@ -238,6 +238,24 @@ def test_the_note_tells_people_what_it_is(broker: Broker, sink: Sink) -> None:
     }
 
 
+def test_a_batch_that_is_planned_anew_is_not_taken_for_the_one_that_was_written(
+    sink: Sink,
+) -> None:
+    """A checkpoint was put back from a backup that lacks its last batch."""
+    share = new_share(6, owner="q", run="one", plan="before")
+    sink.write(share, rows(6))
+
+    for run in ("two", "three"):  # no restart makes it the same
+        with pytest.raises(DeliveryError, match=r"has written batch 6 .* planned it anew") as told:
+            sink.write(replace(share, run=run, plan="now"), rows(6, 7, 8))
+    assert "pipeline reset" in told.value.hint
+    assert sink.values() == [6]
+    # By the checkpoint itself, or one that does not tell.
+    assert sink.write(replace(share, run="four"), rows(6)) == 0
+    assert sink.write(replace(share, run="five", plan=""), rows(6)) == 0
+    assert sink.write(replace(share, run="six", batch_id=7, plan="next"), rows(7)) == 1
+
+
 @pytest.mark.parametrize(
     ("before", "now"),
     [

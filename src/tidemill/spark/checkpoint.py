@@ -3,6 +3,7 @@
     <data>/pipelines/<pipeline>/<query>/
         identity.json       an id and a time of creation: of this checkpoint, not of the query
         earlier.json        when the youngest checkpoint was made that was given up
+        begun.json          which batch was last begun, of a sink that is a table
         checkpoint/         Spark's own
 
 Sinks are guarded by the identity: what another checkpoint wrote is not taken for this one's. So it
@@ -30,6 +31,7 @@ from tidemill.errors import PipelineError, PipelineRunningError
 
 _IDENTITY = "identity.json"
 _EARLIER = "earlier.json"
+_BEGUN = "begun.json"
 _SPARK = "checkpoint"
 _REMOVED = "checkpoint.removed"
 _LOCK = ".lock"
@@ -91,6 +93,7 @@ class Checkpoint:
     def __init__(self, root: Path, pipeline: str, query: str) -> None:
         self.folder = root / pipeline / query
         self.spark_folder = self.folder / _SPARK
+        self.begun_file = self.folder / _BEGUN
         self._name = f"{pipeline}/{query}"
 
     def begin(self, shape: Shape) -> Identity:
@@ -158,6 +161,7 @@ class Checkpoint:
             if self.spark_folder.exists():
                 self.spark_folder.rename(removed)
             (self.folder / _IDENTITY).unlink(missing_ok=True)
+            self.begun_file.unlink(missing_ok=True)
         except OSError as error:
             raise PipelineError(f"{self.folder} can't be removed: {error.strerror}") from error
         shutil.rmtree(removed, ignore_errors=True)

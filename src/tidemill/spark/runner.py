@@ -285,6 +285,7 @@ class Runner:
             checkpoint=f"file://{ready.checkpoint.spark_folder.absolute()}",
             kafka=self._kafka,
             until_caught_up=self._options.until_caught_up,
+            begun=ready.checkpoint.begun_file,
         )
         return start(ready.built, how)
 

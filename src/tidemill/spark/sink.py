@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
 from tidemill.errors import DeliveryError
 from tidemill.spark import whole_input
 from tidemill.spark.options import noted, refuse
+from tidemill.spark.plans import Plan, plan_of
 from tidemill.spark.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, SinkOptions, check_exactly_once
 
 if TYPE_CHECKING:
@@ -57,7 +58,13 @@ class Written(WriterCommitMessage):
 
 
 def write_batch(
-    df: DataFrame, batch_id: int, *, topic: str, sink_id: str, kafka: Mapping[str, str]
+    df: DataFrame,
+    batch_id: int,
+    *,
+    topic: str,
+    sink_id: str,
+    kafka: Mapping[str, str],
+    checkpoint: str | None = None,
 ) -> None:
     """Write a batch of ``foreachBatch`` exactly once: the way for update mode.
 
@@ -67,6 +74,8 @@ def write_batch(
         topic: for all rows.
         sink_id: name of this output, never shared by two checkpoints, nor by two calls of a batch.
         kafka: librdkafka's settings, with ``bootstrap.servers``.
+        checkpoint: folder of the query's checkpoint: with it, a batch that it has planned anew,
+            after it was put back from a backup, is not taken for the one that was written.
 
     Raises:
         OptionError: a setting or a column is wrong.
@@ -86,6 +95,8 @@ def write_batch(
     writer = df.write.format("tidemill").mode("append")
     for name, value in kafka.items():
         writer = writer.option(f"kafka.{name}", value)
+    if checkpoint is not None:
+        writer = writer.option("checkpointLocation", checkpoint)
     writer = writer.option("topic", topic).option("delivery", EXACTLY_ONCE)
     writer.option("sinkId", sink_id).option("batchId", str(batch_id)).save()
     _written[sink_id, topic] = this
@@ -119,6 +130,8 @@ class _Writer:
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
         check_columns(schema, options)
         self._options = options
+        # Made for each batch, where the query is: there Spark has just written the plan.
+        self._plan = plan_of(options.checkpoint, options.batch_id)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # A worker has the writer before it reads the task's rows.
@@ -139,7 +152,7 @@ class _Writer:
             return Written(write_rows(iterator, options.topic, options.kafka))
         from tidemill.spark.transactional import write_share
 
-        share = _share(options)
+        share = _share(options, self._plan)
         rows = write_share(
             _whole(iterator), options.topic, options.kafka, share, marker_topic=options.topic
         )
@@ -152,7 +165,7 @@ def _whole(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     whole_input.ensure_whole()
 
 
-def _share(options: SinkOptions) -> Share:
+def _share(options: SinkOptions, plan: Plan | None) -> Share:
     """Which rows this task has, as Spark tells it."""
     from tidemill.spark.transactional import Share
 
@@ -168,7 +181,10 @@ def _share(options: SinkOptions) -> Share:
             "Use writeStream, or set the options sinkId and batchId.",
         )
     run = f"{task.getLocalProperty(_RUN_ID) or ''}#{task.attemptNumber()}"
-    return Share(sink_id, task.partitionId(), int(batch_id), owner=query or "", run=run)
+    planned = plan.id if plan is not None and plan.batch_id == int(batch_id) else ""
+    return Share(
+        sink_id, task.partitionId(), int(batch_id), owner=query or "", run=run, plan=planned
+    )
 
 
 class TopicWriter(_Writer, DataSourceArrowWriter):

@@ -31,7 +31,8 @@ MAX_SINK_ID = 240
 _LIMITS = ("message.timeout.ms", "delivery.timeout.ms", "transaction.timeout.ms")
 
 # Spark hands a sink what it keeps for itself, too.
-_SPARK_SINK_OPTIONS = frozenset({"checkpointlocation", "queryname", "outputmode", "path"})
+_CHECKPOINT = "checkpointlocation"
+_SPARK_SINK_OPTIONS = frozenset({_CHECKPOINT, "queryname", "outputmode", "path"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class SinkOptions:
         delivery: ``EXACTLY_ONCE``, ``AT_LEAST_ONCE``, or None where the user leaves it open.
         sink_id: None means: of the query.
         batch_id: None means: of the query's batch.
+        checkpoint: folder of the query's checkpoint, where it is known.
     """
 
     topic: str | None
@@ -49,6 +51,7 @@ class SinkOptions:
     delivery: str | None = None
     sink_id: str | None = None
     batch_id: int | None = None
+    checkpoint: str | None = None
 
 
 def parse_sink_options(raw: Mapping[str, str]) -> SinkOptions:
@@ -73,6 +76,7 @@ def parse_sink_options(raw: Mapping[str, str]) -> SinkOptions:
         delivery=delivery,
         sink_id=_sink_id(given),
         batch_id=whole(given, "batchId"),
+        checkpoint=next((v for k, v in raw.items() if k.lower() == _CHECKPOINT), None),
     )
     if delivery == EXACTLY_ONCE:
         check_exactly_once(options)

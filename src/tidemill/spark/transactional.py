@@ -65,6 +65,8 @@ class Share:
         owner: of the sink: its query's id, which its checkpoint keeps; empty where there is none.
         run: differs where this batch may have been tried before: by an earlier start of the query,
             or by an earlier attempt of the task.
+        plan: of the batch: differs where other records are meant by its number; empty where it is
+            not known.
     """
 
     sink_id: str
@@ -72,6 +74,7 @@ class Share:
     batch_id: int
     owner: str = ""
     run: str = ""
+    plan: str = ""
 
     @property
     def name(self) -> str:
@@ -255,11 +258,14 @@ def _check_note(note: TopicPartition, share: Share, marker_topic: str) -> None:
     """Whether a note is this sink's own: another's would have rows dropped in silence.
 
     Only the last batch of a checkpoint is ever run again, so a note of a later one is foreign, too.
+    And so is one of this batch as it was planned before the checkpoint was put back from a backup:
+    it may read other records now.
 
     Raises:
         DeliveryError: it is not.
     """
-    owner = _owner_of(note)
+    content = _content_of(note)
+    owner, plan = content.get("query", ""), content.get("plan", "")
     of_another = bool(owner and share.owner and owner != share.owner)
     if of_another or note.offset > share.batch_id + 1:
         raise noted(
@@ -269,15 +275,24 @@ def _check_note(note: TopicPartition, share: Share, marker_topic: str) -> None:
                 hint="Choose a new sinkId for a new checkpoint.",
             )
         )
+    if note.offset == share.batch_id + 1 and plan and share.plan and plan != share.plan:
+        raise noted(
+            DeliveryError(
+                f"sink id {share.sink_id!r} has written batch {share.batch_id} to {marker_topic}, "
+                "and its checkpoint has planned it anew: it was put back from a backup, or copied",
+                hint="Start the query afresh, with a new checkpoint (tidemill pipeline reset) and "
+                "a new sinkId.",
+            )
+        )
 
 
-def _owner_of(note: TopicPartition) -> str:
-    """Who wrote a note, as far as it says so."""
+def _content_of(note: TopicPartition) -> dict[str, str]:
+    """What a note says: who wrote it, and of which plan, as far as it does."""
     try:
         content = json.loads(note.metadata or "{}")
     except ValueError:
-        return ""
-    return str(content.get("query", "")) if isinstance(content, dict) else ""
+        return {}
+    return {key: str(content[key]) for key in content} if isinstance(content, dict) else {}
 
 
 def _write(
@@ -296,7 +311,8 @@ def _write(
         rows += batch.num_rows
     sender.flush()
     note = {"sink": share.sink_id, "task": share.task, "batch": share.batch_id}
-    text = json.dumps({**note, "query": share.owner})
+    plan = {"plan": share.plan} if share.plan else {}
+    text = json.dumps({**note, "query": share.owner, **plan})
     offset = TopicPartition(marker_topic, 0, share.batch_id + 1, text)
     what = f"commit batch {share.batch_id}"
 

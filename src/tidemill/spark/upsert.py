@@ -10,13 +10,14 @@ nothing. Of a row that is deleted the key and the version stay, in a table of th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from tidemill.errors import SchemaError, SinkError
 from tidemill.spark.options import noted
+from tidemill.spark.plans import Begun
 from tidemill.spark.upsert_rows import (
     DELETED,
     TOMBSTONES,
@@ -26,7 +27,7 @@ from tidemill.spark.upsert_rows import (
     collect,
     layout_of,
 )
-from tidemill.spark.upsert_version import made_at, version
+from tidemill.spark.upsert_version import batch_of, last_of, made_at, version
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,13 +67,16 @@ class UpsertTable(ABC, Generic[Connection]):
         self._key = (key,) if isinstance(key, str) else tuple(key)
         self._order_by = (order_by,) if isinstance(order_by, str) else tuple(order_by)
         self._has_written = False
+        self._has_begun = False
 
     @property
     @abstractmethod
     def target(self) -> str:
         """What it writes to, for messages."""
 
-    def write(self, df: DataFrame, batch_id: int, created_ms: int) -> int:
+    def write(
+        self, df: DataFrame, batch_id: int, created_ms: int, begun: Begun | None = None
+    ) -> int:
         """Write a batch: upserts, and deletions where ``_deleted`` is true. All of it or nothing.
 
         Args:
@@ -80,6 +84,9 @@ class UpsertTable(ABC, Generic[Connection]):
             batch_id: as ``foreachBatch`` gives it.
             created_ms: when the query's checkpoint was made, in milliseconds since 1970. Rows of an
                 earlier checkpoint are replaced, those of a later one are not.
+            begun: which batch was begun last: with it, a batch that the checkpoint has planned
+                anew, after it was put back from a backup, is not taken for the one that was
+                written.
 
         Returns:
             The number of rows in the batch, whether or not they were newer.
@@ -89,22 +96,42 @@ class UpsertTable(ABC, Generic[Connection]):
                 is there is another one.
             RowError: rows have no key or the same key.
             SinkError: the database refused. Or the checkpoint begins, and the table holds what one
-                that is not older wrote.
+                that is not older wrote; or it was put back, and the table holds the batch.
         """
         layout = layout_of(df.schema, self._key, self._order_by)
         number = version(created_ms, batch_id)
         rows = collect(df, layout, self.target)
         # Later it may be a batch that comes late: that is ignored.
         begins = batch_id == 0 and not self._has_written
-        self.apply(rows, layout, number, begins=begins)
+        # Behind a batch that was found to be the first, this query's own follow.
+        is_new = begun is not None and not self._has_begun and begun.is_new(batch_id)
+
+        def begin() -> None:
+            if begun is not None:
+                begun.keep(batch_id)
+
+        self.apply(rows, layout, number, begins=begins, is_new=is_new, begin=begin)
         self._has_written = True
+        self._has_begun |= is_new
         return int(rows.num_rows)
 
-    def apply(self, rows: pa.Table, layout: Layout, number: int, *, begins: bool = False) -> None:
+    def apply(
+        self,
+        rows: pa.Table,
+        layout: Layout,
+        number: int,
+        *,
+        begins: bool = False,
+        is_new: bool = False,
+        begin: Callable[[], None] = lambda: None,
+    ) -> None:
         """Write rows that are collected, in a version.
 
         Args:
             begins: the version is the first of a checkpoint: nothing newer may be there.
+            is_new: the version was never begun: neither it nor a later one of its checkpoint may be
+                there.
+            begin: called when that is known, before anything is written.
 
         Raises:
             SchemaError: the table that is there is another one.
@@ -114,6 +141,9 @@ class UpsertTable(ABC, Generic[Connection]):
             tombstones = self._prepare(connection, layout)
             if begins:
                 self._check_latest(connection, number, tombstones=tombstones)
+            if is_new:
+                self._check_new(connection, number, tombstones=tombstones)
+            begin()
             if rows.num_rows:
                 self._stage(connection, rows, layout)
                 for statement in self._statements(layout, number, tombstones=tombstones):
@@ -221,13 +251,7 @@ class UpsertTable(ABC, Generic[Connection]):
         Raises:
             SinkError: it is not; all of the checkpoint's rows would be ignored in silence.
         """
-        query = f"SELECT max({VERSION}) FROM {name(self.table)}"
-        if tombstones:
-            query = (
-                f"SELECT max(v) FROM (SELECT max({VERSION}) AS v FROM {name(self.table)} "
-                f"UNION ALL SELECT max({VERSION}) FROM {name(self._tombstones)}) AS both_of_them"
-            )
-        latest = self._number(connection, query)
+        latest = self._latest(connection, tombstones=tombstones)
         if latest is not None and latest > number:
             raise noted(
                 SinkError(
@@ -238,6 +262,38 @@ class UpsertTable(ABC, Generic[Connection]):
                     "each its own.",
                 )
             )
+
+    def _check_new(self, connection: Connection, number: int, *, tombstones: bool) -> None:
+        """Whether a batch that is begun for the first time is the newest of its checkpoint.
+
+        Raises:
+            SinkError: it is not; its rows would be taken for written, or for old ones.
+        """
+        last = last_of(number)
+        latest = self._latest(connection, tombstones=tombstones, upto=last)
+        if latest is not None and latest >= number:
+            raise noted(
+                SinkError(
+                    f"{self.target} holds rows of batch {batch_of(latest)}, and the checkpoint has "
+                    f"planned batch {batch_of(number)} anew: it was put back from a backup, or "
+                    "copied",
+                    hint="Start the query afresh: tidemill pipeline reset.",
+                )
+            )
+
+    def _latest(
+        self, connection: Connection, *, tombstones: bool, upto: int | None = None
+    ) -> int | None:
+        """The greatest version that is there."""
+        where = "" if upto is None else f" WHERE {VERSION} <= {upto}"
+        query = f"SELECT max({VERSION}) FROM {name(self.table)}{where}"
+        if tombstones:
+            query = (
+                f"SELECT max(v) FROM (SELECT max({VERSION}) AS v FROM {name(self.table)}{where} "
+                f"UNION ALL SELECT max({VERSION}) FROM {name(self._tombstones)}{where}) "
+                "AS both_of_them"
+            )
+        return self._number(connection, query)
 
     def _folded(self, column: str) -> str:
         return column.lower() if self.folds_case else column

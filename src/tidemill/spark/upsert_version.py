@@ -38,6 +38,16 @@ def version(created_ms: int, batch_id: int) -> int:
     return seconds << BATCH_BITS | batch_id
 
 
+def batch_of(number: int) -> int:
+    """The batch of a version."""
+    return number & ((1 << BATCH_BITS) - 1)
+
+
+def last_of(number: int) -> int:
+    """The greatest version that the checkpoint of a version can have."""
+    return number | ((1 << BATCH_BITS) - 1)
+
+
 def made_at(number: int) -> str:
     """When the checkpoint of a version was made, for messages."""
     return f"{datetime.fromtimestamp(number >> BATCH_BITS, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import PipelineError
@@ -19,6 +20,7 @@ from tidemill.spark.explain import RESET, told_by_spark
 from tidemill.spark.inputs import Built, as_interval
 from tidemill.spark.ledger import batches_in
 from tidemill.spark.options import noted
+from tidemill.spark.plans import Begun
 from tidemill.spark.sink import write_batch
 from tidemill.spark.sinks import (
     ChangelogSink,
@@ -54,6 +56,7 @@ class Start:
         checkpoint: Spark's folder.
         kafka: librdkafka's settings, with ``bootstrap.servers``.
         until_caught_up: stop when all that is there now has been read.
+        begun: file beside the checkpoint in which a sink that is a table keeps what it began last.
     """
 
     pipeline: str
@@ -61,6 +64,7 @@ class Start:
     checkpoint: str
     kafka: Mapping[str, str]
     until_caught_up: bool = False
+    begun: Path | None = None
 
 
 class Started:
@@ -298,7 +302,14 @@ def _batch_function(built: Built, how: Start, table: UpsertTable[Any] | None) ->
         def to_topic(df: DataFrame, batch_id: int) -> None:
             rows, sink_id = records(df, key, tombstones=tombstones), _sink_id(how, name)
             try:
-                write_batch(rows, batch_id, topic=topic, sink_id=sink_id, kafka=how.kafka)
+                write_batch(
+                    rows,
+                    batch_id,
+                    topic=topic,
+                    sink_id=sink_id,
+                    kafka=how.kafka,
+                    checkpoint=how.checkpoint,
+                )
             except Exception as error:
                 found = _NO_KEY_TOLD.search(str(error))
                 if found is None:
@@ -315,8 +326,10 @@ def _batch_function(built: Built, how: Start, table: UpsertTable[Any] | None) ->
     if table is None:
         raise PipelineError(f"nothing writes to {sink.target}")
 
+    begun = None if how.begun is None else Begun(how.begun, how.checkpoint)
+
     def to_table(df: DataFrame, batch_id: int) -> None:
-        table.write(df, batch_id, how.identity.created_ms)
+        table.write(df, batch_id, how.identity.created_ms, begun)
 
     return to_table
 

@@ -1,0 +1,153 @@
+"""A batch's plan is told from another of the same number."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.spark.conftest import Broker
+from tests.support.committed import values
+from tidemill.errors import SinkError
+from tidemill.spark.pipeline import Pipeline
+from tidemill.spark.plans import Begun, Plan, plan_of
+from tidemill.spark.progress import QueryStatus
+from tidemill.spark.runner import Runner, RunOptions
+from tidemill.spark.sinks import ChangelogSink, SqliteSink, TopicSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def offsets(tmp_path: Path) -> Path:
+    folder = tmp_path / "a checkpoint" / "offsets"
+    folder.mkdir(parents=True)
+    for number in (2, 9, 10):
+        (folder / str(number)).write_text(f"v1\n{number}")
+        (folder / f".{number}.crc").write_text("of Spark's")
+    return folder
+
+
+@pytest.mark.parametrize("address", ["{}", "file:{}", "file://{}", "{}/"])
+def test_a_plan_is_known_by_what_the_checkpoint_holds(offsets: Path, address: str) -> None:
+    checkpoint = address.format(offsets.parent)
+    last = plan_of(checkpoint)
+
+    assert last is not None
+    assert last.batch_id == 10
+    assert plan_of(checkpoint, 10) == last
+    (offsets / "10").write_text("v1\nanother")
+    again = plan_of(checkpoint)
+    assert isinstance(again, Plan)
+    assert (again.batch_id, again.id != last.id) == (10, True)
+    assert plan_of(checkpoint, 9) == plan_of(str(offsets.parent), 9) != None  # noqa: E711
+
+
+def test_where_it_can_t_be_read_nothing_is_said(offsets: Path) -> None:
+    checkpoint = str(offsets.parent)
+    assert plan_of(None) is None
+    assert plan_of("") is None
+    assert plan_of("s3a://bucket/checkpoint") is None
+    assert plan_of(f"{checkpoint}/elsewhere") is None
+    assert plan_of(checkpoint, 11) is None
+    for each in offsets.iterdir():
+        each.unlink()
+    assert plan_of(checkpoint) is None
+
+
+def test_a_batch_is_new_until_its_plan_was_begun(offsets: Path, tmp_path: Path) -> None:
+    begun = Begun(tmp_path / "begun.json", f"file://{offsets.parent}")
+    assert not begun.is_new(9)  # nothing is known: it may be of before this was kept
+    begun.keep(9)
+    assert not begun.is_new(9)
+    assert begun.is_new(10)
+    assert not begun.is_new(11)  # there is no such plan
+    begun.keep(10)
+    assert not Begun(tmp_path / "begun.json", str(offsets.parent)).is_new(10)
+    (offsets / "10").write_text("v1\nanother")
+    assert begun.is_new(10)
+
+
+def test_what_can_t_be_kept_is_told(offsets: Path, tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match=r"no/begun\.json can't be written"):
+        Begun(tmp_path / "no" / "begun.json", str(offsets.parent)).keep(10)
+
+
+class Place:
+    """A pipeline whose data folder is put back from a backup."""
+
+    def __init__(self, broker: Broker, folder: Path) -> None:
+        self.broker, self.folder = broker, folder
+        self.topic = broker.topic()
+        self.options = RunOptions(
+            broker.bootstrap, folder / "state", until_caught_up=True, restart=False
+        )
+
+    def put(self, *ids: int) -> None:
+        self.broker.produce(self.topic, [json.dumps({"id": each}) for each in ids])
+
+    def run(self) -> dict[str, QueryStatus]:
+        p = Pipeline(self.topic)
+        p.stream("s", topic=self.topic, schema="id INT", dead_letters=None)
+        p.sql("each", "SELECT id FROM s", sink=TopicSink(f"{self.topic}.each"))
+        total = "SELECT 1 AS k, sum(id) AS total FROM s"
+        changelog = ChangelogSink(f"{self.topic}.total", "k")
+        p.sql("total", total, sink=changelog, mode="update")
+        table = SqliteSink("t", "k", self.folder / "x.db")
+        p.sql("table", total, sink=table, mode="update")
+        return {each.query: each for each in Runner(p, self.options).run()}
+
+    def found(self) -> tuple[list[Any], list[Any], list[Any]]:
+        each, total = (
+            [
+                json.loads(value or b"")
+                for value in values(self.broker.bootstrap, f"{self.topic}.{n}")
+            ]
+            for n in ("each", "total")
+        )
+        with closing(sqlite3.connect(self.folder / "x.db")) as connection:
+            rows = connection.execute("SELECT total FROM t").fetchall()
+        return [row["id"] for row in each], [row["total"] for row in total], rows
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_checkpoint_that_was_put_back_from_a_backup_drops_no_row_in_silence(
+    spark: SparkSession, tidemill_broker: Broker, tmp_path: Path
+) -> None:
+    place = Place(tidemill_broker, tmp_path)
+    state, backup = tmp_path / "state", tmp_path / "backup"
+    place.put(1)
+    place.run()
+    place.put(2)
+    place.run()
+    assert place.found() == ([1, 2], [1, 3], [(3,)])
+    shutil.copytree(state, backup)
+    place.put(3)
+    place.run()
+    before = ([1, 2, 3], [1, 3, 6], [(6,)])
+    assert place.found() == before
+    for commit in state.glob("*/*/checkpoint/commits/2"):  # as if killed before it stood there
+        commit.unlink()
+    for each in place.run().values():  # the plan is the same: it is the batch that was written
+        assert (each.state, each.error) == ("done", None)
+    assert place.found() == before
+    shutil.rmtree(state)
+    shutil.copytree(backup, state)
+    place.put(4, 5)
+
+    for _ in range(2):  # no restart makes the batch the one that was written
+        told = place.run()
+        assert {name: each.state for name, each in told.items()} == dict.fromkeys(told, "failed")
+        for each in told.values():
+            assert "planned" in (each.error or "")
+            assert "put back from a backup, or copied" in (each.error or "")
+            assert "tidemill pipeline reset" in (each.error or "")
+        assert place.found() == before
