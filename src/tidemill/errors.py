@@ -426,6 +426,11 @@ class SinkError(TidemillError):
     """A database can't take a batch of rows: it refused, or the rows are not fit for it."""
 
 
+class CheckpointRestoredError(TidemillError):
+    """A checkpoint was put back from a backup, or copied: its sink holds a batch that it plans
+    anew, with other records."""
+
+
 class RowError(SinkError):
     """Rows of a batch that no table can take: one has no key, or two have the same."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from tidemill.errors import RowError, SchemaError, SinkError
+from tidemill.errors import CheckpointRestoredError, RowError, SchemaError, SinkError
 from tidemill.spark.upsert import UpsertTable, name, quoted
 from tidemill.spark.upsert_rows import Column, Layout
 from tidemill.spark.upsert_version import version
@@ -235,7 +235,8 @@ class UpsertContract:
             write(version(FIRST, batch), deleted=deleted)  # run again, as it was planned
             del begun[:]
             for anew in (4, batch):
-                with pytest.raises(SinkError, match=f"batch {batch}, .* batch {anew} anew") as told:
+                why = f"batch {batch}, .* batch {anew} anew"
+                with pytest.raises(CheckpointRestoredError, match=why) as told:
                     write(version(FIRST, anew), is_new=True)
                 assert "pipeline reset" in told.value.hint
             assert begun == []

@@ -27,6 +27,7 @@ NOT_FOR_CLIENTS = {
     "OptionError",
     "PipelineError",
     "PipelineRunningError",
+    "CheckpointRestoredError",
     "RowError",
     "SchemaError",
     "SinkError",

@@ -106,6 +106,10 @@ hint: Set failOnDataLoss to false to go on without them, or start with a new che
 
 NO_KEY = FOREACH.replace("KeyError: 'mine'", "tidemill.errors.RowError: 1 of 2 rows have no id")
 
+RESTORED = FOREACH.replace(
+    "KeyError: 'mine'", "tidemill.errors.CheckpointRestoredError: batch 6 is planned anew"
+)
+
 NO_ROW = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent \
 failure: Lost task 0.0 in stage 1.0 (TID 1) (host executor driver): org.apache.spark.\
 SparkRuntimeException: [USER_RAISED_EXCEPTION] stream s: the record at offset 2 of partition 0 \
@@ -129,6 +133,7 @@ cast(string(value) as int)"""
         (OURS, "topic a is gone, or no longer subscribed to", True),
         (UNREACHABLE, "no broker answers at localhost:9092", False),
         (NO_KEY, "1 of 2 rows have no id", True),
+        (RESTORED, "batch 6 is planned anew", True),
         (
             NO_ROW,
             "stream s: the record at offset 2 of partition 0 can't be parsed: id is no INT: "

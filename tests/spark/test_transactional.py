@@ -22,7 +22,7 @@ from tests.spark.conftest import Broker
 from tests.spark.dying_writer import MOMENTS
 from tests.support.committed import read_to_end, values
 from tests.support.processes import free_port
-from tidemill.errors import DeliveryError, OptionError, UnreachableError
+from tidemill.errors import CheckpointRestoredError, DeliveryError, OptionError, UnreachableError
 from tidemill.spark import deliver, transactional
 from tidemill.spark.transactional import Share, write_share
 
@@ -246,7 +246,9 @@ def test_a_batch_that_is_planned_anew_is_not_taken_for_the_one_that_was_written(
     sink.write(share, rows(6))
 
     for run in ("two", "three"):  # no restart makes it the same
-        with pytest.raises(DeliveryError, match=r"has written batch 6 .* planned it anew") as told:
+        with pytest.raises(
+            CheckpointRestoredError, match=r"has written batch 6 .* planned it anew"
+        ) as told:
             sink.write(replace(share, run=run, plan="now"), rows(6, 7, 8))
     assert "pipeline reset" in told.value.hint
     assert sink.values() == [6]

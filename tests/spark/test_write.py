@@ -175,6 +175,20 @@ def test_a_folder_that_lacks_the_checkpoint_s_batches_is_refused(
     assert refusal.value.hint.endswith("or start the query afresh: reset it")
 
 
+def test_a_folder_with_a_batch_that_the_checkpoint_has_not_planned_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    df, sink = spark.range(1), ParquetSink(str(tmp_path / "out"))
+    ledger = tmp_path / "out" / "_spark_metadata"
+    ledger.mkdir(parents=True)
+    for number in ("9.compact", "10"):
+        (ledger / number).touch()
+    for planned in (None, 10, 11):
+        check_sink(built(df, sink), is_fresh=False, planned=planned)
+    with pytest.raises(PipelineError, match=r"holds batch 10, .* none behind 9: .* from a backup"):
+        check_sink(built(df, sink), is_fresh=False, planned=9)
+
+
 def test_a_folder_that_can_t_be_looked_at_is_told(spark: SparkSession) -> None:
     with pytest.raises(
         PipelineError, match=r"folder nowhere://a/out can't be looked at: .*nowhere"

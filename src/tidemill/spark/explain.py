@@ -113,7 +113,15 @@ _NO_ROW_HINT = (
 )
 
 _FINAL = frozenset(
-    {"OptionError", "DataLossError", "PipelineError", "SchemaError", "JoinError", "RowError"}
+    {
+        "CheckpointRestoredError",
+        "DataLossError",
+        "JoinError",
+        "OptionError",
+        "PipelineError",
+        "RowError",
+        "SchemaError",
+    }
 )
 _LONGEST = 300
 

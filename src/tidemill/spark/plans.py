@@ -92,5 +92,14 @@ class Begun:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self._path)
+            _sync_folder(self._path.parent)
         except OSError as error:
             raise SinkError(f"{self._path} can't be written: {error.strerror}") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -27,6 +27,7 @@ from tidemill.spark.explain import in_a_line
 from tidemill.spark.inputs import Builder, Built
 from tidemill.spark.pipeline import Pipeline, Query, Starting
 from tidemill.spark.pipeline_check import PipelineProblemsError, Problem, check
+from tidemill.spark.plans import plan_of
 from tidemill.spark.progress import HEARTBEAT_S, QueryStatus, SourceStatus, now_text
 from tidemill.spark.shape import shape_of
 from tidemill.spark.status_topic import StatusTopic, read_statuses
@@ -262,7 +263,13 @@ class Runner:
         query = built.query
         check_query(built.df, query.mode)
         checkpoint = Checkpoint(self._options.state, self._pipeline.name, query.name)
-        check_sink(built, is_fresh=checkpoint.is_fresh, reset=checkpoint.reset)
+        last = plan_of(str(checkpoint.spark_folder))
+        check_sink(
+            built,
+            is_fresh=checkpoint.is_fresh,
+            planned=None if last is None else last.batch_id,
+            reset=checkpoint.reset,
+        )
         shape = shape_of(built.df, query.mode)
         checkpoint.check(shape)
         return _Ready(built, checkpoint, shape)

@@ -32,7 +32,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from tidemill.errors import DeliveryError, UnreachableError
+from tidemill.errors import CheckpointRestoredError, DeliveryError, UnreachableError
 from tidemill.spark.clients import RAISED, RETRIABLE, ClientPool, LastError, make_client
 from tidemill.spark.deliver import Outcome, Sender, make_producer, producer_settings
 from tidemill.spark.options import noted
@@ -262,7 +262,8 @@ def _check_note(note: TopicPartition, share: Share, marker_topic: str) -> None:
     it may read other records now.
 
     Raises:
-        DeliveryError: it is not.
+        DeliveryError: it is another's.
+        CheckpointRestoredError: it is of another plan.
     """
     content = _content_of(note)
     owner, plan = content.get("query", ""), content.get("plan", "")
@@ -277,7 +278,7 @@ def _check_note(note: TopicPartition, share: Share, marker_topic: str) -> None:
         )
     if note.offset == share.batch_id + 1 and plan and share.plan and plan != share.plan:
         raise noted(
-            DeliveryError(
+            CheckpointRestoredError(
                 f"sink id {share.sink_id!r} has written batch {share.batch_id} to {marker_topic}, "
                 "and its checkpoint has planned it anew: it was put back from a backup, or copied",
                 hint="Start the query afresh, with a new checkpoint (tidemill pipeline reset) and "

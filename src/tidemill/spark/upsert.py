@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from tidemill.errors import SchemaError, SinkError
+from tidemill.errors import CheckpointRestoredError, SchemaError, SinkError
 from tidemill.spark.options import noted
 from tidemill.spark.plans import Begun
 from tidemill.spark.upsert_rows import (
@@ -96,7 +96,8 @@ class UpsertTable(ABC, Generic[Connection]):
                 is there is another one.
             RowError: rows have no key or the same key.
             SinkError: the database refused. Or the checkpoint begins, and the table holds what one
-                that is not older wrote; or it was put back, and the table holds the batch.
+                that is not older wrote.
+            CheckpointRestoredError: it was put back, and the table holds the batch.
         """
         layout = layout_of(df.schema, self._key, self._order_by)
         number = version(created_ms, batch_id)
@@ -267,13 +268,13 @@ class UpsertTable(ABC, Generic[Connection]):
         """Whether a batch that is begun for the first time is the newest of its checkpoint.
 
         Raises:
-            SinkError: it is not; its rows would be taken for written, or for old ones.
+            CheckpointRestoredError: it is not; its rows would be taken for written, or old.
         """
         last = last_of(number)
         latest = self._latest(connection, tombstones=tombstones, upto=last)
         if latest is not None and latest >= number:
             raise noted(
-                SinkError(
+                CheckpointRestoredError(
                     f"{self.target} holds rows of batch {batch_of(latest)}, and the checkpoint has "
                     f"planned batch {batch_of(number)} anew: it was put back from a backup, or "
                     "copied",

@@ -160,11 +160,14 @@ def _writer(built: Built, how: Start, table: UpsertTable[Any] | None) -> Any:
     return df.writeStream.foreachBatch(_batch_function(built, how, table))
 
 
-def check_sink(built: Built, *, is_fresh: bool, reset: str = RESET) -> None:
+def check_sink(
+    built: Built, *, is_fresh: bool, planned: int | None = None, reset: str = RESET
+) -> None:
     """Whether a sink can take a result.
 
     Args:
         is_fresh: the query begins with a new checkpoint.
+        planned: the last batch that the checkpoint has planned, where that is known.
         reset: the command that gives it one.
 
     Raises:
@@ -184,10 +187,12 @@ def check_sink(built: Built, *, is_fresh: bool, reset: str = RESET) -> None:
     if isinstance(sink, TableSink):
         layout_of(built.df.schema, sink.key_columns, as_columns(sink.order_by))
     if isinstance(sink, ParquetSink):
-        _check_folder(built.df, str(sink.path), is_fresh, reset)
+        _check_folder(built.df, str(sink.path), is_fresh, planned, reset)
 
 
-def _check_folder(df: DataFrame, folder: str, is_fresh: bool, reset: str) -> None:
+def _check_folder(
+    df: DataFrame, folder: str, is_fresh: bool, planned: int | None, reset: str
+) -> None:
     """Whether a folder's batches are those that the checkpoint has begun."""
     noted_there = batches_in(df.sparkSession, folder)
     if is_fresh and noted_there:
@@ -195,6 +200,13 @@ def _check_folder(df: DataFrame, folder: str, is_fresh: bool, reset: str) -> Non
             f"folder {folder} holds what another checkpoint wrote: Spark numbers batches from 0 "
             "again, and would take them for those that are there",
             hint="Give the query a new folder, or remove that one.",
+        )
+    if noted_there and planned is not None and max(noted_there) > planned:
+        raise PipelineError(
+            f"folder {folder} holds batch {max(noted_there)}, and the checkpoint has planned none "
+            f"behind {planned}: it was put back from a backup, or copied, and Spark would take "
+            "what it plans next for what is there",
+            hint=f"Start the query afresh, in a new folder: {reset}",
         )
     # Before its first batch is begun a query makes the ledger, if an empty one.
     if not is_fresh and noted_there is None:
