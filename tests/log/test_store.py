@@ -34,6 +34,7 @@ from tidemill.log.checkpoints import (
 )
 from tidemill.log.config import LogConfig
 from tidemill.log.names import TopicPartition
+from tidemill.log.partition import PartitionLog
 from tidemill.log.store import LogStore
 
 TOPIC_ID = UUID("0f4c5a1e-3d07-4d7c-8a47-7b1a2b3c4d5e")
@@ -308,6 +309,26 @@ def test_old_producer_snapshots_go(fs: FaultyFileSystem, clock: ManualClock) -> 
     assert len(snapshots) == 2
 
 
+def _snapshot_tells(fs: FaultyFileSystem, clock: ManualClock) -> tuple[LogStore, PartitionLog]:
+    """A log from which the records of a producer were deleted: only snapshots tell of it."""
+    now = clock.now_ms()
+    store = open_store("/data", clock, fs)
+    log = open_log(store, {})
+    write(log, [(b"k", b"v")], now, producer=(1, 0, 0))
+    log.roll(now)
+    write(log, [(b"k", b"v")], now)
+    for _ in range(3):
+        store.checkpoint()
+    log.delete_records_before(1)
+    return store, log
+
+
+def _assert_known(fs: FaultyFileSystem, clock: ManualClock) -> None:
+    """What the producer sends again is a repetition."""
+    log = open_log(open_store("/data", clock, fs), {})
+    assert write(log, [(b"k", b"v")], clock.now_ms(), producer=(1, 0, 0)) == 0
+
+
 @pytest.mark.parametrize("ordered", [True, False], ids=["a journal", "as POSIX"])
 def test_a_power_cut_always_leaves_a_snapshot_of_producers_whose_records_are_deleted(
     ordered: bool,
@@ -315,22 +336,13 @@ def test_a_power_cut_always_leaves_a_snapshot_of_producers_whose_records_are_del
     for seed in range(20):
         clock, fs = ManualClock(), FaultyFileSystem()
         fs.ordered = ordered
-        now = clock.now_ms()
-        store = open_store("/data", clock, fs)
-        log = open_log(store, {})
-        write(log, [(b"k", b"v")], now, producer=(1, 0, 0))
-        log.roll(now)
-        write(log, [(b"k", b"v")], now)
-        store.checkpoint()
-        store.checkpoint()
-        log.delete_records_before(1)
+        store, log = _snapshot_tells(fs, clock)
         for _ in range(seed % 4 + 1):
-            write(log, [(b"k", b"v")], now)
+            write(log, [(b"k", b"v")], clock.now_ms())
             store.checkpoint()
             store.checkpoint()
         fs.power_cut(random.Random(seed))
-        log = open_log(open_store("/data", clock, fs), {})
-        assert write(log, [(b"k", b"v")], now, producer=(1, 0, 0)) == 0  # known: a repetition
+        _assert_known(fs, clock)
 
 
 @pytest.mark.parametrize("event", ["stop", "roll", "recovery"])
@@ -338,14 +350,7 @@ def test_a_power_cut_leaves_a_snapshot_of_a_log_at_rest(event: str) -> None:
     for seed in range(40):
         clock, fs = ManualClock(), CrashingFileSystem()
         now = clock.now_ms()
-        store = open_store("/data", clock, fs)
-        log = open_log(store, {})
-        write(log, [(b"k", b"v")], now, producer=(1, 0, 0))
-        log.roll(now)
-        write(log, [(b"k", b"v")], now)
-        for _ in range(3):
-            store.checkpoint()
-        log.delete_records_before(1)
+        store, log = _snapshot_tells(fs, clock)
         write(log, [(b"k", b"v")], now)
         for _ in range(3):
             store.checkpoint()
@@ -361,26 +366,17 @@ def test_a_power_cut_leaves_a_snapshot_of_a_log_at_rest(event: str) -> None:
                 open_log(open_store("/data", clock, fs), {})
             fs.arm(None)
         fs.power_cut(random.Random(seed))
-        log = open_log(open_store("/data", clock, fs), {})
-        assert write(log, [(b"k", b"v")], now, producer=(1, 0, 0)) == 0  # known: a repetition
+        _assert_known(fs, clock)
 
 
 def test_a_snapshot_stays_until_a_newer_recovery_point_is_on_disk() -> None:
     clock, fs = ManualClock(), FaultyFileSystem()
-    now = clock.now_ms()
-    store = open_store("/data", clock, fs)
-    log = open_log(store, {})
-    write(log, [(b"k", b"v")], now, producer=(1, 0, 0))
-    log.roll(now)
-    write(log, [(b"k", b"v")], now)
-    store.checkpoint()
-    store.checkpoint()
-    log.delete_records_before(1)
+    store, log = _snapshot_tells(fs, clock)
     store.checkpoint()
     fs.fail("write", errno.ENOSPC, path="recovery-point", times=-1)
     failed = 0
     for _ in range(4):
-        write(log, [(b"k", b"v")], now)
+        write(log, [(b"k", b"v")], clock.now_ms())
         for _ in range(2):
             try:
                 store.checkpoint()
@@ -389,8 +385,7 @@ def test_a_snapshot_stays_until_a_newer_recovery_point_is_on_disk() -> None:
     assert failed > 2
     fs.heal()
     fs.kill()
-    log = open_log(open_store("/data", clock, fs), {})
-    assert write(log, [(b"k", b"v")], now, producer=(1, 0, 0)) == 0  # known: a repetition
+    _assert_known(fs, clock)
 
 
 def test_snapshots_are_synced_where_checkpoints_are_written(

@@ -35,7 +35,7 @@ DEFAULTS: Mapping[str, str] = {
     # A batch that is run again must give each task the same rows, or they are not written once.
     "spark.sql.adaptive.streaming.stateless.enabled": "false",
     # How long a query that has nothing to do waits before it asks for new records again. Spark's
-    # 10 ms keep JVM, Python and broker busy for nothing: a third of a core for two idle queries.
+    # 10 ms keep JVM, Python and broker busy for nothing.
     "spark.sql.streaming.pollingDelay": "50ms",
     # Times of events are instants; what the machine's zone is must not change a window.
     "spark.sql.session.timeZone": "UTC",
