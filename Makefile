@@ -8,19 +8,21 @@
 VENV ?= .venv
 PYTHON ?=
 ARGS ?=
-# A file of tests runs in one process; two processes share the files: three are slower on two cores.
-WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
+# Processes that share the tests (see docs/testing.md). On two cores, three are slower than two.
+WORKERS ?= 2
 
 export VENV PYTHON
 
 SETUP := scripts/setup.sh
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
+ARCHIVE := $(BIN)/python -m tests.support.spark_archive
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench ci clean
+.PHONY: help setup demo test test-fast test-nightly test-durations test-lowest test-pythons resolve lint format docs docs-serve bench ci clean
 
 help: ## Show this list.
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 setup: ## Make .venv with all that development needs.
 	@$(SETUP) demo test lint
@@ -29,10 +31,34 @@ demo: ## Replay real flights through a broker and a Spark pipeline, and check th
 	@$(SETUP) demo
 	@$(BIN)/tidemill demo $(ARGS)
 
-test: ## Run all tests.
+test: ## Run all tests but those of test-nightly.
 	@$(SETUP) demo test
-	@$(BIN)/python -m tests.support.spark_archive
-	@$(BIN)/python -m pytest -q $(WORKERS) $(ARGS)
+	@$(ARCHIVE)
+	@$(PYTEST) $(ARGS)
+
+test-fast: ## Run the tests that start no JVM and kill no server.
+	@$(SETUP) demo test
+	@$(PYTEST) -m "not spark and not crash" $(ARGS)
+
+test-nightly: ## Run random tests for hours: many examples, long series of kills, Apache Kafka.
+	@$(SETUP) demo test
+	@$(ARCHIVE)
+	@TEST_EFFORT=nightly APACHE_KAFKA_TESTS=1 \
+		$(PYTEST) -m "nightly or crash or hypothesis or apache_kafka" $(ARGS)
+
+test-durations: ## Run all tests and record how long each file takes, to balance the processes.
+	@$(SETUP) demo test
+	@$(ARCHIVE)
+	@$(PYTEST) --record-durations $(ARGS)
+
+test-lowest: ## Run the fast tests and two pipelines with the oldest versions of all packages.
+	@scripts/lowest-versions.sh $(ARGS)
+
+test-pythons: ## Run the fast tests with Python 3.12 and 3.13, where they are installed.
+	@scripts/other-pythons.sh $(ARGS)
+
+resolve: ## Check that tidemill can be installed beside quixstreams, FastStream and Airflow.
+	@scripts/resolve-beside.sh $(ARGS)
 
 lint: ## Check style, types and which layer imports which.
 	@$(SETUP) demo test lint
@@ -45,6 +71,15 @@ format: ## Format the code.
 	@$(SETUP) demo test lint
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+docs: ## Build the documentation in build/site.
+	@$(SETUP) docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open build/site/index.html"
+
+docs-serve: ## Show the documentation on http://127.0.0.1:8000 and follow changes.
+	@$(SETUP) docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 bench: ## Measure against a raw baseline, and against Apache Kafka where it is to hand.
 	@$(SETUP) demo test

@@ -1,1 +1,4 @@
-"""What is measured, and against whom. ``python -m bench --help``."""
+"""Benchmarks of tidemill, as ratios to a raw baseline and to Apache Kafka in the same run.
+
+See ``python -m bench --help`` and ``docs/performance.md``.
+"""

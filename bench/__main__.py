@@ -1,4 +1,4 @@
-"""``python -m bench``: measure, print ratios, say which aims are met."""
+"""Runs ``python -m bench``: measures, prints ratios, and reports which aims are met."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from bench import (
     machine,
     memory,
     pipelines,
+    regression,
     startup,
     throughput,
     transactions,
@@ -33,9 +34,10 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "memory": memory.section,
     "history": history.section,
     "startup": startup.section,
+    "regression": regression.section,
 }
 SPARE_GB = 15
-"""Disk space that a run needs besides the history (throughput's topics, twice)."""
+"""Free disk space that a run needs in addition to the history, in 10^9 bytes."""
 
 
 def main() -> int:
@@ -51,7 +53,7 @@ def main() -> int:
         for name, value in report.machine.items():
             print(f"{name + ':':<13}{value}")
         if machine.file_system(Path(folder))[1] == "tmpfs":
-            run.say("warning: this is a tmpfs, where a sync does nothing; name a disk with --dir")
+            run.say("warning: this is a tmpfs, where a sync does nothing; choose a disk with --dir")
         for name in args.only or SECTIONS:
             began = time.monotonic()
             section = SECTIONS[name](run)
@@ -89,12 +91,15 @@ def _parser() -> argparse.ArgumentParser:
         "--markdown",
         type=Path,
         metavar="FILE",
-        help="write the tables, between the file's bench markers where it has them",
+        help="write the tables to a file, between its bench markers if it has them",
     )
     parser.add_argument("--rounds", type=int, help="turns of each contender per case")
-    parser.add_argument("--megabytes", type=int, help="bytes moved per turn, in 10^6")
+    parser.add_argument("--megabytes", type=int, help="data per turn, in 10^6 bytes")
     parser.add_argument("--history-gb", type=float, help="size of the large history (default 10)")
     parser.add_argument("--partitions", type=int, help="many partitions (default 5000)")
+    parser.add_argument(
+        "--against", type=Path, metavar="CHECKOUT", help="another checkout, for regression"
+    )
     parser.add_argument("--dir", type=Path, help="where data goes; default: the temporary folder")
     return parser
 
@@ -114,6 +119,7 @@ def _options(args: argparse.Namespace) -> Callable[[Path], Options]:
             history_gb=pick(args.history_gb, 10, 1),
             partitions=int(pick(args.partitions, 5000, 500)),
             kafka=args.kafka,
+            against=args.against,
         )
 
     return build

@@ -1,10 +1,10 @@
-"""The raw baseline: the same bytes from a loopback socket to a file and back, and nothing else.
+"""The raw baseline: copies bytes from a loopback socket to a file and back, and nothing else.
 
-A server that speaks only lengths. In ``write`` mode it appends each frame to one of ``--files``
-files and answers with as many bytes as a Produce answer has; with ``--sync`` the answers wait for
-fdatasync, which runs once per file for all frames that arrived meanwhile. In ``read`` mode it
-answers each 8-byte request with the next ``--chunk`` bytes of the file. Plain blocking calls: what
-Python can do at best when it does not look at the data.
+Frames have a length and no other structure. In ``write`` mode the server appends each frame to one
+of ``--files`` files and sends as many bytes as a response to Produce has. With ``--sync`` responses
+wait for fdatasync, which runs once per file for all frames that arrived meanwhile. In ``read`` mode
+it sends the next ``--chunk`` bytes of the file for each 8-byte request. It uses plain blocking
+calls: the best that Python can do without looking at the data.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def write(sock: socket.socket, paths: list[str], sync: bool) -> None:
-    """Append frames round robin until the client goes."""
+    """Append frames round robin until the client disconnects."""
     files = [os.open(p, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for p in paths]
     written: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     syncer = threading.Thread(target=_sync_and_answer, args=(sock, written), daemon=True)
@@ -91,7 +91,7 @@ def _sync_and_answer(sock: socket.socket, written: queue.SimpleQueue[int | None]
 
 
 def read(sock: socket.socket, paths: list[str], chunk: int) -> None:
-    """Answer each request with the next piece of the next file until all are sent."""
+    """Send the next part of the next file for each request, until all are sent."""
     files = [os.open(p, os.O_RDONLY) for p in paths]
     positions = [0] * len(files)
     turn = 0

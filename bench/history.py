@@ -1,4 +1,4 @@
-"""Throughput with a large history, against an empty broker; and how a history is made."""
+"""Measures throughput with a large history, compared with an empty broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ AIM = 0.95
 
 
 class Writer:
-    """Appends loads of 1 KB records to a topic, and reads back what it wrote last."""
+    """Appends loads of 1 KB records to a topic, and reads the last ones.
+
+    Args:
+        target: The server.
+        topic: The topic.
+        partitions: Number of its partitions.
+    """
 
     def __init__(self, target: Target, topic: str, partitions: int) -> None:
         self.target = target
@@ -35,11 +41,11 @@ class Writer:
         self._batches = [0] * partitions
 
     def load(self, megabytes: float) -> Load:
-        """A load for this topic."""
+        """Return a load for this topic."""
         return Load(1024, self.partitions, int(megabytes * 1e6))
 
     def write(self, load: Load, batch: bytes, acks: int) -> float:
-        """Append a load; seconds."""
+        """Append a load and return the seconds."""
         frames = [wire.produce_frame(self.topic, p, batch, acks) for p in range(self.partitions)]
         with contextlib.closing(wire.connect(self.target.address)) as sock:
             took = wire.pipelined(sock, frames, load.batches, load.window)
@@ -48,7 +54,7 @@ class Writer:
         return took
 
     def read_last(self, load: Load, batch: bytes) -> float:
-        """Read as much as a load wrote; seconds."""
+        """Read the last records, as many as in a load, and return the seconds."""
         each = load.records_per_batch
         ranges = {
             p: (each * (count - load.batches_of(p)), each * count)
@@ -64,14 +70,14 @@ class Writer:
         return Took(write_s, self.read_last(load, batch))
 
     def fill(self, megabytes: float, acks: int = 1) -> None:
-        """Write that much."""
+        """Write a load of this size."""
         load = self.load(megabytes)
         self.write(load, wire.make_batch(load), acks)
 
 
 @contextlib.contextmanager
 def broker_with_topic(folder: Path) -> Iterator[tuple[BrokerProcess, Writer]]:
-    """A broker with a history topic that holds a batch per partition at least."""
+    """Start a broker with a history topic that has at least one batch in each partition."""
     with BrokerProcess(folder) as broker:
         target = Target("tidemill", broker.bootstrap, broker.pid)
         target.create_topic(TOPIC, PARTITIONS, segment_bytes=str(SEGMENT_BYTES))
@@ -81,7 +87,7 @@ def broker_with_topic(folder: Path) -> Iterator[tuple[BrokerProcess, Writer]]:
 
 
 def section(run: Run) -> Section:
-    """Two brokers; the same loads to the same topic of both, in turns."""
+    """Send the same loads to the same topic of two brokers, in turns."""
     size = run.options.history_gb
     title = f"Throughput with {size:g} GB of history against an empty broker"
     table = Table(title, COLUMNS, note="The written topic itself has the history; 1 KB records.")
@@ -111,8 +117,8 @@ def _compare(run: Run, table: Table, acks: int, empty: Writer, large: Writer) ->
         "empty": partial(empty.turn, load, batch, acks),
         "large": partial(large.turn, load, batch, acks),
     }
-    # Two alike are compared, to a few per cent: more rounds than elsewhere, an even number, so
-    # that each goes first as often as the other.
+    # The two differ by a few percent only, so there are more rounds than elsewhere. The number is
+    # even, so that each is first in half of them.
     took = run.take_turns(contenders, rounds=4 * run.options.rounds)
     megabytes = load.batches * len(batch) / 1e6
     for what in ("produce", "consume"):

@@ -1,7 +1,7 @@
-"""Latency of one synchronous producer with acks=all, against a bare write + fdatasync.
+"""Measures the latency of one synchronous producer with acks=all, compared with write + fdatasync.
 
-Each record waits for the acknowledgement of the one before. The bare loop appends the same bytes
-to a file on the same disk. Turns are short, so that all meet the same disk.
+Each record waits for the acknowledgement of the previous one. The bare loop appends the same bytes
+to a file on the same disk. Turns are short, so that the disk behaves the same for all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _topic_numbers = itertools.count()
 
 
 def section(run: Run) -> Section:
-    """100 B and 1 KB records; in quick runs 1 KB only."""
+    """Measure records of 100 B and 1 KB; in quick runs 1 KB only."""
     table = Table("Latency of one synchronous producer, acks=all", COLUMNS, note=NOTE)
     result = Section("latency", [table])
     with run.servers() as targets:
@@ -58,7 +58,7 @@ def _aim(bare_s: float, ours_s: float) -> Aim:
 
 
 def measure(run: Run, size: int, targets: list[Target]) -> dict[str, list[float]]:
-    """Seconds of each record, by contender."""
+    """Return the seconds of each record, by contender."""
     each_turn = 50 if run.options.quick else 100
     batch = wire.make_batch(Load(size, 1, size, batch_bytes=size))
     with contextlib.ExitStack() as stack:
@@ -83,7 +83,7 @@ def measure(run: Run, size: int, targets: list[Target]) -> dict[str, list[float]
 
 
 def bare(path: Path, batch: bytes, count: int) -> list[float]:
-    """Append and sync, nothing else."""
+    """Append and sync without a server, and return the seconds of each batch."""
     seconds = []
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
@@ -100,7 +100,7 @@ def bare(path: Path, batch: bytes, count: int) -> list[float]:
 
 
 def raw_client(target: Target, topic: str, batch: bytes, count: int) -> list[float]:
-    """Produce requests on one socket, each after the answer to the one before."""
+    """Send Produce requests on one socket, each after the response to the previous one."""
     frame = wire.produce_frame(topic, 0, batch, -1)
     with contextlib.closing(wire.connect(target.address)) as sock:
         wire.pipelined(sock, [frame], 1, 1)
@@ -108,6 +108,6 @@ def raw_client(target: Target, topic: str, batch: bytes, count: int) -> list[flo
 
 
 def rdkafka(target: Target, topic: str, size: int, count: int) -> list[float]:
-    """The same with librdkafka, linger 0."""
+    """Do the same with librdkafka and linger 0."""
     found = librdkafka.client("latency", target, topic, count=count, size=size)
     return [float(each) for each in found["each"]]

@@ -1,7 +1,7 @@
-"""Throughput as users meet it: librdkafka (confluent-kafka) against each server.
+"""Measures throughput with a real client: librdkafka (confluent-kafka) against each server.
 
-The client runs in a process of its own, one record per call; for small records it is the limit,
-and both servers see the same one.
+The client runs in its own process and sends one record per call. For small records the client is
+the limit, which is the same for both servers.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _topic_numbers = itertools.count()
 
 
 def client(job: str, target: Target, topic: str, **options: object) -> dict[str, Any]:
-    """Run ``rdkafka_client`` and return what it prints.
+    """Run ``rdkafka_client`` and return its result.
 
     Raises:
-        subprocess.CalledProcessError: it failed; its traceback is on stderr.
+        subprocess.CalledProcessError: It failed; its traceback is on stderr.
     """
     command = [sys.executable, "-m", "bench.rdkafka_client", job]
     command += ["--bootstrap", target.bootstrap, "--topic", topic]
@@ -53,13 +53,13 @@ def client(job: str, target: Target, topic: str, **options: object) -> dict[str,
 
 
 def prepare(target: Target) -> None:
-    """The topic that clients warm up with, on a server that can write."""
+    """Create the topic that clients warm up with, and wait until it is writable."""
     target.create_topic(WARM_UP_TOPIC, 1)
     target.write_first(WARM_UP_TOPIC, 1, wire.make_batch(Load(100, 1, 1, batch_bytes=100)))
 
 
 def section(run: Run) -> Section:
-    """The whole matrix; in quick runs 1 KB only."""
+    """Measure all cases; in quick runs 1 KB only."""
     sizes = (1024,) if run.options.quick else (100, 1024, 10_240)
     table = Table("Throughput, librdkafka", COLUMNS, note=NOTE)
     with run.servers() as targets:
@@ -76,7 +76,7 @@ def section(run: Run) -> Section:
 
 
 def measure(run: Run, load: Load, acks: int, targets: list[Target]) -> list[list[Cell]]:
-    """Produce and consume one load; two rows."""
+    """Produce and consume one load; return two rows of the table."""
     batch = wire.make_batch(load)
     contenders: dict[str, Callable[[], Took]] = {
         "raw": partial(copied, run.options.folder, load, batch, acks)
@@ -105,7 +105,7 @@ def measure(run: Run, load: Load, acks: int, targets: list[Target]) -> list[list
 
 
 def served(target: Target, load: Load, acks: int) -> Took:
-    """A new topic is written and read by librdkafka."""
+    """Write and read a new topic with librdkafka."""
     topic = f"rdkafka-{next(_topic_numbers)}"
     target.create_topic(topic, load.partitions)
     machine.settle()

@@ -1,4 +1,4 @@
-"""The machine that the figures belong to, and its disk's page cache. Linux."""
+"""Describes the machine, and controls its page cache and memory figures. Linux only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ import psutil
 
 
 def describe(folder: Path) -> dict[str, str]:
-    """What a reader must know to compare figures; ``folder`` is where the data goes."""
+    """Return what a reader must know to compare figures.
+
+    Args:
+        folder: The folder for the data.
+    """
     mount, kind = file_system(folder)
     memory = psutil.virtual_memory().total / 1e9
     return {
@@ -37,7 +41,7 @@ def _processor() -> str:
 
 
 def file_system(folder: Path) -> tuple[str, str]:
-    """Device and type of the file system that holds ``folder``."""
+    """Return device and type of the file system of a folder."""
     best = ("?", "?")
     longest = -1
     for part in psutil.disk_partitions(all=True):
@@ -48,12 +52,12 @@ def file_system(folder: Path) -> tuple[str, str]:
 
 
 def settle() -> None:
-    """Write all dirty pages back, so that nobody pays for what another one wrote."""
+    """Write all dirty pages to disk, so that no contender waits for the writes of another."""
     os.sync()
 
 
 def forget_pages(folder: Path) -> None:
-    """Drop the files of a folder from the page cache, as after a restart of the machine."""
+    """Remove the files of a folder from the page cache, as after a restart of the machine."""
     settle()
     for path in folder.rglob("*"):
         if path.is_file():
@@ -65,17 +69,17 @@ def forget_pages(folder: Path) -> None:
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory of a process in megabytes (10^6 bytes)."""
+    """Return the resident memory of a process in 10^6 bytes."""
     return _status_mb(pid, "VmRSS")
 
 
 def peak_mb(pid: int) -> float:
-    """Highest resident memory since ``reset_peak``, or since the process began."""
+    """Return the highest resident memory since ``reset_peak``, or since the process started."""
     return _status_mb(pid, "VmHWM")
 
 
 def reset_peak(pid: int) -> None:
-    """Count the peak from here on, where the kernel lets us."""
+    """Start measuring the peak again, if the kernel allows it."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_text("5")
 

@@ -1,4 +1,4 @@
-"""Resident memory of the broker: idle, and its peak under load."""
+"""Measures the resident memory of the broker: idle, and its peak under load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REST_S = 12.0
 
 
 def section(run: Run) -> Section:
-    """Idle, loaded, with many partitions, with many connections."""
+    """Measure idle, with load, with many partitions and with many connections."""
     table = Table("Memory", COLUMNS, note=NOTE)
     result = Section("memory", [table])
     many = min(1000, run.options.partitions)
@@ -57,7 +57,7 @@ def _row(case: str, figures: Sequence[float]) -> list[Cell]:
 
 
 def load(target: Target, partitions: int, connections: int, megabytes: int) -> None:
-    """Write and read a new topic over many connections at once."""
+    """Write and read a new topic over many connections at the same time."""
     topic = f"memory-{partitions}-{connections}"
     whole = Load(1024, partitions, megabytes * 1_000_000)
     batch = wire.make_batch(whole)
@@ -78,7 +78,7 @@ def load(target: Target, partitions: int, connections: int, megabytes: int) -> N
             jobs.append(pool.submit(wire.pipelined, sock, turned, each, 8))
         for job in jobs:
             job.result()
-        # All read the same first batch of each partition, and as much more as one answer holds.
+        # Each reads the first batch of each partition, and what else fits in one response.
         first = dict.fromkeys(range(partitions), (0, whole.records_per_batch))
         reads = [pool.submit(wire.consume, sock, topic, first, len(batch)) for sock in socks]
         for read in reads:

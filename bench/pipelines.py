@@ -1,8 +1,8 @@
-"""Pipelines on Spark: how long from a record's append to its result, and how fast a task reads.
+"""Measures pipelines on Spark: the latency from a record to its result, and how fast a task reads.
 
-Spark runs in a process of its own (``pipelines_client``). Each latency is that of one record while
-nothing else happens, from before it is produced until a reader of committed records has its result:
-the wait for the next trigger (200 ms apart) is part of it.
+Spark runs in its own process (``pipelines_client``). Each latency is that of one record without
+other load, from before it is produced until a reader of committed records has its result. It
+includes the wait for the next trigger, of which there is one every 200 ms.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SOURCE = "pipelines-source"
 
 
 def section(run: Run) -> Section:
-    """A stateless query, a windowed one, the source alone."""
+    """Measure a stateless query, a windowed query, and the source alone."""
     latency = Table("Pipelines: latency from append to result", LATENCY_COLUMNS, note=LATENCY_NOTE)
     rate = Table("Pipelines: the source", RATE_COLUMNS, note=RATE_NOTE)
     result = Section("pipelines", [latency, rate])
@@ -63,10 +63,10 @@ def section(run: Run) -> Section:
 
 
 def client(run: Run, target: Target) -> dict[str, list[float]]:
-    """Seconds, measured by ``pipelines_client``.
+    """Run ``pipelines_client`` and return its results in seconds.
 
     Raises:
-        subprocess.CalledProcessError: it failed; its traceback is on stderr.
+        subprocess.CalledProcessError: It failed; its traceback is on stderr.
     """
     records = 5 if run.options.rounds == 1 else 25 if run.options.quick else 100
     command = [sys.executable, "-m", "bench.pipelines_client", target.bootstrap]

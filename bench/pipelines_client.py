@@ -1,4 +1,4 @@
-"""Runs Spark for ``pipelines``, and prints seconds as JSON: of each record, of each run.
+"""Runs Spark for ``pipelines`` and prints the seconds of records and runs as JSON.
 
 python -m bench.pipelines_client BROKERS RECORDS TOPIC RUNS FOLDER
 """
@@ -18,23 +18,27 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tidemill.spark import jvm
-from tidemill.spark.pipeline import Pipeline
-from tidemill.spark.runner import Runner, RunOptions
-from tidemill.spark.session import spark_session
-from tidemill.spark.sinks import ChangelogSink, TopicSink
-from tidemill.spark.windows import tumbling
+from tidemill.spark import (
+    ChangelogSink,
+    Pipeline,
+    Runner,
+    RunOptions,
+    TopicSink,
+    spark_session,
+    tumbling,
+)
+from tidemill.spark.base import jvm
 
-MOST_WARM_UP = 10
-"""Records that are not counted: the first batches load classes and start workers."""
-LONGEST_S = 300.0
+WARM_UP_RECORDS = 10
+"""Most records that are not measured: the first batches load classes and start workers."""
+TIMEOUT_S = 300.0
 
 
 def latency(brokers: str, query: str, count: int, folder: Path) -> list[float]:
-    """Seconds from before a record is produced until its result is read."""
+    """Return for each record the seconds from before it is produced until its result is read."""
     pipeline = declared(query)
     source, result = f"latency.{query}", f"latency.{query}.out"
-    stop, warm_up = threading.Event(), min(MOST_WARM_UP, count)
+    stop, warm_up = threading.Event(), min(WARM_UP_RECORDS, count)
     options = RunOptions(brokers, folder / "pipelines", log_file=folder / "spark.log")
     failure: list[BaseException] = []
 
@@ -57,7 +61,7 @@ def latency(brokers: str, query: str, count: int, folder: Path) -> list[float]:
                 producer.flush(60)
                 seen.wait_for(number, failure)
                 took.append(seen.at[number] - began)
-                time.sleep(random.uniform(0.2, 0.5))  # not in step with the triggers
+                time.sleep(random.uniform(0.2, 0.5))  # independent of the triggers
     finally:
         stop.set()
         thread.join(60)
@@ -65,7 +69,7 @@ def latency(brokers: str, query: str, count: int, folder: Path) -> list[float]:
 
 
 def declared(query: str) -> Pipeline:
-    """The pipeline that is measured."""
+    """Return the pipeline that is measured."""
     pipeline = Pipeline(f"latency-{query}")
     pipeline.stream(
         "records",
@@ -93,27 +97,27 @@ def declared(query: str) -> Pipeline:
 
 
 class Seen:
-    """Results that were read, by number: when."""
+    """The times at which results were read, by their number."""
 
     def __init__(self) -> None:
         self.at: dict[int, float] = {}
         self.changed = threading.Condition()
 
     def wait_for(self, number: int, failure: list[BaseException]) -> None:
-        """Until the result of a record is there."""
-        deadline = time.monotonic() + LONGEST_S
+        """Wait until the result of a record was read."""
+        deadline = time.monotonic() + TIMEOUT_S
         with self.changed:
             while number not in self.at:
                 if failure:
                     raise failure[0]
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"no result of record {number} in {LONGEST_S} s")
+                    raise TimeoutError(f"no result of record {number} in {TIMEOUT_S} s")
                 self.changed.wait(1)
 
 
 @contextmanager
 def reading(brokers: str, topic: str) -> Iterator[Seen]:
-    """Reads a topic in the background."""
+    """Read a topic in the background."""
     seen, over = Seen(), threading.Event()
     config = {"group.id": "bench", "isolation.level": "read_committed", "log_level": 2}
     consumer = Consumer({"bootstrap.servers": brokers, "fetch.wait.max.ms": 500, **config})
@@ -140,7 +144,7 @@ def reading(brokers: str, topic: str) -> Iterator[Seen]:
 
 
 def rate(brokers: str, topic: str, count: int, folder: Path) -> list[float]:
-    """Seconds that one task takes for a topic, run after run."""
+    """Return the seconds that one task takes to read a topic, for each run."""
     spark = spark_session("rate", log_file=folder / "spark.log")
     took = []
     for number in range(count):

@@ -1,6 +1,7 @@
-"""A librdkafka client in a process of its own: does one job, prints one JSON object.
+"""A librdkafka client in its own process: does one job and prints one JSON object.
 
-Default client settings, but for what is said below. Run by ``librdkafka.py`` and ``latency.py``::
+Settings are the client's defaults except where a comment explains it. ``librdkafka.py`` and
+``latency.py`` run it::
 
     python -m bench.rdkafka_client produce --bootstrap HOST:PORT --topic T --count N --size BYTES
 """
@@ -27,7 +28,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--acks", default="all")
-    parser.add_argument("--each", type=int, default=0, help="records a transaction; 0: none")
+    parser.add_argument("--each", type=int, default=0, help="records in a transaction; 0 for none")
     args = parser.parse_args()
     if args.job == "consume":
         result = consume(args.bootstrap, args.topic, args.count)
@@ -46,7 +47,7 @@ def _delivered(error: KafkaError | None, _: Message) -> None:
 
 
 def _warmed_producer(bootstrap: str, topic: str, config: dict[str, str | int | bool]) -> Producer:
-    """Connected, with the topic's metadata; nothing was written to the topic."""
+    """Return a connected producer with the metadata of a topic. Nothing is written to the topic."""
     producer = Producer({"bootstrap.servers": bootstrap, **config})
     producer.list_topics(topic, timeout=TIMEOUT_S)
     producer.produce(WARM_UP_TOPIC, b"warm", on_delivery=_delivered)
@@ -56,7 +57,7 @@ def _warmed_producer(bootstrap: str, topic: str, config: dict[str, str | int | b
 
 
 def produce(bootstrap: str, topic: str, count: int, size: int, acks: str) -> dict[str, object]:
-    """Write ``count`` records one call each; seconds until all are delivered."""
+    """Write ``count`` records, one call each; return the seconds until all are delivered."""
     config: dict[str, str | int | bool] = {"acks": acks, "delivery.report.only.error": True}
     producer = _warmed_producer(bootstrap, topic, config)
     value = os.urandom(size)
@@ -66,7 +67,7 @@ def produce(bootstrap: str, topic: str, count: int, size: int, acks: str) -> dic
 
 
 def _write(producer: Producer, topic: str, value: bytes, count: int) -> None:
-    """``count`` records, one call each, until all are delivered."""
+    """Write ``count`` records, one call each, and wait until all are delivered."""
     write, poll = producer.produce, producer.poll
     for number in range(count):
         while True:
@@ -83,10 +84,10 @@ def _write(producer: Producer, topic: str, value: bytes, count: int) -> None:
 
 
 def transact(bootstrap: str, topic: str, count: int, size: int, each: int) -> dict[str, object]:
-    """Write ``count`` records, ``each`` to a transaction, with an idempotent producer; 0: in none.
+    """Write ``count`` records with an idempotent producer, ``each`` in a transaction; 0 for none.
 
     Returns:
-        Seconds of all, and of each commit (its records had been delivered).
+        Seconds of all records, and of each commit after its records were delivered.
     """
     config: dict[str, str | int | bool] = {
         "enable.idempotence": True,
@@ -116,15 +117,15 @@ def transact(bootstrap: str, topic: str, count: int, size: int, each: int) -> di
 
 
 def consume(bootstrap: str, topic: str, count: int) -> dict[str, object]:
-    """Read ``count`` records from the start; seconds from the assignment to the last one."""
+    """Read ``count`` records; return the seconds from the assignment to the last record."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "bench",
             "enable.auto.commit": False,
-            # The default makes a client that is faster than its broker sleep for a second.
+            # With the default, a client that is faster than its broker sleeps for a second.
             "fetch.queue.backoff.ms": 2,
-            # A fetch that waits at the end of the warm-up topic holds the measured ones back.
+            # A fetch that waits at the end of the warm-up topic would delay the measured ones.
             "fetch.wait.max.ms": 10,
         }
     )
@@ -140,7 +141,7 @@ def consume(bootstrap: str, topic: str, count: int) -> dict[str, object]:
 
 
 def _take(consumer: Consumer, count: int) -> int:
-    """Read ``count`` records; bytes of their values."""
+    """Read ``count`` records and return the bytes of their values."""
     seen = size = 0
     deadline = time.monotonic() + TIMEOUT_S
     while seen < count:
@@ -157,7 +158,7 @@ def _take(consumer: Consumer, count: int) -> int:
 
 
 def latency(bootstrap: str, topic: str, count: int, size: int) -> dict[str, object]:
-    """Write ``count`` records, each after the one before was acknowledged; seconds of each."""
+    """Write ``count`` records, each after the previous acknowledgement; return the seconds."""
     producer = _warmed_producer(bootstrap, topic, {"acks": "all", "linger.ms": 0})
     value = os.urandom(size)
     seconds = []

@@ -1,6 +1,6 @@
-"""What was measured, and how it is shown: as text, as Markdown, as JSON.
+"""Results of a run, and their output as text, Markdown and JSON.
 
-Knows no server and no clock.
+Must not know: servers, clocks.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TypeAlias
 Cell: TypeAlias = str | float | int | None
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
-"""What stands between them in a Markdown file is replaced."""
+"""Markers in a Markdown file; the text between them is replaced."""
 
 
 @dataclass
 class Table:
-    """Figures of one kind."""
+    """A table of figures."""
 
     title: str
     columns: list[str]
@@ -33,7 +33,11 @@ class Aim:
     """A figure that the project wants to reach.
 
     Attributes:
-        at_most: the limit is an upper one.
+        what: What is measured.
+        measured: The figure.
+        limit: The aim.
+        unit: Unit of both, or an empty string for a ratio.
+        at_most: Whether the limit is an upper one.
     """
 
     what: str
@@ -44,11 +48,11 @@ class Aim:
 
     @property
     def met(self) -> bool:
-        """Whether it is reached."""
+        """Whether the aim is reached."""
         return self.measured <= self.limit if self.at_most else self.measured >= self.limit
 
     def cells(self) -> list[Cell]:
-        """A row: aim, limit, measured, verdict."""
+        """Return the row of a table: aim, limit, measured, verdict."""
         sign = "≤" if self.at_most else "≥"
         unit = f" {self.unit}" if self.unit else ""
         return [
@@ -61,7 +65,7 @@ class Aim:
 
 @dataclass
 class Section:
-    """One question and its answers."""
+    """The tables and aims of one subject."""
 
     name: str
     tables: list[Table] = field(default_factory=list)
@@ -71,18 +75,18 @@ class Section:
 
 @dataclass
 class Report:
-    """A whole run."""
+    """The results of a whole run."""
 
     machine: dict[str, str]
     sections: list[Section] = field(default_factory=list)
 
     def aims(self) -> Table:
-        """All aims with their verdicts."""
+        """Return a table of all aims."""
         rows = [aim.cells() for section in self.sections for aim in section.aims]
         return Table("Aims", ["aim", "limit", "measured", "verdict"], rows)
 
     def to_json(self) -> str:
-        """Everything, for programs."""
+        """Return all results as JSON."""
         content = dataclasses.asdict(self)
         for section, plain in zip(self.sections, content["sections"], strict=True):
             for aim, entry in zip(section.aims, plain["aims"], strict=True):
@@ -90,7 +94,7 @@ class Report:
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
     def to_markdown(self) -> str:
-        """Machine, aims and all tables."""
+        """Return machine, aims and all tables as Markdown."""
         parts = [
             _markdown(Table("Machine", ["", ""], [[k, v] for k, v in self.machine.items()])),
             _markdown(self.aims()),
@@ -100,13 +104,13 @@ class Report:
 
 
 def print_section(section: Section) -> None:
-    """Show a section's tables on stdout."""
+    """Print the tables of a section on stdout."""
     for table in section.tables:
         print_table(table)
 
 
 def print_table(table: Table) -> None:
-    """Show one table on stdout, aligned."""
+    """Print one aligned table on stdout."""
     rows = [table.columns] + [[_text(cell) for cell in row] for row in table.rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(table.columns))]
     numeric = [_is_numeric(table, i) for i in range(len(table.columns))]
@@ -122,7 +126,7 @@ def print_table(table: Table) -> None:
 
 
 def write_markdown(path: Path, report: Report) -> None:
-    """Write the tables to ``path``, between its markers where it has them."""
+    """Write the tables to a file, between its markers if it has them."""
     text = f"{BEGIN}\n{report.to_markdown()}{END}\n"
     if path.exists():
         before, begin, rest = path.read_text().partition(BEGIN)

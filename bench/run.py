@@ -19,16 +19,17 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Options:
-    """How much is measured.
+    """The options of a run.
 
     Attributes:
-        folder: where all data goes; a disk, or syncs mean nothing.
-        quick: fewer cases.
-        rounds: turns of each contender per case.
-        megabytes: bytes moved per turn.
-        history_gb: size of the large history.
-        partitions: how many partitions the start-up is measured with.
-        kafka: compare with Apache Kafka; None: where it is to hand.
+        folder: Folder for all data. It must be on a disk, because a sync of a tmpfs does nothing.
+        quick: Whether to measure fewer cases.
+        rounds: Turns of each contender per case.
+        megabytes: Data per turn, in 10^6 bytes.
+        history_gb: Size of the large history, in 10^9 bytes.
+        partitions: Number of partitions for the start-up times.
+        kafka: Whether to compare with Apache Kafka; None if it is found.
+        against: Another checkout of tidemill for the section ``regression``, or None.
     """
 
     folder: Path
@@ -38,22 +39,27 @@ class Options:
     history_gb: float
     partitions: int
     kafka: bool | None
+    against: Path | None = None
 
 
 class Run:
-    """What the sections share."""
+    """One run, which all sections share.
+
+    Args:
+        options: Options of the run.
+    """
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.kafka_wanted = options.kafka is not False
 
     def say(self, text: str) -> None:
-        """Progress, on stderr."""
+        """Print progress on stderr."""
         print(text, file=sys.stderr, flush=True)
 
     @contextlib.contextmanager
     def servers(self) -> Iterator[list[Target]]:
-        """A fresh tidemill broker, and Apache Kafka where it is wanted and to hand."""
+        """Start a new tidemill broker, and Apache Kafka if it is wanted and found."""
         with contextlib.ExitStack() as stack:
             found = [stack.enter_context(targets.tidemill(self.options.folder))]
             if self.kafka_wanted:
@@ -69,9 +75,16 @@ class Run:
     def take_turns(
         self, contenders: Mapping[str, Callable[[], Result]], rounds: int | None = None
     ) -> dict[str, list[Result]]:
-        """Call each contender once per round, with another one first each time.
+        """Call each contender once per round; each round starts with another one.
 
-        Before each turn all dirty pages are written back.
+        Before each turn all dirty pages are written to disk.
+
+        Args:
+            contenders: Name -> function that runs one turn.
+            rounds: Number of rounds; default: the option.
+
+        Returns:
+            The results of each contender, in the order of the rounds.
         """
         results: dict[str, list[Result]] = {name: [] for name in contenders}
         names = list(contenders)
@@ -84,11 +97,11 @@ class Run:
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """Median of the rounds' ratios."""
+    """Return the median of the ratios of all rounds."""
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that ``percent`` per cent do not exceed (nearest rank)."""
+    """Return the percentile of values by the nearest rank."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]

@@ -1,4 +1,4 @@
-"""Start-up: wall time from exec to the line that says that the broker is ready."""
+"""Measures the start-up time: from exec to the line that reports that the broker is ready."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ TOPIC_PARTITIONS = 100
 
 
 class Started:
-    """A broker whose start was timed."""
+    """A broker that measures its start.
+
+    Args:
+        folder: Folder for its data.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +56,7 @@ class Started:
         self.target = Target("tidemill", str(json.loads(line)["kafka"]), self._process.pid)
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """End it; returns when it is gone."""
+        """Stop the broker and wait for its end."""
         assert self._process.stdout is not None
         self._process.send_signal(number)
         self._process.wait(timeout=READY_S)
@@ -60,7 +64,7 @@ class Started:
 
 
 def section(run: Run) -> Section:
-    """Empty, with a large history, with many partitions; after a clean stop and after a kill."""
+    """Measure an empty broker, a large history and many partitions, after stops and kills."""
     table = Table("Start-up", COLUMNS, note=NOTE)
     result = Section("startup", [table])
     with tempfile.TemporaryDirectory(prefix="startup-", dir=run.options.folder) as name:
@@ -92,7 +96,7 @@ def section(run: Run) -> Section:
 def measure_folder(
     run: Run, result: Section, folder: Path, what: str, topic: str, partitions: int
 ) -> None:
-    """Starts over existing data: warm, cold, and after kills."""
+    """Measure starts with existing data: warm, cold, and after kills."""
     run.say(f"start-up: {what}")
     add(run, result, f"{what}, clean stop", lambda: started(folder))
 
@@ -113,7 +117,7 @@ def measure_folder(
 def add(
     run: Run, result: Section, case: str, measure: Callable[[], float], *, aim: bool = True
 ) -> None:
-    """Measure a case some times; one row, and an aim."""
+    """Measure a case several times; add one row and one aim."""
     seconds = []
     for _ in range(run.options.rounds):
         machine.settle()
@@ -128,21 +132,21 @@ def add(
 
 
 def started(folder: Path) -> float:
-    """Start and stop cleanly; seconds of the start."""
+    """Start and stop the broker, and return the seconds of the start."""
     broker = Started(folder)
     broker.stop()
     return broker.seconds
 
 
 def interpreter() -> float:
-    """A process that does nothing: the floor."""
+    """Measure a process that does nothing, the lower limit."""
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", "pass"], check=True)
     return time.perf_counter() - began
 
 
 def make_partitions(folder: Path, count: int) -> None:
-    """Topics of a hundred partitions each, with a batch in every partition; clean stop."""
+    """Create topics of a hundred partitions with a batch in each, and stop the broker cleanly."""
     batch = wire.make_batch(wire.Load(100, 1, 100, batch_bytes=1000))
     with BrokerProcess(folder) as broker:
         target = Target("tidemill", broker.bootstrap, broker.pid)

@@ -1,6 +1,6 @@
-"""What is measured: tidemill, the raw baseline, and Apache Kafka where it is to hand.
+"""Starts and stops the servers: tidemill, the raw baseline, and Apache Kafka if it is found.
 
-Starts and stops processes; measures nothing.
+Must not know: what is measured.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,13 @@ ROOT = Path(__file__).parent.parent
 
 @dataclass
 class Target:
-    """A running server that speaks the Kafka protocol."""
+    """A running server that speaks the Kafka protocol.
+
+    Attributes:
+        name: ``tidemill`` or ``kafka``.
+        bootstrap: Its address for clients.
+        pid: Its process id.
+    """
 
     name: str
     bootstrap: str
@@ -33,15 +39,15 @@ class Target:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """Its host and port."""
         host, _, port = self.bootstrap.rpartition(":")
         return host, int(port)
 
     def create_topic(self, name: str, partitions: int, **configs: str) -> None:
-        """Create a topic; ``flush_messages="1"`` sets ``flush.messages``.
+        """Create a topic. The argument ``flush_messages="1"`` sets ``flush.messages``.
 
         Raises:
-            confluent_kafka.KafkaException: the server refuses.
+            confluent_kafka.KafkaException: The server returns an error.
         """
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 4})
         config = {key.replace("_", "."): value for key, value in configs.items()}
@@ -50,12 +56,13 @@ class Target:
             future.result(timeout=60)
 
     def write_first(self, topic: str, partitions: int, batch: bytes) -> None:
-        """One batch to each partition: then its files exist and are synced.
+        """Write one batch to each partition, so that its files exist and are synced.
 
-        Apache Kafka answers a moment after creation with an error: asked until it does not.
+        Apache Kafka returns errors for a moment after the creation of a topic, so requests are
+        repeated.
 
         Raises:
-            RuntimeError: still refused after half a minute.
+            RuntimeError: The server still returns an error after half a minute.
         """
         deadline = time.monotonic() + 30
         with contextlib.closing(wire.connect(self.address)) as sock:
@@ -72,24 +79,30 @@ class Target:
 
 
 @contextlib.contextmanager
-def tidemill(parent: Path) -> Iterator[Target]:
-    """A fresh tidemill broker with default settings on a free port."""
+def tidemill(parent: Path, *, env: Mapping[str, str] | None = None) -> Iterator[Target]:
+    """Start a new tidemill broker with default settings on a free port.
+
+    Args:
+        parent: Folder for its data folder.
+        env: Environment variables of the broker, in addition to the current ones.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="tidemill-", dir=parent) as folder,
-        BrokerProcess(Path(folder)) as broker,
+        BrokerProcess(Path(folder), env=env) as broker,
     ):
         yield Target("tidemill", broker.bootstrap, broker.pid)
 
 
 @contextlib.contextmanager
 def apache_kafka(parent: Path, *, required: bool) -> Iterator[Target | None]:
-    """Apache Kafka as one KRaft node with default settings; None where it can't be had.
+    """Start Apache Kafka as one KRaft node with default settings; None if it is not found.
 
     Args:
-        required: raise where it can't be had.
+        parent: Folder for its data folder.
+        required: Whether to raise an error if it is not found.
 
     Raises:
-        KafkaNotFoundError: it is required, and neither in KAFKA_HOME nor to be had from Maven.
+        KafkaNotFoundError: It is required, but neither KAFKA_HOME nor Maven has it.
     """
     with tempfile.TemporaryDirectory(prefix="kafka-", dir=parent) as folder:
         try:
@@ -115,7 +128,7 @@ def _find_kafka(folder: Path) -> ApacheKafka:
 def baseline(
     mode: str, folder: Path, *, files: int, sync: bool = False, chunk: int = 1 << 20
 ) -> Iterator[tuple[str, int]]:
-    """The raw copying server of ``baseline.py`` in a process of its own."""
+    """Start the raw copying server of ``baseline.py`` in its own process."""
     command = [sys.executable, "-m", "bench.baseline", mode, str(folder)]
     command += ["--files", str(files), "--chunk", str(chunk)] + (["--sync"] if sync else [])
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)

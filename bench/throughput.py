@@ -1,7 +1,7 @@
-"""Throughput with pre-encoded batches, against the raw baseline, in one run.
+"""Measures throughput with pre-encoded batches, compared with the raw baseline in the same run.
 
-The client sends bytes that were encoded before the clock ran, and looks at offsets only: see
-``wire``. All contenders move the same batches, once each per round.
+The client sends bytes that were encoded before the measurement, and reads offsets only (see
+``wire``). All contenders move the same batches, once per round.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from bench.wire import Load
 AIM = 0.6
 AIM_FROM_BYTES = 1000
 BATCHES = (65_536, 1_000_000)
-"""Bytes per batch: a moderate one, and the most that librdkafka makes by default, which it does
-when it is kept busy (``batch.size``)."""
+"""Bytes per batch: a medium size, and the default limit of librdkafka (``batch.size``), which it
+reaches when it is busy."""
 COLUMNS = [
     *("what", "record", "batch", "partitions", "acks", "raw MB/s", "tidemill MB/s", "tidemill/raw"),
     *("aim", "kafka MB/s", "kafka/raw", "tidemill/kafka"),
@@ -43,14 +43,19 @@ _topic_numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Took:
-    """Seconds of one turn."""
+    """The times of one turn in seconds.
+
+    Attributes:
+        produce: Time to write all batches.
+        consume: Time to read them.
+    """
 
     produce: float
     consume: float
 
 
 def section(run: Run) -> Section:
-    """The whole matrix; in quick runs without the smallest and largest records."""
+    """Measure all cases; in quick runs without the smallest and largest records."""
     sizes = (1024,) if run.options.quick else (100, 1024, 10_240)
     table = Table("Throughput, pre-encoded batches", COLUMNS, note=NOTE)
     with run.servers() as targets:
@@ -78,17 +83,17 @@ def _aims(table: Table) -> list[Aim]:
 
 
 def label(acks: int) -> str:
-    """As users write it."""
+    """Return ``acks`` as users write it."""
     return "all" if acks == -1 else str(acks)
 
 
 def batch_label(size: int) -> str:
-    """``64 KB`` or ``1 MB``."""
+    """Return a batch size as ``64 KB`` or ``1 MB``."""
     return "1 MB" if size == 1_000_000 else f"{size // 1024} KB"
 
 
 def warm_up(run: Run, targets: Sequence[Target]) -> None:
-    """Some unmeasured load: compilers compile, files and connections exist."""
+    """Write and read without measuring, so that JIT compilers have run and files exist."""
     run.say("warming up")
     load = Load(1024, 4, 4 * run.options.megabytes * 1_000_000)
     batch = wire.make_batch(load)
@@ -98,7 +103,7 @@ def warm_up(run: Run, targets: Sequence[Target]) -> None:
 
 
 def measure(run: Run, load: Load, acks: int, targets: Sequence[Target]) -> list[list[Cell]]:
-    """Produce and consume one load; two rows."""
+    """Produce and consume one load; return two rows of the table."""
     batch = wire.make_batch(load)
     contenders: dict[str, Callable[[], Took]] = {
         "raw": partial(copied, run.options.folder, load, batch, acks)
@@ -139,7 +144,7 @@ def _row(
 
 
 def served(target: Target, load: Load, batch: bytes, acks: int) -> Took:
-    """A new topic is written and read through the Kafka protocol."""
+    """Write and read a new topic through the Kafka protocol."""
     topic = f"bench-{next(_topic_numbers)}"
     target.create_topic(topic, load.partitions)
     target.write_first(topic, load.partitions, batch)
@@ -148,7 +153,7 @@ def served(target: Target, load: Load, batch: bytes, acks: int) -> Took:
     with contextlib.closing(wire.connect(target.address)) as sock:
         write_s = wire.pipelined(sock, frames, load.batches, load.window)
     machine.settle()
-    # What was written first is not read: it was not counted.
+    # The first batch of each partition was not measured, so it is not read.
     ends = {
         p: (load.records_per_batch, load.records_per_batch * (1 + load.batches_of(p)))
         for p in range(load.partitions)
@@ -159,7 +164,7 @@ def served(target: Target, load: Load, batch: bytes, acks: int) -> Took:
 
 
 def copied(parent: Path, load: Load, batch: bytes, acks: int) -> Took:
-    """The same bytes through the raw baseline."""
+    """Move the same bytes through the raw baseline."""
     frame = wire.produce_frame("bench-raw", 0, batch, acks)
     with tempfile.TemporaryDirectory(prefix="raw-", dir=parent) as name:
         folder = Path(name)

@@ -1,7 +1,7 @@
-"""What a transaction costs: the same idempotent producer with transactions and without.
+"""Measures the cost of transactions: the same idempotent producer with and without them.
 
-confluent-kafka against each server; throughput as a ratio to the plain one in the same round, and
-how long a commit takes. What was written is read back with read_committed.
+The client is confluent-kafka. Throughput is a ratio to the producer without transactions in the
+same round. The records are read back with read_committed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from bench.targets import Target
 
 SIZE = 1024
 PLAIN, SMALL, LARGE = 0, 100, 10_000
-"""Records a transaction."""
+"""Records in a transaction; 0 for none."""
 MOST_TRANSACTIONS = 500
-"""In a turn: small ones take as long each as large ones."""
+"""Most transactions in a turn, because a small one takes as long as a large one."""
 COLUMNS = [
     *("records a transaction", "tidemill records/s", "to plain", "commit p50 ms", "commit p99 ms"),
     *("kafka records/s", "kafka to plain", "kafka commit p50 ms", "kafka commit p99 ms"),
@@ -39,14 +39,19 @@ _topic_numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Took:
-    """One turn."""
+    """The times of one turn.
+
+    Attributes:
+        seconds_per_record: Mean time of a record.
+        commits: Time of each commit in seconds.
+    """
 
     seconds_per_record: float
     commits: list[float]
 
 
 def section(run: Run) -> Section:
-    """No transaction, large ones, small ones."""
+    """Measure no transaction, large ones and small ones."""
     table = Table("Transactions", COLUMNS, note=NOTE)
     with run.servers() as targets:
         for target in targets:
@@ -65,13 +70,13 @@ def section(run: Run) -> Section:
 
 
 def _count(run: Run, each: int) -> int:
-    """Records of a turn."""
+    """Return the number of records in a turn."""
     count = run.options.megabytes * 1_000_000 // SIZE
     return min(count, each * MOST_TRANSACTIONS) if each else count
 
 
 def wrote(target: Target, each: int, count: int) -> Took:
-    """A new topic is written, and read back."""
+    """Write a new topic and read it back."""
     topic = f"transactions-{next(_topic_numbers)}"
     target.create_topic(topic, 1)
     machine.settle()

@@ -1,7 +1,7 @@
-"""A Kafka client that does almost nothing: it sends bytes that were encoded before the clock ran.
+"""A minimal Kafka client that sends requests which were encoded before the measurement.
 
-So the server is measured, and not the client. One blocking socket, a window of unanswered
-requests. Knows Produce v9 and Fetch v12 only, which tidemill and Apache Kafka both offer.
+So the server is measured, and not the client. It has one blocking socket and a window of requests
+without response. It knows Produce v9 and Fetch v12 only, which tidemill and Apache Kafka support.
 """
 
 from __future__ import annotations
@@ -13,23 +13,31 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemill.log.records import NewRecord, encode_batch
+from tidemill.log.format.records import NewRecord, encode_batch
 
 PRODUCE, FETCH = 0, 1
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
 FETCH_BYTES = 1 << 20
-"""Per partition, about: as real clients ask by default."""
+"""Approximate bytes per partition in a fetch, the default of real clients."""
 RECORD_OVERHEAD = 12
-"""Bytes that a record without key and headers takes besides its value, at most."""
+"""Most bytes of a record without key and headers, in addition to its value."""
 ANSWER_BYTES = 4096
-"""Room for an answer to Produce."""
+"""Size of the buffer for a response to Produce."""
 RESPONSE_BYTES = 4 << 20
-"""Of a whole fetch response, about."""
+"""Approximate bytes of a whole fetch response."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What one measured run moves."""
+    """The data of one turn.
+
+    Attributes:
+        record_bytes: Size of a record's value.
+        partitions: Number of partitions.
+        total_bytes: Size of all values, approximately.
+        batch_bytes: Size of a batch.
+        window: Most requests without response.
+    """
 
     record_bytes: int
     partitions: int
@@ -46,12 +54,12 @@ class Load:
         return max(16, self.total_bytes // (self.records_per_batch * self.record_bytes))
 
     def batches_of(self, partition: int) -> int:
-        """Batches that go to one partition when all are written round robin."""
+        """Return the number of batches in one partition when all are written round robin."""
         return len(range(partition, self.batches, self.partitions))
 
 
 def connect(address: tuple[str, int]) -> socket.socket:
-    """A blocking loopback connection without Nagle's delay."""
+    """Open a blocking connection without Nagle's delay."""
     sock = socket.create_connection(address, timeout=60)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
@@ -59,7 +67,7 @@ def connect(address: tuple[str, int]) -> socket.socket:
 
 
 def make_batch(load: Load) -> bytes:
-    """One record batch of incompressible values."""
+    """Return one record batch with incompressible values."""
     value = os.urandom(load.record_bytes)
     now_ms = int(time.time() * 1000)
     records = [NewRecord(None, value)] * load.records_per_batch
@@ -85,7 +93,7 @@ def _frame(api: int, version: int, body: bytes) -> bytes:
 
 
 def produce_frame(topic: str, partition: int, batch: bytes, acks: int) -> bytes:
-    """A whole Produce v9 request with one batch."""
+    """Return a whole Produce v9 request with one batch."""
     data = struct.pack(">i", partition) + _compact(batch) + b"\x00"
     topics = _varint(2) + _compact(topic.encode()) + _varint(2) + data + b"\x00"
     body = b"\x00" + struct.pack(">hi", acks, 30_000) + topics + b"\x00"
@@ -95,7 +103,7 @@ def produce_frame(topic: str, partition: int, batch: bytes, acks: int) -> bytes:
 def fetch_frame(
     topic: str, positions: Iterable[tuple[int, int]], partition_bytes: int, max_bytes: int
 ) -> bytes:
-    """A whole Fetch v12 request; ``positions`` are (partition, offset)."""
+    """Return a whole Fetch v12 request; ``positions`` are (partition, offset)."""
     positions = list(positions)
     parts = b"".join(
         struct.pack(">iiqiqi", p, -1, offset, -1, -1, partition_bytes) + b"\x00"
@@ -107,7 +115,7 @@ def fetch_frame(
 
 
 def read_exactly(sock: socket.socket, view: memoryview) -> None:
-    """Fill ``view``."""
+    """Fill ``view`` from the socket."""
     while view:
         count = sock.recv_into(view)
         if count == 0:
@@ -116,18 +124,22 @@ def read_exactly(sock: socket.socket, view: memoryview) -> None:
 
 
 def read_response(sock: socket.socket, buffer: bytearray) -> int:
-    """Read one length-prefixed answer into ``buffer``; its length."""
+    """Read one length-prefixed response into ``buffer`` and return its length."""
     view = memoryview(buffer)
     read_exactly(sock, view[:4])
     (size,) = struct.unpack_from(">i", buffer)
     if size > len(buffer):
-        raise ValueError(f"answer of {size} bytes, room for {len(buffer)}")
+        raise ValueError(f"a response of {size} bytes is larger than the buffer of {len(buffer)}")
     read_exactly(sock, view[:size])
     return int(size)
 
 
 def windowed(sock: socket.socket, frames: Sequence[bytes], count: int, window: int) -> bytes:
-    """Send ``count`` frames round robin with ``window`` unanswered at most; the last answer."""
+    """Send ``count`` frames round robin, at most ``window`` without response.
+
+    Returns:
+        The last response.
+    """
     buffer = bytearray(ANSWER_BYTES)
     unanswered = size = 0
     for i in range(count):
@@ -143,10 +155,10 @@ def windowed(sock: socket.socket, frames: Sequence[bytes], count: int, window: i
 
 
 def pipelined(sock: socket.socket, frames: Sequence[bytes], count: int, window: int) -> float:
-    """Send ``count`` Produce requests; seconds until the last is answered.
+    """Send ``count`` Produce requests and return the seconds until the last response.
 
     Raises:
-        RuntimeError: the last one was refused.
+        RuntimeError: The last response has an error code.
     """
     started = time.perf_counter()
     answer = windowed(sock, frames, count, window)
@@ -156,25 +168,25 @@ def pipelined(sock: socket.socket, frames: Sequence[bytes], count: int, window: 
 
 
 def _check_last_produce(answer: bytes) -> None:
-    """The error code of a Produce v9 answer with one topic and one partition."""
+    """Raise the error of a Produce v9 response with one topic and one partition."""
     position = 4 + 1 + 1  # correlation id, header tags, topic count
     name = answer[position] - 1
     position += 1 + name + 1 + 4
     (error,) = struct.unpack_from(">h", answer, position)
     if error:
-        raise RuntimeError(f"produce was refused with error code {error}")
+        raise RuntimeError(f"produce failed with error code {error}")
 
 
 def consume(
     sock: socket.socket, topic: str, ranges: Mapping[int, tuple[int, int]], batch_bytes: int
 ) -> float:
-    """Fetch from each partition what lies between two offsets; seconds.
+    """Fetch the records between two offsets of each partition and return the seconds.
 
-    Limits are whole batches of ``batch_bytes``, so that no answer ends in a part of one. Partitions
-    that gave records are asked last the next time, as clients do.
+    Limits are multiples of ``batch_bytes``, so that no response ends in the middle of a batch.
+    Partitions that returned records are last in the next request, as with real clients.
 
     Raises:
-        RuntimeError: a fetch was refused.
+        RuntimeError: A response has an error code.
     """
     partition_bytes = max(1, FETCH_BYTES // batch_bytes) * batch_bytes
     response_bytes = max(1, RESPONSE_BYTES // partition_bytes) * partition_bytes
@@ -204,7 +216,7 @@ def _uvarint(buffer: bytearray, position: int) -> tuple[int, int]:
 
 
 def _positions_after(buffer: bytearray, size: int) -> list[tuple[int, int]]:
-    """(partition, next offset) of each partition of a Fetch v12 answer."""
+    """Return (partition, next offset) for each partition of a Fetch v12 response."""
     found: list[tuple[int, int]] = []
     position = 4 + 1 + 4 + 2 + 4  # correlation id, tags, throttle, error, session
     topics, position = _uvarint(buffer, position)
@@ -215,7 +227,7 @@ def _positions_after(buffer: bytearray, size: int) -> list[tuple[int, int]]:
         for _ in range(count - 1):
             partition, error = struct.unpack_from(">ih", buffer, position)
             if error:
-                raise RuntimeError(f"fetch was refused with error code {error}")
+                raise RuntimeError(f"fetch failed with error code {error}")
             position += 4 + 2 + 8 * 3
             aborted, position = _uvarint(buffer, position)
             position += 17 * max(0, aborted - 1) + 4
@@ -237,7 +249,7 @@ def _skip_tags(buffer: bytearray, position: int) -> int:
 
 
 def _last_offset(buffer: bytearray, position: int, end: int) -> int:
-    """Last offset of the last whole batch between the positions; -1 if there is none."""
+    """Return the last offset of the last whole batch between two positions; -1 without one."""
     last = -1
     while end - position >= 61:
         base, length = struct.unpack_from(">qi", buffer, position)

@@ -1,13 +1,12 @@
-"""The hottest six minutes of every ten, per machine, kept in a table of a SQLite file; in SQL.
+"""Keep the highest temperature of each machine in a SQLite table, for six minutes of every ten.
 
     tidemill pipeline run examples/machines.py
 
-In update mode a row is written whenever it has changed, so the table is always as new as the
-readings are. Writing a batch once more changes nothing: rows are guarded by a version.
+The query is in SQL. In update mode a row is written whenever it changes, so the table is as current
+as the readings. A version guards each row, so writing a batch twice changes nothing.
 """
 
-from tidemill.spark.pipeline import Pipeline
-from tidemill.spark.sinks import SqliteSink
+from tidemill.spark import Pipeline, SqliteSink
 
 pipeline = Pipeline("machines")
 

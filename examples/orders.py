@@ -1,17 +1,14 @@
-"""Revenue per country and minute, out of orders and a table of customers.
+"""Compute the revenue per country and minute from orders and a table of customers.
 
     tidemill pipeline run examples/orders.py
 
-Orders are looked up in the table as it is when they are processed. What can't be parsed goes to
-``orders.dlq`` with the reason. Each minute is written once, when no order for it can come any more.
+Each order is joined with the table as it is when the order is processed. Records that can't be
+parsed go to ``orders.dlq`` with the reason. Each minute is written once, when it is final.
 """
 
 from pyspark.sql import functions as f
 
-from tidemill.spark.joins import enrich
-from tidemill.spark.pipeline import Pipeline
-from tidemill.spark.sinks import TopicSink
-from tidemill.spark.windows import tumbling
+from tidemill.spark import Pipeline, TopicSink, enrich, tumbling
 
 pipeline = Pipeline("orders")
 

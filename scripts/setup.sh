@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the virtual environment and installs tidemill in it, with extras:
+# Creates the virtual environment and installs tidemill in it, with extras:
 #
 #     scripts/setup.sh demo test
 #
@@ -26,7 +26,7 @@ case " $wanted " in
     *" demo "* | *" spark "*) has_java || wanted="$wanted jre" ;;
 esac
 
-# An environment is bound to its path and its interpreter; a moved or broken one is made anew.
+# An environment is bound to its path and its interpreter; a moved or broken one is made again.
 if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1 ||
     [ "$("$venv/bin/python" -c 'import sys; print(sys.prefix)')" != "$(cd "$venv" && pwd -P)" ]; then
     python=$(scripts/find-python.sh)

@@ -1,51 +1,59 @@
-"""Fixtures for all tests: real broker processes, none of which outlives its test."""
+"""Fixtures for all tests: broker processes, and the Spark session that a test run shares."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-from tests.support import spark_archive
+from tests.support import effort, spark_archive
 from tests.support.broker_process import BrokerProcess
+from tests.support.in_process import InProcess
 
-# Also of the programs that tests start.
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest_plugins = ["tests.support.lanes"]
+
+# The programs that tests start inherit it.
 if "SPARK_CONF_DIR" not in os.environ:
     os.environ["SPARK_CONF_DIR"] = str(spark_archive.conf_dir())
 
-# With several workers, what takes longest has to begin first.
-_SLOW = (
-    "tests/crash",
-    "tests/demo",
-    "tests/spark",
-    "tests/docs",
-    "tests/interop",
-    "tests/test_bench",
-)
+
+# How long an example takes depends on the load of the machine, and is not a defect.
+settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any load")
+
+NIGHTLY_TIMEOUT_S = 4 * 3600
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow folders first; the order within a file stays as it is."""
-
-    def rank(item: pytest.Item) -> int:
-        places = (n for n, folder in enumerate(_SLOW) if item.nodeid.startswith(folder))
-        return next(places, len(_SLOW))
-
-    items.sort(key=rank)
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what starts a JVM; leave long random tests to nightly runs, and give them time."""
+    for item in items:
+        if {"spark", "java"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("spark")
+        if effort.IS_NIGHTLY:
+            item.add_marker(pytest.mark.timeout(NIGHTLY_TIMEOUT_S), append=False)
+    if not effort.IS_NIGHTLY:
+        nightly = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=nightly)
+        items[:] = [item for item in items if item not in set(nightly)]
 
 
 class BrokerFactory:
-    """Makes broker processes below one folder; ``close`` kills what still runs."""
+    """Makes broker processes below one folder; ``close`` kills those that still run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._made: list[BrokerProcess] = []
 
     def __call__(self, **options: Any) -> BrokerProcess:
-        """A broker that is ready; options are ``BrokerProcess``'s."""
+        """Start a broker and wait until it is ready; options are ``BrokerProcess``'s."""
         broker = BrokerProcess(self._folder / f"broker-{len(self._made)}", **options)
         self._made.append(broker)
         return broker.start()
@@ -58,7 +66,33 @@ class BrokerFactory:
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[BrokerFactory]:
-    """Starts broker processes: ``broker = start_broker(settings={...})``."""
+    """Start broker processes: ``broker = start_broker(settings={...})``."""
     factory = BrokerFactory(tmp_path)
     yield factory
     factory.close()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The Spark session that all tests of this process share.
+
+    ``tests/support/lanes.py`` runs all tests with this fixture in one process where it can.
+    """
+    pytest.importorskip("pyspark")
+    from tidemill.spark import spark_session
+    from tidemill.spark.base import jvm
+    from tidemill.spark.base.java import find_java
+    from tidemill.spark.errors import JavaNotFoundError
+
+    try:
+        find_java()
+    except JavaNotFoundError as missing:
+        pytest.skip(str(missing))
+    yield spark_session("tests", log_file=tmp_path_factory.mktemp("spark") / "jvm.log")
+    jvm.shutdown()
+
+
+@pytest.fixture
+def warm_spark(spark: SparkSession) -> InProcess:
+    """Run programs and commands that need Spark in this process, without another JVM."""
+    return InProcess(spark)

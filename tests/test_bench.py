@@ -16,6 +16,7 @@ TINY = [
 ]
 
 
+@pytest.mark.separate
 @pytest.mark.parametrize(
     ("section", "aims"),
     [

@@ -1,4 +1,4 @@
-"""Logging: one line per event, in the form asked for."""
+"""Logging: one line per event, in the requested format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemill import telemetry
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
+def restore_default_logging() -> Iterator[None]:
     yield
     telemetry.configure("warning")
 
@@ -21,7 +21,7 @@ def _as_before() -> Iterator[None]:
 def lines(style: telemetry.Format, level: telemetry.Level = "info") -> list[str]:
     stream = io.StringIO()
     telemetry.configure(level, style, stream=stream)
-    log = telemetry.get_logger("tidemill.kafka")
+    log = structlog.get_logger("tidemill.kafka")
     log.debug("not of interest")
     log.info("connection refused", peer="1.2.3.4:5", reason="a\nb\x1b[31m", count=3)
     log.error("disk", error=OSError("gone"))
@@ -51,7 +51,7 @@ def test_human_lines_are_short_and_safe_for_a_terminal() -> None:
     assert "error='OSError: gone'" in second
 
 
-def test_auto_is_logfmt_where_nobody_looks() -> None:
+def test_auto_is_logfmt_outside_of_a_terminal() -> None:
     assert lines("auto")[0].startswith("timestamp=")
 
 
@@ -60,7 +60,7 @@ def test_less_severe_events_are_left_out() -> None:
     assert len(lines("logfmt", "warning")) == 1
 
 
-def test_structlogs_own_loggers_take_part() -> None:
+def test_a_name_without_the_package_is_the_component() -> None:
     stream = io.StringIO()
     telemetry.configure("info", "logfmt", stream=stream)
     structlog.get_logger("broker").info("hello")
@@ -70,5 +70,5 @@ def test_structlogs_own_loggers_take_part() -> None:
 def test_one_event_is_one_line_also_of_an_exception() -> None:
     stream = io.StringIO()
     telemetry.configure("info", "logfmt", stream=stream)
-    telemetry.get_logger("x").error("failed", error=ValueError("a\nb"))
+    structlog.get_logger("x").error("failed", error=ValueError("a\nb"))
     assert stream.getvalue().count("\n") == 1

@@ -1,24 +1,13 @@
-"""Makes ``format("tidemill")`` known to PySpark without a line of the user's code.
+"""Makes ``format("tidemill")`` known to PySpark without any code of the user's.
 
-PySpark imports every package named ``pyspark_*`` and registers its ``DefaultSource``. It must
-import quickly and without anything optional: one such package that fails disables them all.
+PySpark imports every package whose name begins with ``pyspark_`` and registers its
+``DefaultSource``. The import must be fast and must not need optional packages: if one such package
+fails, PySpark registers none of them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from tidemill.spark.source import TidemillDataSource as DefaultSource
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tidemill.spark.datasource.data_source import TidemillDataSource as DefaultSource
+from tidemill.spark.datasource.data_source import register
 
 __all__ = ["DefaultSource", "register"]
-
-
-def register(spark: SparkSession) -> None:
-    """Register the data source in a session by hand.
-
-    For sessions where PySpark's own discovery is off, or spoilt by another package.
-    """
-    spark.dataSource.register(DefaultSource)

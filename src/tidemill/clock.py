@@ -1,7 +1,7 @@
-"""Time as a parameter.
+"""Clocks, which are passed to the code that needs the time.
 
-Everything below the protocols is given a ``Clock`` and never reads the wall clock itself, so that
-tests and simulations decide what time it is. This module must not know anything else of tidemill.
+The code below the protocols never reads the machine's clock itself, so that tests and simulations
+can set the time. This module must not know anything else of tidemill.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ class Clock(Protocol):
     """A source of time."""
 
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since the Unix epoch (UTC)."""
+        """Return the wall-clock time in milliseconds since the Unix epoch (UTC)."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds that never run backwards; only differences mean something."""
+        """Return milliseconds that never decrease. Only differences between them are useful."""
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of the machine."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -31,7 +31,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to. Both readings advance together."""
+    """A clock that only ``advance`` moves. Both times advance together."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -44,12 +44,12 @@ class ManualClock:
         return self._monotonic_ms
 
     def advance(self, milliseconds: int) -> None:
-        """Move forward.
+        """Move the clock forward.
 
         Raises:
             ValueError: ``milliseconds`` is negative.
         """
         if milliseconds < 0:
-            raise ValueError(f"a clock moves forward, not by {milliseconds} ms")
+            raise ValueError(f"a clock can't move by {milliseconds} ms")
         self._now_ms += milliseconds
         self._monotonic_ms += milliseconds

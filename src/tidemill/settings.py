@@ -1,67 +1,120 @@
-"""The broker's settings: names, types, units, defaults and bounds, each declared once.
+"""The broker's settings: names, types, units, defaults and limits, each declared once.
 
-Knows no I/O: ``cli.settings_file`` reads them from a file, the environment and flags. Topic-level
-settings (Kafka's ``retention.ms`` and so on) are declared in ``log.config``; here stand the
-broker's own.
+``cli.server.settings_file`` reads them from a file, the environment and flags. The configs of
+topics (Kafka's ``retention.ms`` and others) are declared in ``log.config``. This module must not
+do I/O.
 """
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 ENV_PREFIX = "TIDEMILL_"
-"""An environment variable is this and the key, dots as underscores: TIDEMILL_KAFKA_PORT."""
+"""An environment variable is this prefix and the key, with '_' for '.': TIDEMILL_KAFKA_PORT."""
+
+
+_INT, _LONG = 2**31 - 1, 2**63 - 1
+"""Upper limits of numbers: Kafka's int and long, which clients see them as."""
+
+
+def _host(name: str | None) -> str | None:
+    """Check a host name or address. A URL or a port in it would reach clients and fail there.
+
+    Raises:
+        ValueError: it is not a host.
+    """
+    if name is None:
+        return None
+    is_address_6 = re.fullmatch(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%\w+)?", name)
+    if not is_address_6 and not re.fullmatch(r"[\w.-]+", name):
+        raise ValueError("expected a host name or an address, without a scheme or a port")
+    return name
 
 
 class Section(BaseModel):
-    """A table of ``tidemill.toml``; unknown keys are errors."""
+    """A table of ``tidemill.toml``. Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class KafkaListener(Section):
-    """Where the Kafka protocol is served."""
+    """The listener of the Kafka protocol."""
 
     port: int = Field(9092, ge=0, le=65535, description="TCP port; 0 picks a free one.")
-    advertised_host: str | None = Field(
-        None, description="Host that clients are told to connect to; default: the bind host."
+    advertised_host: Annotated[str | None, AfterValidator(_host)] = Field(
+        None, description="Host that clients connect to; default: the address in `host`."
     )
     advertised_port: int | None = Field(
-        None, ge=1, le=65535, description="Port that clients are told to connect to."
+        None,
+        ge=1,
+        le=65535,
+        description="Port that clients connect to; default: the port it listens on.",
     )
-    tls_cert: Path | None = Field(None, description="PEM certificate chain; turns TLS on.")
-    tls_key: Path | None = Field(None, description="PEM private key of tls_cert.")
+    tls_cert: Path | None = Field(
+        None, description="File with a PEM certificate chain. With it, the listener uses TLS."
+    )
+    tls_key: Path | None = Field(None, description="File with the PEM private key of tls_cert.")
 
 
 class Limits(Section):
-    """Bounds; over them there is back-pressure or a typed error."""
+    """Limits of the broker. Above a limit, the broker stops reading or answers with an error."""
 
-    connections: int = Field(1000, ge=1, description="Open client connections.")
+    connections: int = Field(
+        1000,
+        ge=1,
+        le=_INT,
+        description="Largest number of open client connections (max.connections).",
+    )
     request_bytes: int = Field(
-        104_857_600, ge=1024, description="Largest request in bytes (socket.request.max.bytes)."
+        104_857_600,
+        ge=1024,
+        le=_INT,
+        description="Largest request in bytes (socket.request.max.bytes).",
     )
     connection_inflight_bytes: int = Field(
-        67_108_864, ge=1024, description="Bytes of unanswered requests per connection."
+        67_108_864,
+        ge=1024,
+        le=_LONG,
+        description="Largest size of the unanswered requests of a connection, in bytes.",
     )
     total_inflight_bytes: int = Field(
-        268_435_456, ge=1024, description="Bytes of unanswered requests over all connections."
+        268_435_456,
+        ge=1024,
+        le=_LONG,
+        description="Largest size of the unanswered requests of all connections, in bytes, and "
+        "also of their unread responses. One batch can be more than that.",
     )
     fetch_bytes: int = Field(
-        57_671_680, ge=1024, description="Largest fetch response in bytes (fetch.max.bytes)."
+        57_671_680,
+        ge=1024,
+        le=_INT,
+        description="Largest fetch response in bytes (fetch.max.bytes).",
     )
     idle_seconds: int = Field(
-        600, ge=1, description="Idle connections are closed after it (connections.max.idle.ms)."
+        600,
+        ge=1,
+        le=_INT,
+        description="How long a connection can be idle before the broker closes it, in seconds "
+        "(connections.max.idle.ms).",
     )
-    open_files: int = Field(512, ge=16, description="Segment files held open at once.")
-    partitions: int = Field(20_000, ge=1, description="Partitions over all topics.")
+    open_files: int = Field(
+        512,
+        ge=16,
+        le=_INT,
+        description="Largest number of segment files that are open at the same time.",
+    )
+    partitions: int = Field(
+        20_000, ge=1, le=_INT, description="Largest number of partitions of all topics together."
+    )
 
 
 class Groups(Section):
@@ -70,38 +123,59 @@ class Groups(Section):
     min_session_timeout_ms: int = Field(
         6000,
         ge=1,
-        description="Shortest session timeout a member may ask for, in milliseconds "
+        le=_INT,
+        description="Shortest session timeout that a member can use, in milliseconds "
         "(group.min.session.timeout.ms).",
     )
     max_session_timeout_ms: int = Field(
         1_800_000,
         ge=1,
-        description="Longest session timeout a member may ask for, in milliseconds "
+        le=_INT,
+        description="Longest session timeout that a member can use, in milliseconds "
         "(group.max.session.timeout.ms).",
     )
     initial_rebalance_delay_ms: int = Field(
         100,
         ge=0,
+        le=_INT,
         description="How long an empty group waits for more members before its first rebalance, "
         "in milliseconds (group.initial.rebalance.delay.ms; Apache Kafka: 3000).",
     )
-    max_size: int = Field(10_000, ge=1, description="Members per group (group.max.size).")
+    max_size: int = Field(
+        1000, ge=1, le=_INT, description="Largest number of members of a group (group.max.size)."
+    )
+    max_member_bytes: int = Field(
+        1_048_576,
+        ge=1024,
+        description="Largest size of what a member sends when it joins a group, in bytes.",
+    )
+    max_group_bytes: int = Field(
+        8_388_608,
+        ge=1024,
+        le=15_728_640,
+        description="Largest size of a group with its members and their assignments, in bytes.",
+    )
+    max_total_bytes: int = Field(
+        134_217_728, ge=1024, description="Largest size of all groups together, in bytes."
+    )
     offset_metadata_max_bytes: int = Field(
         4096,
         ge=0,
+        le=_INT,
         description="Longest metadata string of a committed offset, in bytes "
         "(offset.metadata.max.bytes).",
     )
     offsets_retention_minutes: int = Field(
         10_080,
         ge=1,
-        description="Committed offsets of an empty group are dropped after this many minutes "
+        le=_INT,
+        description="How long the committed offsets of an empty group are kept, in minutes "
         "(offsets.retention.minutes).",
     )
 
 
 class Log(Section):
-    """The log; topic-level defaults go into ``topic_defaults`` under Kafka's names."""
+    """The log. ``topic_defaults`` has the defaults of topic configs under Kafka's names."""
 
     topic_defaults: dict[str, str] = Field(
         default_factory=dict,
@@ -110,57 +184,66 @@ class Log(Section):
     sync_interval_ms: int = Field(
         50,
         ge=1,
-        description="Data that nobody waits for is synced at the latest after this many "
+        le=_INT,
+        description="How long data can be unsynced if no client waits for its sync, in "
         "milliseconds.",
     )
     retention_check_ms: int = Field(
         300_000,
         ge=100,
-        description="How often retention is applied, in milliseconds "
+        le=_INT,
+        description="How often the broker deletes what retention allows, in milliseconds "
         "(log.retention.check.interval.ms).",
     )
     cleaner_backoff_ms: int = Field(
         15_000,
         ge=100,
-        description="How often compaction looks for work, in milliseconds "
+        le=_INT,
+        description="How often the broker looks for logs to compact, in milliseconds "
         "(log.cleaner.backoff.ms).",
     )
     checkpoint_interval_ms: int = Field(
-        5000, ge=100, description="How often recovery points are written, in milliseconds."
+        5000,
+        ge=100,
+        le=_INT,
+        description="How often the broker writes recovery points, in milliseconds.",
     )
     producer_id_expiration_ms: int = Field(
         86_400_000,
         ge=1000,
-        description="An idle producer's sequence numbers are forgotten after it, in milliseconds "
+        le=_INT,
+        description="How long the sequence numbers of an idle producer are kept, in milliseconds "
         "(producer.id.expiration.ms).",
     )
 
 
 class Transactions(Section):
-    """The coordinator of transactions."""
+    """The transaction coordinator."""
 
     max_timeout_ms: int = Field(
         900_000,
         ge=1,
-        description="Longest transaction timeout that a producer may ask for, in milliseconds "
+        le=_INT,
+        description="Longest transaction timeout that a producer can use, in milliseconds "
         "(transaction.max.timeout.ms).",
     )
     id_expiration_ms: int = Field(
         604_800_000,
         ge=1000,
-        description="An idle transactional id is forgotten after it, in milliseconds "
+        le=_INT,
+        description="How long an idle transactional id is kept, in milliseconds "
         "(transactional.id.expiration.ms).",
     )
 
 
 class Telemetry(Section):
-    """What the broker says about itself, on stderr."""
+    """The broker's log lines, on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least severe event that is logged."
+        "info", description="Lowest level of the events that are logged."
     )
     format: Literal["auto", "human", "logfmt", "json"] = Field(
-        "auto", description="Form of a log line; auto is human on a terminal, logfmt elsewhere."
+        "auto", description="Format of a log line; auto is human on a terminal, logfmt elsewhere."
     )
 
 
@@ -168,13 +251,20 @@ class Settings(Section):
     """All settings of a broker."""
 
     data_dir: Path = Field(Path("tidemill-data"), description="The data folder.")
-    host: str = Field("127.0.0.1", description="Address to bind.")
+    host: Annotated[str, AfterValidator(_host)] = Field(
+        "127.0.0.1", description="Address to listen on."
+    )
     node_id: int = Field(1, ge=0, le=2**31 - 1, description="The broker's id (node.id).")
     auto_create_topics: bool = Field(
-        True, description="Create topics on first use (auto.create.topics.enable)."
+        True,
+        description="Whether the broker creates a topic when a client first uses it "
+        "(auto.create.topics.enable).",
     )
     default_partitions: int = Field(
-        1, ge=1, description="Partitions of a new topic where none are named (num.partitions)."
+        1,
+        ge=1,
+        le=_INT,
+        description="Partitions of a topic that is created without a number (num.partitions).",
     )
     kafka: KafkaListener = Field(default_factory=KafkaListener)
     limits: Limits = Field(default_factory=Limits)
@@ -184,21 +274,21 @@ class Settings(Section):
     telemetry: Telemetry = Field(default_factory=Telemetry)
 
 
-# --- what there is to set ------------------------------------------------------------------------
+# --- definitions for the reference and for ``config show`` ---------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SettingDef:
-    """One setting, as the reference and ``config show`` present it.
+    """A setting, as the reference and ``config show`` present it.
 
     Attributes:
-        key: dotted name, as in ``tidemill.toml``.
+        key: the dotted name, as in ``tidemill.toml``.
         env: its environment variable.
-        type: type and bounds, for people.
-        default: value when nobody sets it.
+        type: the type and limits, for people.
+        default: the default value.
         description: what it does.
-        is_map: a table of free keys (topic configs).
-        is_path: a path; relative ones in a file are relative to that file.
+        is_map: whether it is a table of free keys (topic configs).
+        is_path: whether it is a path. A relative path in a file is relative to that file.
     """
 
     key: str
@@ -211,7 +301,7 @@ class SettingDef:
 
 
 def definitions(model: type[Section] = Settings, prefix: str = "") -> Iterator[SettingDef]:
-    """All settings in the order of their declaration, tables after single keys."""
+    """Yield all settings in the order of their declaration, tables after single keys."""
     sections: list[tuple[str, type[Section]]] = []
     for name, field in model.model_fields.items():
         annotation = field.annotation

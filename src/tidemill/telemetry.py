@@ -1,10 +1,15 @@
-"""Logging: one structured line per event, to stderr. Knows nothing else of tidemill.
+"""Configures logging: one structured line per event, on stderr.
 
-Code that logs asks once per module: ``log = get_logger("kafka")`` (structlog's own
-``get_logger("kafka")`` is the same); then
-``log.warning("request refused", peer=peer, reason=str(error))``. Events are constant texts, all
-that varies goes into fields, so that logs can be searched and counted. ``configure`` decides the
-form; before it is called only warnings and errors are shown.
+A module of the broker gets its logger with ``log = structlog.get_logger("tidemill.<room>")`` and
+calls ``log.warning("request refused", peer=peer, reason=str(error))``. The event is a constant
+text, and everything that varies is a field, so that logs can be searched and counted.
+
+Code in ``tidemill.spark`` uses the standard library's ``logging.getLogger("tidemill.spark")``
+instead. It runs inside the user's own Python process and in Spark's workers, where the user
+configures logging, and where structlog's configuration would not be theirs.
+
+``configure`` sets the format. Until it is called, only warnings and errors are shown. This module
+must not know anything else of tidemill.
 """
 
 from __future__ import annotations
@@ -12,38 +17,15 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import MutableMapping
-from typing import Any, Literal, Protocol, TextIO, cast
+from typing import Any, Literal, TextIO
 
-# structlog imports rich for its tracebacks when rich is there. We never print one, and the import
-# would cost the broker 30 ms at start and 4 MB for good.
-_RICH = sys.modules.get("rich")
-if _RICH is None:
-    sys.modules["rich"] = cast(Any, None)
-try:
-    import structlog
-finally:
-    if _RICH is None:
-        sys.modules.pop("rich", None)
+import structlog
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["auto", "human", "logfmt", "json"]
 
 _LEVELS: dict[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _STYLES = {"debug": "2", "info": "32", "warning": "33", "error": "31"}
-
-
-class Logger(Protocol):
-    """What the rest of the program may do with a log."""
-
-    def debug(self, event: str, /, **fields: object) -> None: ...
-    def info(self, event: str, /, **fields: object) -> None: ...
-    def warning(self, event: str, /, **fields: object) -> None: ...
-    def error(self, event: str, /, **fields: object) -> None: ...
-
-
-def get_logger(component: str) -> Logger:
-    """A logger whose lines carry ``component``; may be made before ``configure`` is called."""
-    return cast(Logger, structlog.get_logger(component))
 
 
 def configure(
@@ -53,14 +35,14 @@ def configure(
     stream: TextIO | None = None,
     color: bool | None = None,
 ) -> None:
-    """Set level and form of all lines.
+    """Set the level and the format of all lines.
 
     Args:
-        level: least severe event that is written.
-        style: ``human`` for people, ``logfmt`` or ``json`` for machines; ``auto`` is human on a
-            terminal and logfmt elsewhere.
-        stream: where to; None is stderr.
-        color: None means on a terminal.
+        level: the least severe events to write.
+        style: ``human`` for people, ``logfmt`` or ``json`` for machines; ``auto`` is ``human`` on
+            a terminal and ``logfmt`` elsewhere.
+        stream: the stream to write to; None: stderr.
+        color: whether ``human`` lines are colored; None: on a terminal only.
     """
     stream = sys.stderr if stream is None else stream
     on_terminal = stream.isatty()
@@ -93,10 +75,10 @@ Event = MutableMapping[str, Any]
 
 
 class _NamedLogger:
-    """Writes lines, and remembers the name it was asked for.
+    """Writes lines, and has the name that it was requested with.
 
-    A log that can't be written (the terminal was closed, the reader of a pipe has gone) must not
-    fail the work it tells of: such a line is lost.
+    If a line can't be written (a closed terminal, a closed pipe), it is lost: a log must not make
+    the work fail that it reports.
     """
 
     def __init__(self, stream: TextIO, name: str) -> None:
@@ -112,7 +94,7 @@ class _NamedLogger:
 
 
 class _NamedLoggers:
-    """Makes loggers that remember the name they were asked for."""
+    """Makes loggers that have the name that they were requested with."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -132,7 +114,7 @@ def _unchanged(_logger: object, _method: str, event: Event) -> Event:
 
 
 def _one_line(_logger: object, _method: str, event: Event) -> Event:
-    """logfmt escapes a line feed, but no other control character that a client may have sent."""
+    """Replace control characters, which a client may have sent. logfmt escapes line feeds only."""
     for key, value in event.items():
         if isinstance(value, str) and not value.isprintable():
             event[key] = "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in value)
@@ -140,7 +122,7 @@ def _one_line(_logger: object, _method: str, event: Event) -> Event:
 
 
 def _exception_as_field(_logger: object, _method: str, event: Event) -> Event:
-    """An exception in ``error`` becomes its type and message: one event stays one line."""
+    """Replace an exception in ``error`` by its type and message, so that an event is one line."""
     error = event.get("error")
     if isinstance(error, BaseException):
         event["error"] = f"{type(error).__name__}: {error}"
@@ -148,7 +130,7 @@ def _exception_as_field(_logger: object, _method: str, event: Event) -> Event:
 
 
 class _HumanRenderer:
-    """``12:30:01.123 info kafka: listening host=127.0.0.1 port=9092``"""
+    """Renders ``12:30:01.123 info kafka: listening host=127.0.0.1 port=9092``."""
 
     def __init__(self, color: bool) -> None:
         self._color = color

@@ -64,7 +64,7 @@ class CommandLine:
         return json.loads(self.ok(*arguments, "--json"))
 
     def records(self, *arguments: str) -> list[dict[str, Any]]:
-        """What ``topic consume`` prints."""
+        """Return the records that ``topic consume`` prints."""
         text = self.ok("topic", "consume", *arguments)
         return [json.loads(line) for line in text.splitlines()]
 

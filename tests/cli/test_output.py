@@ -1,4 +1,4 @@
-"""How the command line talks."""
+"""Output of commands: exit codes, tables, confirmation, texts."""
 
 from __future__ import annotations
 
@@ -6,23 +6,31 @@ import io
 
 import pytest
 
-from tidemill import errors
 from tidemill.cli import output
+from tidemill.errors import (
+    SettingsError,
+    TidemillError,
+    TopicExistsError,
+    UnknownTopicOrPartitionError,
+    UnreachableError,
+)
+from tidemill.log.errors import DataDirLockedError, StorageError
+from tidemill.state.errors import GroupIdNotFoundError, NonEmptyGroupError
 
 
 def test_exit_codes_follow_the_kind_of_error() -> None:
     expected = {
-        errors.SettingsError("x"): 2,
+        SettingsError("x"): 2,
         output.UsageError("x"): 2,
-        errors.UnknownTopicOrPartitionError("x"): 3,
-        errors.GroupIdNotFoundError("x"): 3,
-        errors.TopicExistsError("x"): 4,
-        errors.NonEmptyGroupError("x"): 4,
-        errors.DataDirLockedError("x"): 4,
+        UnknownTopicOrPartitionError("x"): 3,
+        GroupIdNotFoundError("x"): 3,
+        TopicExistsError("x"): 4,
+        NonEmptyGroupError("x"): 4,
+        DataDirLockedError("x"): 4,
         output.AddressInUseError("x"): 4,
-        errors.UnreachableError("x"): 5,
-        errors.StorageError("x"): 1,
-        errors.TidemillError("x"): 1,
+        UnreachableError("x"): 5,
+        StorageError("x"): 1,
+        TidemillError("x"): 1,
     }
     assert {error: output.exit_code(error) for error in expected} == expected
 
@@ -53,7 +61,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_colour_needs_a_terminal_and_no_wish_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_color_needs_a_terminal_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     assert output.style("x", "1", Terminal()) == "\x1b[1mx\x1b[0m"
@@ -75,12 +83,12 @@ def test_on_a_terminal_it_asks_and_no_is_the_default(
     if goes_on:
         output.confirm("Delete x?", yes=False)
     else:
-        with pytest.raises(errors.TidemillError, match="nothing was changed"):
+        with pytest.raises(TidemillError, match="nothing was changed"):
             output.confirm("Delete x?", yes=False)
     assert asked.getvalue() == "Delete x? [y/N] "
 
 
-def test_where_nobody_can_be_asked_it_needs_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_confirmation_needs_yes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     output.confirm("Delete x?", yes=True)
     with pytest.raises(output.UsageError) as refused:

@@ -1,4 +1,4 @@
-"""What any way from Arrow rows to a topic must do. Subclass it and give it ``write``."""
+"""The contract of writing Arrow rows to a topic. Subclass it and give it ``write``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from tests.support.processes import free_port
-from tidemill.errors import DeliveryError, OptionError
-from tidemill.spark.fetch import FetchPlan, fetch
-from tidemill.spark.ranges import OffsetRange
+from tidemill.spark.errors import DeliveryError, OptionError
+from tidemill.spark.source.fetch import FetchPlan, fetch
+from tidemill.spark.source.planning.ranges import OffsetRange
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Broker
@@ -30,7 +30,7 @@ def batch(**columns: pa.Array) -> pa.RecordBatch:
 
 
 class DeliverContract:
-    """All rows are in the topic when it returns, or it raises."""
+    """After ``write`` returns all rows are in the topic. Otherwise it raises an error."""
 
     @pytest.fixture
     def write(self) -> Write:
@@ -134,7 +134,7 @@ class DeliverContract:
 
     def test_a_null_topic_is_refused(self, broker: Broker, write: Write) -> None:
         rows = batch(value=pa.array([b"v"]), topic=pa.array([None], pa.string()))
-        with pytest.raises(DeliveryError, match="topic is null"):
+        with pytest.raises(DeliveryError, match="the topic of a row is null"):
             write([rows], None, {"bootstrap.servers": broker.bootstrap})
 
     def test_a_record_that_the_client_holds_too_large_is_refused(

@@ -1,4 +1,4 @@
-"""What any decoder of a range of offsets must do. Subclass it and give it ``fetch``."""
+"""The contract of reading a range of offsets. Subclass it and give it ``fetch``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 
 from tests.support.processes import free_port, poll_until
-from tidemill.errors import DataLossError, OptionError, TidemillError
-from tidemill.spark.fetch import SCHEMA, SCHEMA_WITH_HEADERS, FetchPlan
-from tidemill.spark.ranges import OffsetRange
+from tidemill.errors import TidemillError
+from tidemill.spark.errors import DataLossError, OptionError
+from tidemill.spark.source.fetch import SCHEMA, SCHEMA_WITH_HEADERS, FetchPlan
+from tidemill.spark.source.planning.ranges import OffsetRange
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Broker
@@ -192,16 +193,16 @@ class FetchContract:
         broker.produce(topic, [b"x"] * 30)
         for future in broker.admin.delete_records([TopicPartition(topic, 0, 20)]).values():
             future.result(10)
-        with pytest.raises(DataLossError, match="holds offsets 20 to 30, but 5"):
+        with pytest.raises(DataLossError, match="has offsets 20 to 30, but 5"):
             read(topic, 5, 25)
         assert read(topic, 5, 25, fail_on_data_loss=False) == [20, 21, 22, 23, 24]
         assert read(topic, 5, 15, fail_on_data_loss=False) == []
-        assert "going on without them" in caplog.text
+        assert "continuing without them" in caplog.text
 
     def test_offsets_beyond_the_logs_end_are_lost_data(self, broker: Broker, read: Read) -> None:
         topic = broker.topic()
         broker.produce(topic, [b"x"] * 3)
-        with pytest.raises(DataLossError, match="holds offsets 0 to 3"):
+        with pytest.raises(DataLossError, match="has offsets 0 to 3"):
             read(topic, 5, 9)
 
     def test_an_unknown_setting_is_refused(self, fetch: Fetch, plan: Plan) -> None:
@@ -210,5 +211,5 @@ class FetchContract:
 
     def test_no_broker_is_an_error_in_time(self, fetch: Fetch) -> None:
         nowhere = FetchPlan({"bootstrap.servers": f"127.0.0.1:{free_port()}"}, timeout_ms=500)
-        with pytest.raises(TidemillError, match="for 500 ms"):
+        with pytest.raises(TidemillError, match="within 500 ms"):
             list(fetch(OffsetRange("t", 0, 0, 1), nowhere))

@@ -1,30 +1,37 @@
-"""What upserts into any database's table must do. Subclass it and give it ``database``."""
+"""The contract of upserts into a table of any database. Subclass it and give it ``database``.
+
+Batches are Arrow tables. Only ``test_types_are_kept`` needs Spark: it turns nested types to JSON.
+"""
 
 from __future__ import annotations
 
 import random
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from pyspark.sql.types import StructType
 
-from tidemill.errors import CheckpointRestoredError, RowError, SchemaError, SinkError
-from tidemill.spark.upsert import UpsertTable, name, quoted
-from tidemill.spark.upsert_rows import Column, Layout
-from tidemill.spark.upsert_version import version
+from tidemill.spark.errors import CheckpointRestoredError, RowError, SchemaError, SinkError
+from tidemill.spark.sinks import Run
+from tidemill.spark.sinks.database.rows import Column, Layout
+from tidemill.spark.sinks.database.sink import TableWriter
+from tidemill.spark.sinks.database.upsert import UpsertTable, name, quoted
+from tidemill.spark.sinks.database.version import version
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 FIRST, SECOND = 1_700_000_000_000, 1_700_000_060_000
-"""Two checkpoints: when they were made, in ms."""
+"""Creation times of two checkpoints, in ms."""
 
-Frame = Callable[..., "DataFrame"]
 Row = tuple[Any, ...]
 
 ALL_TYPES = (
@@ -40,13 +47,86 @@ ALL_VALUES: Row = (
 )
 
 
+ARROW = {"INT": pa.int32(), "STRING": pa.string(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_()}
+"""Type in a schema -> Arrow's type."""
+_FIELD = re.compile(r"(?:`([^`]+)`|(\w+)) (\w+)")
+
+
+class Frame:
+    """The rows of a batch with the methods of a DataFrame that a sink uses.
+
+    Args:
+        rows: Rows as tuples.
+        ddl: Columns as DDL, with types of ``ARROW``.
+    """
+
+    def __init__(self, rows: Sequence[Row], ddl: str = "id INT, text STRING") -> None:
+        fields = [(quoted or plain, kind) for quoted, plain, kind in _FIELD.findall(ddl)]
+        names = {"INT": "integer", "STRING": "string", "DOUBLE": "double", "BOOLEAN": "boolean"}
+        self.schema = StructType.fromJson(
+            {
+                "fields": [
+                    {"name": name, "type": names[kind], "nullable": True, "metadata": {}}
+                    for name, kind in fields
+                ]
+            }
+        )
+        columns = list(zip(*rows, strict=True)) or [()] * len(fields)
+        self._rows = pa.table(
+            [pa.array(c, ARROW[kind]) for c, (_, kind) in zip(columns, fields, strict=True)],
+            names=[name for name, _ in fields],
+        )
+
+    def selectExpr(self, *expressions: str) -> Frame:  # noqa: N802
+        """Check that all columns are selected, and replace nulls in ``_deleted`` by false."""
+        *names, last = expressions
+        if last == "coalesce(_deleted, false) AS _deleted":
+            at = self._rows.schema.get_field_index("_deleted")
+            filled = pc.fill_null(self._rows.column(at), False)
+            self._rows = self._rows.set_column(at, "_deleted", filled)
+            last = "`_deleted`"
+        assert [*names, last] == [f"`{name}`" for name in self._rows.column_names]
+        return self
+
+    def toArrow(self) -> pa.Table:  # noqa: N802
+        """Return the rows."""
+        return self._rows
+
+
+def deletions(*rows: Row) -> Frame:
+    """Rows (id, text, _deleted)."""
+    return Frame(rows, "id INT, text STRING, _deleted BOOLEAN")
+
+
+def writer_of(table: UpsertTable[Any], created_ms: int) -> TableWriter:
+    """The writer of a query that starts with a checkpoint created at ``created_ms``."""
+    return TableWriter(table, Run("p", "q", "update", "nowhere", "id", created_ms))
+
+
+@dataclass
+class Writing:
+    """A table with a writer for each checkpoint that writes to it."""
+
+    table: UpsertTable[Any]
+    writers: dict[int, TableWriter] = field(default_factory=dict)
+
+    def write(self, frame: Any, batch_id: int, created_ms: int) -> None:
+        if created_ms not in self.writers:
+            self.writers[created_ms] = writer_of(self.table, created_ms)
+        self.writers[created_ms].write(frame, batch_id)
+
+
 @dataclass
 class Database:
-    """One database: how its tables are made by the sink, and read by its own client."""
+    """One database: how the sink creates its tables, and how its own client reads them."""
 
     make: Callable[..., UpsertTable[Any]]
     query: Callable[[str], list[Row]]
     execute: Callable[[str], Any]
+
+    def writing(self, *args: Any, **kwargs: Any) -> Writing:
+        """A table that batches are written to."""
+        return Writing(self.make(*args, **kwargs))
 
     def rows(self, table: str, columns: Sequence[str] = ("id", "text")) -> list[Row]:
         """Rows of a table, ordered by its first column."""
@@ -55,7 +135,7 @@ class Database:
 
 
 class UpsertContract:
-    """Batches are upserted by key, whichever of them come twice or late."""
+    """Batches are upserted by key, also if some of them are repeated or late."""
 
     @pytest.fixture
     @abstractmethod
@@ -68,52 +148,30 @@ class UpsertContract:
         """``ALL_VALUES`` as the database's own client reads them; JSON as text without spaces."""
         raise NotImplementedError
 
-    @pytest.fixture
-    def frame(self, spark: SparkSession) -> Frame:
-        def make(rows: Sequence[Row], schema: str = "id INT, text STRING") -> DataFrame:
-            return spark.createDataFrame(list(rows), schema)
-
-        return make
-
-    @pytest.fixture
-    def deletions(self, frame: Frame) -> Callable[..., DataFrame]:
-        """Rows (id, text, _deleted)."""
-
-        def make(*rows: Row) -> DataFrame:
-            return frame(rows, "id INT, text STRING, _deleted BOOLEAN")
-
-        return make
-
     # --- what a batch does ------------------------------------------------------------------------
 
-    @pytest.mark.spark
-    def test_the_table_is_made_and_rows_are_replaced_by_key(
-        self, database: Database, frame: Frame
-    ) -> None:
-        table = database.make("t", "id")
-        assert table.write(frame([]), 0, FIRST) == 0
+    def test_the_table_is_made_and_rows_are_replaced_by_key(self, database: Database) -> None:
+        table = database.writing("t", "id")
+        table.write(Frame([]), 0, FIRST)
         assert database.rows("t") == []
-        assert table.write(frame([(1, "a"), (2, "b")]), 1, FIRST) == 2
-        table.write(frame([(2, "B"), (3, None)]), 2, FIRST)
+        table.write(Frame([(1, "a"), (2, "b")]), 1, FIRST)
+        table.write(Frame([(2, "B"), (3, None)]), 2, FIRST)
         assert database.rows("t") == [(1, "a"), (2, "B"), (3, None)]
         versions = [row[0] for row in database.rows("t", ["_version"])]
         assert versions == [version(FIRST, 1), version(FIRST, 2), version(FIRST, 2)]
 
     @pytest.mark.spark
-    def test_types_are_kept(self, database: Database, frame: Frame, stored: Row) -> None:
-        table = database.make("typed", "id")
-        table.write(frame([ALL_VALUES], ALL_TYPES), 0, FIRST)
+    def test_types_are_kept(self, database: Database, spark: SparkSession, stored: Row) -> None:
+        table = database.writing("typed", "id")
+        table.write(spark.createDataFrame([ALL_VALUES], ALL_TYPES), 0, FIRST)
         nulls = (2, *[None] * (len(ALL_VALUES) - 1))
-        table.write(frame([nulls], ALL_TYPES), 1, FIRST)
-        found = database.rows("typed", frame([], ALL_TYPES).columns)
+        table.write(spark.createDataFrame([nulls], ALL_TYPES), 1, FIRST)
+        found = database.rows("typed", spark.createDataFrame([], ALL_TYPES).columns)
         assert found[0] == stored
         assert found[1] == nulls
 
-    @pytest.mark.spark
-    def test_deleted_rows_are_gone_and_no_replay_brings_them_back(
-        self, database: Database, deletions: Callable[..., DataFrame]
-    ) -> None:
-        table = database.make("t", "id")
+    def test_deleted_rows_are_gone_and_no_replay_brings_them_back(self, database: Database) -> None:
+        table = database.writing("t", "id")
         first = deletions((1, "a", False), (2, "b", None), (3, "c", False))
         second = deletions((1, None, True), (2, "B", False), (9, None, True))
         table.write(first, 0, FIRST)
@@ -128,23 +186,19 @@ class UpsertContract:
         table.write(second, 1, FIRST)
         assert database.rows("t") == [(1, "again"), (2, "B"), (3, "c")]
 
-    @pytest.mark.spark
-    def test_names_are_any_and_a_key_may_have_several_columns(
-        self, database: Database, frame: Frame
-    ) -> None:
+    def test_names_are_any_and_a_key_may_have_several_columns(self, database: Database) -> None:
         schema = '`Select` INT, `a b` STRING, `it\'s "x"` DOUBLE'
-        table = database.make("Order by", ["SELECT", "a b"])
-        table.write(frame([(1, "x", 1.0), (1, "y", 2.0)], schema), 0, FIRST)
-        table.write(frame([(1, "y", 3.0)], schema), 1, FIRST)
+        table = database.writing("Order by", ["SELECT", "a b"])
+        table.write(Frame([(1, "x", 1.0), (1, "y", 2.0)], schema), 0, FIRST)
+        table.write(Frame([(1, "y", 3.0)], schema), 1, FIRST)
         found = database.rows("Order by", ["a b", "Select", 'it\'s "x"'])
         assert found == [("x", 1, 1.0), ("y", 1, 3.0)]
 
-    @pytest.mark.spark
     def test_of_rows_with_one_key_the_greatest_wins_where_an_order_is_named(
-        self, database: Database, frame: Frame
+        self, database: Database
     ) -> None:
         rows = [(1, "b"), (1, "c"), (1, "a"), (2, None), (2, "x"), (3, None)]
-        database.make("t", "id", order_by="text").write(frame(rows), 0, FIRST)
+        database.writing("t", "id", order_by="text").write(Frame(rows), 0, FIRST)
         assert database.rows("t") == [(1, "c"), (2, "x"), (3, None)]
 
     # --- any order of batches ---------------------------------------------------------------------
@@ -154,7 +208,7 @@ class UpsertContract:
     ) -> None:
         seed = random.SystemRandom().randrange(1 << 32)
         dice = random.Random(seed)
-        table = database.make("t", "id")
+        table = database.writing("t", "id")
         layout = Layout((Column("id", "int"), Column("text", "string")), ("id",), deletes=True)
         batches = [(created, batch) for created in (FIRST, SECOND) for batch in range(8)]
         changes = {
@@ -176,12 +230,12 @@ class UpsertContract:
                     "_deleted": list(changes[batch].values()),
                 }
             )
-            table.apply(rows, layout, version(*batch))
+            table.table.apply(rows, layout, version(*batch))
         there = [row for _, row in sorted(expected.items()) if row is not None]
         assert database.rows("t") == there, f"seed {seed}"
 
     def test_many_rows_at_once(self, database: Database) -> None:
-        table = database.make("t", "id")
+        table = database.writing("t", "id")
         layout = Layout((Column("id", "int"), Column("text", "string")), ("id",))
         count = 25_000
         for batch in range(2):
@@ -192,112 +246,106 @@ class UpsertContract:
                     "_deleted": pa.array([False] * count),
                 }
             )
-            table.apply(rows, layout, version(FIRST, batch))
+            table.table.apply(rows, layout, version(FIRST, batch))
         found = database.rows("t")
         assert len(found) == count + 1
         assert found[:2] == [(0, "0-0"), (1, "1-0")]
         assert found[-1] == (count, f"1-{count - 1}")
 
-    @pytest.mark.spark
-    def test_a_checkpoint_that_begins_is_refused_where_its_rows_would_be_taken_for_old_ones(
-        self, database: Database, deletions: Callable[..., DataFrame]
-    ) -> None:
-        """Made by another machine, with a clock that is behind: nobody there knew of this one."""
-        database.make("t", "id").write(deletions((1, "a", False)), 3, SECOND)
-        for created in (FIRST, SECOND, SECOND + 999):
-            with pytest.raises(SinkError, match=r"table t .* by a checkpoint made at") as refusal:
-                database.make("t", "id").write(deletions((1, "b", False)), 0, created)
-            assert "made at 2023-11-14 22:14:20 UTC" in str(refusal.value)
-            assert "clock" in refusal.value.hint
-        later = SECOND + 1000
-        for _ in range(2):  # a first batch that is run again finds itself
-            database.make("t", "id").write(deletions((1, "b", False)), 0, later)
-        database.make("t", "id").write(deletions((1, None, True)), 1, later)
-        with pytest.raises(SinkError, match="by a checkpoint made at"):
-            database.make("t", "id").write(deletions((1, "c", False)), 0, later)
-        assert database.rows("t") == []
-
-    def test_a_batch_that_is_planned_anew_is_refused_where_it_would_be_taken_for_written(
+    def test_a_new_checkpoint_whose_rows_would_look_old_is_an_error(
         self, database: Database
     ) -> None:
-        """A checkpoint was put back from a backup that lacks its last batch, or more."""
+        """Another machine, whose clock is behind, created the checkpoint."""
+        database.writing("t", "id").write(deletions((1, "a", False)), 3, SECOND)
+        for created in (FIRST, SECOND, SECOND + 999):
+            with pytest.raises(
+                SinkError, match=r"table t .* of a checkpoint created at"
+            ) as refusal:
+                database.writing("t", "id").write(deletions((1, "b", False)), 0, created)
+            assert "created at 2023-11-14 22:14:20 UTC" in str(refusal.value)
+            assert "clock" in refusal.value.hint
+        later = SECOND + 1000
+        for _ in range(2):  # the first batch may be repeated
+            database.writing("t", "id").write(deletions((1, "b", False)), 0, later)
+        database.writing("t", "id").write(deletions((1, None, True)), 1, later)
+        with pytest.raises(SinkError, match="of a checkpoint created at"):
+            database.writing("t", "id").write(deletions((1, "c", False)), 0, later)
+        assert database.rows("t") == []
+
+    def test_a_batch_that_was_planned_again_is_an_error_if_its_rows_would_be_ignored(
+        self, database: Database
+    ) -> None:
+        """The checkpoint was restored from a backup that lacks its last batch, or more."""
         layout = Layout((Column("id", "int"),), ("id",), deletes=True)
-        begun: list[str] = []
+        started: list[int] = []
 
         def write(number: int, *, deleted: bool = False, **how: Any) -> None:
             rows = pa.table({"id": pa.array([1], pa.int32()), "_deleted": [deleted]})
-            make = database.make("t", "id")
-            make.apply(rows, layout, number, begin=lambda: begun.append("it is"), **how)
+            table = database.make("t", "id")
+            table.apply(rows, layout, number, on_start=lambda: started.append(number), **how)
 
         write(version(FIRST, 4), is_new=True)
-        for batch, deleted in ((5, False), (6, True)):  # in the table, and among the tombstones
+        for batch, deleted in (
+            (5, False),
+            (6, True),
+        ):  # in the table, and in the table of deleted keys
             write(version(FIRST, batch), deleted=deleted, is_new=True)
-            write(version(FIRST, batch), deleted=deleted)  # run again, as it was planned
-            del begun[:]
-            for anew in (4, batch):
-                why = f"batch {batch}, .* batch {anew} anew"
-                with pytest.raises(CheckpointRestoredError, match=why) as told:
-                    write(version(FIRST, anew), is_new=True)
-                assert "pipeline reset" in told.value.hint
-            assert begun == []
+            write(version(FIRST, batch), deleted=deleted)  # the same batch is repeated
+            del started[:]
+            for again in (4, batch):
+                why = f"batch {batch}, .* batch {again} again"
+                with pytest.raises(CheckpointRestoredError, match=why) as error:
+                    write(version(FIRST, again), is_new=True)
+                assert "pipeline reset" in error.value.hint
+            assert started == []
         write(version(SECOND, 9))
-        write(version(FIRST, 7), is_new=True)  # it is another checkpoint that is further
-        assert begun == ["it is"] * 2
+        write(version(FIRST, 7), is_new=True)  # a newer batch of another checkpoint
+        assert started == [version(SECOND, 9), version(FIRST, 7)]
 
     # --- what is refused --------------------------------------------------------------------------
 
-    @pytest.mark.spark
-    def test_rows_without_a_key_or_with_one_twice_are_refused(
-        self, database: Database, frame: Frame
-    ) -> None:
-        table = database.make("t", "id")
+    def test_rows_without_a_key_or_with_one_twice_are_refused(self, database: Database) -> None:
+        table = database.writing("t", "id")
         with pytest.raises(RowError, match=r"1 of 2 rows for table t .* have no id") as refusal:
-            table.write(frame([(1, "a"), (None, "b")]), 0, FIRST)
+            table.write(Frame([(1, "a"), (None, "b")]), 0, FIRST)
         assert "IS NOT NULL" in refusal.value.hint
         with pytest.raises(RowError, match=r"more than one row .* has the key id=1") as refusal:
-            table.write(frame([(1, "a"), (1, "b")]), 0, FIRST)
+            table.write(Frame([(1, "a"), (1, "b")]), 0, FIRST)
         assert "order_by" in refusal.value.hint
 
-    @pytest.mark.spark
-    def test_a_table_that_does_not_fit_is_refused_with_what_to_do(
-        self, database: Database, frame: Frame
-    ) -> None:
+    def test_a_table_that_does_not_fit_is_refused_with_what_to_do(self, database: Database) -> None:
         database.execute('CREATE TABLE other (id INTEGER PRIMARY KEY, "text" VARCHAR(99))')
         with pytest.raises(SchemaError, match="has no column _version") as refusal:
-            database.make("other", "id").write(frame([(1, "a")]), 0, FIRST)
+            database.writing("other", "id").write(Frame([(1, "a")]), 0, FIRST)
         assert "ADD COLUMN _version BIGINT" in refusal.value.hint
-        table = database.make("t", "id")
-        table.write(frame([(1, "a")]), 0, FIRST)
+        table = database.writing("t", "id")
+        table.write(Frame([(1, "a")]), 0, FIRST)
         with pytest.raises(SchemaError, match="has no column more") as refusal:
-            table.write(frame([(1, "a", 1)], "id INT, text STRING, more INT"), 1, FIRST)
+            table.write(Frame([(1, "a", 1)], "id INT, text STRING, more INT"), 1, FIRST)
         assert 'ADD COLUMN "more" INTEGER' in refusal.value.hint.replace("integer", "INTEGER")
-        with pytest.raises(SchemaError, match=r"primary key \(id\), and the sink the key \(text\)"):
-            database.make("t", "text").write(frame([(1, "a")]), 1, FIRST)
+        with pytest.raises(
+            SchemaError, match=r"primary key \(id\), and the sink has the key \(text\)"
+        ):
+            database.writing("t", "text").write(Frame([(1, "a")]), 1, FIRST)
         assert database.rows("t") == [(1, "a")]
 
-    @pytest.mark.spark
-    def test_a_table_of_the_users_may_have_more_columns(
-        self, database: Database, frame: Frame
-    ) -> None:
+    def test_a_table_of_the_users_may_have_more_columns(self, database: Database) -> None:
         database.execute(
             "CREATE TABLE mine (\"text\" VARCHAR(99), note VARCHAR(9) DEFAULT '-', "
             "id INTEGER PRIMARY KEY, _version BIGINT)"
         )
         database.execute("INSERT INTO mine VALUES ('old', 'kept', 1, NULL)")
-        database.make("mine", "id").write(frame([(1, "a"), (2, "b")]), 0, FIRST)
+        database.writing("mine", "id").write(Frame([(1, "a"), (2, "b")]), 0, FIRST)
         assert database.rows("mine", ["id", "text", "note"]) == [(1, "a", "kept"), (2, "b", "-")]
 
-    @pytest.mark.spark
-    def test_a_batch_that_the_database_refuses_leaves_nothing(
-        self, database: Database, frame: Frame
-    ) -> None:
+    def test_a_batch_that_the_database_refuses_leaves_nothing(self, database: Database) -> None:
         database.execute(
             "CREATE TABLE strict (id INTEGER PRIMARY KEY, "
             '"text" VARCHAR(99) NOT NULL, _version BIGINT)'
         )
-        table = database.make("strict", "id")
-        with pytest.raises(SinkError, match=r"table strict .* can't be written: "):
-            table.write(frame([(1, "a"), (2, None)]), 0, FIRST)
+        table = database.writing("strict", "id")
+        with pytest.raises(SinkError, match=r"can't write table strict .*: "):
+            table.write(Frame([(1, "a"), (2, None)]), 0, FIRST)
         assert database.rows("strict") == []
-        table.write(frame([(1, "a")]), 0, FIRST)
+        table.write(Frame([(1, "a")]), 0, FIRST)
         assert database.rows("strict") == [(1, "a")]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from tidemill.cli.main import main
 from tidemill.log import store
-from tidemill.log.files import Buffer, RawFile, RealFile, RealFileSystem
+from tidemill.log.disk.files import Buffer, RawFile, RealFile, RealFileSystem
 
 FAULTS = os.environ.get("CRASH_FAULTS", "")
 _PARTITION, *_NUMBERS = os.environ.get("CRASH_REFUSED", "-").split()
@@ -23,7 +23,7 @@ _writes = itertools.count(1)
 
 
 def active(fault: str) -> bool:
-    """Is the fault switched on?"""
+    """Return whether a fault is switched on."""
     if not os.path.exists(FAULTS):
         return False
     with open(FAULTS) as file:
@@ -31,14 +31,14 @@ def active(fault: str) -> bool:
 
 
 def is_refused(path: str) -> bool:
-    """Is this write to a log's data, which is made now, to fail?"""
+    """Return whether the present write to the data of a log must fail."""
     if not path.endswith(".log") or f"/{_PARTITION}/" not in path:
         return False
     return str(next(_writes)) in _NUMBERS
 
 
 class FaultyFile(RealFile):
-    """A descriptor that fails when it is told to."""
+    """A file that fails while a fault is switched on."""
 
     __slots__ = ("_path",)
 
@@ -48,7 +48,7 @@ class FaultyFile(RealFile):
 
     def pwrite(self, buffers: Sequence[Buffer], position: int) -> int:
         if active("enospc") or is_refused(self._path):
-            # As a disk does that runs full: part of it is written first.
+            # A disk that becomes full stores a part of the data first.
             data = b"".join(buffers)
             super().pwrite([data[: len(data) // 2]], position)
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -61,7 +61,7 @@ class FaultyFile(RealFile):
 
 
 class FaultyFileSystem(RealFileSystem):
-    """The real one, but for its logs."""
+    """The real file system, except for logs."""
 
     def open(self, path: str, *, create: bool = False) -> RawFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)

@@ -1,8 +1,8 @@
-"""What clients were told, to be compared with what a broker gives after a crash.
+"""Records what a broker promised to clients, and checks it after a crash.
 
-The invariants (those that Jepsen's queue workloads check): every acknowledged record is there once,
-at its offset; a producer's records keep their order; an offset has one value for ever, so what a
-consumer has read stays; what was refused is never readable.
+The invariants are those of Jepsen's queue workloads: every acknowledged record is in the log once,
+at its offset; the records of a producer keep their order; the value at an offset never changes, so
+a record that a consumer has read remains; a rejected record is never readable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Place = tuple[str, int, int]
 
 
 class Ledger:
-    """Thread-safe notes of producers and consumers."""
+    """Notes of producers and consumers. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,7 +47,7 @@ class Ledger:
             self.committed[group] = offset
 
     def floor(self, topic: str, partition: int) -> int:
-        """First offset that nobody was promised: everything from here on may be lost."""
+        """Return the first offset that no client was promised: later records may be lost."""
         with self._lock:
             promised = [
                 offset
@@ -62,7 +62,7 @@ class Ledger:
 
         Args:
             found: all records of all partitions.
-            duplicates: whether a record may stand more than once (producers that are not
+            duplicates: whether a record may occur more than once (producers that are not
                 idempotent and retry).
         """
         for name, notes in (("acknowledged", self.acknowledged), ("read", self.seen)):
@@ -75,12 +75,12 @@ class Ledger:
         refused = self.refused.intersection(values)
         assert not refused, f"refused, and readable: {[value[:20] for value in refused][:3]}"
         if not duplicates:
-            assert len(set(values)) == len(values), "a record stands twice"
+            assert len(set(values)) == len(values), "a record occurs twice"
         _check_order(found)
 
 
 def _check_order(found: dict[Place, bytes]) -> None:
-    """Values are ``<producer>:<number>...``: numbers rise within a partition, offsets are dense."""
+    """Check that numbers rise in a partition (``<producer>:<number>...``) and offsets are dense."""
     last: dict[tuple[str, int, bytes], int] = {}
     offsets: dict[tuple[str, int], list[int]] = defaultdict(list)
     for (topic, partition, offset), value in sorted(found.items()):

@@ -1,4 +1,4 @@
-"""Clients that go on while their broker is killed: producers, a reader, a committer.
+"""Clients that continue while their broker is killed: producers, a reader, a committer.
 
 Each is a thread around a real librdkafka client that outlives the broker's restarts.
 """
@@ -19,7 +19,7 @@ from tests.crash.ledger import Ledger, Place
 from tests.support.processes import poll_until
 
 PAUSE_S = 0.001
-"""Between two sends: the load shall cover many restarts, not fill the disk."""
+"""Pause between two sends, so that the load lasts for many restarts and does not fill the disk."""
 
 _REFUSALS = {
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -30,7 +30,7 @@ _REFUSALS = {
 
 
 class Load:
-    """Threads that use a broker until they are stopped; ``failures`` holds what went wrong."""
+    """Threads that use a broker until they are stopped; ``failures`` has their exceptions."""
 
     def __init__(self, bootstrap: str, ledger: Ledger) -> None:
         self._bootstrap = bootstrap
@@ -52,24 +52,24 @@ class Load:
         self._run(lambda: self._produce(name.encode(), topic, partitions, promised, config))
 
     def read(self, topic: str, partitions: int) -> None:
-        """Read along and note what was seen."""
+        """Read all partitions continuously, and record what was read."""
         self._run(lambda: self._read(topic, partitions))
 
     def commit(self, group: str, topic: str) -> None:
-        """Commit rising offsets, one at a time, and note which were acknowledged."""
+        """Commit rising offsets, one at a time, and record the acknowledged ones."""
         self._run(lambda: self._commit(group, topic))
 
     def settle(self) -> None:
-        """While the broker is dead: wait until all that it had sent has been noted.
+        """Wait until the answers of a broker that was killed have been recorded.
 
-        Answers sit in sockets and queues of librdkafka for a moment. A reader that comes back
-        empty-handed a few times has emptied them, and producers are polled more often than it.
+        Answers remain in sockets and in librdkafka's queues for a moment. They are empty when the
+        reader got no record a few times; producers are polled more often than the reader.
         """
         before = self._idle_read
         poll_until(lambda: self.failures != [] or self._idle_read >= before + 4, 20, "idle reader")
 
     def stop(self) -> None:
-        """End all threads; producers flush first, so that every send has an outcome."""
+        """End all threads. Producers flush first, so that every send has an outcome."""
         self._stop.set()
         for thread in self._threads:
             thread.join(60)
@@ -182,7 +182,7 @@ class Load:
 
 
 def place_of(message: Message) -> Place:
-    """Where a record stands."""
+    """Return the topic, partition and offset of a record."""
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     assert topic is not None
     assert partition is not None
@@ -197,7 +197,7 @@ def read_all(
     timeout: float = 20,
     isolation: str = "read_committed",
 ) -> dict[Place, bytes | None]:
-    """Every readable record, up to the high watermarks (or last stable offsets) of now.
+    """Return every readable record, up to the present high watermarks (or last stable offsets).
 
     Args:
         isolation: ``isolation.level`` of the reader.
@@ -213,7 +213,7 @@ def read_all(
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # the end is told with an empty answer
+            "fetch.wait.max.ms": 10,  # an empty answer reports the end
             "isolation.level": isolation,
             "check.crcs": True,
             "log_level": 0,

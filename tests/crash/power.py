@@ -1,6 +1,6 @@
-"""What a power cut may do to files: lose, tear or zero what nobody was promised.
+"""Damages files as a power cut does: loses, tears or zeroes what was not promised to any client.
 
-Works on a stopped broker's folder, through the batch format only.
+Works on the folder of a stopped broker. Knows the formats of batches and checkpoints only.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from tidemill.log.batch import iter_headers
+from tidemill.log.disk.checkpoints import RECOVERY_POINTS, decode_checkpoint
+from tidemill.log.format.batch import iter_headers
+from tidemill.log.names import TopicPartition
 
 
 def cut_power(folder: Path, floor: int, dice: random.Random) -> str:
@@ -53,12 +55,9 @@ def lose_an_index(folder: Path, dice: random.Random) -> str:
 
 
 def recovery_point(data_dir: Path, topic: str, partition: int) -> int:
-    """What the broker itself says was synced of a partition (Kafka's checkpoint format)."""
-    checkpoint = data_dir / "recovery-point-offset-checkpoint"
+    """Return the recovery point that the broker stored for a partition."""
+    checkpoint = data_dir / RECOVERY_POINTS
     if not checkpoint.exists():
         return 0
-    for line in checkpoint.read_text().splitlines()[2:]:
-        name, number, offset = line.split()
-        if (name, int(number)) == (topic, partition):
-            return int(offset)
-    return 0
+    stored = decode_checkpoint(RECOVERY_POINTS, checkpoint.read_bytes())
+    return stored.offsets.get(TopicPartition(topic, partition), 0)

@@ -2,10 +2,10 @@
 
     python -m tests.crash.spark_driver JOB.json
 
-One copies records, each source partition into the target's partition of the same number; the other
-counts them per key and writes the counts that changed, through ``foreachBatch``. A query that fails
-is started again. What it does stands in a file, a line per step. When the job's stop file is there,
-it works off what is left and ends. Knows nothing of how it is killed.
+One query copies records: each partition of the source into the partition of the same number. The
+other counts the records of each key and writes the counts that changed, through ``foreachBatch``.
+A query that fails is restarted. The driver writes a line for each step to a file. When the job's
+stop file exists, it reads what is left and ends. Knows nothing of how it is killed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidemill.spark.session import spark_session
-from tidemill.spark.sink import write_batch
+from tidemill.spark import spark_session, write_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,12 +30,12 @@ _LOOK_S = 0.05
 
 @dataclass(frozen=True)
 class Job:
-    """What to do.
+    """The work of the driver.
 
     Attributes:
         folder: for checkpoints and the JVM's log.
         events: file that gets a line per step.
-        stop: file whose coming ends the work.
+        stop: the driver ends when this file exists.
         master: of Spark.
     """
 
@@ -54,7 +53,7 @@ class Job:
 
 
 class Driver:
-    """Starts the queries, and starts them again."""
+    """Starts the queries, and restarts those that fail."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -65,13 +64,13 @@ class Driver:
             extra={
                 "spark.sql.shuffle.partitions": "2",
                 "spark.executor.memory": "512m",
-                # However often one is killed, it is started again.
+                # There is no limit on how often executors are replaced.
                 "spark.deploy.maxExecutorRetries": "-1",
             },
             log_file=Path(job.folder, "jvm.log"),
         )
 
-        # Tells of tasks that are lost, which is of no interest elsewhere: they are tried again.
+        # The test looks for lost tasks in the log. Spark logs them as warnings.
         log4j: Any = self._spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
         log4j.core.config.Configurator.setLevel(
             "org.apache.spark.scheduler.TaskSetManager", log4j.Level.WARN
@@ -100,7 +99,7 @@ class Driver:
         self.note("done")
 
     def note(self, step: str) -> None:
-        """One write a line: a kill leaves whole lines."""
+        """Log a step. One write per line: a kill leaves whole lines."""
         os.write(self._events, f"{step}\n".encode())
 
     def _stream(self) -> DataFrame:

@@ -1,10 +1,11 @@
-"""Damage: what can be repaired is, with a report; what can't is an error that names the place."""
+"""Damaged files: recovery repairs and reports what it can; the rest is an error with its place."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.conftest import BrokerFactory
 from tests.crash.load import read_all
 from tests.support.broker_process import BrokerProcess
-from tidemill.log.batch import iter_headers
+from tidemill.log.format.batch import iter_headers
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(180)]
 
@@ -24,16 +25,25 @@ RECORDS = 40
 SIZE = 100_000
 
 
+@pytest.fixture(scope="module")
+def filled_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data folder of a stopped broker: topics ``t`` and ``other`` with closed segments."""
+    with BrokerProcess(tmp_path_factory.mktemp("filled")) as broker:
+        for topic in ("t", "other"):
+            create(broker, topic)
+            fill(broker, topic)
+        assert len(segments(broker, "t")) >= 4
+        assert broker.terminate() == 0
+        return broker.data_dir
+
+
 @pytest.fixture
-def filled(start_broker: BrokerFactory) -> BrokerProcess:
-    """A stopped broker: topics ``t`` and ``other`` with several closed segments each."""
-    broker = start_broker()
-    for topic in ("t", "other"):
-        create(broker, topic)
-        fill(broker, topic)
-    assert len(segments(broker, "t")) >= 4
-    assert broker.terminate() == 0
-    return broker
+def filled(filled_data: Path, tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A stopped broker with a copy of ``filled_data``."""
+    broker = BrokerProcess(tmp_path / "broker")
+    shutil.copytree(filled_data, broker.data_dir)
+    yield broker
+    broker.__exit__()
 
 
 def create(broker: BrokerProcess, topic: str) -> None:
@@ -136,6 +146,47 @@ def test_a_missing_segment_takes_the_partition_offline(filled: BrokerProcess) ->
     with pytest.raises(KafkaException):
         read_all(filled.bootstrap, {"t": 1}, timeout=3)
     assert_reported(filled, victim.parent)
+    assert numbers(filled, "other") == list(range(RECORDS))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("every_file", [True, False])
+def test_a_missing_first_segment_takes_the_partition_offline(
+    filled: BrokerProcess, every_file: bool, clean: bool
+) -> None:
+    if not clean:
+        filled.start()
+        filled.kill()
+    folder = filled.data_dir / "t-0"
+    for path in list(folder.iterdir()):
+        if every_file or path.name == f"{0:020}.log":
+            path.unlink()
+    filled.start()
+    with pytest.raises(KafkaException):
+        read_all(filled.bootstrap, {"t": 1}, timeout=3)
+    assert "partition.offline" in filled.log(50_000)
+    assert_reported(filled, folder, 0)
+    assert numbers(filled, "other") == list(range(RECORDS))
+
+
+@pytest.mark.parametrize("bit", [1, 4, 60])
+@pytest.mark.parametrize("newest", [True, False])
+def test_a_wrong_base_offset_is_an_error_and_stops_no_other_partition(
+    filled: BrokerProcess, newest: bool, bit: int
+) -> None:
+    """The CRC does not cover it. After a kill, recovery reads the newest segment."""
+    filled.start()
+    filled.kill()
+    (filled.data_dir / "recovery-point-offset-checkpoint").unlink()
+    victim = segments(filled, "t")[-1 if newest else 1]
+    position, offset = second_batch(victim)
+    with victim.open("r+b") as file:
+        file.seek(position)
+        file.write((offset ^ 1 << bit).to_bytes(8, "big"))
+    filled.start()
+    with pytest.raises(KafkaException):
+        read_all(filled.bootstrap, {"t": 1}, timeout=3)
+    assert_reported(filled, victim, offset)
     assert numbers(filled, "other") == list(range(RECORDS))
 
 

@@ -1,8 +1,7 @@
-"""Driver, executors and Python workers of streaming queries are killed at random: each record is
-written once.
+"""Each record is written once although drivers, executors and Python workers are killed.
 
-The executors are processes of their own (``local-cluster``), as in a cluster. Those of a driver
-that was killed may go on for a moment beside those of the next one.
+The executors are separate processes (``local-cluster``), as in a cluster. Executors of a driver
+that was killed may run for a moment beside those of the next driver.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -25,22 +24,27 @@ from tests.crash.spark_driver import KEYS, Job
 from tests.support.apache_kafka import ApacheKafka, KafkaNotFoundError
 from tests.support.broker_process import BrokerProcess
 from tests.support.committed import read_to_end, values
+from tests.support.effort import rounds
 from tests.support.processes import ServerProcess, poll_until
+from tidemill.spark.datasource import worker_daemon
 
-pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.crash, pytest.mark.separate, pytest.mark.spark, pytest.mark.timeout(1500)]
 
-KILLS = int(os.environ.get("CRASH_SPARK_KILLS", "20"))
-KINDS = ("driver", "executor", "executor", "worker", "worker")
-"""Their shares. A driver costs the start of three JVMs, an executor that of one."""
+DRIVER_KILLS = ("driver: all", "driver: python", "driver: jvm")
+"""Which processes of the driver are killed first: both, or one, so that the other one notices."""
+KILLS = (*DRIVER_KILLS, *["executor"] * 5, *["worker"] * 2)
+"""A driver costs the start of three JVMs, an executor that of one, a Python worker none."""
+RANDOM_KILLS = rounds("CRASH_SPARK_KILLS", 20, nightly=20)
+"""Of drivers and executors, in the long run. Every fifth kill more is one of a Python worker."""
 MASTER = "local-cluster[2,1,512]"
 """Two executors with a task each."""
 PARTITIONS = 2
 _WAIT_S = 180.0
 
 
-@pytest.fixture(params=["tidemill", pytest.param("kafka", marks=pytest.mark.slow)])
+@pytest.fixture(params=["tidemill", pytest.param("kafka", marks=pytest.mark.apache_kafka)])
 def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Each of the brokers in turn; Apache Kafka on demand."""
+    """The address of a broker: tidemill, or Apache Kafka with APACHE_KAFKA_TESTS=1."""
     if request.param == "tidemill":
         with BrokerProcess(tmp_path / "broker") as broker:
             yield broker.bootstrap
@@ -55,8 +59,8 @@ def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield kafka.bootstrap
 
 
-class Numbers(threading.Thread):
-    """Writes 0, 1, 2, ... to the source's partitions in turn, until it is told to stop."""
+class NumberProducer(threading.Thread):
+    """Writes 0, 1, 2, ... to the source's partitions in turn, until ``stop`` is called."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(daemon=True)
@@ -82,8 +86,8 @@ class Numbers(threading.Thread):
         assert self._producer.flush(60) == 0
 
 
-class Work:
-    """The driver's process, and all that belongs to it."""
+class DriverProcess:
+    """The driver's process with its JVMs and Python workers."""
 
     def __init__(self, job: Job, folder: Path, dice: random.Random) -> None:
         self._job, self._folder, self._dice = job, folder, dice
@@ -108,23 +112,22 @@ class Work:
         return path.read_text().splitlines() if path.exists() else []
 
     def wait_for_batches(self, wanted: int) -> None:
-        """Wait until each of the queries has got on."""
+        """Wait until each query has finished this many more batches."""
         begun = len(self.events())
 
-        def got_on() -> bool:
+        def finished() -> bool:
             new = self.events()[begun:]
             return all(
                 sum(line.startswith(f"batch {name} ") for line in new) >= wanted
                 for name in ("copy", "counts")
             )
 
-        self.driver.wait_until(got_on, _WAIT_S)
+        self.driver.wait_until(finished, _WAIT_S)
 
-    def kill_driver(self) -> None:
-        """All of it at once, or one of its two processes first, which the other notices."""
+    def kill_driver(self, which: str) -> None:
+        """Kill the driver: ``all`` of it, or ``python`` or ``jvm`` first and the rest later."""
         driver = psutil.Process(self.driver.pid)
         family = [driver, *driver.children(recursive=True)]
-        which = self._dice.choice(["all", "python", "jvm"])
         jvms = [each for each in driver.children() if _is_jvm(each)]
         first = {"all": family, "python": [driver], "jvm": jvms}[which]
         for process in first:
@@ -138,7 +141,7 @@ class Work:
         self._left += family
 
     def kill_executor(self) -> bool:
-        """One of those that are connected to the driver; false where none is."""
+        """Kill an executor that is connected to the driver. Return whether there is one."""
         driver = psutil.Process(self.driver.pid)
         found = [each for each in driver.children(recursive=True) if _is_executor(each)]
         if not found:
@@ -148,9 +151,9 @@ class Work:
         return True
 
     def kill_worker(self) -> bool:
-        """One of the Python processes that has something to do just now; false where none has.
+        """Kill a Python worker that is busy. Return whether there is one.
 
-        An idle one would be replaced without anybody noticing.
+        The death of an idle worker would have no effect: Spark replaces it.
         """
         driver = psutil.Process(self.driver.pid)
         before = _cpu_times(driver)
@@ -164,14 +167,14 @@ class Work:
         return True
 
     def finish(self) -> None:
-        """Let it work off what is left."""
+        """Let the queries read what is left, and wait until the driver ends."""
         Path(self._job.stop).touch()
         assert self.driver.wait(_WAIT_S) == 0, self.context()
         _, alive = psutil.wait_procs(self._left, timeout=60)
         assert not alive, f"left behind: {alive}"
 
     def end(self) -> None:
-        """Leave no process behind, whatever happened."""
+        """Kill every process that is left."""
         for process in self._left:
             _kill(process)
         if self._driver is None or self._driver.exit_code is not None:
@@ -188,19 +191,19 @@ class Work:
 
 
 def _cpu_times(driver: psutil.Process) -> dict[psutil.Process, float]:
-    """Of the workers in which tasks read and write: children of PySpark's daemon for them."""
+    """Return the CPU seconds of each Python worker that runs tasks, a child of PySpark's daemon."""
     found = {}
     for process in driver.children(recursive=True):
         with contextlib.suppress(psutil.Error):
             parent = process.parent()
-            if parent is not None and _is_of_tasks(process) and _is_of_tasks(parent):
+            if parent is not None and _runs_tasks(process) and _runs_tasks(parent):
                 times = process.cpu_times()
                 found[process] = times.user + times.system
     return found
 
 
-def _is_of_tasks(process: psutil.Process) -> bool:
-    return bool(process.cmdline()[-2:] == ["pyspark.daemon", "pyspark.worker"])
+def _runs_tasks(process: psutil.Process) -> bool:
+    return bool(process.cmdline()[-2:] == [worker_daemon.__name__, worker_daemon.TASKS])
 
 
 def _is_jvm(process: psutil.Process) -> bool:
@@ -220,11 +223,35 @@ def _kill(process: psutil.Process) -> None:
         process.kill()
 
 
-def test_each_record_is_written_once_while_driver_executors_and_workers_are_killed(
+def test_each_record_is_written_once_after_a_kill_of_each_kind(
     bootstrap: str, tmp_path: Path
 ) -> None:
+    dice, seed = _random()
+    kills = list(KILLS)
+    dice.shuffle(kills)
+    check_kills(bootstrap, tmp_path, kills, dice, f"seed {seed}")
+
+
+@pytest.mark.nightly
+def test_each_record_is_written_once_after_many_random_kills(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    dice, seed = _random()
+    kills = [dice.choice([*DRIVER_KILLS, *["executor"] * 9]) for _ in range(RANDOM_KILLS)]
+    kills += ["worker"] * (RANDOM_KILLS // 4)
+    dice.shuffle(kills)
+    check_kills(bootstrap, tmp_path, kills, dice, f"seed {seed}")
+
+
+def _random() -> tuple[random.Random, int]:
     seed = random.SystemRandom().randrange(1 << 32)
-    dice = random.Random(seed)
+    return random.Random(seed), seed
+
+
+def check_kills(
+    bootstrap: str, folder: Path, kills: Sequence[str], dice: random.Random, context: str
+) -> None:
+    """Kill what ``kills`` names while records are written, then check all that was written."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     topics = [NewTopic(name, PARTITIONS, 1) for name in ("numbers", "copy", "counts")]
     for future in admin.create_topics(topics).values():
@@ -232,24 +259,22 @@ def test_each_record_is_written_once_while_driver_executors_and_workers_are_kill
     job = Job(
         bootstrap,
         *("numbers", "copy", "counts"),
-        str(tmp_path),
-        str(tmp_path / "events"),
-        str(tmp_path / "stop"),
+        str(folder),
+        str(folder / "events"),
+        str(folder / "stop"),
         MASTER,
     )
-    numbers, work = Numbers(bootstrap, "numbers"), Work(job, tmp_path, dice)
-    kinds = [KINDS[n % len(KINDS)] for n in range(KILLS)]
-    dice.shuffle(kinds)
+    numbers, work = NumberProducer(bootstrap, "numbers"), DriverProcess(job, folder, dice)
     numbers.start()
     try:
         work.start()
         work.wait_for_batches(1)
-        for kind in kinds:
+        for kill in kills:
             time.sleep(dice.random() * 0.3)  # anywhere in a batch
-            if kind == "driver":
-                work.kill_driver()
+            if kill in DRIVER_KILLS:
+                work.kill_driver(kill.removeprefix("driver: "))
                 work.start()
-            elif kind == "executor":
+            elif kill == "executor":
                 poll_until(work.kill_executor, 60, "an executor to kill")
             else:
                 poll_until(work.kill_worker, 60, "a worker to kill")
@@ -258,15 +283,15 @@ def test_each_record_is_written_once_while_driver_executors_and_workers_are_kill
         work.finish()
     finally:
         work.end()
-    context = f"seed {seed}; {numbers.count} records; {work.context()}"
-    log = (tmp_path / "jvm.log").read_text(errors="replace")
+    context = f"{context}; {numbers.count} records; {work.context()}"
+    log = (folder / "jvm.log").read_text(errors="replace")
     assert "Lost task" in log, f"no kill hit a task; {context}"
     check_copy(bootstrap, numbers.count, context)
     check_counts(bootstrap, numbers.count, context)
 
 
 def check_copy(bootstrap: str, count: int, context: str) -> None:
-    """Each record once, in the source's order."""
+    """Check that each record is in the copy once, in the source's order."""
     for partition in range(PARTITIONS):
         found = [int(value or b"-1") for value in values(bootstrap, "copy", partition)]
         expected = list(range(partition, count, PARTITIONS))
@@ -277,7 +302,7 @@ def check_copy(bootstrap: str, count: int, context: str) -> None:
 
 
 def check_counts(bootstrap: str, count: int, context: str) -> None:
-    """Of each key, every count is written once, and the last one is right."""
+    """Check that each count of a key is written once, and that the last one is correct."""
     counts: dict[int, list[int]] = {}
     for partition in range(PARTITIONS):
         for message in read_to_end(bootstrap, "counts", partition):

@@ -1,8 +1,7 @@
-"""A broker under load is killed at random moments, and the disk forgets what it may forget."""
+"""A broker under load is killed at random moments, and its disk loses what was not synced."""
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +15,12 @@ from tests.crash.ledger import Ledger
 from tests.crash.load import Load, read_all
 from tests.crash.power import cut_power, lose_an_index, recovery_point
 from tests.support.broker_process import BrokerProcess
+from tests.support.effort import rounds
 from tests.support.processes import poll_until
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.crash, pytest.mark.separate, pytest.mark.timeout(600)]
 
-KILLS = int(os.environ.get("CRASH_KILLS", "50"))
+KILLS = rounds("CRASH_KILLS", 25, nightly=500)
 PARTITIONS = 3
 SETTINGS = {
     "log.checkpoint_interval_ms": "100",
@@ -43,10 +43,10 @@ def kill_and_restart(
     progress: Callable[[], int],
     between: Callable[[], str],
 ) -> list[str]:
-    """Let it work, kill it, damage what may be damaged, start it again.
+    """Kill the broker, damage what may be lost, and restart it, several times.
 
-    Mostly it is killed when clients have got some more answers, at times right after its start,
-    before they are back.
+    Most kills come after clients have got some more answers; some come right after the start,
+    before the clients are connected.
     """
     notes = []
     for _ in range(kills):
@@ -66,7 +66,7 @@ def test_nothing_promised_is_lost_when_the_broker_is_killed(start_broker: Broker
     broker = start_broker(settings=SETTINGS)
     create(broker, "safe", PARTITIONS)
     load = Load(broker.bootstrap, ledger)
-    # It lives through all restarts: its sequence numbers must be remembered by the log.
+    # This producer survives all restarts: the log must remember its sequence numbers.
     load.produce("idem", "safe", PARTITIONS, promised=True, **{"enable.idempotence": True})
     load.produce(
         "plain", "safe", PARTITIONS, promised=True, acks="all", **{"message.send.max.retries": 0}
@@ -81,7 +81,7 @@ def test_nothing_promised_is_lost_when_the_broker_is_killed(start_broker: Broker
         load.settle()
         partition = dice.randrange(PARTITIONS)
         folder = broker.data_dir / f"safe-{partition}"
-        # A disk keeps what was synced, also where nobody was told.
+        # A disk keeps what was synced, even if no client got an acknowledgement.
         synced = recovery_point(broker.data_dir, "safe", partition)
         note = cut_power(folder, max(synced, ledger.floor("safe", partition)), dice)
         if dice.random() < 0.3:

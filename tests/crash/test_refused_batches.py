@@ -29,7 +29,7 @@ LATER_WRITES = "7", "1 5 9"
 
 @pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
-    """Skips where there is no JDK or no jar."""
+    """Run Java programs; skip if there is no JDK or no jar."""
     try:
         return JavaClient(tmp_path_factory.mktemp("java"))
     except KafkaNotFoundError as error:
@@ -45,7 +45,7 @@ def start(start_broker: BrokerFactory, refused: str) -> BrokerProcess:
 
 
 def send(producer: Producer, meanwhile: Callable[[], object] = lambda: None) -> list[int]:
-    """Send numbers, one to a batch; those that were reported as delivered."""
+    """Send numbers, one in each batch. Return those that were reported as delivered."""
     delivered = []
 
     def report(error: object, message: Message) -> None:
@@ -61,7 +61,7 @@ def send(producer: Producer, meanwhile: Callable[[], object] = lambda: None) -> 
 
 
 def read(broker: BrokerProcess) -> list[int]:
-    """What a reader of committed records finds, in the log's order."""
+    """Return what a reader of committed records finds, in the order of the log."""
     return [int(value or b"") for _, value in sorted(read_all(broker.bootstrap, {"b": 1}).items())]
 
 
@@ -92,8 +92,11 @@ def test_what_librdkafka_reports_as_delivered_is_there_once_and_in_order(
 def test_a_restart_between_a_refusal_and_its_repetition_makes_no_hole(
     start_broker: BrokerFactory, refused: str
 ) -> None:
-    """What was refused is kept in memory only. Clients send again what is not answered, in order;
-    and the first write of the new process is refused, too."""
+    """A rejected batch is known in memory only, so a restart forgets it.
+
+    Clients send all batches without an answer again, in order. The disk refuses the first write of
+    the new process, too.
+    """
     broker = start(start_broker, refused)
 
     def restart() -> None:

@@ -14,7 +14,7 @@ CANCELLED = {"dep_delay": None, "arr_time": None, "arr_delay": None, "air_time":
 
 
 def row(**changes: str | None) -> dict[str, str | None]:
-    """The data set's first flight: UA1545 from Newark to Houston on 1 January."""
+    """Return the data set's first flight: UA1545 from Newark to Houston on 1 January."""
     first: dict[str, str | None] = {
         "year": "2013",
         "month": "1",
@@ -47,7 +47,7 @@ def flight(
     delay: int = 0,
     tail_number: str | None = None,
 ) -> Flight:
-    """A flight from JFK to BOS that left, and perhaps arrived, at the given Unix times."""
+    """Return a flight from JFK to BOS that left, and perhaps arrived, at the given Unix times."""
     return Flight(
         carrier="B6",
         number=number,
@@ -64,14 +64,14 @@ def flight(
 
 
 def cancelled(number: int = 1, *, scheduled: int) -> Flight:
-    """A flight from JFK to BOS that never left."""
+    """Return a flight from JFK to BOS that was cancelled."""
     planned = flight(number, departed=scheduled)
     return replace(planned, departed=None, departure_delay=None)
 
 
 @contextmanager
 def no_process_left() -> Iterator[set[psutil.Process]]:
-    """Fails if a process in the set that it gives is still there a while after the block."""
+    """Yield a set of processes. Fail if one of them still runs a while after the block."""
     processes: set[psutil.Process] = set()
     yield processes
     _, alive = psutil.wait_procs(processes, timeout=30)
@@ -83,7 +83,7 @@ def no_process_left() -> Iterator[set[psutil.Process]]:
 
 
 def command_of(process: psutil.Process) -> str:
-    """Its command line; empty if it has ended meanwhile."""
+    """Return the command line of a process, or nothing if it has ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.NoSuchProcess:

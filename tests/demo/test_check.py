@@ -137,7 +137,7 @@ def test_a_burst_lasts_as_long_as_each_departure_is_within_six_hours_of_the_one_
     assert {record["window"]["end"] for record in found} == {at("13:00"), at("21:00")}
 
 
-def test_a_flight_has_arrived_was_cancelled_or_was_diverted_and_what_is_open_is_not_told() -> None:
+def test_a_flight_arrived_was_cancelled_or_diverted_and_open_ones_are_left_out() -> None:
     arrived = instant("2013-01-01T13:00:00-05:00")
     late = instant("2013-01-01T23:01:00-05:00")
     found = check_results.outcomes(
@@ -196,7 +196,7 @@ def hour_of(clock: int, delays: list[int]) -> list[Leg]:
     return [leg(f"{clock:02}:{minute:02}", delay) for minute, delay in enumerate(delays)]
 
 
-def test_an_hour_whose_delay_breaks_away_from_the_day_before_gives_an_alert() -> None:
+def test_an_hour_whose_delay_differs_from_the_day_before_gives_an_alert() -> None:
     usual = [leg for clock in (8, 9) for leg in hour_of(clock, [-10, 10] * 25)]
     [alert] = check_results.alerts(facts(*usual, *hour_of(10, [30] * 5)))
     assert alert["hour"]["start"] == at("10:00")
@@ -232,7 +232,7 @@ def test_both_ways_to_read_the_data_set_find_the_same_instants(stretch: Stretch)
     assert len(one) > 1000
 
 
-def test_both_ways_agree_on_what_is_no_arrival() -> None:
+def test_both_ways_agree_on_flights_without_an_arrival() -> None:
     diverted = row(arr_delay=None, air_time=None, arr_time="1400")
     [found] = legs(DAY, [diverted])
     assert found.landed is None
@@ -282,13 +282,13 @@ def test_missing_and_unexpected_records_are_named() -> None:
     assert found.unexpected == {("JFK", "a/b"): TWO}
 
 
-def test_a_record_that_was_published_again_is_no_success_though_it_is_equal() -> None:
+def test_a_record_that_was_published_twice_is_a_failure_even_if_it_is_equal() -> None:
     found = compare("q", [ONE], [ONE, ONE], IDENTITY)
     assert not found.ok
     assert (found.equal, found.repeated) == (1, (KEY,))
 
 
-def test_an_identity_that_does_not_tell_records_apart_is_found_out() -> None:
+def test_an_identity_that_two_records_share_is_an_error() -> None:
     with pytest.raises(ValueError, match="two records"):
         compare("q", [ONE, {**ONE, "mean": 1}], [], IDENTITY)
 

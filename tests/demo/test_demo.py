@@ -16,7 +16,7 @@ import pytest
 
 from tests.demo.support import command_of, no_process_left
 from tests.support.processes import poll_until
-from tidemill.cli.demo_tables import QUERIES
+from tidemill.cli.demo.tables import QUERIES
 from tidemill.demo.check_results import EXPECTED
 from tidemill.demo.flights import DataSetMissingError, data_folder
 from tidemill.demo.process import BrokerProcess, BrokerProcessError
@@ -29,8 +29,9 @@ from tidemill.demo.topics import (
     delete_topics,
     end_offsets,
 )
-from tidemill.errors import JavaNotFoundError, TopicExistsError
-from tidemill.spark.jvm import find_java
+from tidemill.errors import TopicExistsError
+from tidemill.spark.base.java import find_java
+from tidemill.spark.errors import JavaNotFoundError
 
 TIMEOUT_S = 280
 
@@ -65,6 +66,7 @@ def running_demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str
 
 
 @pytest.mark.spark
+@pytest.mark.separate
 @pytest.mark.timeout(TIMEOUT_S + 20)
 @pytest.mark.usefixtures("needs_spark")
 def test_every_result_of_a_day_is_equal(tmp_path: Path) -> None:
@@ -90,6 +92,7 @@ def test_every_result_of_a_day_is_equal(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.separate
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S + 20)
 @pytest.mark.usefixtures("needs_spark")
@@ -164,8 +167,8 @@ def test_a_broker_that_can_not_start_says_why(tmp_path: Path) -> None:
 def test_the_topics_and_the_checks_are_those_of_the_pipeline() -> None:
     pytest.importorskip("pyspark")
     from tidemill.demo.control_room import pipeline
-    from tidemill.spark.pipeline_check import problems
-    from tidemill.spark.sinks import ChangelogSink, TopicSink
+    from tidemill.spark import ChangelogSink, TopicSink
+    from tidemill.spark.pipelines.check import problems
 
     assert not list(problems(pipeline))
     found = {}
@@ -174,7 +177,9 @@ def test_the_topics_and_the_checks_are_those_of_the_pipeline() -> None:
         found[query.name] = (query.sink.topic, isinstance(query.sink, ChangelogSink))
     assert found == {query: (topic.name, topic.is_changelog) for query, topic in PUBLISHED.items()}
     assert found.keys() == EXPECTED.keys() == QUERIES.keys()
-    assert {each.topic for each in pipeline.inputs} == {topic.name for topic in SENT}
+    assert {topic for each in pipeline.inputs for topic in each.topics} == {
+        topic.name for topic in SENT
+    }
     letters = {stream.dead_letters for stream in pipeline.streams}
     assert letters == {topic.name for topic in DEAD_LETTERS}
 

@@ -1,4 +1,4 @@
-"""Reports come late and out of order, but never later than promised, and always the same."""
+"""Reports are late and out of order, never later than the bound, and the same in each run."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_diverted_flight_has_no_arrival_report() -> None:
     assert [r.kind for r in reports([diverted], STRETCH)] == ["departure", "clock", "clock"]
 
 
-def test_a_report_that_was_cut_short_is_sent_once_more() -> None:
+def test_a_report_that_was_cut_short_is_sent_again_in_full() -> None:
     made = [flight(n, departed=START + n) for n in range(2000)]
     sent = reports(made, STRETCH)
     found = [index for index, report in enumerate(sent) if report.kind == "cut short"]

@@ -12,37 +12,24 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from tests.support.broker_process import BrokerProcess
-from tidemill.cli.pipeline_file import load_pipeline
-from tidemill.errors import JavaNotFoundError
+from tidemill.cli.pipeline.file import load_pipeline
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("spark")
 def test_the_examples_write_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pyspark")
-    from pyspark import SparkContext
+    from tidemill.spark.pipelines.runner import Runner, RunOptions
 
-    from tidemill.spark import jvm
-    from tidemill.spark.runner import Runner, RunOptions
-
-    try:
-        jvm.find_java()
-    except JavaNotFoundError as missing:
-        pytest.skip(str(missing))
     monkeypatch.chdir(tmp_path)
-    was_running = SparkContext._active_spark_context is not None
     with BrokerProcess(tmp_path / "broker") as broker:
         send(broker.bootstrap, ORDERS, READINGS, CUSTOMERS)
         options = RunOptions(broker.bootstrap, tmp_path / "pipelines", until_caught_up=True)
-        try:
-            for name in ("orders", "machines"):
-                statuses = Runner(load_pipeline(EXAMPLES / f"{name}.py"), options).run()
-                assert {status.state for status in statuses} == {"done"}, statuses
-        finally:
-            if not was_running:
-                jvm.shutdown()
+        for name in ("orders", "machines"):
+            statuses = Runner(load_pipeline(EXAMPLES / f"{name}.py"), options).run()
+            assert {status.state for status in statuses} == {"done"}, statuses
         revenue = [json.loads(value) for value in values(broker.bootstrap, "revenue", 2)]
         dead = values(broker.bootstrap, "orders.dlq", 1)
     figures = {(r.get("country"), r["orders"], r["cents"]) for r in revenue}
@@ -68,7 +55,7 @@ CUSTOMERS = [("customers", "ada", b'{"customer": "ada", "country": "NL"}')]
 ORDERS = [
     order(1, "ada", 100, "12:00:01"),
     order(2, "ada", 250, "12:00:59"),
-    order(3, "nobody", 999, "12:00:30"),
+    order(3, "unknown", 999, "12:00:30"),
     ("orders", None, b'{"id": 4, "cents": "a lot"}'),
     order(5, "ada", 1, "12:05:00"),
 ]

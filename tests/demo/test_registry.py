@@ -1,5 +1,4 @@
-"""The registries change while flights are under way, but never what is known of an aircraft that
-flies."""
+"""The tables change during a stretch, except for the rows of aircraft that fly."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def test_both_tables_see_updates_deletions_and_returns(tables: Registry) -> None
         assert seen == {"deleted", "returned", "updated"}
 
 
-def test_what_is_known_of_an_aircraft_that_flies_stays_but_for_its_operator(
+def test_only_the_operator_of_an_aircraft_that_flies_changes(
     tables: Registry,
 ) -> None:
     flying = {flight.tail_number for flight in flights(STRETCH)}

@@ -1,4 +1,4 @@
-"""The replayer keeps order and pace, waits for the broker, and stops when told."""
+"""The replayer keeps order and pace, waits for the broker, and stops on request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tidemill.demo import replay as module
 from tidemill.demo.events import Report, reports
 from tidemill.demo.flights import Stretch
 from tidemill.demo.replay import Replay, parse_speed
-from tidemill.errors import DeliveryError, SettingsError
+from tidemill.errors import SettingsError
+from tidemill.spark.errors import DeliveryError
 
 STRETCH = Stretch(date(2013, 1, 1), 1)
 REPORTS = reports([flight(n, departed=STRETCH.start + n * 600) for n in range(20)], STRETCH)
@@ -100,7 +101,7 @@ def test_order_survives_retries_and_acknowledged_means_on_disk(stop: Wait) -> No
     assert FakeProducer.made.config["acks"] == "all"
 
 
-def test_an_hour_takes_a_second_at_3600_times_lifes_speed(stop: Wait) -> None:
+def test_an_hour_takes_a_second_at_3600_times_real_time(stop: Wait) -> None:
     run = replay(stop, 3600.0)
     run.run(stop)
     simulated = REPORTS[-1].reported_at - REPORTS[0].reported_at
@@ -166,6 +167,6 @@ def test_speeds(text: str, speed: float | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "fast", "0x", "-1x", "1e3x", "nan", "x"])
-def test_what_is_no_speed_is_refused(text: str) -> None:
+def test_an_invalid_speed_is_refused(text: str) -> None:
     with pytest.raises(SettingsError):
         parse_speed(text)

@@ -6,7 +6,7 @@ import pytest
 
 from tidemill.demo.pipeline import all_have_started, has_read
 from tidemill.demo.results import parse
-from tidemill.spark.progress import QueryStatus, SourceStatus
+from tidemill.spark.pipelines.progress import QueryStatus, SourceStatus
 
 
 def test_a_result_is_a_json_object() -> None:
@@ -14,7 +14,7 @@ def test_a_result_is_a_json_object() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"not JSON", b"[]", b"3"])
-def test_what_is_no_result_is_refused(value: bytes) -> None:
+def test_an_invalid_result_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError, match=r"(?i)json|input|literal"):
         parse(value)
 

@@ -1,28 +1,32 @@
 """Runs the snippets of a Markdown page, in order, against a broker, and compares what they print.
 
-- ``console`` blocks: lines that begin with ``$`` are run by bash, the lines below them are what
-  they print (stdout and stderr). Commands of one page share a folder.
-- ``python`` blocks are run as a program; a ``text`` block right below is what it prints.
-- ``...`` in an expected line stands for anything in it, a line ``...`` for any lines.
-- A block whose fence says ``no-run`` is shown only.
+- ``console`` blocks: bash runs the lines that begin with ``$``. The lines below them are the
+  expected output (stdout and stderr). The commands of one page share a folder.
+- ``python`` blocks are run as a program. A ``text`` block right below is the expected output.
+- ``...`` in an expected line matches anything in that line, a line ``...`` matches any lines.
+- A block with ``no-run`` in its fence is not run.
 
-``localhost:9092`` in a snippet means the broker of the test. What a reader does once to get there
-(``pip install``, ``git clone``, ``make``) is passed over, and so is ``tidemill dev``: that broker
-runs already.
+``localhost:9092`` in a snippet is replaced by the address of the test's broker. The commands of an
+installation (``pip install``, ``git clone``, ``make``) are skipped, and so is ``tidemill dev``,
+because the broker runs already. Commands of tidemill and programs that need Spark can run in this
+process (``InProcess``); everything else is a process of its own.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.in_process import InProcess
+
 TIMEOUT_SECONDS = 300
-"""A snippet may start Spark, on a machine that does other things, too."""
+"""Enough for a snippet that starts Spark on a busy machine."""
 
 ALREADY_DONE = re.compile(r"tidemill (dev|serve|demo)\b|pip install |make |git |cd ")
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -30,16 +34,45 @@ _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Snippet:
-    """One command or program, and what it must print; ``expected`` None means anything."""
+    """One command or program.
+
+    Attributes:
+        place: page and line, for messages.
+        command: the program and its arguments; the last one is the text of the snippet.
+        expected: what it must print; None allows anything.
+        may_fail: whether an exit code other than 0 is expected.
+    """
 
     place: str
     command: list[str]
     expected: str | None
     may_fail: bool = False
 
+    @property
+    def text(self) -> str:
+        """The code or the shell command."""
+        return self.command[-1]
+
+    @property
+    def is_python(self) -> bool:
+        """Whether it is a Python program."""
+        return self.command[0] == sys.executable
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it is a command of tidemill, and nothing that only a shell can run."""
+        return self.text.startswith("tidemill ") and not set(self.text) & set("|<>;&$*\n")
+
+    @property
+    def needs_spark(self) -> bool:
+        """Whether it starts Spark."""
+        if self.is_python:
+            return "spark_session(" in self.text
+        return self.text.startswith("tidemill pipeline run ")
+
 
 def snippets(page: Path) -> Iterator[Snippet]:
-    """The snippets of a page in order."""
+    """Yield the snippets of a page in order."""
     text = page.read_text()
     fences = list(_FENCE.finditer(text))
     for index, fence in enumerate(fences):
@@ -71,26 +104,42 @@ def _console(place: str, body: str) -> Iterator[Snippet]:
             expected.append(line)
 
 
-def run(snippet: Snippet, folder: Path, bootstrap: str) -> str:
-    """Run it and return what it printed.
+def run(snippet: Snippet, folder: Path, bootstrap: str, in_process: InProcess | None = None) -> str:
+    """Run a snippet and return what it printed.
+
+    Args:
+        in_process: runs what it can; default: every snippet is a process of its own.
 
     Raises:
-        AssertionError: it failed, or printed something else than the page says.
+        AssertionError: it failed, or its output differs from the page.
     """
+    text = snippet.text.replace("localhost:9092", bootstrap)
     kept = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
-    done = subprocess.run(
-        [part.replace("localhost:9092", bootstrap) for part in snippet.command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=kept | {"TIDEMILL_BOOTSTRAP_SERVERS": bootstrap, "PATH": path},
-        cwd=folder,
-        timeout=TIMEOUT_SECONDS,
-    )
-    printed = done.stdout.decode(errors="replace").replace(bootstrap, "localhost:9092")
-    what = f"{snippet.place}: {snippet.command[-1]}\nprinted (exit code {done.returncode}):\n"
-    assert done.returncode == 0 or snippet.may_fail, what + printed
+    env = kept | {"TIDEMILL_BOOTSTRAP_SERVERS": bootstrap, "PATH": path}
+    if in_process is None or not (
+        (snippet.needs_spark and in_process.has_spark) if snippet.is_python else snippet.is_command
+    ):
+        done = subprocess.run(
+            [*snippet.command[:-1], text],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=env,
+            cwd=folder,
+            timeout=TIMEOUT_SECONDS,
+        )
+        exit_code, output = done.returncode, done.stdout.decode(errors="replace")
+    else:
+        result = (
+            in_process.run_program(text, folder, env)
+            if snippet.is_python
+            else in_process.run_command(shlex.split(text)[1:], folder, env)
+        )
+        exit_code, output = result.exit_code, result.output
+    printed = output.replace(bootstrap, "localhost:9092")
+    what = f"{snippet.place}: {snippet.text}\nprinted (exit code {exit_code}):\n"
+    assert exit_code == 0 or snippet.may_fail, what + printed
     if snippet.expected is not None:
         pattern = _pattern(snippet.expected)
         assert pattern.fullmatch(_stripped(printed)), (

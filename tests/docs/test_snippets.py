@@ -1,4 +1,4 @@
-"""Every snippet of the README, the guides and the page on transactions runs as the page says."""
+"""Every snippet of the README and of the documentation prints what its page says."""
 
 from __future__ import annotations
 
@@ -8,28 +8,56 @@ import pytest
 
 from tests.docs.snippets import Snippet, run, snippets
 from tests.support.broker_process import BrokerProcess
+from tests.support.in_process import InProcess
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(
-    [*(ROOT / "docs").glob("guide-*.md"), ROOT / "docs" / "transactions.md", ROOT / "README.md"]
-)
+PAGES = [
+    page
+    for page in [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+    # The examples of this page are parts of programs: the tests of sinks and tables run them.
+    if page.name != "extending.md" and list(snippets(page))
+]
 
 
-@pytest.mark.timeout(900)  # two of them start Spark
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_page_tells_the_truth(page: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "here"
-    folder.mkdir()
-    with BrokerProcess(tmp_path / "broker") as broker:
-        (folder / "tidemill-data").symlink_to(broker.data_dir)
+WITH_SPARK = [page for page in PAGES if any(snippet.needs_spark for snippet in snippets(page))]
+WITHOUT_SPARK = [page for page in PAGES if page not in WITH_SPARK]
+
+
+@pytest.mark.parametrize("page", WITHOUT_SPARK, ids=lambda page: page.name)
+def test_the_snippets_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> None:
+    # The commands of the README are the end-to-end test of the program ``tidemill``.
+    run_page(page, tmp_path, None if page.name == "README.md" else InProcess(None))
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", WITH_SPARK, ids=lambda page: page.name)
+def test_the_snippets_of_a_page_with_spark_print_what_it_says(
+    page: Path, tmp_path: Path, warm_spark: InProcess
+) -> None:
+    run_page(page, tmp_path, warm_spark)
+
+
+def run_page(page: Path, folder: Path, in_process: InProcess | None) -> None:
+    """Run all snippets of a page in a new folder, with a new broker."""
+    here = folder / "here"
+    here.mkdir()
+    with BrokerProcess(folder / "broker") as broker:
+        (here / "tidemill-data").symlink_to(broker.data_dir)
         for snippet in snippets(page):
-            run(snippet, folder, broker.bootstrap)
+            run(snippet, here, broker.bootstrap, in_process)
+
+
+def test_pages_with_and_without_spark_are_told_apart() -> None:
+    assert {"guide-pipelines.md", "guide-windows.md"} <= {page.name for page in WITH_SPARK}
+    assert {"guide-groups.md", "README.md"} <= {page.name for page in WITHOUT_SPARK}
 
 
 def test_the_guides_have_snippets() -> None:
-    for page in PAGES:
-        if page.name != "README.md":
-            assert len(list(snippets(page))) > 5, page
+    guides = [*(ROOT / "docs").glob("guide-*.md"), ROOT / "docs" / "transactions.md"]
+    for page in guides:
+        assert len(list(snippets(page))) > 5, page
+    assert {page.name for page in PAGES} > {"README.md", "tour.md", "install.md", "operations.md"}
 
 
 def test_snippets_are_read_in_order_with_what_they_print(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def batches() -> list[Golden]:
 
 
 def filtered() -> list[dict[str, Any]]:
-    """Batches before and after Kafka's cleaner, with what it was told to keep."""
+    """Batches before and after Kafka's cleaner, with the offsets that it had to keep."""
     cases: list[dict[str, Any]] = _load("batches_java.json")["filtered"]
     return cases
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.errors import FormatVersionError, InvalidRecordError
-from tidemill.state.consumer_protocol import subscribed_topics
-from tidemill.state.offsets_format import (
+from tidemill.log.errors import FormatVersionError, InvalidRecordError
+from tidemill.state.groups.consumer_protocol import subscribed_topics
+from tidemill.state.groups.format import (
     GroupKey,
     GroupValue,
     OffsetKey,

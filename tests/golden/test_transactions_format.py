@@ -11,16 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.errors import FormatVersionError, InvalidRecordError
+from tidemill.log.errors import FormatVersionError, InvalidRecordError
 from tidemill.log.names import TopicPartition
-from tidemill.state.transactions_format import (
+from tidemill.state.transactions.format import (
     TransactionValue,
     decode_key,
     decode_value,
     encode_key,
     encode_value,
 )
-from tidemill.state.types import ProducerIdentity, TransactionState, TransactionVersion
+from tidemill.state.transactions.types import TransactionState
+from tidemill.state.types import ProducerIdentity, TransactionVersion
 
 JAVA = json.loads((Path(__file__).parent / "transactions_java.json").read_text())
 VALUES: list[dict[str, Any]] = JAVA["values"]

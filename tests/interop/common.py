@@ -95,7 +95,7 @@ class GroupMemberProcess:
     def kill(self) -> None:
         """SIGKILL: no goodbye to the group."""
         self._process.kill()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=60)
 
     def __enter__(self) -> GroupMemberProcess:
         return self

@@ -11,9 +11,9 @@ import pytest
 from tests.support.apache_kafka import KAFKA_VERSION, KafkaNotFoundError, find_classpath, find_java
 from tests.support.logs import open_log, open_store, write
 from tidemill.clock import ManualClock
-from tidemill.log.compaction import compact
-from tidemill.log.records import NewRecord, encode_batch
-from tidemill.log.transactions import Marker
+from tidemill.log.compaction.run import compact
+from tidemill.log.format.markers import Marker
+from tidemill.log.format.records import NewRecord, encode_batch
 
 RECORDS = 120
 

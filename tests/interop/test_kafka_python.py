@@ -7,11 +7,11 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic
 from kafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from tests.interop.common import BASE_TIMESTAMP, CODECS, DEADLINE, sample_records, wait_for
 from tests.interop.conftest import MakeTopic
 

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import AbortTransactionSpec, TransactionState
 from kafka.errors import (
     CommitFailedError,
@@ -19,7 +20,6 @@ from kafka.errors import (
 )
 from kafka.structs import OffsetAndMetadata
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from tests.interop.common import DEADLINE, wait_for
 from tests.interop.conftest import MakeTopic
 from tests.interop.test_kafka_python import consumer, send_numbers, take, values

@@ -13,8 +13,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.interop.conftest import MakeTopic
-from tests.kafka.wire import Client
-from tidemill.log import batch
+from tests.protocols.kafka.wire import Client
+from tidemill.log.format import batch
 
 PRODUCE, FETCH, INIT, ADD_PARTITIONS, END = 0, 1, 22, 24, 26
 RECORD = bytes([16, 0, 0, 0, 1, 4]) + b"hi" + bytes([0])

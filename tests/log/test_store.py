@@ -15,7 +15,8 @@ from tests.support.crashfs import CrashingFileSystem
 from tests.support.faultyfs import CrashError, FaultyFileSystem
 from tests.support.logs import TP, open_log, open_store, read_records, write
 from tidemill.clock import ManualClock
-from tidemill.errors import (
+from tidemill.log.config.topic import LogConfig
+from tidemill.log.errors import (
     DataDirLockedError,
     DiskFullError,
     FormatVersionError,
@@ -23,18 +24,9 @@ from tidemill.errors import (
     StorageError,
     SyncFailedError,
 )
-from tidemill.log.checkpoints import (
-    ManifestEntry,
-    decode_checkpoint,
-    decode_manifest,
-    decode_metadata,
-    encode_checkpoint,
-    encode_manifest,
-    encode_metadata,
-)
-from tidemill.log.config import LogConfig
 from tidemill.log.names import TopicPartition
-from tidemill.log.partition import PartitionLog
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.partition.snapshots import snapshot_path
 from tidemill.log.store import LogStore
 
 TOPIC_ID = UUID("0f4c5a1e-3d07-4d7c-8a47-7b1a2b3c4d5e")
@@ -48,40 +40,6 @@ def fs() -> FaultyFileSystem:
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
-
-
-# --- formats -------------------------------------------------------------------------------------
-
-
-def test_kafka_layout_of_checkpoints() -> None:
-    offsets = {TopicPartition("a", 0): 17, TopicPartition("b.c-d", 12): 1 << 40}
-    assert encode_checkpoint(offsets) == b"0\n2\na 0 17\nb.c-d 12 1099511627776\n"
-    assert decode_checkpoint(encode_checkpoint(offsets)) == offsets
-
-
-@pytest.mark.parametrize("data", [b"", b"1\n0\n", b"0\n2\na 0 17\n", b"0\n1\na 0\n", b"0\nx\n"])
-def test_a_checkpoint_that_is_not_well_formed_is_refused(data: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - int() and unpacking raise it as well
-        decode_checkpoint(data)
-
-
-def test_kafka_layout_of_partition_metadata() -> None:
-    data = encode_metadata(TOPIC_ID)
-    assert data == b"version: 0\ntopic_id: D0xaHj0HTXyKR3saKzxNXg"
-    assert decode_metadata(data + b"\n") == TOPIC_ID
-    for bad in (b"", b"version: 1\ntopic_id: x", b"version: 0\ntopic_id: x"):
-        with pytest.raises(ValueError):  # noqa: PT011 - UUID() raises it as well
-            decode_metadata(bad)
-
-
-def test_a_manifest_is_read_back_or_refused() -> None:
-    entry = ManifestEntry(TP, TOPIC_ID, 1, 9, 9, [(0, 100, 5, 7, 34), (5, 50, -1, 8, 0)], True)
-    data = encode_manifest([entry])
-    read = decode_manifest(data)[TP]
-    assert read._replace(segments=[]) == entry._replace(segments=[])
-    assert [tuple(each) for each in read.segments] == entry.segments
-    with pytest.raises(ValueError, match="CRC"):
-        decode_manifest(data[:-1])
 
 
 # --- the folder ----------------------------------------------------------------------------------
@@ -108,7 +66,7 @@ def test_another_format_version_is_refused(tmp_path: Path, clock: ManualClock) -
 def test_a_folder_of_apache_kafka_is_refused(tmp_path: Path, clock: ManualClock, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
-    with pytest.raises(FormatVersionError, match=r"not tidemill's"):
+    with pytest.raises(FormatVersionError, match=r"not a tidemill data folder"):
         open_store(tmp_path, clock)
 
 
@@ -131,7 +89,7 @@ def test_a_foreign_folder_is_left_alone(tmp_path: Path, clock: ManualClock) -> N
 # --- partitions ----------------------------------------------------------------------------------
 
 
-def test_what_is_written_is_there_after_a_restart(tmp_path: Path, clock: ManualClock) -> None:
+def test_written_records_are_readable_after_a_restart(tmp_path: Path, clock: ManualClock) -> None:
     store = open_store(tmp_path, clock)
     config = {"internal.segment.bytes": "500"}
     for number in range(20):
@@ -181,12 +139,12 @@ def test_a_partition_that_does_not_fit_on_the_disk_leaves_nothing(
     fs.capacity = fs.used() + 10
     with pytest.raises(DiskFullError):
         store.create(TP, LogConfig(), TOPIC_ID)
-    fs.heal()
+    fs.clear_faults()
     assert fs.folders("/data") == []
     store.create(TP, LogConfig(), TOPIC_ID)
 
 
-def test_a_deleted_partition_is_gone_at_once_and_its_files_later(
+def test_a_deleted_partition_is_removed_immediately_and_its_files_later(
     fs: FaultyFileSystem, clock: ManualClock
 ) -> None:
     store = open_store("/data", clock, fs)
@@ -218,7 +176,7 @@ def test_a_deletion_that_was_interrupted_is_finished_after_the_start(
     assert fs.folders("/data") == []
 
 
-def test_files_of_removed_segments_wait_for_their_time(
+def test_files_of_removed_segments_are_deleted_after_the_delay(
     fs: FaultyFileSystem, clock: ManualClock
 ) -> None:
     store = open_store("/data", clock, fs)
@@ -257,10 +215,10 @@ def test_checkpoints_are_written_where_something_changed(
     store.checkpoint()
     store.checkpoint()
     name = "/data/recovery-point-offset-checkpoint"
-    assert fs.read_bytes(name) == b"0\n1\nt 0 1\n"
+    assert fs.read_bytes(name).startswith(b"1\n1\nt 0 1\n")
     fs.fail("create", times=-1)
     store.checkpoint()  # writes nothing
-    fs.heal()
+    fs.clear_faults()
 
 
 def test_a_checkpoint_on_a_full_disk_keeps_the_old_one(
@@ -277,27 +235,25 @@ def test_a_checkpoint_on_a_full_disk_keeps_the_old_one(
     with pytest.raises(DiskFullError):
         store.checkpoint()
     assert log.recovery_point == 1
-    fs.heal()
+    fs.clear_faults()
     for _ in range(2):
         store.checkpoint()
     assert log.recovery_point == 2
 
 
-def test_a_clean_stop_on_a_full_disk_is_not_called_clean(
-    fs: FaultyFileSystem, clock: ManualClock
-) -> None:
+def test_a_stop_on_a_full_disk_is_not_clean(fs: FaultyFileSystem, clock: ManualClock) -> None:
     store = open_store("/data", clock, fs)
     write(open_log(store, {}), [(b"k", b"v")], 0)
     fs.capacity = fs.used()
     with pytest.raises(DiskFullError):
         store.close()
-    fs.heal()
+    fs.clear_faults()
     assert not fs.exists("/data/clean-stop.json")
     store = open_store("/data", clock, fs)
     assert len(read_records(open_log(store, {}))) == 1
 
 
-def test_old_producer_snapshots_go(fs: FaultyFileSystem, clock: ManualClock) -> None:
+def test_old_producer_snapshots_are_removed(fs: FaultyFileSystem, clock: ManualClock) -> None:
     store = open_store("/data", clock, fs)
     log = open_log(store, {})
     for sequence in range(8):
@@ -309,8 +265,8 @@ def test_old_producer_snapshots_go(fs: FaultyFileSystem, clock: ManualClock) -> 
     assert len(snapshots) == 2
 
 
-def _snapshot_tells(fs: FaultyFileSystem, clock: ManualClock) -> tuple[LogStore, PartitionLog]:
-    """A log from which the records of a producer were deleted: only snapshots tell of it."""
+def _only_in_snapshots(fs: FaultyFileSystem, clock: ManualClock) -> tuple[LogStore, PartitionLog]:
+    """Return a log whose only record of a producer is in snapshots: its batches were deleted."""
     now = clock.now_ms()
     store = open_store("/data", clock, fs)
     log = open_log(store, {})
@@ -324,19 +280,19 @@ def _snapshot_tells(fs: FaultyFileSystem, clock: ManualClock) -> tuple[LogStore,
 
 
 def _assert_known(fs: FaultyFileSystem, clock: ManualClock) -> None:
-    """What the producer sends again is a repetition."""
+    """Assert that a batch which the producer sends again is a duplicate."""
     log = open_log(open_store("/data", clock, fs), {})
     assert write(log, [(b"k", b"v")], clock.now_ms(), producer=(1, 0, 0)) == 0
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["a journal", "as POSIX"])
-def test_a_power_cut_always_leaves_a_snapshot_of_producers_whose_records_are_deleted(
+def test_a_power_cut_keeps_a_snapshot_of_producers_with_deleted_records(
     ordered: bool,
 ) -> None:
     for seed in range(20):
         clock, fs = ManualClock(), FaultyFileSystem()
         fs.ordered = ordered
-        store, log = _snapshot_tells(fs, clock)
+        store, log = _only_in_snapshots(fs, clock)
         for _ in range(seed % 4 + 1):
             write(log, [(b"k", b"v")], clock.now_ms())
             store.checkpoint()
@@ -346,11 +302,11 @@ def test_a_power_cut_always_leaves_a_snapshot_of_producers_whose_records_are_del
 
 
 @pytest.mark.parametrize("event", ["stop", "roll", "recovery"])
-def test_a_power_cut_leaves_a_snapshot_of_a_log_at_rest(event: str) -> None:
+def test_a_power_cut_keeps_a_snapshot_of_an_idle_log(event: str) -> None:
     for seed in range(40):
         clock, fs = ManualClock(), CrashingFileSystem()
         now = clock.now_ms()
-        store, log = _snapshot_tells(fs, clock)
+        store, log = _only_in_snapshots(fs, clock)
         write(log, [(b"k", b"v")], now)
         for _ in range(3):
             store.checkpoint()
@@ -371,7 +327,7 @@ def test_a_power_cut_leaves_a_snapshot_of_a_log_at_rest(event: str) -> None:
 
 def test_a_snapshot_stays_until_a_newer_recovery_point_is_on_disk() -> None:
     clock, fs = ManualClock(), FaultyFileSystem()
-    store, log = _snapshot_tells(fs, clock)
+    store, log = _only_in_snapshots(fs, clock)
     store.checkpoint()
     fs.fail("write", errno.ENOSPC, path="recovery-point", times=-1)
     failed = 0
@@ -383,7 +339,7 @@ def test_a_snapshot_stays_until_a_newer_recovery_point_is_on_disk() -> None:
             except DiskFullError:
                 failed += 1
     assert failed > 2
-    fs.heal()
+    fs.clear_faults()
     fs.kill()
     _assert_known(fs, clock)
 
@@ -403,7 +359,7 @@ def test_snapshots_are_synced_where_checkpoints_are_written(
         store.checkpoint_writes()()
 
 
-def test_a_topic_may_be_deleted_before_its_snapshot_is_synced(
+def test_a_topic_can_be_deleted_before_its_snapshot_is_synced(
     fs: FaultyFileSystem, clock: ManualClock
 ) -> None:
     store = open_store("/data", clock, fs)
@@ -416,7 +372,7 @@ def test_a_topic_may_be_deleted_before_its_snapshot_is_synced(
     writes()
 
 
-def test_a_snapshot_may_be_dropped_before_a_slow_thread_comes_to_sync_it(
+def test_a_snapshot_can_be_removed_before_a_slow_thread_syncs_it(
     fs: FaultyFileSystem, clock: ManualClock
 ) -> None:
     store = open_store("/data", clock, fs)
@@ -429,7 +385,7 @@ def test_a_snapshot_may_be_dropped_before_a_slow_thread_comes_to_sync_it(
         write(log, [(b"k", b"v")], 0, producer=(1, 0, sequence))
         for _ in range(3):
             store.checkpoint()
-    assert not fs.exists(log.snapshot_path(1))
+    assert not fs.exists(snapshot_path(log.chain.folder, 1))
     slow()
 
 
@@ -440,9 +396,9 @@ def test_a_partition_that_is_deleted_during_its_sync_keeps_no_file_open(
     log = open_log(store, {})
     write(log, [(b"k", b"v")], clock.now_ms(), sync=False)
     pool = store.environment.pool
-    pool.pin(log.active.file)
+    pool.pin(log.chain.active.file)
     store.delete(TP)
-    pool.unpin(log.active.file)
+    pool.unpin(log.chain.active.file)
     store.purge_deleted()
     assert fs.open_handles == 0
     store.close()

@@ -11,11 +11,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.state.harness import compacted
+from tests.state.driver import compacted
+from tests.support.effort import examples
 from tidemill.errors import TidemillError
-from tidemill.state.catalog import Catalog
+from tidemill.state.catalog.catalog import Catalog
+from tidemill.state.catalog.types import AlterOp, ConfigChange, NewTopic
 from tidemill.state.outcome import Outcome, StateRecord
-from tidemill.state.types import AlterOp, ConfigChange, NewTopic
 
 MAX_PARTITIONS = 12
 names = st.sampled_from(["a.b", "a_b", "c", "d"])
@@ -137,4 +138,4 @@ class CatalogSimulation(RuleBasedStateMachine):
 
 
 TestCatalog = CatalogSimulation.TestCase
-TestCatalog.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCatalog.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

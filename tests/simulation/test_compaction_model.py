@@ -1,14 +1,14 @@
-"""Compaction against a model of a few lines: the last value of each key.
+"""Compare compaction with a small model: the last value of each key.
 
-Keyed writes of all codecs with tombstones, rolls, compactions that are whole, dropped in the
-middle, interleaved with writes, killed at any call or cut off from power, clean restarts, and time
-that passes, in any order. Then what readers make of the log is ``dict(last value per key)``, no
-record has changed its offset or content, what may not be cleaned is all there, and tombstones stay
-for ``delete.retention.ms`` and then go.
+The steps run in any order: keyed writes with all codecs and tombstones, rolls, clean restarts,
+passing time, and compactions. A compaction runs completely, is closed in the middle, is interleaved
+with writes, is killed at any call, or loses power. Readers must then get ``dict(last value per
+key)``. No record must change its offset or content, records outside of the cleaned part must all be
+there, and tombstones must stay for ``delete.retention.ms`` and then be removed.
 
-Transactions write the same keys. What counts is what ``read_committed`` sees: an aborted record
-never, a committed one always; and a producer's state is never forgotten, nor does a log that is
-read again from its start have a transaction open that had ended.
+Transactions write the same keys. A ``read_committed`` reader must never see an aborted record and
+always see a committed one. The state of producers must not be lost, and a log that is replayed from
+its start must not have an open transaction that has ended.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.support.crashfs import CrashingFileSystem
+from tests.support.effort import examples
 from tests.support.faultyfs import CrashError
 from tests.support.logs import TP, open_log, open_store, read_bytes
 from tidemill.clock import ManualClock
-from tidemill.log.batch import iter_headers
-from tidemill.log.compaction import cleanable, compact
-from tidemill.log.maintenance import replay_producers
-from tidemill.log.partition import PartitionLog
-from tidemill.log.producers import ProducerStates
-from tidemill.log.records import NewRecord, Record, decode_records, encode_batch
+from tidemill.log.compaction.due import cleanable
+from tidemill.log.compaction.run import compact
+from tidemill.log.format.batch import iter_headers
+from tidemill.log.format.markers import Marker
+from tidemill.log.format.records import NewRecord, Record, decode_records, encode_batch
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.partition.producers import ProducerStates
+from tidemill.log.partition.replay import replay_segment
+from tidemill.log.partition.transactions import find_aborted
 from tidemill.log.store import LogStore
-from tidemill.log.transactions import Marker
 
 RETENTION_MS = 20_000
 CONFIGS = {
@@ -51,27 +54,27 @@ batches = st.lists(st.tuples(keys, values), min_size=1, max_size=5)
 
 @dataclass
 class Model:
-    """What was written, and what a reader must make of it."""
+    """The written records, and what readers must get."""
 
     history: dict[int, Record] = field(default_factory=dict)
     latest: dict[bytes, bytes] = field(default_factory=dict)
     tried: dict[int, int] = field(default_factory=dict)
-    """When a compaction may first have reached a tombstone: before that its time does not run."""
+    """The earliest time when a compaction can have reached a tombstone."""
     reached: dict[int, int] = field(default_factory=dict)
-    """When a compaction surely had reached it."""
+    """The time when a compaction had certainly reached a tombstone."""
 
     markers: set[int] = field(default_factory=set)
     aborted: set[int] = field(default_factory=set)
-    """Offsets of records whose transaction was aborted."""
+    """The offsets of records whose transaction was aborted."""
     open: dict[int, list[int]] = field(default_factory=dict)
-    """Offsets of records by the producer whose transaction they are in."""
+    """The offsets of records by the producer of their transaction."""
 
     @property
     def end(self) -> int:
         return len(self.history) + len(self.markers)
 
     def committed(self) -> list[Record]:
-        """What ``read_committed`` would get of an uncompacted log, but for where it stops."""
+        """Return what ``read_committed`` gets from an uncompacted log, without a limit."""
         pending = {offset for offsets in self.open.values() for offset in offsets}
         return [r for r in self.history.values() if r.offset not in self.aborted | pending]
 
@@ -120,7 +123,7 @@ class CompactionMachine(RuleBasedStateMachine):
         self.log: PartitionLog = open_log(self.store, self.configs)
         assert not self.store.offline
 
-    # --- what happens to it ----------------------------------------------------------------------
+    # --- operations ------------------------------------------------------------------------------
 
     @rule(
         records=batches,
@@ -186,12 +189,12 @@ class CompactionMachine(RuleBasedStateMachine):
         self.model.end_transaction(writer, info.first_offset, commit)
 
     def committed_records(self) -> list[Record]:
-        """What a ``read_committed`` consumer makes of the log: it drops aborted records."""
+        """Return what a ``read_committed`` consumer gets: it drops aborted records."""
         log = self.log
         stable = log.last_stable_offset
         aborted = {
             (entry.producer_id, entry.first_offset, entry.last_offset)
-            for entry in log.aborted_entries(log.log_start_offset, stable)
+            for entry in find_aborted(log.chain, log.log_start_offset, stable)
         }
         data = read_bytes(log)
         out = []
@@ -236,7 +239,7 @@ class CompactionMachine(RuleBasedStateMachine):
     # --- compaction ------------------------------------------------------------------------------
 
     def try_compaction(self) -> int:
-        """Note that tombstones may be met from now on; returns the end of what can be reached."""
+        """Record that a compaction can reach tombstones from now on; return its end."""
         end = cleanable(self.log, self.clock.now_ms()).end_offset
         for record in self.model.committed():
             if record.value is None and record.offset < end:
@@ -252,7 +255,7 @@ class CompactionMachine(RuleBasedStateMachine):
             pass
         if not dirty:
             return
-        # Each key once in what was cleaned, and of tombstones only those whose time runs still.
+        # The cleaned part has each key once, and only tombstones that are not expired.
         last = self.model.last_offsets()
         cleaned = [record for record in self.data_records() if record.offset < end]
         newest = {
@@ -314,7 +317,7 @@ class CompactionMachine(RuleBasedStateMachine):
         names = self.fs.files(f"/data/{TP}")
         assert not [name for name in names if name.endswith((".cleaned", ".swap"))]
 
-    # --- what always holds -----------------------------------------------------------------------
+    # --- invariants ------------------------------------------------------------------------------
 
     @invariant()
     def reads_are_right(self) -> None:
@@ -356,18 +359,18 @@ class CompactionMachine(RuleBasedStateMachine):
     def a_log_that_is_read_again_has_the_same_transactions_open(self) -> None:
         states = ProducerStates()
         for segment in self.log.segments:
-            replay_producers(states, segment, 0)
+            replay_segment(states, segment, 0)
         assert states.open_transactions() == self.log.open_transactions()
 
     @invariant()
     def what_may_not_be_cleaned_is_all_there(self) -> None:
-        active = self.log.active.base_offset
+        active = self.log.chain.active.base_offset
         lag = self.log.config.min_compaction_lag_ms
         young = self.clock.now_ms() - lag if lag else self.clock.now_ms() + 1
         offsets = {record.offset for record in self.data_records()}
         active = min(active, self.log.last_stable_offset)
         for record in self.model.history.values():
-            if record.offset >= self.log.active.base_offset or (
+            if record.offset >= self.log.chain.active.base_offset or (
                 record.offset >= self.log.last_stable_offset
             ):
                 assert record.offset in offsets
@@ -407,7 +410,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
 TestCompactionModel = CompactionMachine.TestCase
 TestCompactionModel.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -1,9 +1,12 @@
-"""Groups under clients that behave, hesitate, crash and come back, on a broker that restarts.
+"""Simulation of groups: clients behave, hesitate, crash and return, and the broker restarts.
 
-What must hold whatever happens: a ticket is answered once at most, and once exactly when time
-passes; generations do not run backwards; in a generation each partition has one owner, the one
-that the leader named; what a restart reads is what was written; and when nothing else happens any
-more, those that live share all partitions in one Stable generation.
+These invariants hold at any time:
+
+- A ticket is answered at most once, and exactly once when enough time passes.
+- Generations do not decrease.
+- In a generation each partition has one owner, which the leader has chosen.
+- A restart reads what was written.
+- When nothing else happens, the live members share all partitions in one Stable generation.
 """
 
 from __future__ import annotations
@@ -16,17 +19,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from tests.state.harness import Desk
-from tidemill.errors import (
+from tests.state.driver import GroupsDriver
+from tests.support.effort import examples
+from tidemill.errors import TidemillError
+from tidemill.state.errors import (
     FencedInstanceIdError,
     GroupMaxSizeReachedError,
     MemberIdRequiredError,
-    TidemillError,
     UnknownMemberIdError,
 )
-from tidemill.state.offsets_format import decode_group_value
+from tidemill.state.groups.format import decode_group_value
+from tidemill.state.groups.types import JoinResult, LeaveMember, SyncResult
 from tidemill.state.outcome import Outcome
-from tidemill.state.types import JoinResult, LeaveMember, SyncResult
 
 PARTITIONS = range(5)
 SESSION_MS = 8_000
@@ -34,7 +38,7 @@ REBALANCE_MS = 20_000
 MAX_SIZE = 5
 
 
-class UnreliableDesk(Desk):
+class UnreliableDriver(GroupsDriver):
     """A coordinator with a disk that is slow now and then, and whose next write may fail.
 
     While the disk is slow, records are neither replayed nor their replies released, and further
@@ -89,7 +93,7 @@ class Client:
 
     @property
     def lineage(self) -> str:
-        """Who it is for the group: a static member is the same under a new id."""
+        """The identity of the member: a static member keeps it when its id changes."""
         return self.instance_id or self.member_id
 
 
@@ -99,7 +103,7 @@ class GroupSimulation(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.settings: dict[str, Any] = {"max_size": MAX_SIZE, "initial_rebalance_delay_ms": 500}
-        self.desk = UnreliableDesk(**self.settings)
+        self.driver = UnreliableDriver(**self.settings)
         self.all: list[Client] = []
         self.owners: dict[int, dict[int, str]] = {}
         """generation -> partition -> lineage"""
@@ -132,7 +136,7 @@ class GroupSimulation(RuleBasedStateMachine):
 
     def _join(self, client: Client) -> None:
         client.owned = None
-        client.joining = self.desk.join(
+        client.joining = self.driver.join(
             client.member_id,
             instance_id=client.instance_id,
             topics=client.topics,
@@ -145,7 +149,7 @@ class GroupSimulation(RuleBasedStateMachine):
 
     def _on_join_answer(self, client: Client) -> None:
         assert client.joining is not None
-        answer = self.desk.replies.get(client.joining)
+        answer = self.driver.replies.get(client.joining)
         if answer is None:
             return
         client.joining = None
@@ -169,14 +173,14 @@ class GroupSimulation(RuleBasedStateMachine):
                 member.instance_id or member.member_id: assignments[member.member_id]
                 for member in result.members
             }
-        client.syncing = self.desk.sync(
+        client.syncing = self.driver.sync(
             client.member_id, client.generation, assignments, instance_id=client.instance_id
         )
         client.tickets.append(client.syncing)
 
     def _on_sync_answer(self, client: Client) -> None:
         assert client.syncing is not None
-        answer = self.desk.replies.get(client.syncing)
+        answer = self.driver.replies.get(client.syncing)
         if answer is None:
             return
         client.syncing = None
@@ -205,7 +209,7 @@ class GroupSimulation(RuleBasedStateMachine):
         if not client.alive or client.owned is None:
             return
         try:
-            self.desk.heartbeat(client.member_id, client.generation, client.instance_id)
+            self.driver.heartbeat(client.member_id, client.generation, client.instance_id)
         except TidemillError as error:
             self._on_error(client, error)
 
@@ -222,7 +226,7 @@ class GroupSimulation(RuleBasedStateMachine):
         client.alive = False
         error: TidemillError | None
         try:
-            (error,) = self.desk.leave(LeaveMember(client.member_id, client.instance_id))
+            (error,) = self.driver.leave(LeaveMember(client.member_id, client.instance_id))
         except UnknownMemberIdError as unknown:
             error = unknown
         assert error is None or isinstance(error, UnknownMemberIdError | FencedInstanceIdError)
@@ -241,8 +245,8 @@ class GroupSimulation(RuleBasedStateMachine):
 
     def _cancel(self, client: Client) -> None:
         for ticket in (client.joining, client.syncing):
-            if ticket is not None and ticket not in self.desk.replies:
-                self.desk.groups.cancel(ticket)
+            if ticket is not None and ticket not in self.driver.replies:
+                self.driver.groups.cancel(ticket)
                 client.tickets.remove(ticket)
         client.joining = client.syncing = None
 
@@ -250,37 +254,37 @@ class GroupSimulation(RuleBasedStateMachine):
 
     @rule(milliseconds=st.sampled_from([10, 500, 3_000, 7_900, 21_000]))
     def time_passes(self, milliseconds: int) -> None:
-        self.desk.advance(milliseconds)
+        self.driver.advance(milliseconds)
 
     @rule()
     def next_write_fails(self) -> None:
-        self.desk.fail_next = True
+        self.driver.fail_next = True
 
     @rule()
     def disk_gets_slow(self) -> None:
-        self.desk.slow = True
+        self.driver.slow = True
 
     @rule()
     def disk_works_again(self) -> None:
-        self.desk.disk_works()
+        self.driver.disk_works()
 
     @rule()
     def disk_fails(self) -> None:
-        self.desk.disk_fails()
+        self.driver.disk_fails()
 
     @rule()
     def broker_restarts(self) -> None:
-        stored = self.desk.groups.stored()
-        fresh = self.desk.restart(**self.settings)  # what waited for the disk is lost
-        assert isinstance(fresh, UnreliableDesk)
+        stored = self.driver.groups.stored()
+        fresh = self.driver.restart(**self.settings)  # what waited for the disk is lost
+        assert isinstance(fresh, UnreliableDriver)
         assert fresh.groups.stored() == stored
         for client in self.all:
             self._cancel(client)
             client.tickets.clear()
-        self.desk = fresh
+        self.driver = fresh
         value = stored.get("g")
         self.last_generation = decode_group_value(value).generation if value else 0
-        # generations that were never written may come again, with other owners
+        # generations that were never written can occur again, with other owners
         self.owners = {g: o for g, o in self.owners.items() if g <= self.last_generation}
         for client in self.all:
             if client.generation > self.last_generation:
@@ -290,7 +294,7 @@ class GroupSimulation(RuleBasedStateMachine):
 
     @invariant()
     def generations_do_not_run_backwards(self) -> None:
-        group = self.desk.groups.get("g")
+        group = self.driver.groups.get("g")
         if group is None:
             return
         assert group.generation >= self.last_generation
@@ -298,13 +302,13 @@ class GroupSimulation(RuleBasedStateMachine):
 
     @invariant()
     def each_partition_has_one_owner(self) -> None:
-        members = self.desk.groups.describe("g").members
+        members = self.driver.groups.describe("g").members
         owned = [partition for member in members for partition in member.assignment]
         assert len(set(owned)) == len(owned)
 
     @invariant()
     def counts_are_those_of_the_members(self) -> None:
-        group = self.desk.groups.get("g")
+        group = self.driver.groups.get("g")
         if group is None:
             return
         assert group.awaiting_join == sum(m.awaits_join for m in group.members.values())
@@ -316,14 +320,14 @@ class GroupSimulation(RuleBasedStateMachine):
         assert not group.pending_members & set(group.members)
 
     def teardown(self) -> None:
-        self.desk.fail_next = False
-        self.desk.disk_works()
+        self.driver.fail_next = False
+        self.driver.disk_works()
         self._those_that_live_share_everything()
         tickets = [ticket for client in self.all for ticket in client.tickets]
-        self.desk.advance(20 * 60_000)
-        assert [ticket for ticket in tickets if ticket not in self.desk.replies] == []
-        assert self.desk.state in ("Empty", "Dead")
-        assert self.desk.groups.next_deadline() is None
+        self.driver.advance(20 * 60_000)
+        assert [ticket for ticket in tickets if ticket not in self.driver.replies] == []
+        assert self.driver.state in ("Empty", "Dead")
+        assert self.driver.groups.next_deadline() is None
         super().teardown()
 
     def _those_that_live_share_everything(self) -> None:
@@ -334,19 +338,19 @@ class GroupSimulation(RuleBasedStateMachine):
             for client in living:
                 self.heartbeat(client)
                 self.poll(client)
-            self.desk.advance(1000)
+            self.driver.advance(1000)
         living = [client for client in living if client.alive]
         if not living:
             return
-        assert self.desk.state == "Stable"
-        assert {client.generation for client in living} == {self.desk.generation}
+        assert self.driver.state == "Stable"
+        assert {client.generation for client in living} == {self.driver.generation}
         owned = [partition for client in living for partition in client.owned or ()]
         assert sorted(owned) == list(PARTITIONS)
 
 
 TestGroups = GroupSimulation.TestCase
 TestGroups.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

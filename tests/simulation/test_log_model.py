@@ -1,10 +1,10 @@
-"""The log against a model of a few lines: a list of values, and how many of them are synced.
+"""Compare the log with a small model: a list of values, and how many of them are synced.
 
-Appends, reads, rolls, deletes prefixes, applies retention, checkpoints, is killed (also in the
-middle of a write), loses power and is opened again, in any order. Nothing that was synced may be
-missing, nothing may change its offset, and what is readable is always what was appended there.
-Transactions of several producers begin, write and end in between: what holds back the last stable
-offset, and which of them were aborted, is always what the model says.
+The steps run in any order: append, read, roll, delete records, apply retention, checkpoint, kill
+(also in the middle of a write), cut the power, and open the log again. All synced records must be
+there, no record must change its offset, and each readable record must be the one that was appended.
+Transactions of several producers begin, write and end in between. The last stable offset and the
+aborted transactions must always be those of the model.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.support.effort import examples
 from tests.support.faultyfs import CrashError, FaultyFileSystem
 from tests.support.logs import TP, open_log, read_records
 from tidemill.clock import ManualClock
-from tidemill.errors import DiskFullError, OffsetOutOfRangeError, StorageError
-from tidemill.log.aborted import ENTRY_SIZE, decode_aborted
-from tidemill.log.batch import iter_headers
+from tidemill.log.disk.aborted_index import ENTRY_SIZE, decode_aborted
+from tidemill.log.errors import DiskFullError, OffsetOutOfRangeError, StorageError
+from tidemill.log.format.batch import iter_headers
+from tidemill.log.format.markers import Marker, encode_marker
+from tidemill.log.format.records import NewRecord, decode_records, encode_batch
 from tidemill.log.names import TXN_INDEX
-from tidemill.log.partition import PartitionLog
-from tidemill.log.records import NewRecord, decode_records, encode_batch
-from tidemill.log.retention import delete_old_segments
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.partition.transactions import OpenTransaction
+from tidemill.log.steps import run_steps
 from tidemill.log.store import LogStore
-from tidemill.log.transactions import Marker, OpenTransaction, encode_marker
 
 CONFIGS = {
     "internal.segment.bytes": "900",
@@ -42,7 +44,7 @@ WRITERS = (11, 12, 13)
 
 @dataclass
 class Transaction:
-    """One transaction of a writer."""
+    """A transaction of a writer."""
 
     producer_id: int
     first: int
@@ -52,20 +54,20 @@ class Transaction:
 
 @dataclass
 class Model:
-    """What the log must hold."""
+    """The expected content of the log."""
 
     values: list[bytes] = field(default_factory=list)
-    """By offset, from 0 on; deleted ones stay here."""
+    """The value at each offset from 0 on, including deleted records."""
     timestamps: list[int] = field(default_factory=list)
     start: int = 0
     synced: int = 0
     sent: list[tuple[int, int, int]] = field(default_factory=list)
-    """(first offset, sequence, count) of the idempotent producer's batches."""
+    """(first offset, sequence, count) of each batch of the idempotent producer."""
 
     writes: list[tuple[int, int, int]] = field(default_factory=list)
-    """(first offset, producer, count) of the writers' batches."""
+    """(first offset, producer, count) of each batch of the writers."""
     transactions: list[Transaction] = field(default_factory=list)
-    """By first offset."""
+    """Ordered by first offset."""
 
     def lose_from(self, end: int) -> None:
         self.writes = [each for each in self.writes if each[0] < end]
@@ -129,7 +131,7 @@ class LogMachine(RuleBasedStateMachine):
         self.model.values += self.pending
         self.model.timestamps += [self.clock.now_ms()] * len(self.pending)
 
-    # --- what a broker does ----------------------------------------------------------------------
+    # --- operations of a broker ------------------------------------------------------------------
 
     @rule(count=st.integers(1, 4), size=st.integers(0, 150), codec=st.sampled_from([0, 1, 4]))
     def append(self, count: int, size: int, codec: int) -> None:
@@ -226,7 +228,7 @@ class LogMachine(RuleBasedStateMachine):
             self.fs.capacity = self.fs.used() + room
             with pytest.raises(DiskFullError):
                 self.log.append_marker(marker, now_ms=self.clock.now_ms())
-            self.fs.heal()
+            self.fs.clear_faults()
 
     @rule(between=st.booleans())
     def sync(self, between: bool) -> None:
@@ -249,7 +251,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def retain(self) -> None:
-        delete_old_segments(self.log, self.clock.now_ms())
+        self.log.delete_old_segments(self.clock.now_ms())
         assert self.log.log_start_offset >= self.model.start
         assert self.log.log_start_offset <= max(self.model.start, self.model.stable)
         limit = self.clock.now_ms() - 20000
@@ -272,14 +274,14 @@ class LogMachine(RuleBasedStateMachine):
         self.least_start = self.model.start
         assert self.log.recovery_point <= self.model.synced
 
-    # --- what goes wrong -------------------------------------------------------------------------
+    # --- failures --------------------------------------------------------------------------------
 
     @rule()
     def refuse_when_disk_is_full(self) -> None:
         self.fs.capacity = self.fs.used() + 30
         with pytest.raises(DiskFullError):
             self.log.append(self.batch(2, 100, 0), now_ms=self.clock.now_ms())
-        self.fs.heal()
+        self.fs.clear_faults()
         assert self.log.log_end_offset == len(self.model.values)
 
     @rule()
@@ -309,7 +311,7 @@ class LogMachine(RuleBasedStateMachine):
         before = len(self.model.values)
         self.accept()
         self.reopen(least=before)
-        # Where the append had to roll first, the torn write was that of an index.
+        # If the append had to roll first, the torn write was that of an index.
         assert len(self.model.values) in ((before, before + 2) if whole else (before,))
 
     @rule(seed=st.integers(0, 1 << 30))
@@ -331,7 +333,7 @@ class LogMachine(RuleBasedStateMachine):
         assert self.least_start <= self.log.log_start_offset <= max(self.model.start, 0)
         self.model.start = self.log.log_start_offset
 
-    # --- what always holds -----------------------------------------------------------------------
+    # --- invariants ------------------------------------------------------------------------------
 
     @invariant()
     def offsets_agree(self) -> None:
@@ -361,7 +363,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def entries_of_synced_markers_are_on_disk(self) -> None:
-        folder = self.fs._folder(self.log.folder)
+        folder = self.fs._folder(self.log.chain.folder)
         for segment in self.log.segments:
             if segment.aborted is None:
                 continue
@@ -423,10 +425,10 @@ class LogMachine(RuleBasedStateMachine):
         if readable:
             wanted = times[readable[int(share * (len(readable) - 1))]] + shift
             expected = next(((at, times[at]) for at in readable if times[at] >= wanted), None)
-            assert self.log.offset_for_timestamp(wanted) == expected
+            assert run_steps(self.log.find_timestamp(wanted)) == expected
             latest = max(times[at] for at in readable)
             first = next((at, times[at]) for at in readable if times[at] == latest)
-            assert self.log.offset_of_max_timestamp() == first
+            assert run_steps(self.log.find_max_timestamp()) == first
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -438,7 +440,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 LogMachine.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
@@ -448,7 +450,7 @@ TestLogModel = LogMachine.TestCase
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["a journal", "as POSIX"])
 def test_a_power_cut_behind_a_roll_takes_no_partition_offline(ordered: bool) -> None:
-    """The new segment may reach the disk before the end, or the name, of the one before."""
+    """The new segment can be on disk before the end, or the folder entry, of the previous one."""
     for seed in range(60):  # one of 24, and one of 3, found it
         machine = LogMachine()
         machine.start()

@@ -1,9 +1,9 @@
-"""Offsets in transactions on a real log, against a model of a few lines: all that was written.
+"""Simulation of offsets in transactions on a real log, compared with a model of a few lines.
 
 Plain commits, commits in the transactions of two producers, markers, topic deletions, compactions
 that are whole, dropped or crash in the middle, rolls, syncs, kills, power cuts and clean restarts,
-in any order. What is seen is always, for each position, the record that stands last in the log
-among the plain ones and those of committed transactions; what is held back is what open ones have
+in any order. A fetch always returns, for each position, the last record in the log among plain
+commits and those of committed transactions. Held back are the offsets that open transactions have
 committed since the position was last deleted.
 """
 
@@ -18,25 +18,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.support.crashfs import CrashingFileSystem
+from tests.support.effort import examples
 from tests.support.faultyfs import CrashError
 from tests.support.logs import open_log, open_store
-from tidemill.broker.flusher import Flusher
-from tidemill.broker.journal import Done, Journal
 from tidemill.clock import ManualClock
-from tidemill.log.compaction import compact
-from tidemill.log.partition import PartitionLog
-from tidemill.log.transactions import Marker
-from tidemill.state.groups import Groups
-from tidemill.state.offsets import Offsets
-from tidemill.state.offsets_format import OffsetKey, decode_key, decode_offset_value
+from tidemill.engine.flusher import Flusher
+from tidemill.engine.journal import Done, Journal
+from tidemill.log.compaction.run import compact
+from tidemill.log.format.markers import Marker
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.state.groups.format import OffsetKey, decode_key, decode_offset_value
+from tidemill.state.groups.machine import Groups
+from tidemill.state.offsets.machine import Offsets
+from tidemill.state.offsets.types import TxnOffsetCommit
 from tidemill.state.outcome import Outcome
-from tidemill.state.types import (
-    NO_PRODUCER,
-    CommitRequest,
-    OffsetToCommit,
-    ProducerIdentity,
-    TxnOffsetCommit,
-)
+from tidemill.state.types import NO_PRODUCER, CommitRequest, OffsetToCommit, ProducerIdentity
 
 RETENTION_MS = 20_000
 CONFIGS = {
@@ -286,7 +282,7 @@ def _agree(offsets: Offsets, log: dict[int, Written]) -> None:
 
 TestOffsetsInTransactions = OffsetsInTransactions.TestCase
 TestOffsetsInTransactions.settings = settings(
-    max_examples=100,
+    max_examples=examples(100),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -8,10 +8,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.state.harness import Desk, compacted
-from tidemill.errors import GroupSubscribedToTopicError, UnknownMemberIdError
-from tidemill.state.offsets_format import OffsetKey, OffsetValue
-from tidemill.state.types import CommittedOffset, LeaveMember, OffsetToCommit
+from tests.state.driver import GroupsDriver, compacted
+from tests.support.effort import examples
+from tidemill.state.errors import GroupSubscribedToTopicError, UnknownMemberIdError
+from tidemill.state.groups.format import OffsetKey, OffsetValue
+from tidemill.state.groups.types import LeaveMember
+from tidemill.state.offsets.types import CommittedOffset
+from tidemill.state.types import OffsetToCommit
 
 RETENTION_MS = 10_000
 SESSION_MS = 6_000
@@ -31,7 +34,7 @@ class OffsetSimulation(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.desk = Desk(retention_ms=RETENTION_MS)
+        self.driver = GroupsDriver(retention_ms=RETENTION_MS)
         self.model: dict[tuple[str, int], Stored] = {}
         self.member: str | None = None
         self.was_joined = False
@@ -42,25 +45,25 @@ class OffsetSimulation(RuleBasedStateMachine):
     @precondition(lambda self: self.member is None)
     @rule()
     def join(self) -> None:
-        (self.member,) = self.desk.stable(topics=("t", "u"), session_timeout_ms=SESSION_MS)
+        (self.member,) = self.driver.stable(topics=("t", "u"), session_timeout_ms=SESSION_MS)
         self.was_joined = True
 
     @precondition(lambda self: self.member is not None)
     @rule()
     def leave(self) -> None:
-        assert self.desk.leave(LeaveMember(self.member or "")) == [None]
-        self.member, self.empty_since = None, self.desk.now
+        assert self.driver.leave(LeaveMember(self.member or "")) == [None]
+        self.member, self.empty_since = None, self.driver.now
 
     @rule(milliseconds=st.sampled_from([1, 4_000, 5_999, 10_000]))
     def time_passes(self, milliseconds: int) -> None:
         if self.member is not None and milliseconds >= SESSION_MS:
-            self.desk.heartbeat(self.member, self.desk.generation)
-            self.member, self.empty_since = None, self.desk.now + SESSION_MS
+            self.driver.heartbeat(self.member, self.driver.generation)
+            self.member, self.empty_since = None, self.driver.now + SESSION_MS
         elif self.member is not None:
-            self.desk.heartbeat(self.member, self.desk.generation)
-        self.desk.advance(milliseconds)
+            self.driver.heartbeat(self.member, self.driver.generation)
+        self.driver.advance(milliseconds)
         if self.member is not None:
-            self.desk.heartbeat(self.member, self.desk.generation)
+            self.driver.heartbeat(self.member, self.driver.generation)
 
     # --- offsets ---------------------------------------------------------------------------------
 
@@ -72,26 +75,26 @@ class OffsetSimulation(RuleBasedStateMachine):
     )
     def commit(self, at: tuple[str, int], offset: int, metadata: str, retention_ms: int) -> None:
         item = OffsetToCommit(*at, offset, -1, metadata)
-        generation = self.desk.generation if self.member is not None else -1
-        result = self.desk.commit(self.member or "", generation, item, retention_ms=retention_ms)
+        generation = self.driver.generation if self.member is not None else -1
+        result = self.driver.commit(self.member or "", generation, item, retention_ms=retention_ms)
         assert result == [None]
-        expires = self.desk.now + retention_ms if retention_ms >= 0 else None
-        self.model[at] = Stored(offset, metadata, self.desk.now, expires)
+        expires = self.driver.now + retention_ms if retention_ms >= 0 else None
+        self.model[at] = Stored(offset, metadata, self.driver.now, expires)
 
     @precondition(lambda self: self.member is not None)
     @rule(at=positions)
     def commit_without_membership_is_refused(self, at: tuple[str, int]) -> None:
         try:
-            self.desk.commit("", -1, OffsetToCommit(*at, 1))
+            self.driver.commit("", -1, OffsetToCommit(*at, 1))
         except UnknownMemberIdError:
             return
         raise AssertionError("a simple consumer committed to a group with members")
 
     @rule(at=positions)
     def delete(self, at: tuple[str, int]) -> None:
-        if self.desk.groups.get("g") is None:
+        if self.driver.groups.get("g") is None:
             return
-        (error,) = self.desk.run(self.desk.offsets.delete("g", [at]))
+        (error,) = self.driver.run(self.driver.offsets.delete("g", [at]))
         if self.member is not None and at[0] != "v":
             assert isinstance(error, GroupSubscribedToTopicError)
         else:
@@ -100,38 +103,38 @@ class OffsetSimulation(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(["t", "u", "v"]))
     def topic_is_deleted(self, topic: str) -> None:
-        self.desk.run(self.desk.offsets.topics_deleted([topic]))
+        self.driver.run(self.driver.offsets.topics_deleted([topic]))
         self.model = {at: stored for at, stored in self.model.items() if at[0] != topic}
 
     @precondition(lambda self: self.member is None)
     @rule()
     def group_is_deleted(self) -> None:
-        if self.desk.groups.get("g") is None:
+        if self.driver.groups.get("g") is None:
             return
-        self.desk.run(self.desk.offsets.delete_group("g"))
+        self.driver.run(self.driver.offsets.delete_group("g"))
         self.model, self.was_joined = {}, False
 
     @rule()
     def expire(self) -> None:
-        self.desk.run(self.desk.offsets.expire(self.desk.now))
+        self.driver.run(self.driver.offsets.expire(self.driver.now))
         self.model = {at: s for at, s in self.model.items() if not self._is_due(at[0], s)}
         if not self.model and self.member is None:
             self.was_joined = False
-            assert self.desk.state == "Dead"
+            assert self.driver.state == "Dead"
 
     def _is_due(self, topic: str, stored: Stored) -> bool:
         if self.member is not None and topic != "v":
             return False
         if stored.expires_ms is not None:
-            return stored.expires_ms <= self.desk.now
+            return stored.expires_ms <= self.driver.now
         since = stored.committed_ms
         if self.member is None and self.was_joined:
             since = self.empty_since
-        return self.desk.now - since >= RETENTION_MS
+        return self.driver.now - since >= RETENTION_MS
 
     @rule()
     def restart(self) -> None:
-        self.desk = self.desk.restart(retention_ms=RETENTION_MS)
+        self.driver = self.driver.restart(retention_ms=RETENTION_MS)
 
     # --- what must hold --------------------------------------------------------------------------
 
@@ -139,7 +142,7 @@ class OffsetSimulation(RuleBasedStateMachine):
     def fetched_is_what_was_committed(self) -> None:
         fetched = {
             at: (found.offset, found.metadata, found.commit_timestamp_ms)
-            for at, found in self.desk.offsets.fetch("g").items()
+            for at, found in self.driver.offsets.fetch("g").items()
             if isinstance(found, CommittedOffset)
         }
         assert fetched == {
@@ -149,19 +152,19 @@ class OffsetSimulation(RuleBasedStateMachine):
 
     @invariant()
     def replaying_the_log_gives_the_same(self) -> None:
-        for log in (self.desk.log, compacted(self.desk.log)):
-            fresh = Desk(log)
+        for log in (self.driver.log, compacted(self.driver.log)):
+            fresh = GroupsDriver(log)
             fresh.groups.loaded(fresh.now)
             fresh.offsets.loaded(fresh.now)
-            assert _values(fresh) == _values(self.desk)
-            assert fresh.groups.stored() == self.desk.groups.stored()
-            known = self.desk.groups.list_groups()  # and some of which nothing is stored
-            assert all(listing in known for listing in fresh.groups.list_groups())
+            assert _values(fresh) == _values(self.driver)
+            assert fresh.groups.stored() == self.driver.groups.stored()
+            known = self.driver.groups.list_groups()  # and some of which nothing is stored
+            assert all(listing in known for listing in list(fresh.groups.list_groups()))
 
 
-def _values(desk: Desk) -> dict[OffsetKey, OffsetValue]:
-    return {key: logged.value for key, logged in desk.offsets.stored()}
+def _values(driver: GroupsDriver) -> dict[OffsetKey, OffsetValue]:
+    return {key: logged.value for key, logged in driver.offsets.stored()}
 
 
 TestOffsets = OffsetSimulation.TestCase
-TestOffsets.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestOffsets.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)

@@ -1,9 +1,9 @@
-"""Producers with several batches in flight, against a partition that refuses now and then.
+"""Simulation of producers with several batches in flight, on a partition that sometimes fails.
 
-The client goes by librdkafka's rules: up to five batches in flight, answers in order, what is to
-come again goes back in order and is sent again, "had it already" counts as delivered. The disk is
-full at times, the coordinator is busy at times, the broker is killed or forgets its producers.
-Whatever happens, what was reported as delivered is in the log: once, and in order.
+The client follows librdkafka's rules: up to five batches are in flight, answers arrive in order,
+batches that are to be retried are sent again in order, and an answer that a batch is a duplicate
+counts as delivered. Sometimes the disk is full, the coordinator is busy, the broker is killed or
+forgets its producers. Each record that was reported as delivered is in the log once, and in order.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from tests.support.effort import examples
 from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import TP, open_log, open_store, read_bytes
-from tidemill.broker.api import Acks, PartitionWrite, ProducerIdentity, TransactionVersion
-from tidemill.broker.data import Admission, DataPlane
-from tidemill.broker.flusher import Flusher
-from tidemill.broker.waiters import Waiters
 from tidemill.clock import ManualClock
-from tidemill.errors import (
-    ConcurrentTransactionsError,
-    CoordinatorNotAvailableError,
-    DuplicateSequenceError,
-    OutOfOrderSequenceError,
-    StorageError,
-    TidemillError,
-)
-from tidemill.log.batch import iter_headers
-from tidemill.log.config import LogConfig
+from tidemill.engine.api import Durability, PartitionWrite, ProducerIdentity, TransactionVersion
+from tidemill.engine.error_log import StorageErrorLog
+from tidemill.engine.flusher import Flusher
+from tidemill.engine.records.append import Admission, Appender
+from tidemill.engine.records.checks import Checks
+from tidemill.engine.records.partitions import Partitions
+from tidemill.engine.slices import Slices
+from tidemill.engine.waiters import Waiters
+from tidemill.errors import TidemillError
+from tidemill.log.config.parse import parse_config
+from tidemill.log.errors import DuplicateSequenceError, OutOfOrderSequenceError, StorageError
+from tidemill.log.format.batch import iter_headers
+from tidemill.log.format.markers import Marker
+from tidemill.log.format.records import NewRecord, decode_records, encode_batch
 from tidemill.log.names import TopicPartition
-from tidemill.log.partition import PartitionLog
-from tidemill.log.records import NewRecord, decode_records, encode_batch
-from tidemill.log.transactions import Marker
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.state.errors import ConcurrentTransactionsError, CoordinatorNotAvailableError
 
 V1, V2 = TransactionVersion.V1, TransactionVersion.V2
 IN_FLIGHT = 5
@@ -57,7 +57,7 @@ ACTIONS = [
 
 
 class NoFlusher:
-    """Nobody waits for the disk here."""
+    """A flusher that does nothing."""
 
     def written(self, log: PartitionLog) -> None: ...
 
@@ -102,7 +102,7 @@ class Client:
             self.waiting = deque(sorted([*self.waiting, (sequence, value)]))
 
     def disconnected(self) -> None:
-        """What has no answer is sent again, in order; it may have been written."""
+        """Send all batches without an answer again, in order. Some were possibly written."""
         open_ones = [*self.waiting, *self.wire, *((seq, value) for seq, value, _ in self.answers)]
         self.ghosts.extend(self.wire)
         self.wire.clear()
@@ -127,14 +127,16 @@ class PipeliningSimulation(RuleBasedStateMachine):
         self.log = open_log(self.store, {})
         journal = TopicPartition("journal", 0)
         if journal not in self.store.partitions:
-            self.store.create(journal, LogConfig.parse({}), UUID(int=2))
-        self.data = DataPlane(
-            self.store,
+            self.store.create(journal, parse_config({}), UUID(int=2))
+        partitions = Partitions(self.store)
+        self.appender = Appender(
+            partitions,
             cast(Flusher, NoFlusher()),
             Waiters(),
             self.clock,
-            fetch_bytes=1 << 20,
-            admit=self.admit,
+            StorageErrorLog(self.clock),
+            Checks(partitions, Slices(), self.clock),
+            self.admit,
         )
 
     def admit(
@@ -210,12 +212,14 @@ class PipeliningSimulation(RuleBasedStateMachine):
         )
         transactional_id = "x" if client.transactional else None
         write = PartitionWrite(*TP, memoryview(batch))
-        results = self.data.produce([write], Acks.WRITTEN, transactional_id, client.version)
+        results = self.appender.append(
+            [write], Durability.WRITTEN, transactional_id, client.version
+        )
         assert isinstance(results, list)
         return results[0].error
 
     def start_again(self, clean: bool) -> None:
-        self.fs.heal()
+        self.fs.clear_faults()
         self.log.flush()
         if clean:
             self.store.close()
@@ -227,15 +231,17 @@ class PipeliningSimulation(RuleBasedStateMachine):
             client.ghosts.clear()
 
     def let_a_day_pass(self) -> None:
-        """Everybody is silent for so long that the partition forgets them; sequences go on where
-        the epoch does."""
+        """Let the partition forget all producers, which send nothing for so long.
+
+        The sequence numbers continue if the epoch stays.
+        """
         for client in self.clients:
             self.end_transaction(client)
         self.clock.advance(EXPIRY_MS)
         self.log.expire_producers(self.clock.now_ms(), EXPIRY_MS)
 
     def end_transaction(self, client: Client) -> None:
-        """All that it sent was answered. With V2 the next transaction has the next epoch."""
+        """End the transaction after all answers. With V2 the next one has the next epoch."""
         self.drain(client)
         client.ghosts.clear()
         if not client.transactional or client.is_lost:
@@ -249,7 +255,7 @@ class PipeliningSimulation(RuleBasedStateMachine):
     # --- what must hold --------------------------------------------------------------------------
 
     def drain(self, client: Client) -> None:
-        self.fs.heal()
+        self.fs.clear_faults()
         self.busy = 0
         for _ in range(1000):
             while client.answers and not client.is_lost:
@@ -262,7 +268,7 @@ class PipeliningSimulation(RuleBasedStateMachine):
     def check(self) -> None:
         for client in self.clients:
             self.drain(client)
-            assert not client.is_lost, f"producer {client.producer_id} can't go on"
+            assert not client.is_lost, f"producer {client.producer_id} can't continue"
         self.log.flush()
         data = read_bytes(self.log)
         for client in self.clients:
@@ -280,7 +286,7 @@ class PipeliningSimulation(RuleBasedStateMachine):
 
 
 TestPipelining = PipeliningSimulation.TestCase
-TestPipelining.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestPipelining.settings = settings(max_examples=examples(60), stateful_step_count=50, deadline=None)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -1,10 +1,14 @@
-"""Transactions against a model of a few lines: every transaction is whole or absent.
+"""Simulation of transactions, compared with a model of a few lines: each is whole or absent.
 
-Producers of both protocols share transactional ids, write, commit, abort, take over, time out and
-go on as zombies, while the broker's steps are interleaved and the power is cut between any two (in
-the middle of healing, too). To a read_committed reader a commit that was answered is there in
-full, what was not committed never is, a commit without an answer is there in full or not at all;
-what was readable once stays; who was fenced never writes; nothing hangs.
+Producers of both versions share transactional ids. They write, commit, abort, take over, time out
+and continue as zombies. The broker's steps are interleaved, and the power is cut between any two of
+them, also during the repair at start. For a reader with read_committed:
+
+- A commit that was answered is complete.
+- A commit without an answer is complete or absent.
+- Records that were not committed are absent.
+- Records that were readable once stay readable.
+- A fenced producer never writes, and no transaction hangs.
 """
 
 from __future__ import annotations
@@ -21,21 +25,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.simulation.transactions_broker import PARTITIONS, SmallBroker, Steps, Written
-from tidemill.errors import (
-    ConcurrentTransactionsError,
-    InvalidTxnStateError,
-    TidemillError,
-)
+from tests.support.effort import examples
+from tidemill.errors import TidemillError
+from tidemill.log.errors import InvalidTxnStateError
 from tidemill.log.names import TopicPartition
+from tidemill.state.errors import ConcurrentTransactionsError
 from tidemill.state.outcome import Outcome, StateRecord
-from tidemill.state.transaction import created
-from tidemill.state.transactions_format import encode_key, encode_value
-from tidemill.state.types import (
-    NO_PRODUCER,
-    InitProducer,
-    ProducerIdentity,
-    TransactionVersion,
-)
+from tidemill.state.transactions.format import encode_key, encode_value
+from tidemill.state.transactions.transaction import created
+from tidemill.state.transactions.types import InitProducer
+from tidemill.state.types import NO_PRODUCER, ProducerIdentity, TransactionVersion
 
 V1, V2 = TransactionVersion.V1, TransactionVersion.V2
 TIMEOUT_MS = 10_000
@@ -48,7 +47,7 @@ WEIGHTS = [
     *["write"] * 8,
     *["commit"] * 4,
     *["power"] * 3,
-    *["go on", "hurry", "sync"] * 2,
+    *["continue", "hurry", "sync"] * 2,
     *["abort", "add", "late", "recover", "send again", "settle", "take over", "time"],
 ]
 IDS = ("fresh", "worn")
@@ -57,16 +56,16 @@ IDS = ("fresh", "worn")
 
 class Fate(enum.Enum):
     OPEN = enum.auto()
-    """Nobody has asked for a commit: nothing of it may be readable."""
+    """No commit was requested: none of its records is readable."""
     ASKED = enum.auto()
-    """A commit was sent: all or nothing."""
+    """A commit was sent: all or none of its records are readable."""
     COMMITTED = enum.auto()
     """The commit was answered."""
 
 
 @dataclass
 class Txn:
-    """What a producer did between two ends."""
+    """The records of a producer between two ends."""
 
     fate: Fate = Fate.OPEN
     values: dict[TopicPartition, list[bytes]] = field(default_factory=dict)
@@ -175,8 +174,8 @@ class TransactionSimulation(RuleBasedStateMachine):
                 self.take_over(transactional_id, version, count)
             case "recover":
                 self.recover(number, count)
-            case "go on":
-                self.go_on(transactional_id, count)
+            case "continue":
+                self.continue_running(transactional_id, count)
             case "sync":
                 self.sync(tp if number % 2 else None)
             case "time":
@@ -198,7 +197,7 @@ class TransactionSimulation(RuleBasedStateMachine):
         done: Callable[[Any], None],
         count: int,
     ) -> None:
-        """Begin an operation, and let it take ``count`` steps; the others follow by ``go_on``."""
+        """Begin an operation with ``count`` steps. ``continue_running`` runs the others."""
         self.running[transactional_id] = Running(producer, steps, done)
         self.step(transactional_id, count)
 
@@ -223,11 +222,11 @@ class TransactionSimulation(RuleBasedStateMachine):
             return  # it asks again
         if isinstance(error, InvalidTxnStateError):
             assert producer.ending is True
-            producer.ending, producer.has_failed = None, True  # timed out: abort, go on
+            producer.ending, producer.has_failed = None, True  # timed out: abort, continue
             return
         producer.is_fenced = True
 
-    def go_on(self, transactional_id: str, count: int) -> None:
+    def continue_running(self, transactional_id: str, count: int) -> None:
         if transactional_id in self.running:
             self.step(transactional_id, count)
 
@@ -397,26 +396,26 @@ class TransactionSimulation(RuleBasedStateMachine):
 
     def time_passes(self, milliseconds: int, count: int) -> None:
         self.broker.clock.advance(milliseconds)
-        for transactional_id in self.broker.machine.due(self.broker.now):
+        for transactional_id in self.broker.machine.upkeep.due(self.broker.now):
             if transactional_id not in self.running:
                 steps = self.broker.expire(transactional_id)
                 self.run(transactional_id, None, steps, lambda _: None, count)
 
-    def lose_power(self, seed: int, heals: list[int]) -> None:
-        """And again after so many steps of healing, perhaps."""
+    def lose_power(self, seed: int, repair_steps: list[int]) -> None:
+        """Cut the power, and again after each of these numbers of steps of the repair."""
         rng = random.Random(seed)
         self.running.clear()
         for producer in self.producers:
             for item in producer.unanswered:
                 item.written = None
-        for count in heals:
+        for count in repair_steps:
             self.broker.power_cut(rng)
             self.broker.start(rng)
-            for _, _ in zip(self.broker.heal(), range(count), strict=False):
+            for _, _ in zip(self.broker.repair(), range(count), strict=False):
                 pass
         self.broker.power_cut(rng)
         self.broker.start(rng)
-        for _ in self.broker.heal():
+        for _ in self.broker.repair():
             pass
 
     def hurry(self, number: int, tp: TopicPartition) -> None:
@@ -456,7 +455,7 @@ class TransactionSimulation(RuleBasedStateMachine):
             return
         self.settle()
         self.broker.clock.advance(TIMEOUT_MS)
-        for transactional_id in self.broker.machine.due(self.broker.now):
+        for transactional_id in self.broker.machine.upkeep.due(self.broker.now):
             for _ in self.broker.expire(transactional_id):
                 pass
         self.settle()
@@ -478,7 +477,9 @@ class TransactionSimulation(RuleBasedStateMachine):
 
 
 TestTransactions = TransactionSimulation.TestCase
-TestTransactions.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)
+TestTransactions.settings = settings(
+    max_examples=examples(50), stateful_step_count=60, deadline=None
+)
 
 
 @pytest.mark.parametrize("seed", range(8))

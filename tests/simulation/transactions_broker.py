@@ -1,6 +1,8 @@
-"""A broker in small, for the simulation of transactions: real logs, the real coordinator, and the
-order of steps that joins them. Each operation is a generator that stops after each step, so that
-the power may be cut, or others may run, between any two."""
+"""A small broker for the simulation of transactions, with real logs and the real coordinator.
+
+Each operation is a generator that stops after each step, so that the power can be cut, or other
+operations can run, between any two steps.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +11,34 @@ from collections.abc import Generator, Iterable
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
-from tests.state.harness import compacted
+from tests.state.driver import compacted
 from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import read_bytes, read_records
 from tidemill.clock import ManualClock
-from tidemill.log.batch import iter_headers
-from tidemill.log.config import LogConfig
+from tidemill.log.config.parse import parse_config
+from tidemill.log.format.batch import iter_headers
+from tidemill.log.format.markers import Marker, decode_marker
+from tidemill.log.format.records import NewRecord, decode_records, encode_batch
 from tidemill.log.names import TopicPartition
-from tidemill.log.partition import PartitionLog
-from tidemill.log.records import NewRecord, decode_records, encode_batch
+from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.store import LogStore
-from tidemill.log.transactions import Marker, decode_marker
+from tidemill.state.internal_topics import TRANSACTIONS_TOPIC
 from tidemill.state.outcome import Outcome, StateRecord
-from tidemill.state.transactions import Heal, Transactions
-from tidemill.state.transactions_format import TRANSACTIONS_TOPIC
-from tidemill.state.types import InitProducer, ProducerIdentity, TransactionVersion
+from tidemill.state.transactions.machine import Transactions
+from tidemill.state.transactions.startup import StartAction
+from tidemill.state.transactions.types import InitProducer
+from tidemill.state.types import ProducerIdentity, TransactionVersion
 
 JOURNAL = TopicPartition(TRANSACTIONS_TOPIC, 0)
 PARTITIONS = (TopicPartition("p", 0), TopicPartition("q", 0), TopicPartition("q", 1))
-CONFIG = LogConfig.parse({"internal.segment.bytes": "2000", "index.interval.bytes": "200"})
+CONFIG = parse_config({"internal.segment.bytes": "2000", "index.interval.bytes": "200"})
 
 R = TypeVar("R")
 Steps = Generator[None, None, R]
 
 
 class Written(NamedTuple):
-    """A write that was taken: it may be acknowledged when this much is durable."""
+    """A write. It may be acknowledged when both logs are durable up to these offsets."""
 
     tp: TopicPartition
     end_offset: int
@@ -42,7 +46,7 @@ class Written(NamedTuple):
 
 
 class SmallBroker:
-    """Survives ``power_cut`` by ``start``, as far as it was durable."""
+    """A broker with one journal and three partitions. After ``power_cut``, call ``start``."""
 
     def __init__(self) -> None:
         self.fs = FaultyFileSystem()
@@ -55,7 +59,7 @@ class SmallBroker:
     # --- life ------------------------------------------------------------------------------------
 
     def start(self, rng: random.Random) -> None:
-        """Open the logs and read the journal, sometimes as compaction would leave it."""
+        """Open the logs and replay the journal, sometimes a compacted copy of it."""
         self.store = LogStore.open("/data", clock=self.clock, fs=self.fs)
         self.journal = self._log(JOURNAL)
         self.logs = {tp: self._log(tp) for tp in PARTITIONS}
@@ -98,24 +102,24 @@ class SmallBroker:
             self.logs[tp].flush()
 
     def _finish(self, transactional_id: str) -> Steps[None]:
-        """After a decision was appended: durable, markers, Complete (durable when it may)."""
+        """Complete a decision: flush it, write and flush the markers, append Complete."""
         yield
         self.journal.flush()
         yield from self._markers(transactional_id)
         yield
         self.apply(self.machine.complete(transactional_id, self.now))
 
-    def heal(self) -> Steps[None]:
-        """What the logs hold open, then what was decided and not finished."""
+    def repair(self) -> Steps[None]:
+        """Repair after a start: transactions that the logs have open, then unfinished decisions."""
         for tp, log in self.logs.items():
             for found in log.open_transactions():
                 yield
-                verdict = self.machine.heal(tp, found)
-                if verdict is Heal.ADOPT:
+                action = self.machine.upkeep.start_action(tp, found)
+                if action is StartAction.ADOPT:
                     transactional_id = self.machine.find(found.producer_id)
                     assert transactional_id is not None
-                    self.apply(self.machine.adopt(transactional_id, tp, self.now))
-                elif verdict is Heal.ABORT:
+                    self.apply(self.machine.upkeep.adopt(transactional_id, tp, self.now))
+                elif action is StartAction.ABORT:
                     marker = Marker(found.producer_id, found.epoch, commit=False)
                     log.append_marker(marker, now_ms=self.now)
                     yield
@@ -170,7 +174,7 @@ class SmallBroker:
         return answer
 
     def expire(self, transactional_id: str) -> Steps[None]:
-        self.apply(self.machine.expire(transactional_id, self.now))
+        self.apply(self.machine.upkeep.expire(transactional_id, self.now))
         if self.machine.unfinished(transactional_id):
             yield from self._finish(transactional_id)
 
@@ -209,7 +213,7 @@ class SmallBroker:
     # --- readers ---------------------------------------------------------------------------------
 
     def read_committed(self, tp: TopicPartition) -> list[bytes]:
-        """What a consumer makes of the log below the last stable offset and the aborted index."""
+        """Return the values that a consumer reads up to the last stable offset."""
         log = self.logs[tp]
         end = log.last_stable_offset
         aborted = log.aborted_transactions(0, end)
@@ -229,8 +233,12 @@ class SmallBroker:
         return values
 
     def scan(self, tp: TopicPartition) -> tuple[list[tuple[int, bytes]], int]:
-        """The same from the log alone: committed values with their offsets, also those behind a
-        transaction that is still open; and the first offset that is open or not readable yet."""
+        """Read the log without its indexes.
+
+        Returns:
+            The committed values with their offsets, also those after an open transaction; and the
+            first offset that is open or not readable yet.
+        """
         log = self.logs[tp]
         data = read_bytes(log)
         pending: dict[int, list[tuple[int, bytes]]] = {}

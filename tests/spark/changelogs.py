@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
 
-from tidemill.spark.inputs import TableInput
-from tidemill.spark.joins import changelog_table
+from tidemill.spark.pipelines.inputs import TableInput, changelog_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

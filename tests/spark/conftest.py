@@ -1,7 +1,7 @@
-"""Brokers and one Spark session for the tests of ``spark/``.
+"""Brokers for the tests of ``spark/``.
 
-Every test against a broker runs against tidemill and, with ``APACHE_KAFKA_TESTS=1`` and its jars to
-hand, against Apache Kafka: nothing in ``spark/`` may depend on which of them answers.
+Every test against a broker runs against tidemill and, with ``APACHE_KAFKA_TESTS=1`` and installed
+jars, against Apache Kafka: nothing in ``spark/`` may depend on which of the two it talks to.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -20,9 +20,6 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from tests.support.apache_kafka import ApacheKafka, KafkaNotFoundError
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -101,19 +98,11 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield _broker("kafka", kafka.bootstrap)
 
 
-@pytest.fixture(scope="session", params=["tidemill", pytest.param("kafka", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="session", params=["tidemill", pytest.param("kafka", marks=pytest.mark.apache_kafka)]
+)
 def broker(request: pytest.FixtureRequest) -> Broker:
     """Each of the brokers in turn."""
     name = "tidemill_broker" if request.param == "tidemill" else "apache_kafka"
     found: Broker = request.getfixturevalue(name)
     return found
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The one Spark session of a test run."""
-    from tidemill.spark import jvm
-    from tidemill.spark.session import spark_session
-
-    yield spark_session("tests", log_file=tmp_path_factory.mktemp("spark") / "jvm.log")
-    jvm.shutdown()

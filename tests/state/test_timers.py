@@ -29,7 +29,7 @@ actions = st.tuples(st.sampled_from(["set", "cancel", "pop"]), st.integers(0, 4)
 
 
 @given(st.lists(actions, max_size=60))
-def test_timers_do_as_a_dict_does(steps: list[tuple[str, int, int]]) -> None:
+def test_timers_behave_like_a_dict(steps: list[tuple[str, int, int]]) -> None:
     timers: Timers[int] = Timers()
     model: dict[int, int] = {}
     for action, key, time in steps:

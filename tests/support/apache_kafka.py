@@ -1,7 +1,7 @@
-"""Apache Kafka itself, as one KRaft node: the reference for the interop suite and for bench.
+"""Runs Apache Kafka as one KRaft node: the reference for the interop suite and for bench.
 
 Finds Kafka's jars in ``$KAFKA_HOME/libs``, or through Maven (local repository first, network only
-where ``fetch`` allows it). Knows nothing of tidemill.
+if ``fetch`` allows it). Knows nothing of tidemill.
 
 Run as a program, it starts a broker and prints its address until it is interrupted::
 
@@ -39,13 +39,13 @@ class KafkaNotFoundError(Exception):
 
 
 def find_classpath(*, fetch: bool = False) -> str:
-    """The class path with Kafka's server on it.
+    """Return a class path with Kafka's server.
 
     Args:
-        fetch: let Maven download what its local repository lacks.
+        fetch: whether Maven may download what its local repository lacks.
 
     Raises:
-        KafkaNotFoundError: nothing found.
+        KafkaNotFoundError: the jars were not found.
     """
     home = os.environ.get("KAFKA_HOME")
     if home:
@@ -76,7 +76,7 @@ def find_classpath(*, fetch: bool = False) -> str:
 
 
 def find_java() -> str:
-    """The ``java`` of JAVA_HOME or of PATH.
+    """Return the ``java`` of JAVA_HOME or of PATH.
 
     Raises:
         KafkaNotFoundError: there is none.
@@ -92,9 +92,9 @@ class ApacheKafka:
     """One Kafka node that is broker and controller, on loopback. Use as a context manager.
 
     Args:
-        folder: for data, configuration and output; created, and kept.
+        folder: for data, configuration and output. It is created, and kept.
         port: of the client listener; None picks a free one.
-        properties: server properties on top of (and over) those below.
+        properties: server properties; they win over the defaults.
         heap_mb: maximum Java heap in MiB.
         fetch: whether Maven may download Kafka's jars.
 
@@ -156,7 +156,7 @@ class ApacheKafka:
         }
 
     def start(self, timeout: float = 60) -> Self:
-        """Format the folder if it is new, start, and wait until clients can connect.
+        """Format a new folder, start, and wait until clients can connect.
 
         Raises:
             StartFailedError: it ended or was not ready in time.
@@ -186,7 +186,7 @@ class ApacheKafka:
         return self
 
     def _command(self, heap: str) -> list[str]:
-        # SerialGC: on a machine with few cores, G1's threads are only in the way.
+        # SerialGC: on a machine with few cores, the threads of G1 only take time from others.
         return [self._java, heap, "-XX:+UseSerialGC", "-cp", self._classpath]
 
     def stop(self) -> None:
@@ -204,14 +204,14 @@ class ApacheKafka:
 
 
 def main() -> None:
-    """Start a broker and keep it until SIGINT or SIGTERM."""
+    """Run a broker until SIGINT or SIGTERM."""
     parser = argparse.ArgumentParser(description="Run Apache Kafka as one node on loopback.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--port", type=int)
     parser.add_argument("--fetch", action="store_true", help="let Maven download the jars")
     arguments = parser.parse_args()
     with ApacheKafka(arguments.folder, port=arguments.port, fetch=arguments.fetch) as kafka:
-        # Blocked only now: a child inherits the mask.
+        # Not before the start: a child inherits the mask.
         signals = {signal.SIGINT, signal.SIGTERM}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         print(kafka.bootstrap, flush=True)

@@ -1,6 +1,6 @@
-"""A real tidemill broker in its own process: started, awaited, killed, started again.
+"""Starts, kills and restarts a tidemill broker in a process of its own.
 
-Knows the command line only (``tidemill serve``), nothing of the broker's inside.
+Knows the command line (``tidemill serve``) only.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tests.support.processes import ServerProcess
 class BrokerProcess:
     """``tidemill serve`` on loopback over one data folder. Use as a context manager.
 
-    The port stays the same over restarts, so that clients find the broker again.
+    A restart keeps the port, so that clients find the broker again.
 
     Args:
-        folder: for the data folder, the log and the output; created, and kept.
+        folder: for the data folder, the log and the output. It is created, and kept.
         settings: ``--set`` values, e.g. ``{"default_partitions": "4"}``.
-        env: variables on top of the current ones, of which none that sets tidemill is passed on.
-        command: what to start instead of ``python -m tidemill`` (a wrapper that injects faults).
+        env: variables in addition to the present ones, of which those of tidemill are removed.
+        command: replaces ``python -m tidemill``, e.g. a wrapper that injects faults.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BrokerProcess:
 
     @property
     def port(self) -> int:
-        """Port of the Kafka protocol, known from the first start on."""
+        """The port of the Kafka protocol, known after the first start."""
         return self._port
 
     @property
@@ -70,7 +70,7 @@ class BrokerProcess:
         return self.process.pid
 
     def start(self, timeout: float = 30) -> Self:
-        """Start and wait until it says that it is ready.
+        """Start and wait until it reports that it is ready.
 
         Raises:
             StartFailedError: it ended or was not ready in time; the message holds its log.
@@ -102,7 +102,7 @@ class BrokerProcess:
         return self
 
     def _read_ready(self, stdout: Path) -> bool:
-        """One JSON line on stdout says that the broker is ready, and where."""
+        """Read the line on stdout that reports the broker's address. Return whether it is there."""
         line, newline, _ = stdout.read_text().partition("\n")
         if not newline:
             return False
@@ -111,20 +111,20 @@ class BrokerProcess:
         return True
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """Send SIGKILL and wait until the process has ended."""
         self.process.kill()
 
     def terminate(self, timeout: float = 30) -> int:
-        """SIGTERM: a graceful stop. Returns the exit code."""
+        """Stop it gracefully (SIGTERM) and return the exit code."""
         return self.process.terminate(timeout)
 
     def restart(self, timeout: float = 30) -> Self:
-        """Graceful stop, then start on the same port and data."""
+        """Stop it gracefully, then start it on the same port and data."""
         self.terminate()
         return self.start(timeout)
 
     def log(self, last_characters: int = 8000) -> str:
-        """The end of its log, over all starts."""
+        """Return the end of its log, of all starts."""
         return self.process.output(last_characters)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What readers of committed records find in a topic, read once from end to end.
+"""Reads all committed records of a topic.
 
 Knows Kafka's client only.
 """
@@ -16,10 +16,10 @@ TIMEOUT_S = 60.0
 def read_to_end(
     bootstrap: str, topic: str, partition: int = 0, *, isolation: str = "read_committed"
 ) -> list[Message]:
-    """All records that stand in a partition now.
+    """Return all records of a partition up to its present end.
 
     Raises:
-        TimeoutError: the end was not reached: a transaction is open, or nobody answers.
+        TimeoutError: the end was not reached: a transaction is open, or no broker answers.
     """
     consumer = Consumer(
         {
@@ -44,7 +44,7 @@ def read_to_end(
             if error is None:
                 found.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
-                # Before the end where a transaction is open: it is told again later.
+                # While a transaction is open, librdkafka reports an earlier end, too.
                 if (message.offset() or 0) >= end:
                     return found
             elif not error.retriable():
@@ -55,5 +55,5 @@ def read_to_end(
 
 
 def values(bootstrap: str, topic: str, partition: int = 0) -> list[bytes | None]:
-    """Values of all committed records."""
+    """Return the values of all committed records."""
     return [message.value() for message in read_to_end(bootstrap, topic, partition)]

@@ -1,4 +1,4 @@
-"""A file system on which the process ends at a chosen call, to try out every one of them."""
+"""A file system on which the process ends at a chosen call, so that tests can try every call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CrashingFileSystem(FaultyFileSystem):
         self._crash_at: int | None = None
 
     def arm(self, crash_at: int | None) -> None:
-        """From now on: call number ``crash_at`` (from 0) and all behind it do not happen."""
+        """Let call number ``crash_at`` (from 0) and all later ones fail, beginning now."""
         self.calls = 0
         self._crash_at = crash_at
 

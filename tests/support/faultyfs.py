@@ -13,8 +13,8 @@ import os
 import random
 from collections.abc import Callable, Sequence
 
-from tidemill.errors import DataDirLockedError
-from tidemill.log.files import Buffer, Lock, RawFile
+from tidemill.log.disk.files import Buffer, Lock, RawFile
+from tidemill.log.errors import DataDirLockedError
 
 
 class CrashError(Exception):
@@ -149,20 +149,20 @@ class FaultyFileSystem:
         if times < 0:
             self._faults[operation].append(("forever:" + path, code))
 
-    def heal(self) -> None:
-        """No faults any more."""
+    def clear_faults(self) -> None:
+        """Remove all faults."""
         self._faults.clear()
         self._tear_after = None
         self.capacity = None
 
     def tear_next_write(self, after: int) -> None:
-        """The next write stops after so many bytes, and the process with it (CrashError)."""
+        """Let the next write end the process (CrashError) after this many bytes."""
         self._tear_after = after
 
     def kill(self) -> None:
-        """The process is gone: its locks with it. What it wrote stays."""
+        """End the process: release its locks, keep what it wrote."""
         self._locks.clear()
-        self.heal()
+        self.clear_faults()
         self.open_handles = 0
 
     def power_cut(self, rng: random.Random, *, zeros: bool = True) -> None:
@@ -281,10 +281,11 @@ class FaultyFileSystem:
         self.check("sync", path)
         folder.sync()
 
-    def sync_all(self, path: str) -> None:
+    def sync_all(self, path: str) -> bool:
         self.check("sync", path)
         self.syncs += 1
         _settle(self._root)
+        return True
 
     def mkdir(self, path: str) -> None:
         folder, name = self._parent(path)
@@ -347,11 +348,11 @@ class FaultyFileSystem:
     # --- for tests -------------------------------------------------------------------------------
 
     def content(self, path: str) -> bytearray:
-        """The bytes of a file, to be damaged in place; what is on disk follows with ``settle``."""
+        """Return the bytes of a file, to be damaged in place; ``settle`` puts them on disk."""
         return self._file(path).data
 
     def settle(self, path: str) -> None:
-        """What the file holds now is on disk, as if it had been synced."""
+        """Put the present content of a file on disk, as a sync does."""
         node = self._file(path)
         node.durable = bytes(node.data)
 

@@ -1,4 +1,4 @@
-"""Partitions for tests of the log: a store in a temporary folder, and its records read back."""
+"""Opens stores and partitions in temporary folders, writes records and reads them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from pathlib import Path
 from uuid import UUID
 
 from tidemill.clock import ManualClock
-from tidemill.log.batch import iter_headers
-from tidemill.log.config import LogConfig
-from tidemill.log.files import FileSystem
+from tidemill.log.config.parse import parse_config
+from tidemill.log.disk.files import FileSystem
+from tidemill.log.format.batch import iter_headers
+from tidemill.log.format.records import NewRecord, Record, decode_records, encode_batch
 from tidemill.log.names import TopicPartition
-from tidemill.log.partition import PartitionLog
-from tidemill.log.records import NewRecord, Record, decode_records, encode_batch
+from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.store import LogStore
 
 TP = TopicPartition("t", 0)
 
 
 def open_store(folder: Path | str, clock: ManualClock, fs: FileSystem | None = None) -> LogStore:
-    """A store in ``folder``."""
+    """Open a store in ``folder``."""
     return LogStore.open(folder, clock=clock, fs=fs)
 
 
 def open_log(store: LogStore, configs: Mapping[str, str]) -> PartitionLog:
-    """The partition ``TP``, created if it is not there, with these configs."""
-    config = LogConfig.parse(configs)
+    """Return the partition ``TP`` with these configs; create it if it is missing."""
+    config = parse_config(configs)
     if TP in store.partitions:
         log = store.get(TP)
         log.config = config
@@ -58,7 +58,7 @@ def write(
 
 
 def read_bytes(log: PartitionLog) -> bytes:
-    """All that a reader can get, from the start on."""
+    """Return all readable bytes of a partition."""
     out = bytearray()
     offset = log.log_start_offset
     while True:
@@ -71,7 +71,7 @@ def read_bytes(log: PartitionLog) -> bytes:
 
 
 def read_records(log: PartitionLog) -> list[Record]:
-    """All readable records."""
+    """Return all readable records of a partition."""
     data = read_bytes(log)
     return [
         record for position, _ in iter_headers(data) for record in decode_records(data, position)

@@ -22,7 +22,7 @@ _PORT = 5432  # a part of the socket's name only
 
 
 class PostgresNotFoundError(Exception):
-    """It can't be started here; the message says why."""
+    """PostgreSQL can't be started here; the message says why."""
 
 
 def _binaries() -> Path:
@@ -34,7 +34,7 @@ def _binaries() -> Path:
 
 
 def _as_user(folder: Path) -> list[str]:
-    """What to put before a command; gives the folder to its user."""
+    """Return the prefix of a command that runs as another user, who gets the folder."""
     if os.getuid() != 0:
         return []
     try:
@@ -51,7 +51,7 @@ def _as_user(folder: Path) -> list[str]:
 
 @contextmanager
 def postgres(log: Path) -> Iterator[str]:
-    """A running server; yields the dsn of an empty database.
+    """Run a server and yield the dsn of an empty database.
 
     Args:
         log: file that gets its output.

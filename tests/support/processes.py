@@ -1,7 +1,7 @@
-"""Server processes under test: started, watched, killed; their output kept for the failure report.
+"""Starts, watches and kills server processes, and keeps their output for the failure report.
 
-Knows no server in particular: ``broker_process`` and ``apache_kafka`` say what to start and how to
-tell that it is ready.
+Knows no particular server: ``broker_process`` and ``apache_kafka`` know the command, and when a
+server is ready.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class StartFailedError(AssertionError):
 
 
 def free_port() -> int:
-    """A TCP port on loopback that was free a moment ago."""
+    """Return a TCP port on loopback that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 def accepts_connections(host: str, port: int) -> bool:
-    """Whether something listens there."""
+    """Return whether a process listens on this port."""
     try:
         with socket.create_connection((host, port), timeout=1):
             return True
@@ -42,10 +42,10 @@ def accepts_connections(host: str, port: int) -> bool:
 def poll_until(
     condition: Callable[[], bool], timeout: float, what: str, interval: float = 0.01
 ) -> None:
-    """Ask until the condition holds.
+    """Wait until a condition holds.
 
     Raises:
-        TimeoutError: it did not within ``timeout`` seconds.
+        TimeoutError: it did not hold within ``timeout`` seconds.
     """
     deadline = time.monotonic() + timeout
     while not condition():
@@ -58,11 +58,11 @@ class ServerProcess:
     """One server in its own process group, with its output in files.
 
     Args:
-        name: what to call it in messages.
+        name: its name in messages.
         command: program and arguments.
-        log_path: where stderr goes; appended to, so that restarts are all in one file.
-        stdout_path: where stdout goes; default: with stderr.
-        env: all of its variables; default: the current ones.
+        log_path: file for stderr. Restarts append to it.
+        stdout_path: file for stdout; default: the same as stderr.
+        env: its environment; default: the present one.
         cwd: working folder.
     """
 
@@ -100,7 +100,7 @@ class ServerProcess:
         return self._process.poll()
 
     def output(self, last_characters: int = 8000) -> str:
-        """The end of what it printed and logged."""
+        """Return the end of its output."""
         return self.log_path.read_text(errors="replace")[-last_characters:]
 
     def wait_until(self, ready: Callable[[], bool], timeout: float) -> None:
@@ -122,7 +122,7 @@ class ServerProcess:
             time.sleep(0.01)
 
     def wait(self, timeout: float) -> int:
-        """Wait until it ends by itself; its exit code.
+        """Wait until it ends, and return its exit code.
 
         Raises:
             TimeoutError: it still runs after ``timeout`` seconds.
@@ -139,12 +139,12 @@ class ServerProcess:
                 os.killpg(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL: no handler runs, no buffer is flushed. Returns when it is gone."""
+        """Send SIGKILL (no handler runs, no buffer is flushed) and wait until it has ended."""
         self.send_signal(signal.SIGKILL)
         self._process.wait(timeout=30)
 
     def terminate(self, timeout: float = 30) -> int:
-        """SIGTERM, wait, and return the exit code. Kills and raises where it does not end.
+        """Send SIGTERM, wait, and return the exit code. Kill it if it does not end.
 
         Raises:
             TimeoutError: it still ran after ``timeout`` seconds.

@@ -1,10 +1,11 @@
-"""An archive of Spark's loaded classes, which takes a third off the start of a JVM.
+"""The settings of the tests' JVMs, and an archive of Spark's classes that halves their start.
 
     python -m tests.support.spark_archive
 
-makes it in the virtual environment, where it is not there yet (a minute, 180 MB). Without it
-the tests take longer, and nothing else: a JVM takes no notice of an archive that does not fit it.
-``make test`` makes it; ``tests/conftest.py`` has the tests' JVMs use it.
+makes the archive in the virtual environment if it is missing (a minute, 180 MB). ``make test`` does
+that beside the first tests. A JVM that starts later uses the archive, and ignores one that does not
+match; without it the tests only take longer. ``tests/conftest.py`` points SPARK_CONF_DIR to the
+settings, so that the programs that tests start have them, too.
 
 Source: JEP 350 (dynamic class data sharing archives).
 """
@@ -22,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.broker_process import BrokerProcess
-from tidemill.spark import jvm
+from tidemill.spark.base import jvm
+from tidemill.spark.base.java import find_java
 
 STATIC = Path(__file__).parent / "spark_conf" / "spark-defaults.conf"
 FOLDER = Path(sys.prefix) / "tidemill-tests"
@@ -32,44 +34,51 @@ _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 
 
 def archive() -> Path:
-    """Where the archive for this Java and this Spark stands, if it is there.
+    """Return the file of the archive for this Java, this Spark and these settings.
 
     Raises:
         JavaNotFoundError: there is no Java.
     """
     from pyspark.version import __version__ as spark
 
-    path = jvm.find_java().path.resolve()
+    path = find_java().path.resolve()
     of = f"{path} {path.stat().st_mtime_ns} {spark} {STATIC.read_text()}"
     return FOLDER / f"spark-{hashlib.sha256(of.encode()).hexdigest()[:12]}.jsa"
 
 
 def conf_dir() -> Path:
-    """A folder for SPARK_CONF_DIR: the tests' settings, with the archive where there is one."""
-    made = list(FOLDER.glob("*.jsa")) if FOLDER.is_dir() else []
-    if not made:
-        return STATIC.parent
-    # What does not fit is ignored; told on standard output, it would stand between what tests read.
-    use = f"-XX:SharedArchiveFile={made[0]} {_QUIET}"
-    text = "\n".join(
-        f"{line} {use}" if line.startswith(_OPTIONS) else line
-        for line in STATIC.read_text().splitlines()
-    )
+    """Return the folder for SPARK_CONF_DIR: the tests' settings, with the archive if there is one.
+
+    ``make`` updates the file in it, so that JVMs that start later use the archive.
+    """
     folder = FOLDER / "spark_conf"
-    folder.mkdir(exist_ok=True)
-    fresh = folder / f"{os.getpid()}.tmp"
-    fresh.write_text(text + "\n")
-    fresh.replace(folder / STATIC.name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = folder / f"{os.getpid()}.tmp"
+        fresh.write_text(_settings())
+        fresh.replace(folder / STATIC.name)
+    except OSError:  # an environment that belongs to another user
+        return STATIC.parent
     return folder
 
 
+def _settings() -> str:
+    archives = list(FOLDER.glob("*.jsa"))
+    # A JVM prints a warning about an archive that does not match to stdout, which tests read.
+    use = f" -XX:SharedArchiveFile={archives[0]} {_QUIET}" if archives else ""
+    return "".join(
+        f"{line}{use}\n" if line.startswith(_OPTIONS) else f"{line}\n"
+        for line in STATIC.read_text().splitlines()
+    )
+
+
 def make() -> None:
-    """Make the archive if it is not there; older ones go."""
+    """Make the archive if it is missing, and delete older ones."""
     path = archive()
     if path.is_file():
         return
     began = time.monotonic()
-    FOLDER.mkdir(exist_ok=True)
+    FOLDER.mkdir(parents=True, exist_ok=True)
     for old in FOLDER.glob("*.jsa"):
         old.unlink()
     fresh = path.with_suffix(".tmp")
@@ -83,10 +92,11 @@ def make() -> None:
         done = subprocess.run([sys.executable, "-m", __spec__.name, folder], env=env, check=False)
     if done.returncode == 0 and fresh.is_file():
         fresh.replace(path)
+        conf_dir()
         print(f"Made {path} in {time.monotonic() - began:.0f} s")
     else:
         fresh.unlink(missing_ok=True)
-        print("No archive of Spark's classes could be made: the tests' JVMs start more slowly")
+        print("The archive of Spark's classes could not be made: the tests' JVMs start more slowly")
 
 
 def _options() -> str:
@@ -95,15 +105,19 @@ def _options() -> str:
 
 
 def load_classes(folder: Path) -> None:
-    """Run a pipeline of several kinds of queries, so that what tests need is loaded."""
+    """Run a pipeline of several kinds of queries, which loads the classes that tests need."""
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    from tidemill.spark.joins import stream_stream
-    from tidemill.spark.pipeline import Pipeline
-    from tidemill.spark.runner import Runner, RunOptions
-    from tidemill.spark.sinks import ChangelogSink, TopicSink
-    from tidemill.spark.windows import tumbling
+    from tidemill.spark import (
+        ChangelogSink,
+        Pipeline,
+        Runner,
+        RunOptions,
+        TopicSink,
+        stream_stream,
+        tumbling,
+    )
 
     p = Pipeline("classes")
     schema = "id STRING, at TIMESTAMP"
@@ -135,7 +149,7 @@ def load_classes(folder: Path) -> None:
         )
         errors = [status.error for status in Runner(p, options).run(None) if status.error]
         jvm.shutdown(DUMP_TIMEOUT_S)
-        del admin, producer  # before the broker goes, of which they would complain
+        del admin, producer  # before the broker ends: they would log that it is gone
     if errors:
         sys.exit("\n".join(errors))
 

@@ -1,1 +1,7 @@
-"""The command line: the only code that prints."""
+"""The ``tidemill`` command, which is the only code that prints.
+
+``main`` has the tree of commands and handles errors. Each group of commands has a folder:
+``server``, ``topic``, ``group``, ``transaction``, ``pipeline`` and ``demo``. Commands for a running
+broker use a Kafka client (``client``, and ``wire`` for requests that librdkafka lacks). So they
+work with Apache Kafka too. ``options`` has the options that commands share, and ``output`` prints.
+"""

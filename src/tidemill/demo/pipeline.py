@@ -1,6 +1,6 @@
-"""The control room, running: its pipeline in a thread, and how far it is.
+"""Run the control room's pipeline in a thread, and say how far it is.
 
-Knows the runner, which knows Spark; this module imports neither before it is asked to start.
+This module imports Spark only when the pipeline starts.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from tidemill.demo.events import ARRIVALS, DEPARTURES
 from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
-    from tidemill.spark.progress import QueryStatus
-    from tidemill.spark.runner import Runner
+    from tidemill.spark.pipelines.progress import QueryStatus
+    from tidemill.spark.pipelines.runner import Runner
 
 
 STREAMS = (DEPARTURES, ARRIVALS)
-"""Topics of which each query that names them reads all; a table may be looked up only."""
+"""The streamed topics. A query that uses one reads all of it; tables can be looked up instead."""
 
 
 class PipelineFailedError(TidemillError):
-    """A query ended with an error, or does nothing though there are reports to read."""
+    """A query ended with an error, or makes no progress although there are records to read."""
 
 
 class RunningPipeline:
-    """The pipeline of ``control_room``. Use as a context manager.
+    """The running pipeline of ``control_room``. Use it as a context manager.
 
-    Starts a JVM, and ends it when it is left.
+    It starts a JVM, and ends it at the end of the block.
 
     Args:
-        bootstrap_servers: of the brokers that have the topics.
-        folder: for checkpoints and Spark's log.
+        bootstrap_servers: the address of the brokers.
+        folder: the folder for checkpoints and Spark's log.
     """
 
     def __init__(self, bootstrap_servers: str, folder: Path) -> None:
@@ -49,7 +49,7 @@ class RunningPipeline:
 
     def __enter__(self) -> Self:
         from tidemill.demo import control_room
-        from tidemill.spark.runner import Runner, RunOptions
+        from tidemill.spark.pipelines.runner import Runner, RunOptions
 
         options = RunOptions(
             bootstrap_servers=self._servers,
@@ -66,7 +66,7 @@ class RunningPipeline:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        from tidemill.spark import jvm
+        from tidemill.spark.base import jvm
 
         self._stop.set()
         try:
@@ -76,15 +76,15 @@ class RunningPipeline:
 
     @property
     def statuses(self) -> Sequence[QueryStatus]:
-        """Of all queries; none before Spark is up."""
+        """The status of each query; empty before Spark has started."""
         return self._runner.statuses if self._runner is not None else ()
 
     def check(self) -> None:
-        """Whether all queries run.
+        """Check that all queries run.
 
         Raises:
-            PipelineFailedError: one has failed, or the pipeline was not started.
-            TidemillError: what the runner said.
+            PipelineFailedError: a query has failed, or the pipeline has ended.
+            TidemillError: the error of the runner.
         """
         hint = f"Spark's log is {self.log_file}."
         if isinstance(self._error, TidemillError):
@@ -102,13 +102,15 @@ class RunningPipeline:
         assert self._runner is not None
         try:
             self._runner.run(self._stop)
-        except BaseException as error:  # handed over: check raises it
+        except BaseException as error:  # check() raises it in the main thread
             self._error = error
 
 
 def has_started(status: QueryStatus) -> bool:
-    """Whether a query has run a batch. A new one runs one even of nothing; loading and compiling is
-    done with it."""
+    """Whether a query has run a batch.
+
+    A new query runs a batch even without records, and has loaded and compiled its code with it.
+    """
     return status.batch >= 0
 
 
@@ -118,13 +120,12 @@ def all_have_started(statuses: Sequence[QueryStatus]) -> bool:
 
 
 def has_read(status: QueryStatus, ends: Mapping[str, int], time: int) -> bool:
-    """Whether a query has read all and published all that is final.
+    """Whether a query has read all records and published all final results.
 
     Args:
-        status: of the query.
-        ends: sums of the end offsets of the topics that it streams, which do not grow any more.
-        time: Unix time in seconds that its watermark is to reach, if it waits for one: if it keeps
-            anything in its state.
+        status: the query's status.
+        ends: the number of records of each streamed topic. They do not grow any more.
+        time: the time in Unix seconds that the watermark must reach, if the query keeps state.
     """
     read = {source.topic: source.read for source in status.sources}
     streamed = {topic for topic, count in read.items() if count or topic in STREAMS}
@@ -135,10 +136,10 @@ def has_read(status: QueryStatus, ends: Mapping[str, int], time: int) -> bool:
 
 
 def watermark(status: QueryStatus) -> int:
-    """A query's watermark in Unix time in seconds; 0 without one, and before its first."""
+    """Return a query's watermark in Unix seconds, or 0 if it has none yet."""
     return 0 if status.watermark is None else int(instant(status.watermark))
 
 
 def instant(text: str) -> float:
-    """Unix time in seconds of a time in ISO 8601."""
+    """Return the Unix time in seconds of a time in ISO 8601."""
     return datetime.fromisoformat(text).timestamp()

@@ -1,6 +1,7 @@
-"""The demo's own broker: ``tidemill serve`` as a child process on loopback.
+"""Run the demo's own broker: ``tidemill serve`` as a child process on loopback.
 
-Knows the command line and what it says when it is ready; the broker itself only as a process.
+This module must not know the broker's inside. It uses the command line and the line that the broker
+prints when it is ready.
 """
 
 from __future__ import annotations
@@ -22,28 +23,28 @@ HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 
-# Runs in the child before it becomes the broker: PR_SET_PDEATHSIG (prctl(2), Linux) has the kernel
-# send SIGTERM when the demo is gone, even if it was killed and could clean nothing up.
+# Runs in the child before it becomes the broker. On Linux the kernel sends SIGTERM when the demo's
+# process ends, also if it was killed.
 _LAUNCHER = """\
-import ctypes, os, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, 15)
-    if os.getppid() != int(sys.argv[1]):
-        sys.exit("the demo has ended")
+import os, sys
+from tidemill.system import end_with_parent
+end_with_parent()
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the demo has ended")
 os.execv(sys.executable, [sys.executable, "-m", "tidemill", *sys.argv[2:]])
 """
 
 
 class BrokerProcessError(TidemillError):
-    """The broker did not start, or ended while it was needed."""
+    """The broker did not start, or ended too early."""
 
 
 class BrokerProcess:
-    """A broker with a data folder of its own. Use as a context manager, from the main thread.
+    """A broker with its own data folder. Use it as a context manager, from the main thread.
 
     Args:
-        data_dir: its data folder.
-        log_file: gets what it logs.
+        data_dir: the broker's data folder.
+        log_file: the file for the broker's log.
     """
 
     def __init__(self, data_dir: Path, log_file: Path) -> None:
@@ -54,24 +55,24 @@ class BrokerProcess:
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` for clients."""
+        """The address for clients, ``host:port``."""
         return self._address
 
     @property
     def pid(self) -> int:
-        """Process id of the broker."""
+        """The process id of the broker."""
         assert self._process is not None, "not started"
         return self._process.pid
 
     def check_running(self) -> None:
-        """Whether it still runs.
+        """Check that the broker still runs.
 
         Raises:
-            BrokerProcessError: it does not.
+            BrokerProcessError: the broker has ended.
         """
         if self._process is not None and (code := self._process.poll()) is not None:
             raise BrokerProcessError(
-                f"the broker ended with exit code {code}: {self._last_words()}",
+                f"the broker ended with exit code {code}: {self._last_error()}",
                 hint=f"Its log is {self.log_file}.",
             )
 
@@ -87,8 +88,10 @@ class BrokerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=ready,
                 stderr=log,
-                cwd=self.log_file.parent,  # no tidemill.toml of the user's is meant for it
-                start_new_session=True,  # Ctrl-C is for the demo, which stops its clients first
+                # So that no settings of the user apply, from a tidemill.toml or from variables.
+                cwd=self.log_file.parent,
+                env={k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")},
+                start_new_session=True,  # Ctrl-C reaches the demo, which stops its clients first
             )
         try:
             self._address = self._wait_until_ready(ready_file)
@@ -119,24 +122,26 @@ class BrokerProcess:
                     f"the broker was not ready within {START_TIMEOUT_S:g} s",
                     hint=f"Its log is {self.log_file}.",
                 )
-            time.sleep(0.02)  # a file that another process writes: there is nothing to wait on
+            time.sleep(0.02)  # another process writes the file: it can only be polled
 
     def _stop(self) -> None:
-        """Clean if it can be, within ``STOP_TIMEOUT_S``; in any case it is gone afterwards."""
+        """Stop the broker cleanly within ``STOP_TIMEOUT_S``, or kill it."""
         process, self._process = self._process, None
         if process is None:
             return
         try:
             process.terminate()
             process.wait(STOP_TIMEOUT_S)
-        except BaseException as error:  # too slow, or a second Ctrl-C: it must not outlive us
+        except (
+            BaseException
+        ) as error:  # too slow, or a second Ctrl-C: the broker must not outlive us
             process.kill()
             process.wait()
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
 
-    def _last_words(self) -> str:
+    def _last_error(self) -> str:
         lines = self.log_file.read_text(errors="replace").strip().splitlines()
         errors = [line for line in lines if line.startswith("error:")]
         said = errors or lines[-1:]
-        return said[-1].removeprefix("error:").strip() if said else "it said nothing"
+        return said[-1].removeprefix("error:").strip() if said else "it logged nothing"

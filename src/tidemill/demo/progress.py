@@ -1,4 +1,4 @@
-"""What the demo tells while it runs, as data. Who listens decides how to show it."""
+"""Define the events that the demo reports while it runs. The listener decides how to show them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tidemill.demo.events import Lateness
 from tidemill.demo.flights import Stretch
 from tidemill.demo.replay import ReplayProgress
 from tidemill.demo.results import Results
-from tidemill.spark.progress import QueryStatus
+from tidemill.spark.pipelines.progress import QueryStatus
 
 
 @dataclass(frozen=True, slots=True)
 class FlightsLoaded:
-    """The reports of a stretch are ready to be sent.
+    """The reports are ready to be sent.
 
     Attributes:
         stretch: the days.
-        counts: how many reports there are of each kind.
-        lateness: of those about flights.
+        counts: the number of reports of each kind.
+        lateness: the lateness of the reports about flights.
     """
 
     stretch: Stretch
@@ -31,7 +31,7 @@ class FlightsLoaded:
 
 @dataclass(frozen=True, slots=True)
 class BrokerReady:
-    """A broker answers; ``pid`` and ``data_dir`` only where the demo has started it."""
+    """A broker answers. ``pid`` and ``data_dir`` are set if the demo has started it."""
 
     address: str
     seconds: float
@@ -41,12 +41,12 @@ class BrokerReady:
 
 @dataclass(frozen=True, slots=True)
 class TopicsReady:
-    """The demo's topics are there; ``deleted`` were there before.
+    """The demo's topics exist.
 
     Attributes:
-        created: those that are sent to first, then those that are published to.
-        deleted: of an earlier run.
-        rows: how many rows the tables hold.
+        created: names of the created topics: first the demo's input, then its results.
+        deleted: names of the topics of an earlier run that were deleted.
+        rows: the number of rows of each table.
     """
 
     created: Sequence[str]
@@ -56,14 +56,14 @@ class TopicsReady:
 
 @dataclass(frozen=True, slots=True)
 class SparkStarting:
-    """A JVM is being started, which takes some seconds."""
+    """A JVM starts, which takes some seconds."""
 
     log_file: Path
 
 
 @dataclass(frozen=True, slots=True)
 class QueriesStarting:
-    """Sent several times a second while queries are started, a few at a time."""
+    """Some of the queries have started. Reported several times a second."""
 
     started: int
     queries: int
@@ -71,7 +71,7 @@ class QueriesStarting:
 
 @dataclass(frozen=True, slots=True)
 class PipelineStarted:
-    """All queries run and wait for reports."""
+    """All queries run and wait for records."""
 
     spark_version: str
     java: str
@@ -81,12 +81,12 @@ class PipelineStarted:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Sent several times a second while reports are replayed and results come.
+    """The replay or the pipeline has made progress. Reported several times a second.
 
     Attributes:
         replay: the replayer's progress.
-        queries: how the pipeline's queries are doing.
-        results: what they have published so far.
+        queries: the status of each query.
+        results: the results that were published so far.
     """
 
     replay: ReplayProgress
@@ -96,33 +96,33 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """All reports are acknowledged."""
+    """The broker has acknowledged all reports."""
 
     replay: ReplayProgress
 
 
 @dataclass(frozen=True, slots=True)
 class Checking:
-    """The pipeline is done; the same results are now computed from the data set."""
+    """The pipeline has finished. The demo now computes the results from the data set."""
 
     results: int
 
 
 @dataclass(frozen=True)
 class DemoReport:
-    """How it went.
+    """The result of a run.
 
     Attributes:
-        stretch: what was replayed.
-        bootstrap_servers: where.
-        checks: each query's records against those computed from the data set.
-        results: what was published.
+        stretch: the days that were replayed.
+        bootstrap_servers: the brokers' address.
+        checks: the comparison of each query's records with the expected ones.
+        results: the published results.
         replay: the replayer's totals.
-        queries: the pipeline's totals.
-        stored: records that the log says it holds, per topic that was sent to.
-        sent: records that were sent, per topic.
-        folder: of data and logs; a temporary one is kept if the result is not ok.
-        seconds: all of it, from the start of the broker on.
+        queries: the last status of each query.
+        stored: the number of records in each input topic, from its end offsets.
+        sent: the number of records that were sent to each input topic.
+        folder: the folder of data and logs. A temporary one is kept if the result is not ok.
+        seconds: the duration since the start of the broker.
     """
 
     stretch: Stretch
@@ -138,7 +138,7 @@ class DemoReport:
 
     @property
     def ok(self) -> bool:
-        """Each record is equal, no report came too late, and the log holds what was sent."""
+        """Whether all records are equal, no row was too late, and the topics hold what was sent."""
         return (
             bool(self.checks)
             and all(check.ok for check in self.checks)
@@ -148,25 +148,25 @@ class DemoReport:
 
     @property
     def expected(self) -> int:
-        """How many records there should be."""
+        """The number of expected records."""
         return sum(check.expected for check in self.checks)
 
     @property
     def late_rows(self) -> int:
-        """Rows that came too late for their window or their join, and count nowhere."""
+        """The number of rows that were too late for their window or join, and count nowhere."""
         return sum(status.late_rows for status in self.queries)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRunning:
-    """All is checked; broker and pipeline go on until they are interrupted."""
+    """The check is complete. Broker and pipeline continue until they are interrupted."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """Pipeline, JVM and broker are being stopped."""
+    """The demo stops the pipeline, the JVM and the broker."""
 
 
 Event = (
@@ -185,4 +185,4 @@ Event = (
 )
 
 Listener = Callable[[Event], None]
-"""Called in the thread that runs the demo."""
+"""A function that receives the events. It is called in the thread that runs the demo."""

@@ -1,11 +1,10 @@
-"""The registries: which aircraft there are and who operates them, which airlines there are.
+"""Make the two tables of the demo, aircraft and airlines, and their changes.
 
-Two tables that are written as changelogs: the last record of a key is its row, one without a value
-deletes it. What they hold at first is the data set's. What changes during a stretch is made up, and
-the same each time: an airline is renamed, one closes and opens again, one closes for good; aircraft
-go to other operators, are retired, and some of these come back. An aircraft that flies within the
-stretch stays, and so does what it is: only its operator may change. Knows nothing of brokers or
-Spark.
+The tables are changelogs: the last record of a key is its row, and a record without a value deletes
+it. The first rows are those of the data set. The changes are invented, and the same in each run: an
+airline gets a new name, one closes and opens again, one closes for good. Aircraft get other
+operators, or are retired, and some of those return. An aircraft that flies within the stretch is
+never retired, and only its operator changes. This module must not know brokers or Spark.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ AIRLINES = "airlines"
 
 Row = Mapping[str, Any]
 
-# Every so many aircraft: of those that fly within the stretch, and of the others.
+# One in so many of the aircraft that fly within the stretch is sold, and of the others retired.
 _SOLD_EVERY = 60
 _RETIRED_EVERY = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A row of a table as it is from some time on; ``None``: there is none."""
+    """A row of a table from ``time`` on. The row ``None`` deletes it."""
 
     time: int
     table: str
@@ -41,12 +40,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Registry:
-    """Both tables over a stretch.
+    """Both tables during a stretch.
 
     Attributes:
-        aircraft: rows at the stretch's start, by tail number.
-        airlines: rows at the stretch's start, by carrier.
-        changes: during the stretch, in order.
+        aircraft: the rows at the start of the stretch, by tail number.
+        airlines: the rows at the start of the stretch, by carrier.
+        changes: the changes during the stretch, in order.
     """
 
     aircraft: Mapping[str, Row]
@@ -54,17 +53,17 @@ class Registry:
     changes: tuple[Change, ...]
 
     def loaded(self, time: int) -> Iterator[Report]:
-        """Reports of what both hold at first."""
+        """Yield a report of each first row."""
         for table, rows in ((AIRLINES, self.airlines), (AIRCRAFT, self.aircraft)):
             for key, row in rows.items():
                 yield _report(Change(time, table, key, row))
 
     def reports(self) -> list[Report]:
-        """Reports of the changes."""
+        """Return a report of each change."""
         return [_report(change) for change in self.changes]
 
     def at_the_end(self) -> tuple[dict[str, Row], dict[str, Row]]:
-        """Aircraft and airlines after all changes."""
+        """Return the aircraft and the airlines after all changes."""
         tables = {AIRCRAFT: dict(self.aircraft), AIRLINES: dict(self.airlines)}
         for change in self.changes:
             if change.row is None:
@@ -75,11 +74,12 @@ class Registry:
 
 
 def registry(flights: Iterable[Flight], stretch: Stretch) -> Registry:
-    """The registries of a stretch.
+    """Return the registry of a stretch.
 
     Args:
-        flights: those near the stretch. An aircraft's operator is who flies it first; that of one
-            that does not fly is not known.
+        flights: the flights near the stretch. The first carrier that flies an aircraft is its
+            operator. An aircraft that does not fly has none.
+        stretch: the days.
     """
     operators: dict[str, str] = {}
     for flight in sorted(flights, key=lambda each: each.scheduled):
@@ -103,7 +103,7 @@ def registry(flights: Iterable[Flight], stretch: Stretch) -> Registry:
 
 
 def aircraft_row(plane: Mapping[str, str | None], operator: str | None) -> Row:
-    """A row of the table, of a row of the data set."""
+    """Return a row of the table, made from a row of the data set."""
     return {
         "tail_number": plane["tailnum"],
         "operator": operator,

@@ -1,7 +1,7 @@
-"""The replayer: sends reports to their topics, in order, at a chosen multiple of life's speed.
+"""Send reports to their topics, in order, at a multiple of real time.
 
-Knows a Kafka client and the reports, nothing of what is behind the address. Runs in a thread of the
-caller's; its progress may be read from any other.
+The replay runs in a thread of the caller, and any thread can read its progress. This module uses a
+Kafka client; it must not know the broker.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tidemill.demo.events import Report
-from tidemill.errors import DeliveryError, SettingsError
+from tidemill.errors import SettingsError
+from tidemill.spark.errors import DeliveryError
 
-_LONGEST_NAP_S = 0.1
+_MAX_WAIT_S = 0.1
 _FLUSH_STEP_S = 0.2
 
 
 def parse_speed(text: str) -> float | None:
-    """``3600x`` (or ``3600``) as a factor; ``max`` as ``None``, which means without waiting.
+    """Return the factor of a speed such as ``3600x`` or ``3600``; ``None`` for ``max``.
 
     Raises:
-        SettingsError: it is neither.
+        SettingsError: the text is not a speed.
     """
     if text.strip().lower() == "max":
         return None
@@ -33,23 +34,23 @@ def parse_speed(text: str) -> float | None:
     speed = float(match[1]) if match else 0.0
     if speed <= 0:
         raise SettingsError(
-            f"{text!r} is not a speed",
-            hint="Give a factor such as 3600x (an hour in a second), or max.",
+            f"invalid speed {text!r}",
+            hint="Use a factor such as 3600x (an hour in a second), or max.",
         )
     return speed
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """How far a replay is.
+    """The progress of a replay.
 
     Attributes:
-        total: reports to send.
-        sent: handed to the client.
-        acknowledged: on the broker's disk, by its own word.
-        simulated_time: time in the stretch that the replay has reached (Unix time in seconds).
-        seconds: how long the replay has run, or ran.
-        finished: all is acknowledged.
+        total: the number of reports to send.
+        sent: the number of reports that the client has.
+        acknowledged: the number of reports that the broker has acknowledged.
+        simulated_time: the time in the stretch, in Unix seconds.
+        seconds: the duration of the replay so far.
+        finished: whether all reports are acknowledged.
     """
 
     total: int
@@ -61,13 +62,13 @@ class ReplayProgress:
 
 
 class Replay:
-    """One replay.
+    """A replay of reports.
 
     Args:
-        reports: in the order of ``reported_at``.
-        bootstrap_servers: where to send them.
-        speed: how many seconds of the stretch pass in one second; ``None``: as fast as it goes.
-        monotonic: a clock in seconds that never runs backwards; given by tests.
+        reports: the reports, in the order of ``reported_at``.
+        bootstrap_servers: the address of the broker.
+        speed: seconds of the stretch that pass in one second; ``None`` for as fast as possible.
+        monotonic: a clock in seconds that never goes back, for tests.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Replay:
         self._error: KafkaError | None = None
 
     def progress(self) -> ReplayProgress:
-        """A snapshot; callable from any thread."""
+        """Return the progress. Any thread can call this."""
         started, ended = self._started, self._ended
         now = self._monotonic() if ended is None else ended
         sent = self._sent
@@ -105,7 +106,7 @@ class Replay:
         )
 
     def run(self, stop: threading.Event) -> None:
-        """Send everything and return when all of it is acknowledged, or when ``stop`` is set.
+        """Send all reports. Return when they are acknowledged, or when ``stop`` is set.
 
         Raises:
             DeliveryError: the broker did not take a report.
@@ -120,7 +121,7 @@ class Replay:
             self._raise_error()
         finally:
             self._ended = self._monotonic()
-            if len(producer):  # stopped or failed: what is left must not hold the process up
+            if len(producer):  # stopped or failed: the rest must not delay the end of the process
                 producer.purge()
                 producer.flush(1)
 
@@ -153,7 +154,7 @@ class Replay:
                     )
                     break
                 except BufferError:  # the client's queue is full: the broker sets the pace
-                    producer.poll(_LONGEST_NAP_S)
+                    producer.poll(_MAX_WAIT_S)
             if stop.is_set():
                 return
             self._sent += 1
@@ -161,13 +162,13 @@ class Replay:
             self._raise_error()
 
     def _wait_for(self, report: Report, producer: Producer, stop: threading.Event) -> None:
-        """Until the report's time has come."""
+        """Wait for the time of a report."""
         if self._speed is None:
             return
         assert self._started is not None
         due = self._started + (report.reported_at - self._reports[0].reported_at) / self._speed
         while (left := due - self._monotonic()) > 0 and not stop.is_set():
-            stop.wait(min(left, _LONGEST_NAP_S))
+            stop.wait(min(left, _MAX_WAIT_S))
             producer.poll(0)
             self._raise_error()
 
@@ -178,7 +179,7 @@ class Replay:
             self._error = error
 
     def _on_error(self, error: KafkaError) -> None:
-        # Lost connections are retried until delivery.timeout.ms; only what is final counts here.
+        # The client retries until delivery.timeout.ms, so only fatal errors count here.
         if error.fatal() and self._error is None:
             self._error = error
 

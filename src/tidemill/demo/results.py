@@ -1,7 +1,7 @@
-"""Follows the topics of results: what the pipeline has published so far.
+"""Read the results that the pipeline has published so far.
 
-Reads what is committed, and nothing else: the pipeline writes exactly once, in transactions. Knows
-a Kafka client and the records' JSON. Polled by the caller; no thread of its own.
+The pipeline writes in transactions, so only committed records are read. The caller polls: there is
+no thread.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ _BATCH = 2000
 
 
 class ResultsError(TidemillError):
-    """Published results can't be read."""
+    """A published result can't be read."""
 
 
 @dataclass
 class Results:
-    """What has been published, by query or, of unreadable reports, by topic.
+    """The published results.
 
     Attributes:
-        records: of each query, in the order of publication; of a changelog, those that hold now.
-        counts: how many records were published; of a changelog, how many changes.
-        unreadable: values of dead letters, as they came.
+        records: each query's records in the order of publication; of a changelog, the present rows.
+        counts: the number of published records (of a changelog: changes), by query, and of dead
+            letters, by topic.
+        unreadable: the values of the dead letters, by topic.
     """
 
     records: dict[str, list[Record]] = field(default_factory=dict)
@@ -42,7 +43,7 @@ class Results:
 
 
 class ResultsFollower:
-    """Reads all results from the beginning. Use as a context manager."""
+    """Reads all results from the beginning. Use it as a context manager."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._queries = {topic.name: query for query, topic in PUBLISHED.items()}
@@ -59,7 +60,7 @@ class ResultsFollower:
         }
         self._unreadable: dict[str, list[bytes]] = {topic.name: [] for topic in DEAD_LETTERS}
         self._counts = dict.fromkeys((*PUBLISHED, *self._unreadable), 0)
-        # No offsets are committed: a group id is only what the client asks for.
+        # The client requires a group id. No offsets are committed.
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap_servers,
@@ -67,8 +68,8 @@ class ResultsFollower:
                 "group.id": "tidemill-demo-results",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
-                # A transaction's marker has an offset, too, and is no message: only this tells that
-                # the end was reached.
+                # The marker of a transaction has an offset and is not a message, so only this event
+                # says that the end was reached.
                 "enable.partition.eof": True,
                 "log_level": 2,
             }
@@ -90,15 +91,15 @@ class ResultsFollower:
 
     @property
     def results(self) -> Results:
-        """What has been read. Its lists grow with what is read next."""
+        """The results so far. The lists grow with each poll."""
         tables = {query: list(rows.values()) for query, rows in self._tables.items()}
         return Results({**self._plain, **tables}, dict(self._counts), self._unreadable)
 
     def poll(self, timeout_s: float) -> None:
-        """Take what has come, waiting up to ``timeout_s`` for something.
+        """Read the new records. Wait up to ``timeout_s`` for the first one.
 
         Raises:
-            ResultsError: a log can't be read, or a record is not a result.
+            ResultsError: a topic can't be read, or a record is not a result.
         """
         messages = self._consumer.consume(1, timeout_s)
         while messages:
@@ -107,14 +108,14 @@ class ResultsFollower:
             messages = self._consumer.consume(_BATCH, 0)
 
     def read_up_to(self, ends: Mapping[tuple[str, int], int], timeout_s: float) -> None:
-        """Poll until each partition has been read up to its end.
+        """Poll until each partition has been read to its end.
 
         Args:
-            ends: end offsets of topics' partitions; those of other topics are ignored.
-            timeout_s: how long that may take.
+            ends: the end offsets of partitions. Those of other topics are ignored.
+            timeout_s: the time limit.
 
         Raises:
-            ResultsError: it took longer, or see ``poll``.
+            ResultsError: the time is over, or see ``poll``.
         """
         deadline = time.monotonic() + timeout_s
         while behind := [place for place, read in self._read.items() if read < ends.get(place, 0)]:
@@ -157,14 +158,14 @@ class ResultsFollower:
 
 
 def parse(value: bytes) -> dict[str, Any]:
-    """A result: a JSON object.
+    """Parse a result, which is a JSON object.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the value is not a JSON object.
     """
     result = orjson.loads(value)
     if not isinstance(result, dict):
-        raise ValueError(f"no JSON object: {value[:80]!r}")  # noqa: TRY004 - of its content
+        raise ValueError(f"not a JSON object: {value[:80]!r}")  # noqa: TRY004 - of its content
     return result
 
 

@@ -1,10 +1,10 @@
-"""The demo from start to end: broker, topics, pipeline, replay, results, self-check.
+"""Run the demo from start to end: broker, topics, pipeline, replay, results, check.
 
-Holds the order of things and nothing else. Knows the broker as an address only, whether it has
-started it as a child process or was given one. Prints nothing (see ``progress``).
+This module decides the order only. It uses the broker by its address, whether the demo has started
+it or not, and prints nothing (see ``progress``).
 
-Whatever happens, an interrupt included, what was started is stopped: first the pipeline and the
-JVM, then the broker. Both of these children also end by themselves should this process be killed.
+After an error or an interrupt, everything that was started is stopped: first the pipeline and the
+JVM, then the broker. If this process is killed, both children end by themselves.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from tidemill.demo.results import Results, ResultsFollower
 from tidemill.errors import SettingsError, TidemillError
 
 if TYPE_CHECKING:
-    from tidemill.spark.progress import QueryStatus
+    from tidemill.spark.pipelines.progress import QueryStatus
 
 _REFRESH_S = 0.2
 _STALLED_S = 180.0
@@ -62,16 +62,16 @@ _STALLED_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What to replay, how fast, and where.
+    """The options of a run.
 
     Attributes:
-        stretch: the days.
-        speed: multiple of life's speed; ``None``: as fast as it goes.
-        bootstrap_servers: a broker that runs already, or ``None`` to start one.
-        data_dir: folder for the broker's data, the pipeline's checkpoints and the logs; must be new
-            or empty, and is kept. ``None``: a temporary one, removed at the end.
-        reset: delete the demo's topics first if the broker has them.
-        keep_running: leave broker and pipeline on after the check, until interrupted.
+        stretch: the days to replay.
+        speed: how many times faster than real time; ``None`` for as fast as possible.
+        bootstrap_servers: the address of a running broker, or ``None`` to start one.
+        data_dir: the folder for the broker's data, the checkpoints and the logs. It must be new or
+            empty, and is kept. ``None`` is a temporary folder that is removed at the end.
+        reset: whether to delete the demo's topics of an earlier run first.
+        keep_running: whether broker and pipeline continue after the check, until interrupted.
     """
 
     stretch: Stretch
@@ -83,17 +83,19 @@ class DemoOptions:
 
 
 @dataclass(frozen=True)
-class _Play:
-    """What is sent in a run.
+class _Input:
+    """The records that a run sends.
 
     Attributes:
-        loaded: what the registries hold at first.
-        reports: all else, in order.
+        stretch: the days.
+        registry: the tables and their changes.
+        first_rows: the first rows of the tables.
+        reports: all other records, in the order in which they are sent.
     """
 
     stretch: Stretch
     registry: Registry
-    loaded: list[Report]
+    first_rows: list[Report]
     reports: list[Report]
 
 
@@ -101,16 +103,16 @@ def run_demo(options: DemoOptions, listener: Listener) -> DemoReport:
     """Run the demo. Call it from the main thread.
 
     Returns:
-        the report, which has been given to the listener as well.
+        the report, which the listener has received, too.
 
     Raises:
-        TidemillError: a part of it failed; the message says which.
-        KeyboardInterrupt: as usual; all is stopped when it comes out.
+        TidemillError: a part of the demo failed. The message says which.
+        KeyboardInterrupt: the user stopped the demo. Everything is stopped by then.
     """
     with ExitStack() as stack:
         work = stack.enter_context(_WorkFolder(options.data_dir))
         folder = work.path
-        play = _load(options.stretch, listener)
+        sent = _load(options.stretch, listener)
         began = time.monotonic()
         broker: BrokerProcess | None = None
         address = options.bootstrap_servers
@@ -127,7 +129,7 @@ def run_demo(options: DemoOptions, listener: Listener) -> DemoReport:
                 data_dir=broker.data_dir if broker else None,
             )
         )
-        _prepare_topics(address, play, listener, reset=options.reset)
+        _prepare_topics(address, sent, listener, reset=options.reset)
         starting = time.monotonic()
         listener(SparkStarting(folder / "spark.log"))
         pipeline = stack.enter_context(RunningPipeline(address, folder))
@@ -136,38 +138,38 @@ def run_demo(options: DemoOptions, listener: Listener) -> DemoReport:
         follower = stack.enter_context(ResultsFollower(address))
         stack.callback(lambda: listener(Stopping()))
 
-        run = _Run(options, play, address, broker, pipeline, follower, listener)
+        run = _Run(options, sent, address, broker, pipeline, follower, listener)
         report = run.follow_to_the_end(began, folder)
         work.keep = work.keep or not report.ok
         listener(report)
         if options.keep_running:
             listener(KeptRunning(address))
-            with contextlib.suppress(KeyboardInterrupt):  # the way to end it, not a failure
+            with contextlib.suppress(KeyboardInterrupt):  # the user ends the demo so
                 run.stay()
         return report
 
 
-def _load(stretch: Stretch, listener: Listener) -> _Play:
+def _load(stretch: Stretch, listener: Listener) -> _Input:
     near: list[Flight] = list(flights(stretch))
     tables = registry(near, stretch)
     sent = reports(near, stretch)
     merged = sorted([*tables.reports(), *sent], key=lambda report: report.reported_at)
     counts = Counter(str(report.kind) for report in merged)
     listener(FlightsLoaded(stretch, counts, lateness(sent)))
-    return _Play(stretch, tables, list(tables.loaded(stretch.start)), merged)
+    return _Input(stretch, tables, list(tables.loaded(stretch.start)), merged)
 
 
-def _prepare_topics(address: str, play: _Play, listener: Listener, *, reset: bool) -> None:
-    """Create all topics and fill the tables: a departure is to find its aircraft there."""
+def _prepare_topics(address: str, sent: _Input, listener: Listener, *, reset: bool) -> None:
+    """Create all topics and write the first rows, so that each departure finds its aircraft."""
     deleted = topics.delete_topics(address) if reset else []
     topics.create_topics(address)
-    Replay(play.loaded, bootstrap_servers=address, speed=None).run(threading.Event())
-    rows = Counter(report.topic for report in play.loaded)
+    Replay(sent.first_rows, bootstrap_servers=address, speed=None).run(threading.Event())
+    rows = Counter(report.topic for report in sent.first_rows)
     listener(TopicsReady([topic.name for topic in topics.TOPICS], deleted, rows))
 
 
 class _WorkFolder:
-    """The folder for everything that is written. A temporary one is removed unless ``keep`` is set.
+    """The folder for all files of a run. A temporary one is removed unless ``keep`` is set.
 
     Raises:
         SettingsError: the given folder is not empty.
@@ -186,7 +188,7 @@ class _WorkFolder:
         if any(self._given.iterdir()):
             raise SettingsError(
                 f"the folder {self._given} is not empty",
-                hint="The demo starts afresh: give a new one.",
+                hint="The demo needs a new or an empty folder.",
             )
         self.path = self._given.absolute()
         return self
@@ -205,7 +207,7 @@ class _WorkFolder:
 
 
 def _wait_for_the_first_batches(pipeline: RunningPipeline, listener: Listener) -> None:
-    """Replaying earlier would only mean that the first hours of the replay are not seen live."""
+    """Wait until each query has run a batch, so that the first hours can be seen live."""
     count, deadline = 0, time.monotonic() + _STALLED_S
     while not all_have_started(statuses := pipeline.statuses):
         pipeline.check()
@@ -215,16 +217,16 @@ def _wait_for_the_first_batches(pipeline: RunningPipeline, listener: Listener) -
         if time.monotonic() > deadline:
             behind = [status for status in statuses if not has_started(status)]
             raise PipelineFailedError(
-                f"for {_STALLED_S:g} s no query has started; {_names(behind)}",
+                f"no query has started for {_STALLED_S:g} s; {_names(behind)}",
                 hint=f"Spark's log is {pipeline.log_file}.",
             )
-        time.sleep(_REFRESH_S)  # another process's state: there is nothing to wait on
+        time.sleep(_REFRESH_S)  # the state of another process can only be polled
 
 
 def _started(pipeline: RunningPipeline, seconds: float) -> PipelineStarted:
     import pyspark
 
-    from tidemill.spark.jvm import find_java
+    from tidemill.spark.base.java import find_java
 
     return PipelineStarted(
         spark_version=pyspark.__version__,
@@ -235,29 +237,29 @@ def _started(pipeline: RunningPipeline, seconds: float) -> PipelineStarted:
 
 
 class _Run:
-    """The part during which reports are sent and results come in."""
+    """The part of a run in which reports are sent and results are read."""
 
     def __init__(
         self,
         options: DemoOptions,
-        play: _Play,
+        sent: _Input,
         address: str,
         broker: BrokerProcess | None,
         pipeline: RunningPipeline,
         follower: ResultsFollower,
         listener: Listener,
     ) -> None:
-        self._play = play
+        self._input = sent
         self._address = address
         self._broker = broker
         self._pipeline = pipeline
         self._follower = follower
         self._listener = listener
-        self._replay = Replay(play.reports, bootstrap_servers=address, speed=options.speed)
+        self._replay = Replay(sent.reports, bootstrap_servers=address, speed=options.speed)
         self._failure: BaseException | None = None
 
     def follow_to_the_end(self, began: float, folder: Path) -> DemoReport:
-        """Replay, wait until the pipeline has read all and published all, and check.
+        """Replay, wait until the pipeline has published everything, and check the results.
 
         Raises:
             TidemillError: replay, pipeline or broker failed.
@@ -275,20 +277,20 @@ class _Run:
         self._listener(running)
         self._listener(Checking(sum(running.results.counts.values())))
         return DemoReport(
-            stretch=self._play.stretch,
+            stretch=self._input.stretch,
             bootstrap_servers=self._address,
-            checks=_checks(self._play, running.results),
+            checks=_checks(self._input, running.results),
             results=running.results,
             replay=self._replay.progress(),
             queries=running.queries,
             stored=stored,
-            sent=Counter(each.topic for each in (*self._play.loaded, *self._play.reports)),
+            sent=Counter(each.topic for each in (*self._input.first_rows, *self._input.reports)),
             folder=folder,
             seconds=time.monotonic() - began,
         )
 
     def stay(self) -> None:
-        """Go on until interrupted.
+        """Continue until interrupted.
 
         Raises:
             TidemillError: pipeline or broker failed.
@@ -299,13 +301,13 @@ class _Run:
 
     @contextlib.contextmanager
     def _replaying(self) -> Iterator[threading.Thread]:
-        """The replayer in a thread, which has ended when this is left."""
+        """Run the replayer in a thread. At the end of the block, the thread has ended."""
         stop = threading.Event()
 
         def work() -> None:
             try:
                 self._replay.run(stop)
-            except BaseException as error:  # handed over: _raise_failure raises it
+            except BaseException as error:  # _raise_failure raises it in the main thread
                 self._failure = error
 
         thread = threading.Thread(target=work, name="replay")
@@ -317,12 +319,12 @@ class _Run:
             thread.join()
 
     def _wait_for_the_pipeline(self, stored: dict[str, int]) -> None:
-        """Until each query has read all, and has run a batch with the watermark at the end.
+        """Wait until each query has read everything and run a batch with the last watermark.
 
-        The clock signals, the last records of both streams, put it there; with it, all windows of
-        the stretch are final, and the batch has published those that were not before.
+        The last records of both streams are clock signals that move the watermark to the end of the
+        stretch. Then all its windows are final and published.
         """
-        end = self._play.stretch.end + CLOCK_MARGIN
+        end = self._input.stretch.end + CLOCK_MARGIN
         seen, since = None, time.monotonic()
         while True:
             queries = self._look().queries
@@ -339,7 +341,7 @@ class _Run:
                 )
 
     def _look(self) -> Running:
-        """Take new results, tell the listener, and check that all parts are well."""
+        """Read new results, report the progress, and check that all parts still run."""
         self._follower.poll(_REFRESH_S)
         running = self._running()
         self._listener(running)
@@ -363,9 +365,9 @@ class _Run:
             raise self._failure
 
 
-def _checks(play: _Play, results: Results) -> list[check.Check]:
-    """Each query's results, and the reports that could not be read."""
-    facts = check_results.Facts(play.stretch, check_results.legs(play.stretch), play.registry)
+def _checks(sent: _Input, results: Results) -> list[check.Check]:
+    """Compare each query's results, and the reports that could not be parsed."""
+    facts = check_results.Facts(sent.stretch, check_results.legs(sent.stretch), sent.registry)
     found = [
         check.compare(
             query, expected(facts), results.records[query], check_results.IDENTITIES[query]
@@ -373,17 +375,17 @@ def _checks(play: _Play, results: Results) -> list[check.Check]:
         for query, expected in check_results.EXPECTED.items()
     ]
     for topic, values in results.unreadable.items():
-        sent = [
+        cut_short = [
             report.value
-            for report in play.reports
+            for report in sent.reports
             if report.kind == "cut short" and f"{report.topic}.dlq" == topic
         ]
-        found.append(check.compare(topic, _texts(sent), _texts(values), ("value",)))
+        found.append(check.compare(topic, _texts(cut_short), _texts(values), ("value",)))
     return found
 
 
 def _names(behind: Iterable[QueryStatus]) -> str:
-    """Queries that others wait for, with what they last complained of."""
+    """Return the names of queries, each with its error or state."""
     found = (f"{each.query} ({each.error or each.state})" for each in behind)
     return f"waiting for {', '.join(found) or 'Spark'}"
 

@@ -1,6 +1,6 @@
-"""The demo's topics, through the Kafka protocol.
+"""Create and delete the demo's topics with a Kafka client.
 
-Knows a Kafka client, nothing of what is behind the address.
+This module must not know the broker.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from tidemill.errors import TidemillError, TopicExistsError, UnreachableError
 
 _TIMEOUT_S = 15.0
 
-# Records carry the time of their report, in 2013: any retention by time would delete them at once.
+# Records have the times of their reports, in 2013: retention by time would delete them immediately.
 _CONFIG = {"retention.ms": "-1"}
 _CHANGELOG_CONFIG = {"cleanup.policy": "compact"}
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic to be created.
+    """A topic of the demo.
 
     Attributes:
-        partitions: how many.
-        is_changelog: whether it holds a table.
+        name: its name.
+        partitions: the number of its partitions.
+        is_changelog: whether it contains a table.
     """
 
     name: str
@@ -42,20 +43,19 @@ class Topic:
     is_changelog: bool = False
 
 
-# One partition for reports: the order of a log is then the order of the reports, and that they come
-# at most so late holds for what the pipeline reads, not only for what was sent. Spark has one
-# watermark for a stream, not one per partition; with several partitions, how far one is read ahead
-# of another would add to the lateness.
+# Reports have one partition, so that the pipeline reads them in the order in which they were sent,
+# and the bound of their lateness holds there, too. Spark has one watermark for a stream and not one
+# for each partition: with several, reading one ahead of another would add to the lateness.
 SENT = (
     Topic(DEPARTURES),
     Topic(ARRIVALS),
     Topic(AIRLINES, is_changelog=True),
     Topic(AIRCRAFT, is_changelog=True),
 )
-"""What the replayer writes."""
+"""The topics that the replayer writes."""
 
 DEAD_LETTERS = (Topic(f"{DEPARTURES}.dlq"), Topic(f"{ARRIVALS}.dlq"))
-"""Reports that the pipeline could not read."""
+"""The topics of reports that the pipeline can't parse."""
 
 PUBLISHED = {
     "hourly": Topic("departures.hourly", 3),
@@ -67,7 +67,7 @@ PUBLISHED = {
     "fleet": Topic("fleet", 3, is_changelog=True),
     "alerts": Topic("departures.alerts", 3),
 }
-"""What the pipeline writes, by its queries (see ``control_room``)."""
+"""The topics that the pipeline writes, by query (see ``control_room``)."""
 
 TOPICS = (*SENT, *DEAD_LETTERS, *PUBLISHED.values())
 
@@ -77,7 +77,7 @@ class TopicSetupError(TidemillError):
 
 
 def admin_client(bootstrap_servers: str) -> AdminClient:
-    """A client for the calls below."""
+    """Return a client for the calls below."""
     return AdminClient(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -88,25 +88,25 @@ def admin_client(bootstrap_servers: str) -> AdminClient:
 
 
 def check_reachable(bootstrap_servers: str, timeout_s: float = _TIMEOUT_S) -> None:
-    """Ask for the cluster's brokers.
+    """Check that a broker answers.
 
     Raises:
-        UnreachableError: nothing that speaks Kafka's protocol answers there.
+        UnreachableError: no Kafka broker answers at this address.
     """
     try:
         admin_client(bootstrap_servers).list_topics(timeout=timeout_s)
     except KafkaException as error:
         raise UnreachableError(
             f"no broker answers at {bootstrap_servers}: {_reason(error)}",
-            hint="Check the address, or leave --bootstrap-servers away: the demo starts its own.",
+            hint="Check the address, or omit --bootstrap-servers: the demo starts its own broker.",
         ) from error
 
 
 def create_topics(bootstrap_servers: str) -> None:
-    """Create the demo's topics and wait until they are there.
+    """Create the demo's topics and wait until they exist.
 
     Raises:
-        TopicExistsError: one exists; none of its records may be mixed with a replay's.
+        TopicExistsError: a topic exists. Its records must not be mixed with those of a replay.
         TopicSetupError: the broker refuses for another reason.
         UnreachableError: no broker answers.
     """
@@ -115,8 +115,8 @@ def create_topics(bootstrap_servers: str) -> None:
     existing = _existing(admin)
     if existing:
         raise TopicExistsError(
-            f"at {bootstrap_servers} there are topics of an earlier run: {', '.join(existing)}",
-            hint="Delete them, or run the demo with --reset, which does so.",
+            f"topics of an earlier run exist at {bootstrap_servers}: {', '.join(existing)}",
+            hint="Delete them, or run the demo with --reset.",
         )
     new = [
         NewTopic(
@@ -131,10 +131,10 @@ def create_topics(bootstrap_servers: str) -> None:
 
 
 def delete_topics(bootstrap_servers: str) -> list[str]:
-    """Delete those of the demo's topics that exist.
+    """Delete the demo's topics that exist.
 
     Returns:
-        their names.
+        the names of the deleted topics.
 
     Raises:
         TopicSetupError: the broker refuses.
@@ -149,17 +149,17 @@ def delete_topics(bootstrap_servers: str) -> list[str]:
 
 
 def end_offsets(bootstrap_servers: str, topics: Iterable[Topic]) -> dict[tuple[str, int], int]:
-    """For each partition, the offset that its next record will have.
+    """Return the end offset of each partition.
 
     Raises:
-        TopicSetupError: the broker does not say.
+        TopicSetupError: the broker does not answer.
     """
     asked = {
         TopicPartition(topic.name, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
         for topic in topics
         for number in range(topic.partitions)
     }
-    # Named, to be kept alive: answers never come to a client that has been collected.
+    # The variable keeps the client alive: a collected client gets no answers.
     admin = admin_client(bootstrap_servers)
     answers = admin.list_offsets(asked, request_timeout=_TIMEOUT_S)
     try:
@@ -168,7 +168,9 @@ def end_offsets(bootstrap_servers: str, topics: Iterable[Topic]) -> dict[tuple[s
             for partition, future in answers.items()
         }
     except KafkaException as error:
-        raise TopicSetupError(f"the ends of the topics are not known: {_reason(error)}") from error
+        raise TopicSetupError(
+            f"the end offsets of the topics are unknown: {_reason(error)}"
+        ) from error
 
 
 def _existing(admin: AdminClient) -> list[str]:

@@ -1,6 +1,6 @@
-"""What topics, partitions and a segment's files are called, in memory and on disk.
+"""The names of topics, partitions, and the files of a partition.
 
-Knows the naming rules only, which are Apache Kafka's; reads no files, knows no settings.
+The naming rules are Apache Kafka's. Reads no files and knows no settings.
 """
 
 from __future__ import annotations
@@ -8,23 +8,28 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tidemill.errors import InvalidTopicError
+from tidemill.log.errors import InvalidTopicError
 
 MAX_TOPIC_NAME = 249
-"""Longest legal topic name in characters (Kafka: leaves room for the folder's suffixes)."""
+"""Longest valid topic name in characters. It leaves room for the suffixes of the folder name."""
 
 LOG = ".log"
 INDEX = ".index"
 TIME_INDEX = ".timeindex"
 TXN_INDEX = ".txnindex"
-"""Aborted transactions of a segment; only where there are any."""
+"""The index of aborted transactions. A segment without any has no such file."""
 SNAPSHOT = ".snapshot"
 DELETED = ".deleted"
+"""Ending of files that retention or DeleteRecords has removed from the log."""
+REPLACED = ".replaced"
+"""Ending of files that compaction has replaced. ``DELETED`` shows recovery how the log's start
+moved, so these files need another ending."""
 CLEANED = ".cleaned"
 SWAP = ".swap"
 SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+_FILE = re.compile(r"(?P<offset>[0-9]{20})(?P<suffix>(\.[a-z]+)+)")
 _FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 
 
@@ -39,39 +44,45 @@ class TopicPartition(NamedTuple):
 
 
 def check_topic_name(name: str) -> None:
-    """Apply Kafka's rules for topic names.
+    """Check a topic name with Kafka's rules.
 
     Raises:
-        InvalidTopicError: the name is empty, ``.``, ``..``, too long or has other characters than
+        InvalidTopicError: the name is empty, ``.``, ``..``, too long, or has characters other than
             ASCII letters, digits, ``.``, ``_`` and ``-``.
     """
     if not name:
-        raise InvalidTopicError("a topic name must not be empty")
+        raise InvalidTopicError("invalid topic name '': it must not be empty")
     if name in (".", ".."):
-        raise InvalidTopicError(f"a topic can't be called {name!r}")
+        raise InvalidTopicError(f"invalid topic name {name!r}: it must not be '.' or '..'")
     if len(name) > MAX_TOPIC_NAME:
         raise InvalidTopicError(
-            f"topic name of {len(name)} characters: at most {MAX_TOPIC_NAME} are allowed"
+            f"invalid topic name of {len(name)} characters: the limit is {MAX_TOPIC_NAME}"
         )
     if not _LEGAL.fullmatch(name):
         raise InvalidTopicError(
-            f"topic name {name!r} has characters other than ASCII letters, digits, '.', '_', '-'"
+            f"invalid topic name {name!r}: use ASCII letters, digits, '.', '_' and '-'"
         )
 
 
 def folder_name(tp: TopicPartition) -> str:
-    """The partition's folder below the data folder, as Kafka names it."""
+    """Return the name of a partition's folder in the data folder."""
     return f"{tp.topic}-{tp.partition}"
 
 
 def parse_folder_name(name: str) -> TopicPartition | None:
-    """The partition that a folder holds, or None where the name is not a partition's."""
+    """Return the partition of a folder name, or None if it is not the name of a partition."""
     match = _FOLDER.fullmatch(name)
     if match is None:
         return None
     return TopicPartition(match["topic"], int(match["partition"]))
 
 
+def parse_file_name(name: str) -> tuple[int, str] | None:
+    """Return offset and suffix of a file name, or None if it is not one of ``file_name``."""
+    match = _FILE.fullmatch(name)
+    return None if match is None else (int(match["offset"]), match["suffix"])
+
+
 def file_name(offset: int, suffix: str) -> str:
-    """A segment's or snapshot's file: ``00000000000000000042.log``."""
+    """Return the name of a segment's or snapshot's file, like ``00000000000000000042.log``."""
     return f"{offset:020d}{suffix}"

@@ -1,40 +1,62 @@
-"""The offset checkpoints of a data folder: what was last written of each partition, and writing it.
+"""The offset checkpoints of a data folder: keep the offsets of all partitions, and write the files.
 
-Kept for partitions that are offline too, and remembered as stale for those that are gone. When to
-write is decided by who calls; the files' format is in ``checkpoints``.
+Offsets of offline partitions are kept. Offsets of deleted partitions are stale until the files are
+written again. The store decides when to write; ``disk.checkpoints`` has the files' format.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
-from tidemill.log.checkpoints import (
+from tidemill.log.disk.checkpoints import (
+    ABORTED,
     FIRST_DIRTY,
     LOG_STARTS,
     RECOVERY_POINTS,
+    Checkpoint,
+    StoredIndex,
     decode_checkpoint,
+    decode_stored_indexes,
     encode_checkpoint,
+    encode_stored_indexes,
 )
-from tidemill.log.environment import Environment
-from tidemill.log.files import storage_error
+from tidemill.log.disk.environment import Environment
+from tidemill.log.disk.files import storage_error
 from tidemill.log.names import TopicPartition
-from tidemill.log.partition import PartitionLog
+from tidemill.log.partition.partition import PartitionLog
+
+_LOST = {
+    RECOVERY_POINTS: "logs are read from their start",
+    LOG_STARTS: "records that were deleted can be visible again, and this start can't notice that "
+    "the first segments of a log are missing",
+    FIRST_DIRTY: "compacted logs are compacted from their start",
+    ABORTED: "this start can't notice that an index of aborted transactions is damaged",
+}
 
 
 class OffsetCheckpoints:
     """Recovery points, log starts and cleaner offsets of one data folder.
 
     Attributes:
-        recovery_points: below them all is synced.
-        log_starts: first offsets that may be read.
-        first_dirty: up to where compaction has gone.
+        recovery_points: the offsets from which recovery reads the logs.
+        log_starts: the first offsets that can be read.
+        first_dirty: the offsets up to which compaction has cleaned. A partition is in it from the
+            time when its topic is configured to be compacted, so the batches of all others follow
+            each other without gaps.
+        stored_starts: the log starts that are on disk.
     """
 
     def __init__(self, env: Environment, data_dir: str) -> None:
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_starts: dict[TopicPartition, int] = {}
         self.first_dirty: dict[TopicPartition, int] = {}
+        self.stored_starts: dict[TopicPartition, int] = {}
+        self._aborted: dict[TopicPartition, list[StoredIndex]] = {}
+        self._stored_sparse: set[TopicPartition] = set()
+        self._unproven: set[TopicPartition] = set()
+        self._knows_starts = False
+        self._knows_sparse = False
         self._env = env
         self._data_dir = data_dir
         self._stale: set[TopicPartition] = set()
@@ -43,70 +65,143 @@ class OffsetCheckpoints:
         self._taken = 0
         self._written_number = 0
 
-    def load(self) -> None:
-        """Read the files; one that is damaged is dropped and reported.
+    # --- reading ---------------------------------------------------------------------------------
+
+    def load(self, found: Collection[TopicPartition]) -> None:
+        """Read the files. A damaged file is ignored and reported, and so is a missing one.
+
+        Args:
+            found: the partitions that have a folder.
 
         Raises:
-            OSError: the file system refuses.
+            OSError: a file can't be read.
         """
-        self.recovery_points = self._read(RECOVERY_POINTS)
-        self.log_starts = self._read(LOG_STARTS)
-        self.first_dirty = self._read(FIRST_DIRTY)
+        points = self._read(RECOVERY_POINTS)
+        starts = self._read(LOG_STARTS)
+        dirty = self._read(FIRST_DIRTY)
+        self.recovery_points = {} if points is None else points.offsets
+        self.first_dirty = {} if dirty is None else dirty.offsets
+        self._knows_sparse = dirty is not None or not found
+        self._stored_sparse = set(self.first_dirty)
+        self._knows_starts = starts is not None and starts.is_checked
+        if starts is not None:
+            # ~offset: a log start that an earlier version wrote, perhaps too early.
+            self._unproven = {tp for tp, offset in starts.offsets.items() if offset < 0}
+            self.log_starts = {tp: max(at, ~at) for tp, at in starts.offsets.items()}
+            self.stored_starts = dict(self.log_starts) if starts.is_checked else {}
+        if not self._knows_starts:
+            self._unproven.update(found)
+        self._aborted = self._read_aborted()
+        self._report_missing(found)
 
-    def _read(self, name: str) -> dict[TopicPartition, int]:
-        path = f"{self._data_dir}/{name}"
+    def _read_aborted(self) -> dict[TopicPartition, list[StoredIndex]]:
+        path = f"{self._data_dir}/{ABORTED}"
         if not self._env.fs.exists(path):
             return {}
         data = self._env.fs.read_bytes(path)
         try:
-            offsets = decode_checkpoint(data)
+            found = decode_stored_indexes(ABORTED, data)
         except ValueError as error:
-            self._env.report_file(
-                path, f"checkpoint dropped, logs are read from their start: {error}"
-            )
+            self._report(ABORTED, f"damaged checkpoint ignored ({error})")
             return {}
+        self._written[ABORTED] = data
+        return found
+
+    def aborted_of(self, tp: TopicPartition) -> dict[int, StoredIndex]:
+        """Return the stored indexes of aborted transactions, by the segment's base offset."""
+        return {each.base_offset: each for each in self._aborted.get(tp, ())}
+
+    def _report_missing(self, found: Collection[TopicPartition]) -> None:
+        """Report that one of the files is missing. All of them are missing in a new folder only."""
+        missing = [name for name in _LOST if not self._env.fs.exists(f"{self._data_dir}/{name}")]
+        if found and len(missing) < len(_LOST):
+            for name in missing:
+                if name != ABORTED or self._knows_starts:  # earlier versions had no such file
+                    self._report(name, "the file is missing")
+
+    def _read(self, name: str) -> Checkpoint | None:
+        path = f"{self._data_dir}/{name}"
+        if not self._env.fs.exists(path):
+            return None
+        data = self._env.fs.read_bytes(path)
+        try:
+            checkpoint = decode_checkpoint(name, data)
+        except ValueError as error:
+            self._report(name, f"damaged checkpoint ignored ({error})")
+            return None
         self._written[name] = data
-        return offsets
+        return checkpoint
+
+    def _report(self, name: str, what: str) -> None:
+        self._env.report_file(f"{self._data_dir}/{name}", f"{what}: {_LOST[name]}")
+
+    def proven_start(self, tp: TopicPartition) -> int:
+        """Return the offset at which the log begins, or -1 if that is not known.
+
+        The first segment must hold it. A partition without an entry begins at 0: its start is
+        stored before the files of its first segments are deleted.
+        """
+        return -1 if tp in self._unproven else self.log_starts.get(tp, 0)
+
+    def is_sparse(self, tp: TopicPartition) -> bool:
+        """Return whether compaction has perhaps removed batches from a partition."""
+        return tp in self.first_dirty or not self._knows_sparse
+
+    def has_stored_sparse(self, tp: TopicPartition) -> bool:
+        """Return whether the file on disk says that batches can be missing."""
+        return tp in self._stored_sparse
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the files on disk are complete and have this version."""
+        return self._knows_starts and len(self._written) == len(_LOST)
+
+    # --- changing --------------------------------------------------------------------------------
 
     def partitions(self) -> set[TopicPartition]:
-        """Those that something is known of."""
+        """Return the partitions with an offset in any of the files."""
         return {*self.recovery_points, *self.log_starts, *self.first_dirty}
 
     def forget(self, tp: TopicPartition) -> None:
-        """Drop what is known of a partition that is gone.
+        """Drop the offsets of a partition that was deleted or set aside.
 
-        The files still tell of it: a new partition of its name must not inherit that, or recovery
-        would take what it holds for damaged, or for deleted.
+        The files still have them. A new partition of this name must not inherit them, because
+        recovery would then take its records for damaged or deleted.
         """
+        self._aborted.pop(tp, None)
         every = (self.recovery_points, self.log_starts, self.first_dirty)
         known = [offsets.pop(tp, None) for offsets in every]
+        self._unproven.discard(tp)
         if any(offset is not None for offset in known):
             self._stale.add(tp)
 
     def is_stale(self, tp: TopicPartition) -> bool:
-        """Whether the files may still tell of an earlier partition of this name."""
+        """Return whether the files perhaps have offsets of an earlier partition of this name."""
         return tp in self._stale
 
     def writes(self, live: Mapping[TopicPartition, PartitionLog]) -> Callable[[], None]:
-        """The offsets as they are now, to be written durably by calling the result.
+        """Return a function that writes the current offsets durably.
 
         Args:
-            live: partitions in use; of others, what was last known stays.
+            live: the partitions in use. The last known offsets of other partitions are kept.
 
         Returns:
-            Blocks, and may be called in any thread: the latest of them stands. What recovery from
-            the points needs is synced before they are written. It raises SyncFailedError where the
-            broker must stop, and DiskFullError or StorageError where a file could not be written;
-            the old one stays good.
+            A function that blocks and can be called in any thread. It syncs what recovery from the
+            points needs before it writes them. A call does nothing if a later function has written
+            already. It raises SyncFailedError if the broker must stop, and DiskFullError or
+            StorageError if a file can't be written; then the old file is kept.
         """
         for tp, log in live.items():
-            self.recovery_points[tp] = log.recovery_point
-            self.log_starts[tp] = log.log_start_offset
-            self.first_dirty[tp] = log.first_dirty_offset
+            self._update(tp, log)
+        starts = dict(self.log_starts)
+        for tp in self._unproven:
+            starts[tp] = ~starts.get(tp, 0)
+        dirty = dict(self.first_dirty)
         files = {
-            RECOVERY_POINTS: encode_checkpoint(self.recovery_points),
-            LOG_STARTS: encode_checkpoint(self.log_starts),
-            FIRST_DIRTY: encode_checkpoint(self.first_dirty),
+            RECOVERY_POINTS: encode_checkpoint(RECOVERY_POINTS, _known(self.recovery_points)),
+            LOG_STARTS: encode_checkpoint(LOG_STARTS, _known(starts)),
+            FIRST_DIRTY: encode_checkpoint(FIRST_DIRTY, dirty),
+            ABORTED: encode_stored_indexes(ABORTED, self._aborted),
         }
         syncs = [sync for log in live.values() if (sync := log.snapshot_sync()) is not None]
         stale = set(self._stale)
@@ -118,17 +213,33 @@ class OffsetCheckpoints:
                 sync.run()
             with self._writing:
                 if number < self._written_number:
-                    return  # newer ones are there already
+                    return  # newer offsets are written already
                 self._written_number = number
                 for name, data in files.items():
                     if self._written.get(name) != data:
                         self._write(name, data)
                         self._written[name] = data
                 self._stale -= stale
+                self.stored_starts = starts
+                self._stored_sparse = set(dirty)
             for sync in syncs:
-                sync.named()
+                sync.checkpoint_written()
 
         return write
+
+    def _update(self, tp: TopicPartition, log: PartitionLog) -> None:
+        self.recovery_points[tp] = log.recovery_point
+        self.log_starts[tp] = log.log_start_offset
+        self._unproven.discard(tp)
+        self._aborted.pop(tp, None)
+        if log.has_aborted_transactions:
+            self._aborted[tp] = [
+                StoredIndex(each.base_offset, each.aborted.synced_size, each.aborted.synced_crc)
+                for each in log.chain.with_aborted()
+                if each.aborted is not None and each.aborted.synced_size
+            ]
+        if log.chain.sparse:
+            self.first_dirty[tp] = log.first_dirty_offset
 
     def _write(self, name: str, data: bytes) -> None:
         path = f"{self._data_dir}/{name}"
@@ -136,3 +247,8 @@ class OffsetCheckpoints:
             self._env.fs.write_atomic(path, data)
         except OSError as error:
             raise storage_error(error, "writing", path) from error
+
+
+def _known(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return the offsets that a partition without an entry does not have."""
+    return {tp: offset for tp, offset in offsets.items() if offset}

@@ -1,33 +1,42 @@
-"""The data folder: all partitions, opened, created, deleted, checkpointed and closed.
+"""The data folder: open, create, delete, checkpoint and close all its partitions.
 
-After a clean stop the manifest says what each partition holds, and opening reads no log; otherwise
-each partition is recovered. Knows no topics beyond their names, and no configs but defaults: the
-broker sets each partition's own after it has read its catalog.
+After a clean stop, partitions are opened by the manifest and no log is read. Otherwise each
+partition is recovered. Knows the names of topics, and no configs but the defaults: the engine sets
+each partition's configs after it has read its catalog.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from uuid import UUID, uuid4
 
 from tidemill.clock import Clock
-from tidemill.errors import StorageError, SyncFailedError
-from tidemill.log.checkpoints import ManifestEntry, decode_metadata, encode_metadata
-from tidemill.log.clean_stop import open_stopped, take_manifest, write_manifest
-from tidemill.log.config import LogConfig
-from tidemill.log.environment import Environment, Report
-from tidemill.log.files import FileSystem, Lock, RealFileSystem, storage_error
-from tidemill.log.format import check_format
-from tidemill.log.handles import HandlePool
-from tidemill.log.index import MapCache
+from tidemill.log.config.parse import parse_config
+from tidemill.log.config.topic import LogConfig
+from tidemill.log.deletions import delete_due, due, is_covered
+from tidemill.log.disk.checkpoints import TopicNote, encode_metadata
+from tidemill.log.disk.environment import Environment, Report
+from tidemill.log.disk.files import FileSystem, Lock, RealFileSystem, storage_error
+from tidemill.log.disk.folder_format import check_format
+from tidemill.log.disk.handles import HandlePool
+from tidemill.log.disk.index import MapCache
+from tidemill.log.disk.segment import Segment
+from tidemill.log.errors import DiskFullError, StorageError, SyncFailedError
 from tidemill.log.names import TopicPartition, folder_name, parse_folder_name
 from tidemill.log.offset_checkpoints import OffsetCheckpoints
-from tidemill.log.partition import PartitionLog
-from tidemill.log.recovery import recover_partition
-from tidemill.log.segment import Segment
-from tidemill.log.syncing import METADATA, run_tickets
+from tidemill.log.opening import open_partition
+from tidemill.log.partition.chain import SegmentChain
+from tidemill.log.partition.opened import OpenedPartition
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.partition.sync import METADATA, run_tickets
+from tidemill.log.recovery.clean_stop import (
+    manifest_entry,
+    take_manifest,
+    write_manifest,
+)
 
 LOCK_FILE = ".lock"
 DELETE_SUFFIX = "-delete"
@@ -35,16 +44,16 @@ STRAY_SUFFIX = "-stray"
 
 
 class LogStore:
-    """All partitions of one data folder, which is locked while the store is open.
+    """All partitions of one data folder. The folder is locked while the store is open.
 
     Attributes:
         path: the folder.
-        defaults: broker-level configs, under which partitions are opened.
-        clean_start: the last stop was clean.
+        defaults: broker-level configs that partitions are opened with.
+        clean_start: whether the last stop was clean.
     """
 
     def __init__(self, env: Environment, path: str, lock: Lock, defaults: Mapping[str, str]):
-        """For ``open`` only."""
+        """Only ``open`` calls this."""
         self.path = path
         self.defaults = dict(defaults)
         self.clean_start = False
@@ -53,7 +62,9 @@ class LogStore:
         self._partitions: dict[TopicPartition, PartitionLog] = {}
         self._view = MappingProxyType(self._partitions)
         self._checkpoints = OffsetCheckpoints(env, path)
-        self._doomed_folders: list[str] = []
+        env.is_stored_sparse = self._checkpoints.has_stored_sparse
+        env.checkpoint_writes = self.checkpoint_writes
+        self._deleted_folders: list[str] = []
 
     @classmethod
     def open(
@@ -66,20 +77,21 @@ class LogStore:
         max_open_files: int = 512,
         producer_expiry_ms: int = 86_400_000,
     ) -> LogStore:
-        """Lock the folder, creating it if need be, and open all partitions in it.
+        """Create the folder if necessary, lock it, and open all partitions in it.
 
         Args:
-            defaults: broker-level topic configs (``log.config``), for partitions whose own are not
-                known yet.
-            max_open_files: bound on segment files held open.
-            producer_expiry_ms: idempotent producers are forgotten after so much silence.
+            defaults: broker-level topic configs (``log.config``), for partitions whose own configs
+                are not known yet.
+            max_open_files: most segment files that are open at the same time.
+            producer_expiry_ms: milliseconds without an append after which an idempotent producer is
+                removed.
 
         Raises:
-            DataDirLockedError: another process uses it.
-            FormatVersionError: it is of another version, or not tidemill's.
-            InvalidConfigError: ``defaults`` are wrong.
-            SyncFailedError, StorageError: the disk refuses. Damage to a single partition is no
-                error: see ``offline``.
+            DataDirLockedError: another process uses the folder.
+            FormatVersionError: the folder has another format version, or other data.
+            InvalidConfigError: ``defaults`` are invalid.
+            SyncFailedError, StorageError: a file operation failed. Damage to a single partition is
+                not an error: see ``offline``.
         """
         fs = RealFileSystem() if fs is None else fs
         path = str(data_dir).rstrip("/") or "/"
@@ -101,34 +113,42 @@ class LogStore:
             raise storage_error(error, "opening", path) from error
         return store
 
-    # --- looking at it ---------------------------------------------------------------------------
+    # --- partitions ------------------------------------------------------------------------------
 
     @property
     def partitions(self) -> Mapping[TopicPartition, PartitionLog]:
-        """Live partitions; a read-only view."""
+        """The live partitions; a read-only view."""
         return self._view
 
     @property
     def offline(self) -> Mapping[TopicPartition, StorageError]:
-        """Partitions that can't be used, and why."""
+        """The partitions that can't be used, each with its error."""
         return self._env.offline
 
     @property
     def reports(self) -> list[Report]:
-        """What was repaired since the store was opened."""
+        """The repairs since the store was opened."""
         return self._env.reports
 
     @property
     def environment(self) -> Environment:
-        """What the partitions share."""
+        """The environment that all partitions share."""
         return self._env
 
+    def has_folder(self, tp: TopicPartition) -> bool:
+        """Return whether a partition has a folder, which is perhaps damaged."""
+        return self._env.fs.exists(f"{self.path}/{folder_name(tp)}")
+
+    def is_alone(self, tp: TopicPartition) -> bool:
+        """Return whether there are no other partitions, neither online nor offline."""
+        return {*self._partitions, *self._env.offline} <= {tp}
+
     def get(self, tp: TopicPartition) -> PartitionLog:
-        """A live partition.
+        """Return a live partition.
 
         Raises:
-            KeyError: there is no such partition.
-            StorageError: it is offline.
+            KeyError: the partition does not exist.
+            StorageError: the partition is offline.
         """
         failure = self._env.offline.get(tp)
         if failure is not None:
@@ -140,111 +160,81 @@ class LogStore:
     def _open_partitions(self) -> None:
         manifest = take_manifest(self._env, self.path)
         self.clean_start = manifest is not None
-        self._checkpoints.load()
-        config = LogConfig.parse({}, self.defaults)
+        config = parse_config({}, self.defaults)
         found = set()
         for name in self._env.fs.folders(self.path):
             if name.endswith(DELETE_SUFFIX):
-                self._doomed_folders.append(f"{self.path}/{name}")
+                self._deleted_folders.append(f"{self.path}/{name}")
                 continue
             tp = parse_folder_name(name)
             if tp is not None and folder_name(tp) == name:
                 found.add(tp)
-                entry = None if manifest is None else manifest.get(tp)
-                self._open_partition(tp, f"{self.path}/{name}", config, entry)
-        for tp in self._checkpoints.partitions() - found - set(manifest or ()):
-            self._checkpoints.forget(tp)
+        self._checkpoints.load(found)
+        for tp in sorted(found):
+            entry = None if manifest is None else manifest.get(tp)
+            folder = f"{self.path}/{folder_name(tp)}"
+            log = open_partition(self._env, tp, folder, config, entry, self._checkpoints)
+            if log is not None:
+                self._partitions[tp] = log
         if manifest is None and found:
             self._env.fs.sync_dir(self.path)
+        if manifest is None or not self._checkpoints.is_current:
             self.checkpoint_writes()()
+        if manifest is None:
+            delete_due(self._env, self._checkpoints.stored_starts, 1 << 30)
         for tp in set(manifest or ()) - found:
             self._env.offline[tp] = StorageError(
-                f"{self.path}/{folder_name(tp)} is missing, but was there at the last stop",
+                f"{self.path}/{folder_name(tp)} is missing, but it was there at the last stop",
                 hint="Restore the folder, or delete the topic.",
             )
 
-    def _open_partition(
-        self, tp: TopicPartition, folder: str, config: LogConfig, entry: ManifestEntry | None
-    ) -> None:
-        try:
-            log = None if entry is None else open_stopped(self._env, folder, config, entry)
-            if log is None:
-                log = recover_partition(
-                    self._env,
-                    tp,
-                    folder,
-                    config,
-                    recovery_point=self._checkpoints.recovery_points.get(tp, 0),
-                    log_start_offset=self._checkpoints.log_starts.get(tp, 0),
-                    topic_id=self._read_topic_id(tp, folder),
-                )
-        except SyncFailedError:
-            raise
-        except StorageError as error:
-            self._env.offline[tp] = error
-            return
-        log.first_dirty_offset = self._checkpoints.first_dirty.get(tp, 0)
-        self._partitions[tp] = log
+    # --- creating and deleting partitions --------------------------------------------------------
 
-    def _read_topic_id(self, tp: TopicPartition, folder: str) -> UUID | None:
-        path = f"{folder}/{METADATA}"
-        if not self._env.fs.exists(path):
-            return None
-        try:
-            return decode_metadata(self._env.fs.read_bytes(path))
-        except ValueError as error:
-            # It is synced with the first write; torn, there was none.
-            self._env.reports.append(Report(tp, path, f"topic id unreadable: {error}"))
-            return None
-
-    # --- partitions come and go ------------------------------------------------------------------
-
-    def create(self, tp: TopicPartition, config: LogConfig, topic_id: UUID) -> PartitionLog:
+    def create(
+        self,
+        tp: TopicPartition,
+        config: LogConfig,
+        topic_id: UUID,
+        note: TopicNote | None = None,
+    ) -> PartitionLog:
         """Create an empty partition.
 
-        It is certain to survive a power cut after its first sync; until then the broker's catalog
-        is what knows of it.
+        The first sync makes it durable. Until then only the engine's catalog has it.
+
+        Args:
+            note: what the folder keeps about its topic.
 
         Raises:
-            StorageError: it exists already, the disk is full or refuses.
+            DiskFullError, StorageError: the partition exists, or a file can't be created.
         """
         if tp in self._partitions or tp in self._env.offline:
             raise StorageError(f"partition {tp} exists already")
+        self._checkpoints.forget(tp)
         if self._checkpoints.is_stale(tp):
             self.checkpoint_writes()()
         env, folder = self._env, f"{self.path}/{folder_name(tp)}"
         try:
             env.fs.mkdir(folder)
             try:
-                env.fs.write_bytes(f"{folder}/{METADATA}", encode_metadata(topic_id))
+                env.fs.write_bytes(f"{folder}/{METADATA}", encode_metadata(topic_id, note))
                 segment = Segment.create(env, folder, 0, env.clock.now_ms())
             except BaseException:
                 env.fs.remove_tree(folder)
                 raise
         except OSError as error:
             raise storage_error(error, "creating", folder) from error
-        log = PartitionLog(
-            env,
-            tp,
-            folder,
-            config,
-            [segment],
-            log_start_offset=0,
-            log_end_offset=0,
-            recovery_point=0,
-            topic_id=topic_id,
-            new_folder=True,
-        )
-        log.changed = True
+        chain = SegmentChain(env, tp, folder, [segment], 0, 0)
+        chain.changed = True
+        log = PartitionLog(OpenedPartition(chain, config, 0, topic_id, new_folder=True))
         self._partitions[tp] = log
         return log
 
     def delete(self, tp: TopicPartition) -> None:
-        """Delete a partition, live or offline: its folder is renamed now and removed later.
+        """Delete a live or offline partition. Its folder is renamed now and removed later.
 
         Raises:
-            KeyError: there is no such partition.
-            StorageError: the file system refuses.
+            KeyError: the partition does not exist.
+            StorageError: the folder can't be renamed.
         """
         log = self._partitions.get(tp)
         if log is None and tp not in self._env.offline:
@@ -256,7 +246,7 @@ class LogStore:
                 if log is not None:
                     log.close()
                 self._env.fs.rename(folder, target)
-                self._doomed_folders.append(target)
+                self._deleted_folders.append(target)
         except OSError as error:
             raise storage_error(error, "deleting", folder) from error
         if log is not None:
@@ -266,71 +256,97 @@ class LogStore:
         self._checkpoints.forget(tp)
 
     def set_aside(self, tp: TopicPartition) -> str:
-        """Take a partition out of the store and keep its folder, renamed; its new path.
+        """Remove a partition from the store, but keep its folder; return the folder's new path.
 
-        For folders that hold records and that nothing owns: they are never deleted by themselves.
+        This is for a folder with records that belongs to no topic. It is never deleted.
 
         Raises:
-            KeyError: there is no such live partition.
-            StorageError: the file system refuses.
+            KeyError: the partition does not exist.
+            StorageError: the folder can't be renamed.
         """
-        log = self._partitions[tp]
+        log = self._partitions.get(tp)
+        if log is None and tp not in self._env.offline:
+            raise KeyError(tp)
         folder = f"{self.path}/{folder_name(tp)}"
         target = f"{self.path}/{folder_name(tp)[:200]}.{uuid4().hex}{STRAY_SUFFIX}"
         try:
-            log.close()
+            if log is not None:
+                log.close()
             self._env.fs.rename(folder, target)
             self._env.fs.sync_dir(self.path)
         except OSError as error:
             raise storage_error(error, "setting aside", folder) from error
-        log.moved(target)
-        del self._partitions[tp]
+        if log is not None:
+            log.moved(target)
+        self._partitions.pop(tp, None)
+        self._env.offline.pop(tp, None)
         self._checkpoints.forget(tp)
         return target
 
-    def mark_offline(self, tp: TopicPartition, error: StorageError) -> None:
-        """Remember that a partition that should be there can't be used, and why."""
-        self._env.offline[tp] = error
-
-    def purge_deleted(self, max_items: int = 1 << 30) -> int:
-        """Remove files and folders of deleted segments and partitions whose time has come.
-
-        Args:
-            max_items: most to remove in this call, because it blocks.
-
-        Returns:
-            How many were removed.
+    def sync_folder(self) -> None:
+        """Make the creation, renaming and deletion of partitions' folders durable; blocks.
 
         Raises:
-            StorageError: one can't be removed; it is tried again next time.
+            SyncFailedError: the broker must stop.
+        """
+        try:
+            self._env.fs.sync_dir(self.path)
+        except OSError as error:
+            raise self._env.pool.fail_sync(error, self.path) from error
+
+    def mark_offline(self, tp: TopicPartition, error: StorageError) -> None:
+        """Record that a partition that should exist can't be used, with its error."""
+        self._env.offline[tp] = error
+
+    def forget_missing(self) -> None:
+        """Drop the offsets of partitions that have no folder and belong to no topic.
+
+        The engine has marked the partitions of its topics that have no folder as offline.
+        """
+        known = {*self._partitions, *self._env.offline}
+        for tp in self._checkpoints.partitions() - known:
+            self._checkpoints.forget(tp)
+
+    def must_store_starts(self) -> bool:
+        """Return whether files can be deleted only after ``checkpoint_writes``."""
+        starts = self._checkpoints.stored_starts
+        return not all(is_covered(each, starts) for each in due(self._env))
+
+    def purge_deleted(self, max_items: int = 1 << 30) -> int:
+        """Remove the files and folders of deleted segments and partitions that are due.
+
+        Args:
+            max_items: most files and folders to remove in this call, because it blocks.
+
+        Returns:
+            The number of removed files and folders.
+
+        Raises:
+            StorageError: a file or folder can't be removed. The next call tries it again.
         """
         env = self._env
-        now = env.clock.monotonic_ms()
-        removed = 0
-        due = [each for each in env.doomed if each[0] <= now][:max_items]
+        if self.must_store_starts():
+            with suppress(DiskFullError):
+                self.checkpoint_writes()()
         try:
-            for each in due:
-                if env.fs.exists(each[1]):
-                    env.fs.remove(each[1])
-                env.doomed.remove(each)
-                removed += 1
-            while self._doomed_folders and removed < max_items:
-                if env.fs.exists(self._doomed_folders[0]):
-                    env.fs.remove_tree(self._doomed_folders[0])
-                del self._doomed_folders[0]
+            removed = delete_due(env, self._checkpoints.stored_starts, max_items)
+            while self._deleted_folders and removed < max_items:
+                if env.fs.exists(self._deleted_folders[0]):
+                    env.fs.remove_tree(self._deleted_folders[0])
+                del self._deleted_folders[0]
                 removed += 1
         except OSError as error:
             raise storage_error(error, "removing deleted files in", self.path) from error
         return removed
 
-    # --- checkpoints and the end -----------------------------------------------------------------
+    # --- checkpointing and closing ---------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Write recovery points and log starts, durably, where they have changed.
+        """Write the recovery points and log starts that have changed, durably.
 
         Raises:
             SyncFailedError: the broker must stop.
-            DiskFullError, StorageError: some could not be written; the old ones stay good.
+            DiskFullError, StorageError: a file can't be written. The old one is kept.
         """
         failure: StorageError | None = None
         for log in self._partitions.values():
@@ -343,22 +359,23 @@ class LogStore:
             raise failure
 
     def checkpoint_writes(self) -> Callable[[], None]:
-        """Recovery points and log starts as they are now, to be written by calling the result, in
-        any thread: see ``OffsetCheckpoints.writes``.
+        """Return a function that writes the current recovery points and log starts.
+
+        It can be called in any thread; see ``OffsetCheckpoints.writes``.
         """
         return self._checkpoints.writes(self._partitions)
 
     def close(self, clean: bool = True) -> None:
         """Close everything and release the lock.
 
-        The order of a clean stop: sync all logs, write indexes and snapshots, write checkpoints,
-        and only then the manifest, which is the mark of a clean stop.
+        A clean stop syncs all logs, writes indexes and snapshots, writes checkpoints, and only then
+        the manifest, which makes the stop clean.
 
         Args:
-            clean: False only closes files: the next start recovers.
+            clean: False only closes files, so that the next start recovers all partitions.
 
         Raises:
-            SyncFailedError, StorageError: the stop is not clean; all is closed nevertheless.
+            SyncFailedError, StorageError: the stop is not clean. Everything is closed nevertheless.
         """
         try:
             if clean:
@@ -380,7 +397,7 @@ class LogStore:
         for log in live:
             try:
                 log.stop()
-                entries.append(log.manifest_entry())
+                entries.append(manifest_entry(log))
             except SyncFailedError:
                 raise
             except StorageError as error:

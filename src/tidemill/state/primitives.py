@@ -1,14 +1,16 @@
-"""Reading and writing the primitive types of Kafka's binary formats, with every bound checked.
+"""Reads and writes the primitive types of Kafka's binary formats, and checks every length.
 
-Source: Kafka protocol guide, "Protocol Primitive Types". Used for records of internal topics and
-for the consumer protocol's embedded bytes; knows no message.
+It is used for the records of internal topics and for consumers' subscription metadata. This module
+must not know any record or message.
+
+Source: Kafka protocol guide, "Protocol Primitive Types".
 """
 
 from __future__ import annotations
 
 import struct
 
-from tidemill.errors import InvalidRecordError
+from tidemill.log.errors import InvalidRecordError
 
 _I8 = struct.Struct(">b")
 _I16 = struct.Struct(">h")
@@ -17,7 +19,7 @@ _I64 = struct.Struct(">q")
 
 
 class Reader:
-    """A cursor over bytes. Each method raises InvalidRecordError where the bytes end too early."""
+    """A cursor over bytes. Each method raises InvalidRecordError if the bytes end too early."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -25,13 +27,13 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """Bytes not read yet."""
+        """The number of bytes that are not read yet."""
         return len(self._data) - self._position
 
     def raw(self, size: int) -> bytes:
-        """The next ``size`` bytes."""
+        """Read ``size`` bytes."""
         if size < 0 or size > self.remaining:
-            raise InvalidRecordError(f"{size} bytes are announced, {self.remaining} are left")
+            raise InvalidRecordError(f"expected {size} bytes, only {self.remaining} are left")
         start = self._position
         self._position = start + size
         return self._data[start : self._position]
@@ -49,7 +51,7 @@ class Reader:
         return int(_I64.unpack(self.raw(8))[0])
 
     def uvarint(self) -> int:
-        """An unsigned varint of at most five bytes."""
+        """Read an unsigned varint of at most five bytes."""
         value = 0
         for shift in range(0, 35, 7):
             byte = self.raw(1)[0]
@@ -59,10 +61,12 @@ class Reader:
         raise InvalidRecordError("a varint is longer than five bytes")
 
     def count(self, *, compact: bool) -> int:
-        """Length of an array; -1 for null. Never larger than the bytes that are left."""
+        """Read the length of an array: -1 for null, never more than the bytes that are left."""
         value = self.uvarint() - 1 if compact else self.i32()
         if value > self.remaining:
-            raise InvalidRecordError(f"{value} elements are announced, {self.remaining} bytes left")
+            raise InvalidRecordError(
+                f"expected {value} elements, only {self.remaining} bytes are left"
+            )
         return value
 
     def nullable_string(self, *, compact: bool = False) -> str | None:
@@ -85,7 +89,7 @@ class Reader:
         return None if size < 0 else self.raw(size)
 
     def tagged_fields(self) -> dict[int, bytes]:
-        """Tag -> raw bytes, of a flexible version (KIP-482)."""
+        """Read the tagged fields of a flexible version (KIP-482), as tag -> bytes."""
         fields = {}
         for _ in range(self.uvarint()):
             tag = self.uvarint()
@@ -94,13 +98,13 @@ class Reader:
 
 
 class Writer:
-    """Grows a byte string of primitive types."""
+    """Builds a byte string from primitive types."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def done(self) -> bytes:
-        """What has been written."""
+        """Return the bytes that were written."""
         return bytes(self._data)
 
     def i8(self, value: int) -> Writer:
@@ -120,18 +124,18 @@ class Writer:
         return self
 
     def string(self, value: str | None) -> Writer:
-        """A string with a 16-bit length; None is written as null (-1)."""
+        """Write a string with a 16-bit length. None becomes null (-1)."""
         if value is None:
             return self.i16(-1)
         data = value.encode()
         if len(data) > 0x7FFF:
-            raise InvalidRecordError(f"a string of {len(data)} bytes does not fit 16-bit lengths")
+            raise InvalidRecordError(f"a string of {len(data)} bytes is too long (at most 32767)")
         self.i16(len(data))
         self._data += data
         return self
 
     def uvarint(self, value: int) -> Writer:
-        """An unsigned varint (lengths, counts and tags of flexible versions)."""
+        """Write an unsigned varint (lengths, counts and tags of flexible versions)."""
         while value > 0x7F:
             self._data.append(value & 0x7F | 0x80)
             value >>= 7
@@ -139,14 +143,14 @@ class Writer:
         return self
 
     def compact_string(self, value: str) -> Writer:
-        """A string of a flexible version: its length + 1 as a varint."""
+        """Write a string of a flexible version: its length + 1 as a varint, then its bytes."""
         data = value.encode()
         self.uvarint(len(data) + 1)
         self._data += data
         return self
 
     def tagged_fields(self, fields: dict[int, bytes]) -> Writer:
-        """Tag -> raw bytes, of a flexible version (KIP-482); the caller orders them by tag."""
+        """Write tagged fields (KIP-482). The caller passes them in the order of their tags."""
         self.uvarint(len(fields))
         for tag, value in fields.items():
             self.uvarint(tag).uvarint(len(value))
@@ -154,7 +158,7 @@ class Writer:
         return self
 
     def blob(self, value: bytes) -> Writer:
-        """Bytes with a 32-bit length."""
+        """Write bytes with a 32-bit length."""
         self.i32(len(value))
         self._data += value
         return self

@@ -1,7 +1,7 @@
-"""Deadlines by key: set, moved and cancelled cheaply; taken in order of time.
+"""A set of deadlines, one per key, that returns the due ones in order of time.
 
-A heap with lazy entries: moving a deadline further away (each heartbeat does) costs a dict write.
-Knows no clock and nothing of what the keys mean.
+It is a heap with lazy entries: moving a deadline further away, as each heartbeat does, costs one
+write to a dict. This module must not know the clock or the meaning of the keys.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Timers(Generic[K]):
             self._push(key, deadline_ms)
 
     def cancel(self, key: K) -> None:
-        """Forget ``key``; nothing happens where it is not set."""
+        """Remove the deadline of ``key``, if it has one."""
         self._deadlines.pop(key, None)
 
     def get(self, key: K) -> int | None:
-        """The deadline of ``key``, or None."""
+        """Return the deadline of ``key``, or None."""
         return self._deadlines.get(key)
 
     def next_deadline(self) -> int | None:
-        """The earliest deadline, or None where none is set."""
+        """Return the earliest deadline, or None if there is none."""
         while self._heap:
             queued, _, key = self._heap[0]
             actual = self._deadlines.get(key)
@@ -55,7 +55,7 @@ class Timers(Generic[K]):
         return None
 
     def pop_due(self, now_ms: int) -> K | None:
-        """Take the key whose deadline is the earliest and not after ``now_ms``, or None."""
+        """Remove and return the key with the earliest deadline, or None if none is due."""
         deadline = self.next_deadline()
         if deadline is None or deadline > now_ms:
             return None

@@ -1,4 +1,4 @@
-"""What must hold at the end: each result once, in order; offsets at the ends; nothing aborted seen.
+"""Checks the results: each one once and in order, offsets at the ends, no aborted one readable.
 
 Reads with librdkafka. Knows nothing of workers, only what a result looks like.
 """
@@ -20,7 +20,7 @@ Found = dict[tuple[int, int], bytes]
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that there is to read once the workers are done."""
+    """All readable records after the workers have ended."""
 
     given: Found
     results: Found
@@ -70,7 +70,7 @@ def check(outcome: Outcome, partitions: int) -> None:
         assert not missing, f"partition {partition}: {len(missing)} lost, {missing[:5]}"
         assert not twice, f"partition {partition}: {len(twice)} more than once, {twice[:5]}"
         invented = set(found).difference(expected)
-        assert not invented, f"partition {partition}: nobody should write {sorted(invented)[:5]}"
+        assert not invented, f"partition {partition}: no worker should write {sorted(invented)[:5]}"
         order = [index for index, value in enumerate(found) if value != expected[index]]
         assert not order, f"partition {partition}: order differs from {found[order[0]]!r} on"
 

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 TIMEOUT_S = 60.0
-"""After it a client call that blocks has failed: far above a restart of the broker."""
+"""How long a call of a client may block. A restart of the broker takes far less."""
 
 DEBUG = os.environ.get("CRASH_DEBUG", "")
-"""What librdkafka shall tell about itself, e.g. ``eos,cgrp``."""
+"""Debug contexts of librdkafka, e.g. ``eos,cgrp``."""
 
 T = TypeVar("T")
 
 
 class Record(NamedTuple):
-    """What was consumed."""
+    """A consumed record."""
 
     partition: int
     offset: int
@@ -34,15 +34,15 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is to do, and as whom.
+    """The work of one worker.
 
     Attributes:
         client: a key of ``CLIENTS``.
-        instance: ``group.instance.id`` (static membership), None for a member that comes and goes.
+        instance: ``group.instance.id`` (static membership), None for a dynamic member.
         session_ms: the group's session timeout.
         transaction_ms: the transaction timeout.
         most: records in one transaction.
-        aborts: every so many transactions the worker changes its mind after sending (0: never).
+        aborts: the worker aborts every transaction whose number is a multiple of it (0: none).
         stop_at: a step at which the worker stops itself with SIGSTOP, once.
     """
 
@@ -63,8 +63,11 @@ class Job:
 
 
 class Client(Protocol):
-    """A consumer and a transactional producer. Any exception of ``begin`` to ``commit`` asks for
-    ``abort`` and ``rewind``; one of the others is the end of the worker."""
+    """A consumer and a transactional producer.
+
+    After an exception of ``begin`` to ``commit`` the worker calls ``abort`` and ``rewind``. An
+    exception of any other method ends the worker.
+    """
 
     def start(self) -> None:
         """Fence predecessors, then join the group."""
@@ -87,8 +90,11 @@ class Client(Protocol):
     def abort(self) -> None: ...
 
     def rewind(self, firsts: Mapping[int, int]) -> None:
-        """Go on at the positions that the group has committed: with the records whose transaction
-        failed, of which these are the first offsets by partition."""
+        """Continue at the positions that the group has committed.
+
+        Args:
+            firsts: the first offset of the failed transaction by partition.
+        """
 
 
 class Confluent:
@@ -101,9 +107,10 @@ class Confluent:
         self._job = job
         common: dict[str, Any] = {
             "bootstrap.servers": job.bootstrap,
-            # librdkafka 2.16 forgets a broker that is away when it starts from the bootstrap list
-            # again, but not in its cache of coordinators: send_offsets_to_transaction then waits
-            # for ever for a connection of the forgotten one. Seen with Apache Kafka too.
+            # When librdkafka 2.16 starts from the bootstrap list again, it removes a broker that it
+            # can't reach, but keeps it in its cache of coordinators. Then
+            # send_offsets_to_transaction waits forever for a connection to the removed broker.
+            # Apache Kafka shows the same.
             "metadata.recovery.strategy": "none",
             "reconnect.backoff.ms": 10,
             "reconnect.backoff.max.ms": 50,
@@ -136,7 +143,7 @@ class Confluent:
         )
 
     def _repeat(self, call: Any, *arguments: Any) -> None:
-        """A call that timed out may be repeated until it says how it ended."""
+        """Repeat a call that timed out until it has a result."""
         while True:
             try:
                 call(*arguments, TIMEOUT_S)
@@ -235,9 +242,10 @@ class KafkaPython:
         self._consumer.subscribe([self._job.source])
 
     def poll(self) -> list[Record]:
-        # It returns at once where there are records. kafka-python 3.0.12 never gets an assignment
-        # where a poll ends while it joins for the second time (FINDINGS.md): so none ends soon.
-        found = self._consumer.poll(timeout_ms=3000)
+        # It returns as soon as there are records. kafka-python 3.0.12 never gets an assignment if a
+        # poll ends while it joins a group for the second time. Under load a join takes seconds, so
+        # the timeout is long.
+        found = self._consumer.poll(timeout_ms=30_000)
         return [Record(r.partition, r.offset, r.key, r.value) for rs in found.values() for r in rs]
 
     def begin(self) -> None:
@@ -278,7 +286,7 @@ class KafkaPython:
 
 
 class Aiokafka:
-    """aiokafka, its event loop in a thread of its own, so that heartbeats never wait."""
+    """aiokafka. Its event loop runs in a thread of its own, so that no heartbeat is late."""
 
     def __init__(self, job: Job) -> None:
         self._job = job

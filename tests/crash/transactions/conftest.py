@@ -27,7 +27,7 @@ SETTINGS = {
 
 
 class Broker(Protocol):
-    """What the tests do with a broker."""
+    """The operations of tests on a broker."""
 
     @property
     def bootstrap(self) -> str: ...
@@ -81,7 +81,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that nobody kills."""
+    """A broker that no test kills."""
     with running(tmp_path_factory.mktemp("shared")) as made:
         yield made
 

@@ -15,21 +15,21 @@ from pathlib import Path
 
 from tidemill.cli.main import main
 from tidemill.log import store
-from tidemill.log.files import Buffer, RawFile, RealFile, RealFileSystem
+from tidemill.log.disk.files import Buffer, RawFile, RealFile, RealFileSystem
 
 STEP = Path(os.environ.get("CRASH_STEP", ""))
 _LOGS = ("__transaction_state-", "__consumer_offsets-", "out-")
 
 
 class Countdown:
-    """How many writes are left."""
+    """The number of writes that are left."""
 
     armed = ""
     left = 0
 
     @classmethod
     def due(cls) -> str:
-        """How the coming write is to be the last one; empty if it is not."""
+        """The way in which the next write is the last one; empty if it is not the last."""
         armed = STEP.read_text() if STEP.exists() else ""
         number, _, how = armed.partition(" ")
         if armed != cls.armed:

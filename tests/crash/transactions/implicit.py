@@ -1,7 +1,7 @@
-"""A producer of the newer protocol (KIP-890), which librdkafka does not speak yet: it announces no
-partition, and gets a new epoch with each end.
+"""A producer of the newer protocol (KIP-890), which librdkafka does not support yet.
 
-Asks again, over a new connection, until it has an answer. Knows one broker and one producer.
+It adds no partitions to a transaction by a request, and gets a new epoch at each end. It repeats a
+request over a new connection until it has an answer. Knows one broker and one producer.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tidemill.cli.wire_messages import decode_response, encode_request
-from tidemill.log.records import NewRecord, encode_batch
+from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.protocols.kafka.codec.headers import frame_request, parse_response_header
+from tidemill.protocols.kafka.codec.messages import decode_response, encode_request
 
 PRODUCE, INIT, END, COMMIT = 0, 22, 26, 28
 TIMEOUT_S = 60
 VERSIONS = {PRODUCE: 12, INIT: 5, END: 5, COMMIT: 5}
 PASSING = {6, 7, 14, 15, 16, 19, 51}
-"""Codes on which clients ask again."""
+"""Error codes that clients retry."""
 
 
 class RefusedError(Exception):
-    """The broker says no, with this code."""
+    """The broker answered with this error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -33,7 +34,11 @@ class RefusedError(Exception):
 
 
 class ImplicitProducer:
-    """Blocks; use it from one thread. ``may_return``: a lost connection is made again only then."""
+    """Blocks; use it from one thread.
+
+    Args:
+        may_return: event to wait for before a lost connection is opened again.
+    """
 
     def __init__(
         self, bootstrap: str, transactional_id: str, may_return: threading.Event | None = None
@@ -55,7 +60,7 @@ class ImplicitProducer:
         self._become(answer)
 
     def send(self, topic: str, partition: int, value: bytes) -> None:
-        """Returns when it is on disk."""
+        """Write a record and wait until it is on disk."""
         place = topic, partition
         sequence = self._sequences.get(place, 0)
         records = encode_batch(
@@ -75,7 +80,7 @@ class ImplicitProducer:
         self._sequences[place] = sequence + 1
 
     def commit_offset(self, group: str, topic: str, offset: int) -> None:
-        """Of partition 0, as part of the transaction."""
+        """Commit an offset of partition 0 as part of the transaction."""
         part = {
             "partition_index": 0,
             "committed_offset": offset,
@@ -96,12 +101,12 @@ class ImplicitProducer:
         )
 
     def end(self, *, commit: bool) -> None:
-        """EndTxn."""
+        """Commit or abort the transaction (EndTxn)."""
         tree = {"transactional_id": self._id, **self._who(*self._identity), "committed": commit}
         self._become(self._ask(END, tree))
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -133,17 +138,19 @@ class ImplicitProducer:
                 self._socket = socket.create_connection(self._address, 10)
             self._number += 1
             version = VERSIONS[api_key]
-            frame = encode_request(api_key, version, self._number, "implicit", tree)
-            self._socket.sendall(struct.pack(">i", len(frame)) + frame)
+            body = encode_request(api_key, version, tree)
+            self._socket.sendall(frame_request(api_key, version, self._number, "implicit", body))
             (length,) = struct.unpack(">i", self._receive(self._socket, 4))
-            number, body = decode_response(api_key, version, self._receive(self._socket, length))
+            answer = self._receive(self._socket, length)
+            number, position = parse_response_header(answer, api_key, version)
+            response: dict[str, Any] = decode_response(api_key, version, answer, position).as_tree()
         except OSError:
             self.close()
             if self._may_return is not None:
-                assert self._may_return.wait(TIMEOUT_S), "nobody lets it return"
+                assert self._may_return.wait(TIMEOUT_S), "the event that lets it return was not set"
             raise
         assert number == self._number
-        return body
+        return response
 
     @staticmethod
     def _receive(connection: socket.socket, length: int) -> bytes:
@@ -157,7 +164,7 @@ class ImplicitProducer:
 
 
 def _codes(tree: Any) -> list[int]:
-    """All error codes in an answer."""
+    """Return all error codes in an answer."""
     if isinstance(tree, Mapping):
         own = [int(tree["error_code"])] if "error_code" in tree else []
         return own + [code for each in tree.values() for code in _codes(each)]

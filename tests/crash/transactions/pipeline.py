@@ -1,7 +1,7 @@
-"""Workers that are started and killed, the input that keeps them busy, and what they say.
+"""Starts and kills workers, feeds them with input, and reads the steps that they record.
 
-Worker processes come from a fork server that has imported the clients already: a new one works
-after milliseconds. Knows processes and files only; what must hold is in ``checker``.
+Worker processes come from a fork server that has imported the clients: a new one works after
+milliseconds. Knows processes and files only; ``checker`` knows the invariants.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tests.crash.transactions.worker import FENCED, run
 from tests.support.processes import poll_until
 
 PACE_S = 0.005
-"""Between two input records: workers shall always have something to do, and get through it."""
+"""Pause between two input records: workers are always busy, and can keep up."""
 
 _STEPS = ("begin", "sent", "offsets", "commit", "aborted")
 
 
 def fork_server() -> ForkServerContext:
-    """Where worker processes come from."""
+    """Return the fork server that starts worker processes."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         ["confluent_kafka", "kafka", "aiokafka", "tests.crash.transactions.worker"]
@@ -39,7 +39,7 @@ def fork_server() -> ForkServerContext:
 
 
 class Worker:
-    """One place in the pipeline, and the process that fills it at the moment."""
+    """One member of the group, and its present process."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -53,12 +53,12 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Does a process run (or stand still) for it?"""
+        """Whether its process runs or is stopped."""
         return self._process is not None and self._process.is_alive()
 
     @property
     def lines(self) -> list[str]:
-        """All that its processes said, oldest first."""
+        """The steps that its processes recorded, oldest first."""
         with open(self.job.events, "rb") as file:
             file.seek(self._read)
             new, _, _ = file.read().rpartition(b"\n")
@@ -68,17 +68,17 @@ class Worker:
         return self._lines
 
     def count(self, *steps: str) -> int:
-        """How often it came to one of these steps."""
+        """Return how often it recorded one of these steps."""
         return sum(line.split(" ", 1)[0] in steps for line in self.lines)
 
     def start(self) -> None:
-        """Start a process; there must be none."""
+        """Start its process, which must not run."""
         assert not self.alive
         self._process = self._context.Process(target=run, args=(self.job,), daemon=True)
         self._process.start()
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """Send SIGKILL and wait until the process has ended."""
         if self._process is not None:
             self._process.kill()
             self._process.join(30)
@@ -86,10 +86,10 @@ class Worker:
             self._process = None
 
     def revive(self) -> None:
-        """Start it again if its client gave up.
+        """Restart it if its client gave up.
 
         Raises:
-            AssertionError: the process ended in a way of its own.
+            AssertionError: the process ended with another exit code.
         """
         if self._process is not None and not self._process.is_alive():
             code = self._process.exitcode
@@ -105,11 +105,11 @@ class Worker:
         os.kill(self._process.pid, signal.SIGCONT)
 
     def ended(self) -> bool:
-        """Has the process given up?"""
+        """Return whether its client gave up."""
         return self._process is not None and self._process.exitcode == FENCED
 
     def tail(self) -> str:
-        """For the failure report."""
+        """Return its last steps and output, for the failure report."""
         with suppress(FileNotFoundError):
             lines = Path(self.job.output).read_text(errors="replace").splitlines()
             told = [line[:500] for line in lines if "Connection refused" not in line][-25:]
@@ -118,7 +118,7 @@ class Worker:
 
 
 class Feeder:
-    """Writes numbered records to the input, through all restarts of the broker."""
+    """Writes numbered records to the input while the broker is restarted."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self._producer = Producer(
@@ -140,11 +140,11 @@ class Feeder:
         """Value by partition and offset."""
 
     def start(self) -> None:
-        """Feed until ``stop``."""
+        """Write records until ``stop`` is called."""
         self._thread.start()
 
     def send(self, count: int) -> None:
-        """Write this many records and wait for them."""
+        """Write this many records and wait until they are acknowledged."""
         start = len(self.acknowledged)
         for number in range(start, start + count):
             self._send(number)
@@ -152,7 +152,7 @@ class Feeder:
         assert len(self.acknowledged) == start + count
 
     def stop(self) -> None:
-        """End; all that was sent is in the log then."""
+        """Stop, and wait until all records are acknowledged."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(60)
@@ -187,7 +187,7 @@ class Pipeline:
     """Some workers of one group.
 
     Args:
-        folder: for what the workers say.
+        folder: for the steps and the output of the workers.
         job: of each of them; transactional id and instance id get a number appended.
     """
 
@@ -215,18 +215,18 @@ class Pipeline:
             worker.kill()
 
     def steps(self) -> int:
-        """How many steps all of them did."""
+        """Return the number of steps of all workers."""
         return sum(worker.count(*_STEPS) for worker in self.workers)
 
     def count(self, *steps: str) -> int:
-        """How often any of them came to one of these."""
+        """Return how often any worker recorded one of these steps."""
         return sum(worker.count(*steps) for worker in self.workers)
 
     def await_steps(self, number: int, timeout: float = 60) -> None:
-        """Wait until they did so many more, with those that gave up started again.
+        """Wait for this many more steps, and restart workers that gave up.
 
         Raises:
-            TimeoutError: they don't get on.
+            TimeoutError: the steps did not come in time.
         """
         wanted = self.steps() + number
 
@@ -238,10 +238,10 @@ class Pipeline:
         poll_until(reached, timeout, f"{number} more steps", interval=0.003)
 
     def await_each(self, timeout: float) -> Iterator[float]:
-        """Tick, with those that gave up started again, until the deadline.
+        """Yield until the deadline, and restart workers that gave up.
 
         Raises:
-            TimeoutError: it is reached.
+            TimeoutError: the deadline is reached.
         """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -252,5 +252,5 @@ class Pipeline:
         raise TimeoutError(f"not within {timeout} s")
 
     def report(self) -> str:
-        """For a failed test."""
+        """Return the last steps of all workers, for the failure report."""
         return "\n".join(worker.tail() for worker in self.workers)

@@ -1,4 +1,4 @@
-"""The crash tests of transactions can fail: what the checker must find."""
+"""The checker of the crash tests of transactions finds each kind of mistake."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_offsets_may_have_gaps() -> None:
     [
         ({k: v for k, v in RESULTS.items() if k != (1, 2)}, "partition 1: 1 lost"),
         ({**RESULTS, (1, 9): RESULTS[1, 2]}, "partition 1: 1 more than once"),
-        ({**RESULTS, (1, 9): b"x"}, "nobody should write"),
+        ({**RESULTS, (1, 9): b"x"}, "no worker should write"),
         ({**RESULTS, (0, 1): RESULTS[0, 2], (0, 2): RESULTS[0, 1]}, "order differs"),
         ({**RESULTS, (0, 1): RESULTS[1, 1], (1, 1): RESULTS[0, 1]}, "partition 0: 1 lost"),
     ],

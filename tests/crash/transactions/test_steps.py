@@ -20,7 +20,7 @@ from tests.crash.transactions.implicit import ImplicitProducer
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.crash, pytest.mark.separate, pytest.mark.timeout(300)]
 
 DYING = (sys.executable, "-m", "tests.crash.transactions.dying_serve")
 ROOT = Path(__file__).parents[3]
@@ -40,21 +40,21 @@ class Attempt(ABC):
         self._thread.start()
 
     def done(self) -> bool:
-        """Is there an outcome?"""
+        """Return whether there is an outcome."""
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Let the clients go."""
+        """Wait for the outcome and close the clients."""
         self._thread.join(TIMEOUT_S)
         assert self.done(), "the client hangs"
 
     @abstractmethod
     def _run(self) -> None:
-        """Do it, in a thread of its own, and set the outcome."""
+        """Run the transaction in this thread and set the outcome."""
 
 
 class WithLibrdkafka(Attempt):
-    """By the older protocol: each partition is announced."""
+    """Uses the older protocol: each partition is added by a request."""
 
     def __init__(self, bootstrap: str, number: int, may_return: threading.Event) -> None:
         del may_return  # librdkafka does not ask; it is slow enough to be late most of the time
@@ -96,7 +96,7 @@ class WithLibrdkafka(Attempt):
 
 
 class Implicit(Attempt):
-    """By the newer protocol: a write makes its partition part of the transaction."""
+    """Uses the newer protocol (KIP-890): a write adds its partition to the transaction."""
 
     def __init__(self, bootstrap: str, number: int, may_return: threading.Event) -> None:
         self._producer = ImplicitProducer(bootstrap, "t", may_return)
@@ -119,7 +119,7 @@ class Implicit(Attempt):
 
 
 def make_producer(bootstrap: str) -> Producer:
-    """All of them have one transactional id."""
+    """Return a producer. All of them have the same transactional id."""
     return Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -137,9 +137,9 @@ def make_producer(bootstrap: str) -> Producer:
 @pytest.mark.parametrize(
     ("protocol", "client"),
     [
-        (WithLibrdkafka, "goes on"),
+        (WithLibrdkafka, "continues"),
         (WithLibrdkafka, "is replaced"),
-        (Implicit, "goes on"),
+        (Implicit, "continues"),
         (Implicit, "is replaced"),
     ],
 )
@@ -183,7 +183,7 @@ def test_a_transaction_is_whole_or_absent_wherever_the_broker_dies(
     outcomes = [attempt.outcome for attempt in attempts]
     context = f"seed {seed}, {hits}, {outcomes}\n{broker.log()}"
     print(context)
-    if client == "goes on":
+    if client == "continues":
         assert set(outcomes) <= {"committed", "aborted"}, context
     assert outcomes[-1] == "committed", context
     # Journal, records, markers, offsets: if one of them were not tried, this would prove little.
@@ -212,7 +212,7 @@ def test_a_transaction_is_whole_or_absent_wherever_the_broker_dies(
 
 
 def wait_for_death(broker: BrokerProcess, attempt: Attempt) -> bool:
-    """Whether the broker died before the transaction was through."""
+    """Return whether the broker ended before the transaction did."""
 
     def either() -> bool:
         return attempt.done() or broker.process.exit_code is not None

@@ -1,4 +1,4 @@
-"""Workers that stand still and come back: two of them at a time, and each result stands once."""
+"""A worker is stopped, replaced, and resumed: each result is written once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_worker_that_comes_back_too_late_is_fenced_and_writes_nothing(
     older = Worker(older_than(common, stop_at=step))
     try:
         older.start()
-        poll_until(lambda: older.count("stopped", "fatal") == 1, 60, "the older one stands still")
+        poll_until(lambda: older.count("stopped", "fatal") == 1, 60, "the older worker is stopped")
         assert older.count("fatal") == 0, older.tail()
         newer.start()
         await_all_committed(broker, common)
@@ -64,7 +64,7 @@ def test_a_worker_that_comes_back_too_late_is_fenced_and_writes_nothing(
 def test_a_worker_waits_for_offsets_that_its_predecessor_may_still_commit(
     shared_broker: Broker, tmp_path: Path, client: str
 ) -> None:
-    """With a transactional id of its own it fences nobody: the pending offsets hold it back."""
+    """With its own transactional id it fences no worker: pending offsets make it wait."""
     broker, name = shared_broker, f"pending-{client}"
     common = job(broker, tmp_path, name, client)
     make_topics(broker.bootstrap, PARTITIONS, common.source, common.target)
@@ -73,11 +73,11 @@ def test_a_worker_waits_for_offsets_that_its_predecessor_may_still_commit(
     newer = Worker(replace(common, transactional_id=f"{name}-newer"))
     try:
         older.start()
-        poll_until(lambda: older.count("stopped", "fatal") == 1, 60, "the older one stands still")
+        poll_until(lambda: older.count("stopped", "fatal") == 1, 60, "the older worker is stopped")
         newer.start()
         poll_until(lambda: newer.count("up", "fatal") == 1, 60, "the newer one has started")
         with pytest.raises(TimeoutError):
-            poll_until(lambda: newer.count("begin", "fatal") > 0, 1.5, "it goes on")
+            poll_until(lambda: newer.count("begin", "fatal") > 0, 1.5, "it begins a transaction")
         older.resume()
         await_all_committed(broker, common)
         assert older.count("commit") == 1, older.tail()
@@ -94,7 +94,7 @@ def test_a_worker_waits_for_offsets_that_its_predecessor_may_still_commit(
 
 
 def job(broker: Broker, folder: Path, name: str, client: str) -> Job:
-    """What the newer one of two workers does. Both have one place in the group."""
+    """Return the job of the newer one of two workers, which are the same member of the group."""
     return Job(
         client=client,
         bootstrap=broker.bootstrap,
@@ -111,7 +111,7 @@ def job(broker: Broker, folder: Path, name: str, client: str) -> Job:
 
 
 def older_than(newer: Job, stop_at: str) -> Job:
-    """The same, but for a stop."""
+    """Return the same job with a step at which the worker is stopped."""
     return replace(
         newer,
         events=newer.events.replace("newer.", "older."),
@@ -121,7 +121,7 @@ def older_than(newer: Job, stop_at: str) -> Job:
 
 
 def await_all_committed(broker: Broker, job: Job) -> None:
-    """Wait until the group is through with the input."""
+    """Wait until the group has committed the whole input."""
     wanted = checker.ends(broker.bootstrap, job.source, PARTITIONS, "read_uncommitted")
     poll_until(
         lambda: checker.committed(broker.bootstrap, job.group, job.source, PARTITIONS) == wanted,

@@ -1,0 +1,51 @@
+#!/bin/sh
+# Runs tests with the oldest versions of all packages that pyproject.toml allows:
+#
+#     scripts/lowest-versions.sh                 the fast tests, and two pipelines on Spark
+#     scripts/lowest-versions.sh tests/log -x    these tests only
+#
+# The packages go into an environment of their own, build/lowest. PYTHON names the interpreter.
+set -eu
+
+cd "$(dirname "$0")/.."
+venv=build/lowest
+python=$venv/bin/python
+
+if ! "$python" -m uv --version >/dev/null 2>&1; then
+    "$(scripts/find-python.sh)" -m venv --clear "$venv"
+    "$python" -m pip install --quiet --disable-pip-version-check uv
+fi
+# Only what pyproject.toml names is old; what those packages need is as new as they allow.
+"$python" -m uv pip install --quiet --upgrade --python "$python" --resolution lowest-direct \
+    --editable ".[demo,jre,postgres,duckdb,re2,test]"
+
+echo "Oldest versions:"
+"$python" - <<'EOF'
+import re, tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+runtime = ("spark", "postgres", "duckdb", "re2", "jre", "demo")
+needed = project["dependencies"] + [
+    each for extra in runtime for each in project["optional-dependencies"][extra]
+]
+wrong = []
+for requirement in needed:
+    name, _, bound = re.match(r"([\w-]+)(\[.*?\])?>=([\w.]+)|([\w-]+)", requirement).groups()[:3]
+    if name is None:
+        continue  # tidemill itself
+    installed = version(name)
+    print(f"  {name} {installed}")
+    if [int(n) for n in installed.split(".")[:3]] > [int(n) for n in (bound + ".0.0").split(".")[:3]]:
+        wrong.append(f"{name} {installed} is newer than {bound}")
+if wrong:
+    raise SystemExit("\n".join(wrong))
+EOF
+
+if [ $# -gt 0 ]; then
+    exec "$python" -m pytest -q "$@"
+fi
+"$python" -m pytest -q -n 2 -m "not spark and not crash" -W ignore
+# Two pipelines on Spark: windows, a join with a table, a topic written exactly once, a database.
+exec "$python" -m pytest -q tests/demo/test_examples.py

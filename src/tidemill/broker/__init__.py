@@ -1,1 +1,0 @@
-"""The one door to the log and the state machines, and the only asyncio below the protocols."""

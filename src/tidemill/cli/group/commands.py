@@ -1,0 +1,215 @@
+"""``tidemill group``: list, describe and delete consumer groups. ``seek`` has its own module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidemill.cli import output
+from tidemill.cli.client import REQUEST_SECONDS, Cluster, TopicPartitionKey
+from tidemill.cli.group.requests import (
+    committed_offsets,
+    describe_group,
+    describe_groups,
+    is_dead,
+    member_dict,
+    not_found,
+    owners,
+    refuse_if_alive,
+    state_text,
+)
+from tidemill.cli.group.seek import seek
+from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, DryRun, Json, Property, Yes
+from tidemill.errors import TidemillError
+
+if TYPE_CHECKING:
+    from tidemill.cli.group.lag import PartitionLag
+
+app = typer.Typer(
+    help="List, describe (lag), seek (replay) and delete consumer groups.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="Id of the group.")]
+
+
+@app.command("list")
+def list_groups(
+    as_json: Json = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """List groups."""
+    cluster = Cluster.at(servers, properties)
+    groups = sorted(cluster.ask("groups", lambda: _listed(cluster)), key=lambda g: g.group_id)
+    descriptions = describe_groups(cluster, [group.group_id for group in groups])
+    rows = [
+        {
+            "group": group.group_id,
+            "state": state_text(group.state),
+            "type": group.type.name.lower() if group.type else "classic",
+            "members": len(descriptions[group.group_id].members),
+        }
+        for group in groups
+    ]
+    if as_json:
+        output.emit_json(rows)
+    else:
+        output.emit_table(
+            ["GROUP", "STATE", "TYPE", "MEMBERS"], [list(row.values()) for row in rows]
+        )
+    if not rows:
+        output.note("There are no groups. A consumer with a group.id creates one.")
+
+
+def _listed(cluster: Cluster) -> Sequence[Any]:
+    """Return all groups.
+
+    Raises:
+        KafkaException: a broker did not answer. Its groups would be missing.
+    """
+    from confluent_kafka import KafkaException
+
+    listing = cluster.admin.list_consumer_groups(request_timeout=REQUEST_SECONDS).result()
+    if listing.errors:
+        raise KafkaException(listing.errors[0])
+    return list(listing.valid)
+
+
+@app.command(short_help="Show a group: its lag and its members.")
+def describe(
+    group: GroupName,
+    as_json: Json = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Show a group: its members, and for each partition the lag in records and in time.
+
+    The lag in time is the age of the first record that the group has not read.
+    """
+    from tidemill.cli.group.lag import note_held_back, partition_lags
+
+    cluster = Cluster.at(servers, properties)
+    description = describe_group(cluster, group)
+    owner = owners(description)
+    committed = committed_offsets(cluster, group)
+    if not committed and is_dead(description):
+        raise not_found(group)
+    lags = partition_lags(cluster, committed, list(owner))
+    summary = _summary(description, lags, owner)
+    if as_json:
+        output.emit_json(summary)
+        return
+    _emit_description(summary, lags, owner)
+    note_held_back(sorted({lag.topic for lag in lags if lag.held_back}))
+    if summary["members"]:
+        print()
+        output.emit_table(
+            ["MEMBER", "CLIENT", "HOST", "PARTITIONS"],
+            [
+                [m["member"], m["client"], m["host"], " ".join(m["partitions"])]
+                for m in summary["members"]
+            ],
+        )
+
+
+def _summary(
+    description: Any, lags: Sequence[PartitionLag], owner: Mapping[TopicPartitionKey, Any]
+) -> dict[str, Any]:
+    """Return the description of a group for JSON."""
+    known = [lag for lag in lags if lag.lag is not None]
+    return {
+        "group": description.group_id,
+        "state": state_text(description.state),
+        "assignor": description.partition_assignor or None,
+        "lag": sum(lag.lag or 0 for lag in known),
+        "lag_ms": max((lag.lag_ms for lag in known if lag.lag_ms is not None), default=None),
+        "partitions": [
+            lag.as_dict() | {"member": getattr(owner.get(lag.key), "member_id", None)}
+            for lag in lags
+        ],
+        "members": [member_dict(member) for member in description.members],
+    }
+
+
+def _emit_description(
+    summary: Mapping[str, Any],
+    lags: Sequence[PartitionLag],
+    owner: Mapping[TopicPartitionKey, Any],
+) -> None:
+    """Print a group's fields, its partitions and notes about lost records."""
+    output.emit_fields(
+        [
+            ("group", summary["group"]),
+            ("state", summary["state"]),
+            ("assignor", summary["assignor"]),
+            ("members", len(summary["members"])),
+            ("lag", output.plural(summary["lag"], "record")),
+            ("behind", output.duration_text(summary["lag_ms"])),
+        ]
+    )
+    print()
+    output.emit_table(
+        ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "BEHIND", "CLIENT"],
+        [
+            [
+                lag.topic,
+                lag.partition,
+                lag.committed,
+                lag.end,
+                lag.lag,
+                output.duration_text(lag.lag_ms),
+                getattr(owner.get(lag.key), "client_id", None),
+            ]
+            for lag in lags
+        ],
+    )
+    for lag in lags:
+        if lag.lost:
+            output.note(
+                f"{lag.topic}-{lag.partition}: {output.plural(lag.lost, 'record')} "
+                "were deleted before the group read them."
+            )
+
+
+@app.command()
+def delete(
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP", help="Ids of the groups.")],
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Delete groups and their committed offsets."""
+    cluster = Cluster.at(servers, properties)
+    for group in groups:
+        description = describe_group(cluster, group)
+        if is_dead(description):
+            raise not_found(group)
+        refuse_if_alive(description)
+    deleted = list(dict.fromkeys(groups))
+    failures: list[TidemillError] = []
+    if not dry_run:
+        output.confirm(f"Delete the committed offsets of {', '.join(deleted)}?", yes=yes)
+        futures = cluster.admin.delete_consumer_groups(
+            list(deleted), request_timeout=REQUEST_SECONDS
+        )
+        for group, future in futures.items():
+            try:
+                cluster.ask(f"group {group}", future.result)
+            except TidemillError as error:  # the others are deleted all the same
+                failures.append(error)
+                deleted.remove(group)
+    if as_json:
+        output.emit_json([{"group": group, "deleted": not dry_run} for group in deleted])
+    else:
+        for group in deleted:
+            print(f"{'would delete' if dry_run else 'deleted'} {group}")
+    output.raise_all(failures)
+
+
+app.command()(seek)

@@ -1,0 +1,119 @@
+"""Options and arguments that several commands share, as annotated types.
+
+This module must not know a command or a client library. It is imported before each command runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidemill.cli.output import UsageError
+
+BOOTSTRAP_DEFAULT = "localhost:9092"
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-servers",
+        "-b",
+        metavar="HOST:PORT",
+        envvar="TIDEMILL_BOOTSTRAP_SERVERS",
+        help="Address of a broker, or several with commas.",
+    ),
+]
+Property = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--property",
+        "-X",
+        metavar="KEY=VALUE",
+        help="A librdkafka property, e.g. security.protocol=SSL.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")
+]
+
+# --- topics and partitions -----------------------------------------------------------------------
+
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of the topics.")]
+OnlyPartition = Annotated[
+    list[int] | None,
+    typer.Option("--partition", metavar="N", min=0, help="Only this partition."),
+]
+
+# --- the broker's settings -----------------------------------------------------------------------
+
+
+def _folder(text: str) -> Path:
+    if not text:  # --data-dir "$UNSET" would use the working folder
+        raise typer.BadParameter("it is empty; expected a folder")
+    return Path(text)
+
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir", metavar="DIR", help="The data folder.", show_default=False, parser=_folder
+    ),
+]
+KafkaPort = Annotated[
+    int | None,
+    typer.Option(
+        "--kafka-port", metavar="N", help="Port of the Kafka protocol; 0 picks a free one."
+    ),
+]
+Host = Annotated[
+    str | None, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Settings file; default: tidemill.toml in this folder, if it exists.",
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Any setting that 'tidemill config show' lists."
+    ),
+]
+
+
+def pairs(values: Iterable[str] | None, flag: str) -> dict[str, str]:
+    """Parse ``KEY=VALUE`` flags.
+
+    Raises:
+        UsageError: a value has no ``=`` or no key, or a key has two values.
+    """
+    result: dict[str, str] = {}
+    for key, value in pair_list(values, flag):
+        if result.setdefault(key, value) != value:
+            raise UsageError(
+                f"{key} is given twice: {flag} {key}={result[key]} and {flag} {key}={value}",
+                hint="Leave one of them out.",
+            )
+    return result
+
+
+def pair_list(values: Iterable[str] | None, flag: str) -> list[tuple[str, str]]:
+    """Parse ``KEY=VALUE`` flags of which a key can have several, in their order.
+
+    Raises:
+        UsageError: a value has no ``=`` or no key.
+    """
+    result: list[tuple[str, str]] = []
+    for text in values or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{flag} {text}: expected KEY=VALUE")
+        result.append((key, value))
+    return result

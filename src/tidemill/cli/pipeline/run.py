@@ -1,0 +1,236 @@
+"""``tidemill pipeline run``: runs the pipeline that a Python file declares."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemill.cli import output
+from tidemill.cli.client import Cluster
+from tidemill.cli.extras import require_extra
+from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property
+from tidemill.cli.pipeline.folder import DEFAULT_DATA_DIR, DataDir, state_folder
+from tidemill.cli.pipeline.status import as_dict, emit, troubles
+from tidemill.cli.positions import Kind, parse
+
+if TYPE_CHECKING:
+    from tidemill.spark.pipelines.declared import Pipeline, Starting
+    from tidemill.spark.pipelines.progress import QueryStatus
+    from tidemill.spark.pipelines.runner import RunOptions
+
+
+class SourceFormat(StrEnum):
+    """The Spark source that reads the streams."""
+
+    TIDEMILL = "tidemill"
+    KAFKA = "kafka"
+
+
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Python file that declares the pipeline.")
+]
+UntilCaughtUp = Annotated[
+    bool,
+    typer.Option("--until-caught-up", help="Stop after all records that are there now are read."),
+]
+Master = Annotated[
+    str, typer.Option("--master", metavar="URL", help="Spark's master, e.g. spark://host:7077.")
+]
+StartAt = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="POSITION",
+        help="Where queries without a checkpoint start: beginning, end, a time "
+        "(2026-11-20T10:00Z) or @milliseconds; default: as the streams declare.",
+        show_default=False,
+    ),
+]
+PipelineName = Annotated[
+    str | None,
+    typer.Option(
+        "--pipeline",
+        metavar="NAME",
+        help="The pipeline to run, if the file declares several.",
+        show_default=False,
+    ),
+]
+Source = Annotated[
+    SourceFormat,
+    typer.Option(
+        "--source-format",
+        help="Spark source for the topics: tidemill's, or Spark's own, which needs its JAR.",
+    ),
+]
+SparkLog = Annotated[
+    Path | None,
+    typer.Option(
+        "--spark-log",
+        metavar="FILE",
+        help="File for Spark's output; default: spark.log in the pipeline's folder. The file of "
+        "the last run is kept, with .1 after its name.",
+        show_default=False,
+    ),
+]
+
+
+def run(
+    context: typer.Context,
+    file: File,
+    until_caught_up: UntilCaughtUp = False,
+    master: Master = "local[2]",
+    start_at: StartAt = None,
+    name: PipelineName = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    source_format: Source = SourceFormat.TIDEMILL,
+    spark_log: SparkLog = None,
+    as_json: Json = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Run a pipeline until Ctrl-C, or until it has caught up.
+
+    Checks the whole file first, and starts nothing if it finds a mistake. Creates missing topics. A
+    query that fails is restarted from its checkpoint after a pause, which grows.
+
+    The exit code is 0 after a stop or when the pipeline has caught up, also if queries were
+    restarted: their last errors are on stderr. It is 1 if a query failed for good.
+    """
+    require_extra("spark")
+    from tidemill.cli.pipeline.file import load_pipeline
+    from tidemill.spark.pipelines.check import check
+    from tidemill.spark.pipelines.runner import RunOptions
+
+    pipeline = load_pipeline(file, name)
+    check(pipeline)
+    starting = _starting(start_at)
+    _check_master(master)
+    # The brokers that a pipeline declares count, unless the command line or the environment names
+    # others.
+    if pipeline.bootstrap_servers and not _is_given(context, "servers"):
+        servers = pipeline.bootstrap_servers
+    cluster = Cluster.at(servers, properties)
+    state = state_folder(data_dir)
+    options = RunOptions(
+        bootstrap_servers=servers,
+        state=state,
+        master=master,
+        until_caught_up=until_caught_up,
+        starting=starting,
+        kafka=cluster.properties,
+        log_file=_log_file(spark_log, state / pipeline.name / "spark.log"),
+        source_format=source_format.value,
+    )
+    _report(_run(pipeline, options), as_json=as_json)
+
+
+def _run(pipeline: Pipeline, options: RunOptions) -> list[QueryStatus]:
+    """Run the pipeline until it ends or a signal stops it, and show its queries meanwhile."""
+    from tidemill.cli.pipeline.view import view_for
+    from tidemill.spark.pipelines.runner import Runner
+
+    stop = threading.Event()
+    _stop_on_signals(stop)
+    output.note(f"Spark is starting. Its output goes to {options.log_file}.")
+    with view_for(sys.stderr) as view:
+        return list(Runner(pipeline, options, view.show, view.warn).run(stop))
+
+
+def _report(statuses: list[QueryStatus], *, as_json: bool) -> None:
+    """Print the final statuses.
+
+    Raises:
+        PipelineError: a query failed for good.
+    """
+    from tidemill.spark.pipelines.runner import find_error
+
+    if as_json:
+        output.emit_json([as_dict(status) for status in statuses])
+    else:
+        emit(statuses)
+    for line in troubles(statuses):
+        print(line, file=sys.stderr)
+    error = find_error(statuses)
+    if error is not None:
+        raise error
+
+
+def _check_master(master: str) -> None:
+    from tidemill.spark.base.session import is_master
+
+    if not is_master(master):
+        raise output.UsageError(
+            f"--master {master}: invalid Spark master",
+            hint="Use local[2], local[*], spark://host:7077, yarn or k8s://https://host:443.",
+        )
+
+
+def _is_given(context: typer.Context, parameter: str) -> bool:
+    """Return whether the command line or the environment sets a parameter."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
+
+
+def _log_file(given: Path | None, own: Path) -> Path:
+    """Return the file for Spark's output.
+
+    Args:
+        given: the file of ``--spark-log``, if any.
+        own: the default file, whose folder is created.
+
+    Raises:
+        UsageError: ``given`` can't be created.
+    """
+    if given is None:
+        own.parent.mkdir(parents=True, exist_ok=True)
+        return own
+    if not given.parent.is_dir():
+        raise output.UsageError(f"--spark-log {given}: folder {given.parent} does not exist")
+    if given.is_dir():
+        raise output.UsageError(f"--spark-log {given} is a folder")
+    return given
+
+
+def _starting(text: str | None) -> Starting | None:
+    """Return the start for queries without a checkpoint; None: as the streams declare.
+
+    Raises:
+        UsageError: the text is not a position at which a pipeline can start.
+    """
+    if text is None:
+        return None
+    try:
+        position = parse(text, "--from")
+    except output.UsageError:
+        position = None
+    if position is not None and position.kind is Kind.BEGINNING:
+        return "earliest"
+    if position is not None and position.kind is Kind.END:
+        return "latest"
+    if position is not None and position.kind is Kind.TIME:
+        return position.value
+    raise output.UsageError(
+        f"--from {text}: invalid start of a pipeline",
+        hint="Use beginning, end, a time (2026-11-20T10:00Z; UTC if it has no time zone) or "
+        "@milliseconds.",
+    )
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    """Handle signals: the first one stops the pipeline cleanly, the second one immediately."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise SystemExit(128 + number)
+        output.note("Stopping cleanly. A second Ctrl-C stops it immediately.")
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)

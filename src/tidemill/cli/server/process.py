@@ -1,0 +1,171 @@
+"""Runs the broker process: event loop, broker, protocol servers and signals.
+
+It starts the broker first, which locks the folder and recovers, and then the sockets, so that no
+client connects before recovery is complete. It stops the sockets first, so that requests in
+progress are still answered, and then the broker, which syncs and marks the folder as clean. This
+module must not print.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from tidemill import system
+from tidemill.cli.output import AddressInUseError
+from tidemill.cli.server import start_checks
+from tidemill.clock import SystemClock
+from tidemill.errors import SettingsError, TidemillError
+from tidemill.log.errors import StorageError
+from tidemill.settings import Settings
+
+SWITCH_SECONDS = 0.0005
+"""How long a thread that has synced a file waits for the event loop's thread, while that is busy.
+Python's own 5 ms would delay each acknowledgement under load by twice as much."""
+GRACE_SECONDS = 5.0
+"""How long requests in progress can take when the broker stops."""
+
+KEPT_BYTES = 16 << 20
+"""How much freed memory the process keeps."""
+TRIM_SECONDS = 10.0
+"""How often it returns the rest to the kernel."""
+
+log = structlog.get_logger("tidemill.server")
+
+Ready = Callable[[str, int], None]
+"""Called once with the bound host and port."""
+
+
+def run(settings: Settings, ready: Ready, stopping: Callable[[], None]) -> None:
+    """Run a broker until SIGINT or SIGTERM.
+
+    Args:
+        settings: the settings of the broker.
+        ready: called once, when clients can connect.
+        stopping: called once, after the first signal.
+
+    Raises:
+        TidemillError: the broker could not start, or its storage failed later.
+    """
+    system.keep_freed_memory(KEPT_BYTES)
+    with asyncio.Runner(loop_factory=system.new_event_loop) as runner:
+        runner.run(_serve(settings, ready, stopping))
+
+
+async def _return_memory() -> None:
+    """Return freed memory to the kernel from time to time."""
+    while True:
+        await asyncio.sleep(TRIM_SECONDS)
+        await asyncio.to_thread(system.return_memory, KEPT_BYTES)
+
+
+async def _serve(settings: Settings, ready: Ready, stopping: Callable[[], None]) -> None:
+    from tidemill.engine.engine import Engine
+    from tidemill.net import garbage
+    from tidemill.protocols.kafka.server import KafkaServer
+
+    engine = Engine(settings, SystemClock())
+    kafka = KafkaServer(engine, settings)
+    kafka.check_tls()
+    start_checks.check_open_files(settings.limits)
+    stop = _stop_on_signals(stopping, kafka.reload_tls if settings.kafka.tls_cert else None)
+    await engine.start()
+    was_ready = False
+    try:
+        start_checks.check_folder(settings.data_dir)
+        try:
+            host, port = await kafka.start()
+        except OSError as error:
+            raise _bind_error(error, settings.host, settings.kafka.port) from error
+        try:
+            garbage.tune()
+            sys.setswitchinterval(SWITCH_SECONDS)
+            start_checks.check_address(host, port)
+            log.info("ready", host=host, port=port, data_dir=str(settings.data_dir))
+            was_ready = True
+            ready(host, port)
+            trimming = asyncio.create_task(_return_memory())
+            await _stopped_or_failed(stop, engine.failed)
+            trimming.cancel()
+        finally:
+            log.info("stopping")
+            await kafka.stop(GRACE_SECONDS)
+    finally:
+        await engine.stop()
+        if was_ready:
+            log.info("stopped")
+
+
+def _stop_on_signals(
+    stopping: Callable[[], None], reload: Callable[[], None] | None
+) -> asyncio.Event:
+    """Return an event that the first SIGINT, SIGTERM or SIGHUP sets.
+
+    A second SIGINT or SIGTERM ends the process immediately. A second SIGHUP does not: a terminal
+    that is closed sends several.
+
+    Args:
+        reload: called for SIGHUP instead of a stop, unless the process's terminal was closed.
+    """
+    stop = asyncio.Event()
+    had_terminal = system.has_terminal()
+
+    def on_signal(number: int) -> None:
+        hangup = number == signal.SIGHUP and had_terminal and not system.has_terminal()
+        if number == signal.SIGHUP and reload is not None and not hangup and not stop.is_set():
+            reload()
+            return
+        if stop.is_set():
+            if number == signal.SIGHUP:
+                return
+            os._exit(128 + number)
+        stop.set()
+        stopping()
+
+    loop = asyncio.get_running_loop()
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores SIGHUP
+        signals.append(signal.SIGHUP)
+    for number in signals:
+        loop.add_signal_handler(number, on_signal, number)
+    return stop
+
+
+async def _stopped_or_failed(stop: asyncio.Event, failed: asyncio.Future[StorageError]) -> None:
+    """Wait until the broker is to stop or its storage has failed.
+
+    Raises:
+        StorageError: the storage failed, so no write can be acknowledged any more.
+    """
+    stopping = asyncio.ensure_future(stop.wait())
+    waiting: set[asyncio.Future[Any]] = {stopping, failed}
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if failed.done():
+        raise failed.result()
+
+
+def _bind_error(error: OSError, host: str, port: int) -> TidemillError:
+    where = f"{host}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return AddressInUseError(
+            f"another process listens on {where}",
+            hint="Stop it, or use another port: --kafka-port 0 picks a free one.",
+        )
+    if error.errno == errno.EACCES:
+        return SettingsError(
+            f"no permission to listen on {where}", hint="Ports below 1024 need privileges."
+        )
+    number = error.errno or 0  # negative if a name can't be resolved
+    reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+    return SettingsError(
+        f"can't listen on {where}: {reason.lower()}",
+        hint="Use an address of this machine with --host: 127.0.0.1, or 0.0.0.0 for all.",
+    )

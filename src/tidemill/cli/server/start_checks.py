@@ -1,0 +1,73 @@
+"""Checks this machine at the start: limits, rights and the address. Problems are logged.
+
+Nothing here ends the start. ``doctor`` checks some of it before.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+
+import structlog
+
+from tidemill import system
+from tidemill.settings import Limits
+
+OTHER_FILES = 64
+"""Open files besides segments and connections: sockets, folders, libraries."""
+_OTHERS = 0o007
+
+log = structlog.get_logger("tidemill.server")
+
+
+def needed_files(limits: Limits) -> int:
+    """Return how many files the broker's limits let it open at the same time."""
+    return limits.open_files + limits.connections + OTHER_FILES
+
+
+def check_open_files(limits: Limits) -> None:
+    """Raise the process's limit of open files if the broker can need more, or warn."""
+    needed = needed_files(limits)
+    allowed = system.allow_open_files(needed)
+    if allowed is not None and allowed < needed:
+        log.warning(
+            "open_files.too_few",
+            allowed=allowed,
+            needed=needed,
+            why="limits.connections and limits.open_files together need more than the system "
+            "allows, so connections or reads can fail",
+            hint="Raise the limit (ulimit -Hn, LimitNOFILE in systemd), or lower these settings.",
+        )
+
+
+def check_folder(data_dir: Path) -> None:
+    """Warn if other users of the machine have rights to the data folder. It is left as it is."""
+    mode = data_dir.stat().st_mode & 0o777
+    if mode & _OTHERS:
+        log.warning(
+            "data_dir.open_to_others",
+            path=str(data_dir.absolute()),
+            mode=f"{mode:04o}",
+            why="all users of this machine have rights to this folder with all records",
+            hint=f"Run chmod -R o-rwx {data_dir.absolute()}",
+        )
+
+
+def check_address(host: str, port: int) -> None:
+    """Warn if other machines can connect, because there is no authentication."""
+    if not _is_loopback(host):
+        log.warning(
+            "address.open",
+            host=host,
+            port=port,
+            why="there is no authentication: every machine that can reach this address can read, "
+            "write and delete all data",
+            hint="Use --host 127.0.0.1, or restrict access with a firewall or a private network.",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,281 @@
+"""The data types of the engine's public methods.
+
+Protocols import this module for what they pass to the engine and get back. Plain data only: no
+protocol's numbers or field names, and no I/O.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidemill.errors import TidemillError
+from tidemill.log.format.records import NewRecord
+from tidemill.state.catalog.broker_rules import BrokerLayers
+from tidemill.state.catalog.types import (
+    AlterOp,
+    ConfigChange,
+    ConfigEntry,
+    ConfigSource,
+    ConfigType,
+    NewTopic,
+    TopicInfo,
+)
+from tidemill.state.groups.types import (
+    GroupDescription,
+    GroupListing,
+    GroupMemberInfo,
+    JoinMember,
+    JoinRequest,
+    JoinResult,
+    LeaveMember,
+    SyncRequest,
+    SyncResult,
+)
+from tidemill.state.offsets.types import CommittedOffset, TxnOffsetCommit
+from tidemill.state.transactions.types import (
+    InitProducer,
+    TransactionDescription,
+    TransactionListing,
+    TransactionState,
+)
+from tidemill.state.types import (
+    NO_PRODUCER,
+    CommitRequest,
+    OffsetToCommit,
+    ProducerIdentity,
+    TransactionVersion,
+)
+
+__all__ = [
+    "NO_OFFSET",
+    "NO_PRODUCER",
+    "AlterOp",
+    "AppendedRecords",
+    "BrokerLayers",
+    "CatalogLog",
+    "CommitRequest",
+    "CommittedOffset",
+    "ConfigChange",
+    "ConfigEntry",
+    "ConfigSource",
+    "ConfigType",
+    "DataFolder",
+    "Durability",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMemberInfo",
+    "InitProducer",
+    "Isolation",
+    "JoinMember",
+    "JoinRequest",
+    "JoinResult",
+    "LeaveMember",
+    "NewRecord",
+    "NewTopic",
+    "OffsetAt",
+    "OffsetToCommit",
+    "PartitionRead",
+    "PartitionSize",
+    "PartitionWrite",
+    "Position",
+    "ProducerIdentity",
+    "ProducerInfo",
+    "ReadQuery",
+    "ReadResult",
+    "ReadRoom",
+    "SyncRequest",
+    "SyncResult",
+    "TopicInfo",
+    "TransactionDescription",
+    "TransactionListing",
+    "TransactionState",
+    "TransactionVersion",
+    "TxnOffsetCommit",
+    "WriteResult",
+]
+
+NO_OFFSET = -1
+"""In results: the offset or time is not known. It is never a valid offset."""
+
+
+class Position(enum.Enum):
+    """A position in a log that is not given by its offset or time."""
+
+    EARLIEST = enum.auto()
+    """The first record."""
+    LATEST = enum.auto()
+    """The end: the offset of the next record that a reader will see."""
+    MAX_TIMESTAMP = enum.auto()
+    """The record with the largest timestamp (KIP-734)."""
+
+
+class Durability(enum.Enum):
+    """The state of a write when the call returns."""
+
+    WRITTEN = enum.auto()
+    """Written to the operating system. A power cut can lose it."""
+    SYNCED = enum.auto()
+    """On disk, after fdatasync."""
+
+
+class Isolation(enum.Enum):
+    """The records of transactions that a reader sees."""
+
+    READ_UNCOMMITTED = enum.auto()
+    READ_COMMITTED = enum.auto()
+
+
+# --- records -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class PartitionWrite:
+    """Encoded record batches for one partition.
+
+    ``records`` can be written to: offsets are stamped in place. The caller must not change it until
+    the call has returned.
+    """
+
+    topic: str
+    partition: int
+    records: memoryview
+
+
+@dataclass(slots=True)
+class WriteResult:
+    """The place of appended batches, or the error. With an error the offsets are ``NO_OFFSET``."""
+
+    base_offset: int = NO_OFFSET
+    log_append_time_ms: int = NO_OFFSET
+    """``NO_OFFSET`` where records keep the time that their producer gave them."""
+    log_start_offset: int = NO_OFFSET
+    error: TidemillError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedRecords:
+    """The place of appended plain records."""
+
+    first_offset: int
+    last_offset: int
+    log_append_time_ms: int | None = None
+    """The time of all records in a topic with ``LogAppendTime``; None where they keep their own."""
+
+
+@dataclass(slots=True)
+class PartitionRead:
+    """One partition of a read."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+    leader_epoch: int | None = None
+    """The leader epoch that the client knows; None skips the comparison (KIP-320)."""
+
+
+@dataclass(slots=True)
+class ReadResult:
+    """Stored bytes from the batch with the requested offset on. The last batch may be cut."""
+
+    high_watermark: int = NO_OFFSET
+    last_stable_offset: int = NO_OFFSET
+    log_start_offset: int = NO_OFFSET
+    records: bytes | bytearray | memoryview = b""
+    aborted: tuple[tuple[int, int], ...] = ()
+    """(producer id, first offset) of the aborted transactions in the bytes, for a reader of
+    committed records."""
+    error: TidemillError | None = None
+
+
+@dataclass(slots=True)
+class ReadQuery:
+    """A read of many partitions.
+
+    It waits until there are ``min_bytes`` bytes, or until ``max_wait_ms`` milliseconds are over.
+    """
+
+    partitions: list[PartitionRead]
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    room: ReadRoom | None = None
+    """Memory for what is read; None: as much as ``max_bytes``."""
+    breathe: Callable[[], Awaitable[None]] | None = None
+    """Awaited after every few partitions, so that a read of many lets other work run."""
+
+
+class ReadRoom(Protocol):
+    """Memory for the bytes of a read, which the reader asks for before it loads them."""
+
+    def share(self, size: int) -> int | None:
+        """Return how many of ``size`` bytes can be loaded now. None: wait for a turn.
+
+        A first batch that is larger than the share can be loaded.
+        """
+
+    async def turn(self, size: int) -> None:
+        """Wait until ``size`` bytes can be loaded. They are counted when this returns."""
+
+    def hold(self, size: int) -> None:
+        """Count ``size`` bytes as held, instead of the number before."""
+
+
+@dataclass(slots=True)
+class OffsetAt:
+    """A position in a log."""
+
+    offset: int
+    timestamp_ms: int | None
+    """Time of the record; None for the start and the end of the log."""
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerInfo:
+    """The state of one idempotent producer on a partition (KIP-664)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int | None = None
+    """The coordinator epoch of its last transaction marker; None without a marker."""
+    transaction_start: int | None = None
+    """The first offset of its open transaction; None where none is open."""
+
+
+# --- storage -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSize:
+    """The size of one partition on disk."""
+
+    topic: str
+    partition: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataFolder:
+    """The data folder and its file system."""
+
+    path: str
+    total_bytes: int
+    usable_bytes: int
+    partitions: Iterable[PartitionSize]
+    """Computed one after the other, as they are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogLog:
+    """The end of the catalog's log."""
+
+    leader_epoch: int
+    high_watermark: int
+    end_offset: int

@@ -1,0 +1,329 @@
+"""The engine: one broker over one data folder. Assembles the parts, starts and stops them.
+
+A client's request reaches the parts through ``Engine.door``. The engine knows no protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from tidemill.clock import Clock, SystemClock
+from tidemill.engine.authorize import ANONYMOUS, Access, AllowAll, Authorizer, Principal
+from tidemill.engine.door import Door, Services
+from tidemill.engine.error_log import RepairLog, StorageErrorLog
+from tidemill.engine.errors import BrokerStoppingError, CatalogLostError
+from tidemill.engine.flusher import Flusher
+from tidemill.engine.groups.coordinator import GroupCoordinator
+from tidemill.engine.groups.groups import GroupServices
+from tidemill.engine.housekeeping import Housekeeping
+from tidemill.engine.internal_topics import CATALOG, CATALOG_CONFIGS, OFFSETS, TRANSACTIONS
+from tidemill.engine.journal import Journal
+from tidemill.engine.records.append import Appender
+from tidemill.engine.records.checks import Checks
+from tidemill.engine.records.partitions import Partitions
+from tidemill.engine.records.plain import PlainAppender
+from tidemill.engine.records.positions import Positions
+from tidemill.engine.records.read import Reader
+from tidemill.engine.records.records import RecordServices
+from tidemill.engine.slices import Slices
+from tidemill.engine.storage import StorageServices
+from tidemill.engine.topics.admin import TopicAdmin
+from tidemill.engine.topics.catalog_journal import CatalogJournal
+from tidemill.engine.topics.completeness import check_complete, check_exists
+from tidemill.engine.topics.folders import Folders
+from tidemill.engine.topics.notes import TopicNotes
+from tidemill.engine.transactions.coordinator import TransactionCoordinator
+from tidemill.engine.transactions.markers import Markers
+from tidemill.engine.transactions.restart_repair import RestartRepair
+from tidemill.engine.transactions.transactions import TransactionServices
+from tidemill.engine.waiters import Waiters
+from tidemill.errors import TidemillError
+from tidemill.log.disk.files import FileSystem
+from tidemill.log.errors import CorruptLogError, StorageError
+from tidemill.log.names import TopicPartition
+from tidemill.log.store import LogStore
+from tidemill.settings import Settings
+from tidemill.state.catalog.catalog import Catalog
+from tidemill.state.errors import CoordinatorNotAvailableError
+
+logger = structlog.get_logger("tidemill.engine")
+
+
+class Engine:
+    """One broker over one data folder.
+
+    Usage: ``await engine.start()``, ``engine.door(principal)`` for each client,
+    ``await engine.stop()``. A door must not be used after ``stop``.
+
+    The engine itself has the parts for an anonymous client: ``engine.records.append(...)`` is
+    ``engine.door().records.append(...)``.
+
+    Args:
+        settings: the broker's settings.
+        clock: the broker's time; None is the system's clock.
+        fs: the file system; None is the real one.
+        authorizer: decides about each access; None allows everything.
+
+    Attributes:
+        records, topics, configs, groups, transactions, storage: the parts, after ``start``.
+        failed: done, with a ``StorageError``, when the disk has failed so that no promise holds any
+            more. The process must end then.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock | None = None,
+        fs: FileSystem | None = None,
+        authorizer: Authorizer | None = None,
+    ) -> None:
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self._fs = fs
+        self._authorizer = authorizer or AllowAll()
+        self._assembled = False
+        self._stopped = False
+
+    def door(self, principal: Principal = ANONYMOUS) -> Door:
+        """Return the engine's parts for a principal. ``start`` must have returned."""
+        return Door(self._services, Access(principal, self._authorizer))
+
+    # --- start -----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the data folder, recover after an unclean stop, and replay the state.
+
+        Raises:
+            DataDirLockedError: another process uses the folder.
+            FormatVersionError: the folder has the format of another version.
+            CatalogLostError: the catalog is missing or damaged, or lost records.
+            CorruptLogError: another internal topic is damaged.
+            StorageError: the disk refuses.
+        """
+        loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[StorageError] = loop.create_future()
+        self._store = LogStore.open(
+            self.settings.data_dir,
+            clock=self.clock,
+            fs=self._fs,
+            defaults=self.settings.log.topic_defaults,
+            max_open_files=self.settings.limits.open_files,
+            producer_expiry_ms=self.settings.log.producer_id_expiration_ms,
+        )
+        self._repairs = RepairLog(self._store.reports)
+        self._repairs.report()
+        try:
+            await self._assemble()
+        except BaseException:
+            self._store.close(clean=False)
+            raise
+
+        # A sync can fail on any thread, in a client's request or in a compaction.
+        def fail(error: StorageError) -> None:
+            loop.call_soon_threadsafe(self._fail, error)
+
+        self._store.environment.pool.on_sync_failure = fail
+        self._housekeeping.start()
+
+    async def _assemble(self) -> None:
+        """Build all parts, in the order in which they need each other, and recover their state."""
+        self._waiters = Waiters()
+        self._flusher = Flusher(
+            interval_ms=self.settings.log.sync_interval_ms,
+            on_advance=self._waiters.advanced,
+            on_failure=self._fail,
+        )
+        await self._start_topics()
+        await self._start_coordinators()
+        self._housekeeping = Housekeeping(
+            self._store,
+            self._group_coordinator,
+            self._transaction_coordinator,
+            self._waiters,
+            self._topic_notes.write,
+            self.settings,
+            self.clock,
+            self._fail,
+            self._repairs.report,
+        )
+        self._services = Services(
+            self.settings,
+            self.clock,
+            self._start_records(),
+            self._topic_admin,
+            GroupServices(self._group_coordinator, self._topic_admin.catalog),
+            TransactionServices(
+                self._transaction_coordinator,
+                self._group_coordinator,
+                self._topic_admin.catalog,
+                self._catalog_journal.next_producer_id,
+            ),
+            StorageServices(self._store, self._catalog_journal.cluster_id),
+        )
+        self._assembled = True
+        self._open_parts()
+        self._repairs.report()
+        for tp, error in self._store.offline.items():
+            logger.error("partition.offline", partition=str(tp), error=str(error), hint=error.hint)
+        await RestartRepair(self._store, self._transaction_coordinator, self._markers).run()
+        if self.failed.done():
+            raise self.failed.result()
+        self._transaction_coordinator.resume()
+
+    def _open_parts(self) -> None:
+        door = self.door()
+        self.records = door.records
+        self.topics = door.topics
+        self.configs = door.configs
+        self.groups = door.groups
+        self.transactions = door.transactions
+        self.storage = door.storage
+
+    async def _start_topics(self) -> None:
+        settings = self.settings
+        self._folders = Folders(self._store, self._flusher, self._waiters)
+        check_exists(self._store)
+        catalog_log = self._folders.internal_log(CATALOG, CATALOG_CONFIGS)
+        catalog = Catalog(
+            node_id=settings.node_id,
+            default_partitions=settings.default_partitions,
+            max_partitions=settings.limits.partitions,
+            topic_defaults=settings.log.topic_defaults,
+        )
+        journal = CatalogJournal(Journal(catalog_log, self._flusher, self.clock), catalog)
+        self._catalog_journal = journal
+        self._recover_catalog(catalog)
+        lock = asyncio.Lock()
+        self._topic_notes = TopicNotes(self._store, catalog, journal, lock)
+        self._topic_admin = TopicAdmin(
+            catalog,
+            journal,
+            self._folders,
+            self._topic_notes,
+            lock,
+            auto_create=settings.auto_create_topics,
+        )
+        await self._topic_admin.recover()
+        self._topic_admin.on_deleted = self._forget_topics
+
+    def _recover_catalog(self, catalog: Catalog) -> None:
+        """Replay the catalog, and check that it is whole.
+
+        Raises:
+            CatalogLostError: it is damaged, or lost records.
+            FormatVersionError: a newer version of tidemill wrote it.
+        """
+        journal, clean = self._catalog_journal, self._store.clean_start
+        try:
+            journal.recover(clean=clean)
+        except CorruptLogError as error:
+            raise CatalogLostError(f"the catalog of topics can't be read: {error}") from error
+        if not clean:
+            check_complete(
+                self._store, catalog, journal.end, journal.cluster_id, journal.deleted_names
+            )
+
+    async def _start_coordinators(self) -> None:
+        self._group_coordinator = GroupCoordinator(
+            self._journal(OFFSETS), self.settings.groups, self.clock
+        )
+        self._group_coordinator.recover()
+        self._markers = Markers(self._store, self._flusher, self.clock, self._group_coordinator)
+        self._transaction_coordinator = TransactionCoordinator(
+            self._journal(TRANSACTIONS),
+            self._markers,
+            self._flusher,
+            self._catalog_journal.next_producer_id,
+            self.settings.transactions,
+            self.clock,
+        )
+        self._transaction_coordinator.recover()
+
+    def _journal(self, tp: TopicPartition) -> Journal:
+        """Return the journal of a state machine.
+
+        Raises:
+            StorageError: its log is damaged.
+        """
+        damage = self._store.offline.get(tp)
+        if damage is not None:
+            raise damage
+        return Journal(self._store.partitions[tp], self._flusher, self.clock)
+
+    def _start_records(self) -> RecordServices:
+        errors = StorageErrorLog(self.clock)
+        self._partitions = Partitions(self._store, self._folders.uncommitted)
+        self._slices = Slices()
+        appender = Appender(
+            self._partitions,
+            self._flusher,
+            self._waiters,
+            self.clock,
+            errors,
+            Checks(self._partitions, self._slices, self.clock),
+            self._transaction_coordinator.admit,
+        )
+        return RecordServices(
+            self._partitions,
+            appender,
+            PlainAppender(self._partitions, appender, self._flusher, self.clock, errors),
+            Reader(
+                self._partitions,
+                self._flusher,
+                self._waiters,
+                errors,
+                self.settings.limits.fetch_bytes,
+            ),
+            Positions(self._partitions, self._flusher, self._slices),
+        )
+
+    async def _forget_topics(self, names: Sequence[str]) -> None:
+        try:
+            self._transaction_coordinator.drop_topics(names)
+        except CoordinatorNotAvailableError as error:
+            # The partitions are skipped when their transaction ends.
+            logger.warning("topics.not_dropped", topics=names, error=str(error))
+        await self._group_coordinator.forget_topics(names)
+
+    # --- stop ------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """End long polls, sync everything, and mark the stop as clean. Can be called again."""
+        if self._stopped:
+            return
+        self._stopped = True
+        clean = not self.failed.done()
+        await self._housekeeping.stop()
+        stopping = BrokerStoppingError("the broker is stopping")
+        self._transaction_coordinator.stop(stopping)
+        await self._transaction_coordinator.stopped()
+        self._group_coordinator.stop(stopping)
+        self._stop_records()
+        if clean:
+            try:
+                await self._flusher.drain()
+            except TidemillError as error:
+                logger.error("stop.failed", error=str(error))
+                clean = False
+        self._flusher.close()
+        self._store.close(clean=clean)
+
+    def _stop_records(self, failure: StorageError | None = None) -> None:
+        self._partitions.stop(failure)
+        self._slices.stop()
+        self._waiters.wake_all()
+
+    def _fail(self, error: StorageError) -> None:
+        """Refuse all requests from now on: after a failed sync no claim about the disk holds."""
+        if self.failed.done():
+            return
+        logger.critical("storage.failed", error=str(error), hint=error.hint)
+        if self._assembled:
+            self._stop_records(error)
+            stopping = BrokerStoppingError("the broker is stopping")
+            self._transaction_coordinator.stop(stopping)
+            self._group_coordinator.stop(stopping)
+        self.failed.set_result(error)

@@ -1,0 +1,82 @@
+"""Errors that the engine raises.
+
+The log and the state machines have errors of their own, which pass through the engine unchanged.
+"""
+
+from __future__ import annotations
+
+from tidemill.errors import RequestTimedOutError, TidemillError
+from tidemill.log.errors import StorageError
+
+
+class BrokerStoppingError(TidemillError):
+    """The broker is shutting down."""
+
+
+class BrokerBusyError(RequestTimedOutError):
+    """The broker has more to do than it can keep in memory. The client sends the batch again."""
+
+    retriable = True
+
+
+class FencedLeaderEpochError(TidemillError):
+    """The client's leader epoch is older than the partition's."""
+
+
+class UnknownLeaderEpochError(TidemillError):
+    """The client's leader epoch is newer than the partition's."""
+
+
+class OperationNotAttemptedError(TidemillError):
+    """This part of the request is valid, but another part failed and so nothing was done."""
+
+
+class OffsetConflictError(TidemillError):
+    """The log does not end at the offset that the writer expected. Nothing was written.
+
+    Attributes:
+        expected_offset: the offset that the writer expected the next record to get.
+        end_offset: the offset that the next record would get.
+    """
+
+    def __init__(self, partition: object, expected_offset: int, end_offset: int) -> None:
+        super().__init__(
+            f"{partition}: expected end offset {expected_offset}, but the log ends at {end_offset}",
+            hint="Read the records from the expected offset on, decide again, and retry.",
+        )
+        self.expected_offset = expected_offset
+        self.end_offset = end_offset
+
+
+class AuthorizationError(TidemillError):
+    """The principal is not allowed to do this."""
+
+
+class TopicAuthorizationError(AuthorizationError):
+    """The principal is not allowed to do this with the topic."""
+
+
+class GroupAuthorizationError(AuthorizationError):
+    """The principal is not allowed to do this with the consumer group."""
+
+
+class TransactionalIdAuthorizationError(AuthorizationError):
+    """The principal is not allowed to use the transactional id."""
+
+
+class ClusterAuthorizationError(AuthorizationError):
+    """The principal is not allowed to do this with the cluster."""
+
+
+class CatalogLostError(StorageError):
+    """The catalog is missing, damaged, or lost records. The broker does not start without it.
+
+    An operator restores the folder from a backup, or has the catalog rebuilt from the folders of
+    the partitions.
+    """
+
+    retriable = False
+    default_hint = (
+        "Nothing was changed. Copy the data folder to a safe place. Then restore the catalog's "
+        "folder from a backup, or rebuild it with: tidemill doctor --repair catalog"
+    )

@@ -1,0 +1,324 @@
+"""Group commit: run fdatasync for many requests together.
+
+Every append reports its log as dirty. A log is synced as soon as a request waits for it (a durable
+write, a reader at the end of the log, a state machine), and otherwise after ``interval_ms``. At
+most one sync per log runs at a time. It covers everything that was appended before it started, so
+any number of requests share one fdatasync. The blocking calls run on a few threads. Everything else
+happens on the event loop.
+
+Knows logs and futures, and nothing of what is written or why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future as ThreadFuture
+from concurrent.futures import ThreadPoolExecutor
+
+from tidemill.engine.errors import BrokerStoppingError
+from tidemill.log.errors import StorageError, SyncFailedError
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.partition.sync import SyncTicket, run_tickets
+
+SYNC_THREADS = 4
+RELEASED_PER_TURN = 32
+"""Requests of one log that are released in one turn of the event loop. One sync can complete
+thousands, and the requests of other clients must not wait for all of their answers."""
+
+
+class Countdown:
+    """A future that is done when all syncs that were counted have happened."""
+
+    __slots__ = ("future", "remaining")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[None] = loop.create_future()
+        self.remaining = 0
+
+    def hit(self) -> None:
+        """Count one sync."""
+        self.remaining -= 1
+        if self.remaining == 0 and not self.future.done():
+            self.future.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """End the wait with an error."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class _LogState:
+    """The flusher's notes about one dirty log."""
+
+    __slots__ = ("log", "queued", "releasing", "syncing", "waiters", "wanted")
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self.queued = False
+        self.releasing = False
+        self.syncing = False
+        self.wanted = False
+        self.waiters: list[tuple[int, int, Callable[[Exception | None], None]]] = []
+
+
+class Flusher:
+    """Runs fdatasync for the requests that wait for it.
+
+    Args:
+        interval_ms: longest time that data stays unsynced while no request waits for it.
+        on_advance: called on the loop after the high watermark of a log has moved.
+        on_failure: called once, on the loop, with the error after which no promise holds any more.
+    """
+
+    def __init__(
+        self,
+        *,
+        interval_ms: int,
+        on_advance: Callable[[PartitionLog], None],
+        on_failure: Callable[[StorageError], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._interval_s = interval_ms / 1000
+        self._on_advance = on_advance
+        self._on_failure = on_failure
+        self._states: dict[PartitionLog, _LogState] = {}
+        self._queue: deque[_LogState] = deque()
+        self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
+        self._busy = 0
+        self._sequence = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._dispatching = False
+        self._failure: StorageError | None = None
+        self._idle: asyncio.Event = asyncio.Event()
+        self._idle.set()
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def written(self, log: PartitionLog) -> None:
+        """Note that ``log`` has unsynced data. This is cheap, and called after each append."""
+        if log not in self._states:
+            self._states[log] = _LogState(log)
+            self._idle.clear()
+            if self._timer is None:
+                self._timer = self._loop.call_later(self._interval_s, self._on_timer)
+
+    def request(self, log: PartitionLog) -> None:
+        """Sync ``log`` now if it is dirty, for example because a reader waits for the data."""
+        state = self._states.get(log)
+        if state is not None:
+            self._want(state)
+
+    def countdown(self) -> Countdown:
+        """Return a new countdown on the flusher's loop."""
+        return Countdown(self._loop)
+
+    def wait(self, log: PartitionLog, offset: int, countdown: Countdown) -> None:
+        """Count down once when everything below ``offset`` is on disk."""
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                countdown.hit()
+            else:
+                countdown.fail(error)
+
+        countdown.remaining += 1
+        self.call_when_durable(log, offset, done)
+
+    def call_when_durable(
+        self, log: PartitionLog, offset: int, done: Callable[[Exception | None], None]
+    ) -> None:
+        """Call ``done`` when everything below ``offset`` is on disk, or with the error.
+
+        Calls for one log are made in the order of their offsets.
+        """
+        if self._failure is not None:
+            self._loop.call_soon(done, self._failure)
+            return
+        state = self._states.get(log)
+        durable = state is None or log.high_watermark >= offset
+        if state is None or (durable and not state.waiters):
+            self._loop.call_soon(done, None)
+            return
+        self._sequence += 1
+        heapq.heappush(state.waiters, (offset, self._sequence, done))
+        if durable:
+            self._release_soon(state)  # behind those that are still to be released
+        else:
+            self._want(state)
+
+    def forget(self, log: PartitionLog) -> None:
+        """Forget a deleted log. The requests that wait for it get an error."""
+        state = self._states.pop(log, None)
+        if state is not None:
+            waiters, state.waiters = state.waiters, []
+            error = StorageError(f"{log.tp} was deleted while data waited to be synced")
+            for _, _, done in waiters:
+                done(error)
+        self._check_idle()
+
+    async def drain(self) -> None:
+        """Sync everything that is dirty. Return when nothing is.
+
+        Raises:
+            StorageError: a sync failed.
+        """
+        for state in list(self._states.values()):
+            self._want(state)
+        await self._idle.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Stop the threads. Requests that still wait get a ``BrokerStoppingError``."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._fail_all(BrokerStoppingError("the broker stopped before the data was synced"))
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _want(self, state: _LogState) -> None:
+        state.wanted = True
+        if not state.queued and not state.syncing:
+            state.queued = True
+            self._queue.append(state)
+            self._dispatch_soon()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        for state in self._states.values():
+            self._want(state)
+
+    def _dispatch_soon(self) -> None:
+        # One turn of the loop later, so that all appends of this turn share the sync.
+        if not self._dispatching and self._busy < SYNC_THREADS:
+            self._dispatching = True
+            self._loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._dispatching = False
+        if self._failure is not None:
+            return
+        while self._queue and self._busy < SYNC_THREADS:
+            # Many dirty logs are spread evenly over the free threads. A single one gets a thread
+            # of its own.
+            share = -(-len(self._queue) // (SYNC_THREADS - self._busy))
+            work: list[tuple[_LogState, SyncTicket]] = []
+            for _ in range(share):
+                state = self._queue.popleft()
+                state.queued = False
+                state.wanted = False
+                ticket = self._begin(state)
+                if ticket is not None:
+                    work.append((state, ticket))
+            if work:
+                self._start(work)
+
+    def _begin(self, state: _LogState) -> SyncTicket | None:
+        if self._states.get(state.log) is not state:
+            return None
+        ticket = state.log.begin_sync()
+        if ticket is None:
+            self._settle(state)
+            return None
+        state.syncing = True
+        return ticket
+
+    def _start(self, work: list[tuple[_LogState, SyncTicket]]) -> None:
+        self._busy += 1
+        job = self._pool.submit(run_tickets, [ticket for _, ticket in work])
+
+        def finished(future: ThreadFuture[None]) -> None:
+            try:
+                self._loop.call_soon_threadsafe(self._finish, work, future)
+            except RuntimeError:
+                # The loop is closed: the process is ending and no request waits any more.
+                return
+
+        job.add_done_callback(finished)
+
+    def _finish(self, work: list[tuple[_LogState, SyncTicket]], future: ThreadFuture[None]) -> None:
+        self._busy -= 1
+        if future.cancelled():  # by ``close``, which has answered the waiting requests
+            return
+        error = future.exception()
+        if error is not None:
+            self._fail(error)
+            return
+        for state, ticket in work:
+            state.syncing = False
+            before = state.log.high_watermark
+            state.log.finish_sync(ticket)
+            self._settle(state)
+            if state.log.high_watermark > before:
+                self._on_advance(state.log)
+        if self._queue:
+            self._dispatch_soon()
+
+    def _settle(self, state: _LogState) -> None:
+        """Release the waiters whose offset is reached. Sync again if data or waiters are left."""
+        log = state.log
+        for _ in range(RELEASED_PER_TURN):
+            if not self._can_release(state):
+                break
+            done = heapq.heappop(state.waiters)[2]
+            try:
+                done(None)
+            except Exception as error:  # a bug: the waiter is in an unknown state
+                self._fail(error)
+        if self._states.get(log) is not state:
+            return
+        if log.high_watermark >= log.log_end_offset and not state.waiters:
+            del self._states[log]
+            self._check_idle()
+        elif self._can_release(state):
+            self._release_soon(state)
+            if state.wanted:
+                self._want(state)
+        elif state.waiters or state.wanted:
+            self._want(state)
+        elif self._timer is None:
+            self._timer = self._loop.call_later(self._interval_s, self._on_timer)
+
+    @staticmethod
+    def _can_release(state: _LogState) -> bool:
+        return bool(state.waiters) and state.waiters[0][0] <= state.log.high_watermark
+
+    def _release_soon(self, state: _LogState) -> None:
+        """Release more waiters in the next turn of the event loop."""
+        if not state.releasing:
+            state.releasing = True
+            self._loop.call_soon(self._release_more, state)
+
+    def _release_more(self, state: _LogState) -> None:
+        state.releasing = False
+        if self._states.get(state.log) is state:
+            self._settle(state)
+
+    def _fail(self, cause: BaseException) -> None:
+        failure = (
+            cause
+            if isinstance(cause, StorageError)
+            else SyncFailedError(f"a sync ended unexpectedly: {cause!r}")
+        )
+        first = self._failure is None
+        self._failure = failure
+        self._fail_all(failure)
+        if first:
+            self._on_failure(failure)
+
+    def _fail_all(self, error: Exception) -> None:
+        states, self._states = self._states, {}
+        self._queue.clear()
+        for state in states.values():
+            waiters, state.waiters = state.waiters, []
+            for _, _, done in waiters:
+                done(error)
+        self._check_idle()
+
+    def _check_idle(self) -> None:
+        if not self._states:
+            self._idle.set()

@@ -1,0 +1,385 @@
+"""Drive the group machines: run commands, write their records, answer when the disk has them.
+
+``state.groups`` and ``state.offsets`` decide. This module holds the futures of waiting requests,
+the one timer, and the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, cast
+
+import structlog
+
+from tidemill import settings
+from tidemill.clock import Clock
+from tidemill.engine.api import (
+    CommitRequest,
+    GroupDescription,
+    GroupListing,
+    JoinRequest,
+    JoinResult,
+    LeaveMember,
+    SyncRequest,
+    SyncResult,
+)
+from tidemill.engine.groups.group_log import log_events
+from tidemill.engine.journal import Journal
+from tidemill.engine.steady_clock import SteadyClock
+from tidemill.errors import TidemillError
+from tidemill.log.errors import InvalidProducerEpochError, InvalidTxnStateError
+from tidemill.log.format.markers import Marker
+from tidemill.state.errors import CoordinatorNotAvailableError, GroupMaxSizeReachedError
+from tidemill.state.groups.machine import Groups
+from tidemill.state.groups.memory import GroupLimits
+from tidemill.state.offsets.machine import FetchedOffset, Offsets
+from tidemill.state.offsets.types import TxnOffsetCommit
+from tidemill.state.outcome import Outcome
+from tidemill.state.types import NO_PRODUCER, ProducerIdentity
+
+R = TypeVar("R")
+
+MAX_EXPIRY_WAITS = 100
+"""How often one expiry of offsets waits for the disk before it leaves the work to the next one."""
+
+REPLIES_PER_TURN = 32
+"""Parked requests that are answered in one turn of the event loop."""
+REPORT_INTERVAL_MS = 60_000
+"""Shortest time between two reports that a group is full: many clients can ask again and again."""
+
+logger = structlog.get_logger("tidemill.groups")
+
+
+class GroupCoordinator:
+    """The classic group protocol and committed offsets, over one journal.
+
+    Args:
+        journal: of the topic of committed offsets.
+        settings: limits of groups and of offsets.
+        clock: the broker's time.
+    """
+
+    def __init__(self, journal: Journal, settings: settings.Groups, clock: Clock) -> None:
+        self._groups = Groups(
+            min_session_timeout_ms=settings.min_session_timeout_ms,
+            max_session_timeout_ms=settings.max_session_timeout_ms,
+            initial_rebalance_delay_ms=settings.initial_rebalance_delay_ms,
+            max_size=settings.max_size,
+            limits=GroupLimits(
+                settings.max_member_bytes, settings.max_group_bytes, settings.max_total_bytes
+            ),
+        )
+        self._offsets = Offsets(
+            self._groups,
+            retention_ms=settings.offsets_retention_minutes * 60_000,
+            metadata_max_bytes=settings.offset_metadata_max_bytes,
+        )
+        self._journal = journal
+        self._clock = SteadyClock(clock)
+        self._tickets = itertools.count(1)
+        self._parked: dict[int, asyncio.Future[Any]] = {}
+        self._writing: set[asyncio.Future[None]] = set()
+        self._in_flight = 0
+        """Outcomes that are submitted and not replayed yet."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_report_ms = 0
+        self._stopped: TidemillError | None = None
+
+    # --- start and stop --------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Replay the journal into both machines. Members get a fresh session timeout.
+
+        Raises:
+            CorruptLogError, FormatVersionError: the journal can't be read.
+        """
+        with self._journal.naming_place():
+            for record in self._journal.recover():
+                self._replay(*record)
+        now_ms = self._clock.now_ms()
+        outcome = self._groups.loaded(now_ms)
+        self._offsets.loaded(now_ms)
+        self._apply(outcome)
+
+    def stop(self, error: TidemillError) -> None:
+        """Answer waiting and future requests with ``error``. Nothing more is written."""
+        self._stopped = error
+        if self._timer is not None:
+            self._timer.cancel()
+        for future in [*self._parked.values(), *self._writing]:
+            if not future.done():
+                future.set_exception(error)
+
+    # --- members ---------------------------------------------------------------------------------
+
+    async def join(self, request: JoinRequest) -> JoinResult:
+        """Join a group. Wait until the generation is complete."""
+        try:
+            answer = await self._park(lambda t, now: self._groups.join(request, t, now))
+        except GroupMaxSizeReachedError as error:
+            self._report_full(request, error)
+            raise
+        return cast(JoinResult, answer)
+
+    def _report_full(self, request: JoinRequest, error: GroupMaxSizeReachedError) -> None:
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._next_report_ms:
+            self._next_report_ms = now_ms + REPORT_INTERVAL_MS
+            logger.warning(
+                "group.full",
+                group=request.group_id[:200],
+                client_id=request.client_id[:200],
+                host=request.client_host,
+                error=str(error),
+                hint=error.hint,
+            )
+
+    async def sync(self, request: SyncRequest) -> SyncResult:
+        """Return a member's assignment. Wait until the leader's assignment is on disk."""
+        return cast(SyncResult, await self._park(lambda t, now: self._groups.sync(request, t, now)))
+
+    async def heartbeat(
+        self, group_id: str, generation: int, member_id: str, instance_id: str | None
+    ) -> None:
+        """Keep a member's session alive."""
+        await self._run(
+            self._groups.heartbeat(
+                group_id, generation, member_id, instance_id, self._clock.now_ms()
+            )
+        )
+
+    async def leave(
+        self, group_id: str, members: Sequence[LeaveMember]
+    ) -> list[TidemillError | None]:
+        """Remove members; return None or an error for each."""
+        return await self._run(self._groups.leave(group_id, members, self._clock.now_ms()))
+
+    # --- offsets ---------------------------------------------------------------------------------
+
+    async def commit(self, request: CommitRequest) -> list[TidemillError | None]:
+        """Commit offsets; return None or an error for each when they are on disk."""
+        return await self._run(self._offsets.commit(request, self._clock.now_ms()))
+
+    async def commit_in_transaction(self, request: TxnOffsetCommit) -> list[TidemillError | None]:
+        """Commit offsets as part of the producer's open transaction.
+
+        They are on disk when this returns, and visible when the transaction's marker is on disk.
+        The caller checks that the producer can write here. The records are appended before the
+        first await, so that the caller's check still holds.
+
+        Returns:
+            None or an error for each offset, in order.
+
+        Raises:
+            InvalidGroupIdError, UnknownMemberIdError, IllegalGenerationError,
+            FencedInstanceIdError: the consumer is not a member of the group (KIP-447).
+            InvalidProducerEpochError, InvalidTxnStateError: the log refuses the producer.
+            CoordinatorNotAvailableError: the disk refuses.
+        """
+        outcome = self._offsets.commit_in_transaction(request, self._clock.now_ms())
+        return await self._run(outcome, request.producer)
+
+    async def write_marker(self, marker: Marker) -> None:
+        """End a producer's transaction in this journal.
+
+        Returns when the marker is on disk and the offsets are visible or dropped. The call can be
+        repeated: without an open transaction it writes nothing, and waits for earlier writes.
+
+        Raises:
+            InvalidProducerEpochError, TransactionCoordinatorFencedError: the marker is too old.
+            StorageError: the disk refuses. The transaction is open as before.
+        """
+        if self._stopped is not None:
+            raise self._stopped
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        appended = False
+
+        def done(error: Exception | None) -> None:
+            if error is None and appended:
+                self._offsets.end_transaction(marker.producer_id, commit=marker.commit)
+            if not written.done():
+                if error is None:
+                    written.set_result(None)
+                else:
+                    written.set_exception(error)
+
+        self._writing.add(written)
+        try:
+            appended = self._journal.append_marker(marker, done)
+            await written
+        finally:
+            self._writing.discard(written)
+
+    def fetch(
+        self,
+        group_id: str,
+        partitions: Sequence[tuple[str, int]] | None,
+        require_stable: bool = False,
+    ) -> dict[tuple[str, int], FetchedOffset]:
+        """Return committed offsets: those of ``partitions`` that exist, or all for None.
+
+        With ``require_stable``, an offset that an open transaction has committed is replaced by an
+        UnstableOffsetCommitError (KIP-447). The consumer must ask again.
+        """
+        return self._offsets.fetch(group_id, partitions, require_stable=require_stable)
+
+    def positions(self, group_id: str) -> list[tuple[str, int]]:
+        """Return the partitions for which a group has committed offsets, in no order."""
+        return self._offsets.positions(group_id)
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[tuple[str, int]]
+    ) -> list[TidemillError | None]:
+        """Delete committed offsets; return None or an error for each."""
+        return await self._run(self._offsets.delete(group_id, partitions))
+
+    async def forget_topics(self, topics: Sequence[str]) -> None:
+        """Delete the committed offsets of deleted topics, also those that are being written."""
+        await self._settle()
+        await self._run(self._offsets.topics_deleted(topics))
+
+    async def expire_offsets(self) -> None:
+        """Delete the offsets that ``offsets.retention.minutes`` says are too old.
+
+        An offset that is due might be renewed by a record in flight. So this waits for a moment
+        without any. Under a load that has no such moment, the next call does the work.
+        """
+        for _ in range(MAX_EXPIRY_WAITS):
+            if not self._in_flight:
+                await self._run(self._offsets.expire(self._clock.now_ms()))
+                return
+            await self._settle()
+
+    # --- admin -----------------------------------------------------------------------------------
+
+    def listings(self, states: Sequence[str], types: Sequence[str]) -> Iterator[GroupListing]:
+        """Yield the groups with these states and types. An empty filter matches all."""
+        return self._groups.list_groups(states, types)
+
+    def describe(self, group_id: str) -> GroupDescription:
+        """Return a group with its members. An unknown group has the state ``Dead``."""
+        return self._groups.describe(group_id)
+
+    async def delete_group(self, group_id: str) -> None:
+        """Delete an empty group and its offsets."""
+        await self._run(self._offsets.delete_group(group_id))
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    async def _park(self, command: Callable[[int, int], Outcome[None]]) -> object:
+        """Run a command that answers through its ticket, perhaps much later.
+
+        If the caller is cancelled (its connection closed), the machine forgets the ticket.
+        """
+        ticket = next(self._tickets)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._parked[ticket] = future
+        try:
+            self._apply(command(ticket, self._clock.now_ms()))
+            return await future
+        finally:
+            del self._parked[ticket]
+            if future.cancelled():
+                self._groups.cancel(ticket)
+
+    async def _settle(self) -> None:
+        """Wait until everything that was submitted is on disk and replayed."""
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            if not settled.done():  # the next write raises the error
+                settled.set_result(None)
+
+        self._writing.add(settled)
+        try:
+            self._journal.when_settled(done)
+            await settled
+        finally:
+            self._writing.discard(settled)
+
+    async def _run(self, outcome: Outcome[R], producer: ProducerIdentity = NO_PRODUCER) -> R:
+        """Write an outcome; return its result when the records are on disk."""
+        if outcome.records:
+            written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._writing.add(written)
+            try:
+                self._apply(outcome, written, producer)
+                await written
+            finally:
+                self._writing.discard(written)
+        else:
+            self._apply(outcome)
+        return outcome.result
+
+    def _apply(
+        self,
+        outcome: Outcome[Any],
+        written: asyncio.Future[None] | None = None,
+        producer: ProducerIdentity = NO_PRODUCER,
+    ) -> None:
+        if self._stopped is not None:
+            raise self._stopped
+        log_events(outcome.events)
+        first = -1
+        self._in_flight += 1
+
+        def done(error: Exception | None) -> None:
+            self._in_flight -= 1
+            if error is None:
+                for offset, record in enumerate(outcome.records, first):
+                    self._replay(record.key, record.value, offset, producer.producer_id)
+                self._release(outcome.replies)
+            else:
+                self._release(self._groups.write_failed(outcome, self._clock.now_ms()))
+                log_events(outcome.events)
+                self._schedule()
+            if written is None or written.done():
+                return
+            if error is None:
+                written.set_result(None)
+            else:
+                written.set_exception(_write_error(error))
+
+        first = self._journal.submit(outcome.records, done, producer)
+        self._schedule()
+
+    def _replay(self, key: bytes, value: bytes | None, log_offset: int, producer_id: int) -> None:
+        taken = self._offsets.replay(key, value, log_offset, producer_id)
+        if not taken and not self._groups.replay(key, value):
+            logger.warning("record.ignored", key=key[:64].hex(), why="unknown record type")
+
+    def _release(self, replies: Sequence[tuple[int, object]]) -> None:
+        """Answer parked requests: a few in each turn of the event loop, where there are many."""
+        if len(replies) > REPLIES_PER_TURN:
+            asyncio.get_running_loop().call_soon(self._release, replies[REPLIES_PER_TURN:])
+        for ticket, reply in replies[:REPLIES_PER_TURN]:
+            future = self._parked.get(ticket)
+            if future is None or future.done():
+                continue
+            if isinstance(reply, TidemillError):
+                future.set_exception(reply)
+            else:
+                future.set_result(reply)
+
+    def _schedule(self) -> None:
+        """Set the one timer to the machine's next deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._groups.next_deadline()
+        if deadline is not None and self._stopped is None:
+            delay_s = max(0, deadline - self._clock.now_ms()) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._apply(self._groups.tick(self._clock.now_ms()))
+
+
+def _write_error(error: Exception) -> Exception:
+    """Return the error for the writer. A fenced producer gets its own error."""
+    if isinstance(error, (InvalidProducerEpochError, InvalidTxnStateError)):
+        return error
+    return CoordinatorNotAvailableError(f"the group's state could not be written: {error}")

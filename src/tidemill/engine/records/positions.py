@@ -1,0 +1,106 @@
+"""Find positions in a log, and delete a prefix.
+
+Knows logs and the flusher. The numbers by which a protocol names special positions are the
+protocol's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from tidemill.engine.api import Isolation, OffsetAt, Position
+from tidemill.engine.flusher import Flusher
+from tidemill.engine.records.partitions import Partitions, check_leader_epoch
+from tidemill.engine.slices import Slices
+from tidemill.log.errors import OffsetOutOfRangeError
+from tidemill.log.partition.partition import PartitionLog
+
+
+class Positions:
+    """Finds offsets in partitions, and moves their start.
+
+    Args:
+        partitions: finds the logs.
+        flusher: makes the logs durable.
+        slices: runs the searches by time.
+    """
+
+    def __init__(self, partitions: Partitions, flusher: Flusher, slices: Slices) -> None:
+        self._partitions = partitions
+        self._flusher = flusher
+        self._slices = slices
+
+    async def find(
+        self,
+        topic: str,
+        partition: int,
+        at: Position | int,
+        isolation: Isolation,
+        leader_epoch: int | None,
+    ) -> OffsetAt | None:
+        """Return a special position, or the first record at or after a time; None if none exists.
+
+        Raises:
+            TidemillError: as ``Partitions.log`` and ``check_leader_epoch``.
+        """
+        log = self._partitions.log(topic, partition)
+        if leader_epoch is not None:
+            check_leader_epoch(log, leader_epoch)
+        if at is Position.EARLIEST:
+            return OffsetAt(log.log_start_offset, None, log.leader_epoch)
+        # A client must see what it wrote without waiting for the disk: sync that first.
+        await self._synced(log)
+        committed = isolation is Isolation.READ_COMMITTED
+        limit = log.last_stable_offset if committed else log.high_watermark
+        if at is Position.LATEST:
+            return OffsetAt(limit, None, log.leader_epoch)
+        # The search decodes a batch, and clients ask for thousands of partitions.
+        found = await self._slices.run(
+            log.find_max_timestamp() if isinstance(at, Position) else log.find_timestamp(at)
+        )
+        if found is None or found[0] >= limit:
+            return None
+        return OffsetAt(found[0], found[1], log.leader_epoch)
+
+    async def _synced(self, log: PartitionLog) -> None:
+        if log.high_watermark < log.log_end_offset:
+            countdown = self._flusher.countdown()
+            self._flusher.wait(log, log.log_end_offset, countdown)
+            await countdown.future
+
+    async def delete_before(self, topic: str, partition: int, offset: int | None) -> int:
+        """Delete the records below ``offset``, or all if it is None; return the new start.
+
+        Raises:
+            OffsetOutOfRangeError: the offset is above the high watermark.
+            TidemillError: as ``Partitions.writable``.
+        """
+        log = self._partitions.writable(topic, partition)
+        await self._synced(log)
+        target = log.high_watermark if offset is None else offset
+        if not 0 <= target <= log.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"{log.tp}: can't delete before offset {target}: "
+                f"the high watermark is {log.high_watermark}"
+            )
+        start = log.delete_records_before(target)
+        write = self._partitions.store.checkpoint_writes()
+        await asyncio.get_running_loop().run_in_executor(None, write)
+        return start
+
+    def end_of_epoch(
+        self, topic: str, partition: int, epoch: int, leader_epoch: int | None
+    ) -> tuple[int, int] | None:
+        """Return (epoch, end offset) of the largest leader epoch at or below ``epoch``.
+
+        None where no such epoch is known (KIP-101, KIP-320).
+
+        Raises:
+            TidemillError: as ``Partitions.log`` and ``check_leader_epoch``.
+        """
+        log = self._partitions.log(topic, partition)
+        if leader_epoch is not None:
+            check_leader_epoch(log, leader_epoch)
+        if epoch < 0 or epoch > log.leader_epoch:
+            return None
+        return (log.leader_epoch, log.high_watermark)

@@ -1,0 +1,231 @@
+"""Read stored batches from many partitions, with long polls.
+
+A read plans which bytes would answer it, waits where there are too few, and loads the bytes when it
+is done waiting. Knows logs, the flusher and the waiters. Knows no protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from tidemill.engine.api import Isolation, PartitionRead, ReadQuery, ReadResult, ReadRoom
+from tidemill.engine.error_log import StorageErrorLog
+from tidemill.engine.flusher import Flusher
+from tidemill.engine.records.aborted import aborted_in
+from tidemill.engine.records.partitions import Partitions
+from tidemill.engine.waiters import Waiters
+from tidemill.errors import TidemillError
+from tidemill.log.disk.slice import Slice
+from tidemill.log.names import TopicPartition
+from tidemill.log.partition.partition import PartitionLog
+
+TURN_BYTES = 1_048_576
+"""Bytes that a read loads if it had to wait for memory, or one batch if that is larger."""
+
+
+PLANNED_TOGETHER = 32
+"""Partitions that a read plans or loads in one piece."""
+
+
+class Reader:
+    """Reads stored batches.
+
+    Args:
+        partitions: finds the logs.
+        flusher: is asked to sync what a reader waits for.
+        waiters: long polls.
+        errors: where storage errors are logged.
+        max_bytes: the most bytes that one read returns. A first batch that is larger is returned
+            whole.
+    """
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        flusher: Flusher,
+        waiters: Waiters,
+        errors: StorageErrorLog,
+        max_bytes: int,
+    ) -> None:
+        self._partitions = partitions
+        self._flusher = flusher
+        self._waiters = waiters
+        self._errors = errors
+        self._max_bytes = max_bytes
+
+    async def read(self, query: ReadQuery) -> list[ReadResult]:
+        """Read, and wait for more while fewer than ``min_bytes`` are there.
+
+        A partition with an error ends the wait.
+
+        Returns:
+            One result per partition, in the order of the query.
+        """
+        partitions = [TopicPartition(p.topic, p.partition) for p in query.partitions]
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + query.max_wait_ms / 1000
+        while True:
+            results, slices = await self._plan(query)
+            total = _total(slices)
+            left = deadline - loop.time()
+            enough = total >= query.min_bytes or any(r.error is not None for r in results)
+            if enough or left <= 0 or self._partitions.is_stopping:
+                if query.room is not None and total:
+                    results, slices = await self._within(query.room, query, results, slices)
+                await self._load(query, partitions, results, slices)
+                if query.isolation is Isolation.READ_COMMITTED:
+                    await self._add_aborted(query, results, slices)
+                return results
+            if len(partitions) >= PLANNED_TOGETHER and self._has_news(partitions, results):
+                continue  # records arrived while the read was planned, in parts
+            woken = self._waiters.register(partitions, _stable_offsets(query, results))
+            try:
+                self._hurry(partitions)
+                await asyncio.wait([woken], timeout=left)
+            finally:
+                self._waiters.unregister(woken, partitions)
+
+    async def _within(
+        self,
+        room: ReadRoom,
+        query: ReadQuery,
+        results: list[ReadResult],
+        slices: list[Slice | None],
+    ) -> tuple[list[ReadResult], list[Slice | None]]:
+        """Reserve memory for a plan. If there is less than it needs, cut it or wait."""
+        wanted = _total(slices)
+        share = room.share(wanted)
+        if share is None:
+            _, least = await self._plan(query, TURN_BYTES)
+            await room.turn(_total(least))
+            # Segments can be deleted while it waits.
+            results, slices = await self._plan(query, _total(least))
+        elif share < wanted:
+            room.hold(share)  # before the plan, which can pause
+            results, slices = await self._plan(query, share)
+        room.hold(_total(slices))
+        return results, slices
+
+    async def _plan(
+        self, query: ReadQuery, most: int | None = None
+    ) -> tuple[list[ReadResult], list[Slice | None]]:
+        """Find the stored bytes that answer the query now. This reads indexes at most.
+
+        Args:
+            most: bytes that the answer has at most, if its first batch is not larger.
+        """
+        results: list[ReadResult] = []
+        slices: list[Slice | None] = []
+        room = min(query.max_bytes, self._max_bytes)
+        room = room if most is None else min(room, most)
+        first = True
+        for index, part in enumerate(query.partitions):
+            if query.breathe is not None and index % PLANNED_TOGETHER == PLANNED_TOGETHER - 1:
+                await query.breathe()
+            result = ReadResult()
+            piece: Slice | None = None
+            results.append(result)
+            try:
+                log = self._partitions.readable(part.topic, part.partition, part.leader_epoch)
+                result.high_watermark = log.high_watermark
+                result.last_stable_offset = log.last_stable_offset
+                result.log_start_offset = log.log_start_offset
+                if room > 0 or first:
+                    limit = (
+                        log.last_stable_offset
+                        if query.isolation is Isolation.READ_COMMITTED
+                        else log.high_watermark
+                    )
+                    piece = _read_below(log, part, min(part.max_bytes, room), limit, first)
+            except TidemillError as error:
+                self._errors.report(error, f"{part.topic}-{part.partition}")
+                result.error = error
+            if piece is not None and piece.size:
+                room -= piece.size
+                first = False
+            slices.append(piece)
+        return results, slices
+
+    def _has_news(self, partitions: list[TopicPartition], results: list[ReadResult]) -> bool:
+        """Whether a partition has moved since it was planned."""
+        logs = self._partitions.store.partitions
+        return any(
+            log is not None and log.high_watermark != result.high_watermark
+            for log, result in zip(map(logs.get, partitions), results, strict=True)
+        )
+
+    def _hurry(self, partitions: list[TopicPartition]) -> None:
+        """Request a sync of written data that the waiting readers would see after it."""
+        for tp in partitions:
+            log = self._partitions.store.partitions.get(tp)
+            if log is None or log.high_watermark == log.log_end_offset:
+                continue
+            if self._waiters.wait_for_sync(log):
+                self._flusher.request(log)
+
+    async def _load(
+        self,
+        query: ReadQuery,
+        partitions: list[TopicPartition],
+        results: list[ReadResult],
+        slices: list[Slice | None],
+    ) -> None:
+        """Load the bytes: from the page cache directly, from a cold disk on a thread."""
+        loaded = 0
+        for tp, result, piece in zip(partitions, results, slices, strict=True):
+            if piece is None or not piece.size:
+                continue
+            loaded += 1
+            if query.breathe is not None and loaded % PLANNED_TOGETHER == 0:
+                await query.breathe()
+            try:
+                data = piece.load_nowait()
+                if data is None:
+                    data = await asyncio.get_running_loop().run_in_executor(None, piece.load)
+                result.records = data
+            except TidemillError as error:
+                self._errors.report(error, tp)
+                result.error = error
+
+    async def _add_aborted(
+        self, query: ReadQuery, results: list[ReadResult], slices: list[Slice | None]
+    ) -> None:
+        """Add the aborted transactions in the bytes. Their reader drops them."""
+        loaded = 0
+        for part, result, piece in zip(query.partitions, results, slices, strict=True):
+            if piece is None or not len(result.records):
+                continue
+            loaded += 1
+            if query.breathe is not None and loaded % PLANNED_TOGETHER == 0:
+                await query.breathe()
+            try:
+                log = self._partitions.log(part.topic, part.partition)
+                if log.holds(piece.segment):
+                    result.aborted = aborted_in(log, part.offset, result.records)
+                else:
+                    # The segment was deleted or compacted during the read, and the index of aborted
+                    # transactions with it. The reader asks again.
+                    result.records = b""
+            except TidemillError as error:
+                self._errors.report(error, f"{part.topic}-{part.partition}")
+                result.records = b""
+                result.error = error
+
+
+def _total(slices: list[Slice | None]) -> int:
+    return sum(piece.size for piece in slices if piece is not None)
+
+
+def _stable_offsets(query: ReadQuery, results: list[ReadResult]) -> list[int] | None:
+    """Return each partition's last stable offset for a reader of committed records, else None."""
+    if query.isolation is not Isolation.READ_COMMITTED:
+        return None
+    return [result.last_stable_offset for result in results]
+
+
+def _read_below(
+    log: PartitionLog, part: PartitionRead, max_bytes: int, limit: int, min_one: bool
+) -> Slice | None:
+    if limit <= part.offset <= log.log_end_offset:
+        return None
+    return log.read(part.offset, max_bytes, limit_offset=limit, min_one=min_one)

@@ -1,0 +1,241 @@
+"""The part of the engine that appends and reads records, with its access checks.
+
+Every public method checks access and delegates. Knows no protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from tidemill.engine.api import (
+    AppendedRecords,
+    Durability,
+    Isolation,
+    NewRecord,
+    OffsetAt,
+    PartitionWrite,
+    Position,
+    ProducerInfo,
+    ReadQuery,
+    ReadResult,
+    TransactionVersion,
+    WriteResult,
+)
+from tidemill.engine.authorize import TOPIC, TRANSACTIONAL_ID, Access, Operation
+from tidemill.engine.records.append import Appender
+from tidemill.engine.records.checks import WriteOrder
+from tidemill.engine.records.partitions import Partitions
+from tidemill.engine.records.plain import PlainAppender
+from tidemill.engine.records.positions import Positions
+from tidemill.engine.records.read import Reader
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordServices:
+    """The classes behind ``Records``, shared by all principals."""
+
+    partitions: Partitions
+    appender: Appender
+    plain: PlainAppender
+    reader: Reader
+    positions: Positions
+
+
+class Records:
+    """Appends and reads records for one principal."""
+
+    def __init__(self, services: RecordServices, access: Access) -> None:
+        self._access = access
+        self._order = WriteOrder()
+        self._partitions = services.partitions
+        self._appender = services.appender
+        self._plain = services.plain
+        self._reader = services.reader
+        self._positions = services.positions
+
+    # --- append ----------------------------------------------------------------------------------
+
+    def append(
+        self,
+        writes: Sequence[PartitionWrite],
+        durability: Durability = Durability.SYNCED,
+        transactional_id: str | None = None,
+        version: TransactionVersion = TransactionVersion.V1,
+    ) -> list[WriteResult] | Awaitable[list[WriteResult]]:
+        """Append encoded record batches, in order, and after all that was passed before.
+
+        Short ones are appended during the call, others after their check in slices.
+
+        A batch of a transaction needs the transactional id, and the coordinator must admit it.
+
+        Returns:
+            One result per write, in order. A write that failed has its error in its result. An
+            awaitable of that, where the check takes long or the results must wait for fdatasync
+            (``Durability.SYNCED``).
+
+        Raises:
+            TransactionalIdAuthorizationError: the principal can't use the transactional id.
+        """
+        if self._access.is_unrestricted:
+            return self._appender.append(writes, durability, transactional_id, version, self._order)
+        if transactional_id is not None:
+            self._access.check(Operation.WRITE, TRANSACTIONAL_ID, transactional_id)
+        refused = self._access.refusals(Operation.WRITE, TOPIC, (w.topic for w in writes))
+        allowed = [w for w, error in zip(writes, refused, strict=True) if error is None]
+        answer = self._appender.append(allowed, durability, transactional_id, version, self._order)
+        errors = [None if error is None else WriteResult(error=error) for error in refused]
+        if isinstance(answer, list):
+            return _merged(errors, answer)
+        return _merged_later(errors, answer)
+
+    async def append_records(
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[NewRecord],
+        *,
+        expected_offset: int | None = None,
+        durability: Durability = Durability.SYNCED,
+    ) -> AppendedRecords:
+        """Append plain records as one batch: all of them, or none.
+
+        Args:
+            records: keys, values, headers and timestamps. Offsets follow one another.
+            expected_offset: append only if the first record gets this offset (optimistic
+                concurrency); None appends at any offset.
+            durability: when the call returns: by default after fdatasync.
+
+        Raises:
+            TopicAuthorizationError: the principal can't write to the topic.
+            OffsetConflictError: the log does not end at ``expected_offset``. Nothing was written.
+            UnknownTopicOrPartitionError: the partition does not exist.
+            InvalidTopicError: the topic is internal.
+            InvalidRecordError: there are no records, or a record of a compacted topic has no key.
+            BatchTooLargeError: the batch is larger than ``max.message.bytes``.
+            InvalidTimestampError: a timestamp is too far from the broker's clock.
+            StorageError: the partition is offline, or the disk refused.
+        """
+        self._access.check(Operation.WRITE, TOPIC, topic)
+        return await self._plain.append(
+            topic, partition, records, expected_offset=expected_offset, durability=durability
+        )
+
+    # --- read ------------------------------------------------------------------------------------
+
+    async def read(self, query: ReadQuery) -> list[ReadResult]:
+        """Read stored batches from many partitions.
+
+        The call waits while fewer than ``min_bytes`` are there, up to ``max_wait_ms``. A partition
+        with an error ends the wait.
+
+        Returns:
+            One result per partition, in the order of the query.
+        """
+        if self._access.is_unrestricted:
+            return await self._reader.read(query)
+        parts = query.partitions
+        refused = self._access.refusals(Operation.READ, TOPIC, (part.topic for part in parts))
+        errors = [None if error is None else ReadResult(error=error) for error in refused]
+        if any(refused):
+            allowed = [p for p, error in zip(parts, refused, strict=True) if error is None]
+            query = replace(query, partitions=allowed, max_wait_ms=0)
+        return _merged(errors, await self._reader.read(query))
+
+    # --- positions -------------------------------------------------------------------------------
+
+    async def find_offset(
+        self,
+        topic: str,
+        partition: int,
+        at: Position | int,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        leader_epoch: int | None = None,
+    ) -> OffsetAt | None:
+        """Return a special position, or the first record at or after a time.
+
+        Args:
+            at: a position, or a time in milliseconds since the epoch.
+            isolation: which records count.
+            leader_epoch: the epoch that the client knows; None skips the comparison.
+
+        Returns:
+            None where no record matches.
+
+        Raises:
+            TopicAuthorizationError: the principal can't describe the topic.
+            UnknownTopicOrPartitionError: the partition does not exist.
+            FencedLeaderEpochError, UnknownLeaderEpochError: the epochs differ.
+            StorageError: the partition is offline.
+        """
+        self._access.check(Operation.DESCRIBE, TOPIC, topic)
+        return await self._positions.find(topic, partition, at, isolation, leader_epoch)
+
+    async def delete_before(self, topic: str, partition: int, offset: int | None) -> int:
+        """Delete all records below ``offset``; return the new start of the log.
+
+        Args:
+            offset: None deletes everything up to the high watermark.
+
+        Raises:
+            TopicAuthorizationError: the principal can't delete from the topic.
+            OffsetOutOfRangeError: the offset is above the high watermark.
+            InvalidTopicError: the topic is internal.
+            UnknownTopicOrPartitionError: the partition does not exist.
+            StorageError: the disk refused.
+        """
+        self._access.check(Operation.DELETE, TOPIC, topic)
+        return await self._positions.delete_before(topic, partition, offset)
+
+    def end_of_epoch(
+        self, topic: str, partition: int, epoch: int, leader_epoch: int | None = None
+    ) -> tuple[int, int] | None:
+        """Return (epoch, end offset) of the largest leader epoch at or below ``epoch``.
+
+        Clients find truncated logs with it (KIP-320).
+
+        Returns:
+            None where no such epoch is known.
+
+        Raises:
+            TopicAuthorizationError: the principal can't describe the topic.
+            UnknownTopicOrPartitionError: the partition does not exist.
+            FencedLeaderEpochError, UnknownLeaderEpochError: ``leader_epoch`` differs.
+        """
+        self._access.check(Operation.DESCRIBE, TOPIC, topic)
+        return self._positions.end_of_epoch(topic, partition, epoch, leader_epoch)
+
+    # --- producers -------------------------------------------------------------------------------
+
+    def producers(self, topic: str, partition: int) -> list[ProducerInfo]:
+        """Return the idempotent producers that a partition remembers (KIP-664).
+
+        Raises:
+            TopicAuthorizationError: the principal can't read the topic.
+            UnknownTopicOrPartitionError: the partition does not exist.
+        """
+        self._access.check(Operation.READ, TOPIC, topic)
+        return [
+            ProducerInfo(
+                each.producer_id,
+                each.epoch,
+                each.last_sequence,
+                each.last_timestamp_ms,
+                each.coordinator_epoch if each.coordinator_epoch >= 0 else None,
+                each.txn_first_offset if each.txn_first_offset >= 0 else None,
+            )
+            for each in self._partitions.log(topic, partition).producers
+        ]
+
+
+def _merged(errors: Sequence[R | None], results: Sequence[R]) -> list[R]:
+    """Return the errors, with the results of the others in their places."""
+    following = iter(results)
+    return [next(following) if error is None else error for error in errors]
+
+
+async def _merged_later(errors: Sequence[R | None], work: Awaitable[Sequence[R]]) -> list[R]:
+    return _merged(errors, await work)

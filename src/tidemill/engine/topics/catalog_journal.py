@@ -1,0 +1,135 @@
+"""Write the catalog: topics, dynamic configs and producer ids, in one journal.
+
+Knows the two state machines whose records are in it, and nothing of folders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
+
+import structlog
+
+from tidemill.engine.journal import Journal
+from tidemill.errors import TidemillError
+from tidemill.log.errors import StorageError
+from tidemill.state.catalog.catalog import Catalog
+from tidemill.state.catalog.format import TOPIC, decode_key
+from tidemill.state.catalog.producer_ids import ProducerIds
+from tidemill.state.outcome import Outcome
+
+R = TypeVar("R")
+
+SKIPPED_PRODUCER_IDS = 1 << 24
+"""Producer ids that stay unused after an unclean stop, in which the log perhaps lost claims. No
+broker gives out as many between two checkpoints."""
+MOST_SKIPS = 1 << 16
+"""A start skips up to as many times these ids, by chance: the claim behind the ids that it skips
+can get lost, too, and the next start must not come to the same ids."""
+
+logger = structlog.get_logger("tidemill.topics")
+
+
+class StateMachine(Protocol):
+    """A state machine whose records are in the catalog's journal."""
+
+    def replay(self, key: bytes, value: bytes | None) -> bool:
+        """Apply one record; return False if it belongs to another machine."""
+
+    def write_failed(self, outcome: Outcome[Any]) -> None:
+        """Forget an outcome whose records could not be written."""
+
+
+class CatalogJournal:
+    """The catalog on disk.
+
+    Args:
+        journal: of the catalog's internal topic.
+        catalog: is changed by replayed records only.
+
+    Attributes:
+        cluster_id: the identity of the data folder: the topic id of the catalog itself.
+        deleted_names: the names of topics whose last record is their deletion, after ``recover``.
+    """
+
+    def __init__(self, journal: Journal, catalog: Catalog) -> None:
+        self._journal = journal
+        self._catalog = catalog
+        self._producer_ids = ProducerIds()
+        self.cluster_id = journal.log.topic_id or UUID(int=0)
+        self.deleted_names: set[str] = set()
+
+    def recover(self, *, clean: bool) -> None:
+        """Replay the journal.
+
+        Args:
+            clean: the last stop was clean.
+
+        Raises:
+            CorruptLogError, StorageError: the log or a record can't be read.
+            FormatVersionError: a newer version wrote a record.
+        """
+        with self._journal.naming_place():
+            for key, value in self._journal.latest().items():
+                if value is None and decode_key(key)[0] == TOPIC:
+                    self.deleted_names.add(decode_key(key)[1])
+                if not self._replay(key, value):
+                    name = key[:64].decode(errors="replace")
+                    logger.warning("record.ignored", key=name, why="unknown record type")
+        if not clean and self.end > 0:
+            self._producer_ids.skip(SKIPPED_PRODUCER_IDS * random.randint(1, MOST_SKIPS))
+
+    @property
+    def end(self) -> int:
+        """The end offset of the records that are synced."""
+        return self._journal.log.high_watermark
+
+    @property
+    def reserved_producer_ids(self) -> int:
+        """All producer ids below it may be in use."""
+        return self._producer_ids.reserved
+
+    def _replay(self, key: bytes, value: bytes | None) -> bool:
+        return self._catalog.replay(key, value) or self._producer_ids.replay(key, value)
+
+    async def next_producer_id(self) -> int:
+        """Return a producer id that was never used.
+
+        Raises:
+            StorageError: the catalog could not be written.
+        """
+        return await self.commit(self._producer_ids.allocate(), self._producer_ids)
+
+    async def commit(self, outcome: Outcome[R], machine: StateMachine | None = None) -> R:
+        """Write an outcome, replay it, and return its result.
+
+        Args:
+            machine: the one that gave the outcome; None is the catalog.
+
+        Raises:
+            StorageError: the catalog could not be written. Nothing has changed.
+        """
+        if not outcome.records:
+            return outcome.result
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                for record in outcome.records:
+                    self._replay(record.key, record.value)
+            else:
+                (machine or self._catalog).write_failed(outcome)
+            if written.done():
+                return
+            if error is None:
+                written.set_result(None)
+            elif isinstance(error, TidemillError):
+                written.set_exception(error)
+            else:
+                written.set_exception(StorageError(f"the catalog could not be written: {error}"))
+
+        self._journal.submit(outcome.records, done)
+        await written
+        return outcome.result

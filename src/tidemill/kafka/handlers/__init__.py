@@ -1,1 +1,0 @@
-"""One module per family of Kafka APIs. A handler decodes, calls the broker, encodes."""

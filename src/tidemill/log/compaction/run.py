@@ -1,0 +1,289 @@
+"""Run the compaction of one partition in slices.
+
+Rewrites closed segments. ``due`` decides which ones, ``cleaning`` decides what is kept of a batch,
+and ``swap`` replaces the files. Knows no other partitions and no threads: blocking work is yielded
+to the caller.
+
+One pass reads the keys of the dirty segments (as many as the offset map holds), rewrites all
+segments from the log's start to the end of what the map covers, group by group, and then advances
+the first dirty offset. After a crash the pass starts again from the old first dirty offset, with
+the same result.
+
+Records of aborted transactions are removed. They are all before their marker, so when the segment
+with the marker is rewritten, its index of aborted transactions has nothing left to name. So cleaned
+segments have no such index.
+
+Source: Apache Kafka's ``Cleaner``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from tidemill.errors import TidemillError
+from tidemill.log.compaction.cleaning import (
+    DEFAULT_MAP_KEYS,
+    CleanedTransactions,
+    Cleaning,
+    CleaningStats,
+    LastOfProducer,
+    OffsetMap,
+    clean_batch,
+)
+from tidemill.log.compaction.due import Cleanable, cleanable
+from tidemill.log.compaction.swap import CleanedSegment
+from tidemill.log.config.topic import LogConfig
+from tidemill.log.disk.index import MAX_RELATIVE_OFFSET
+from tidemill.log.disk.segment import Segment
+from tidemill.log.disk.walk import misplaced, position_before
+from tidemill.log.errors import StorageError
+from tidemill.log.format.batch import HEADER_SIZE, BatchHeader, check_batch, parse_header, peek
+from tidemill.log.partition.chain import SegmentChain
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.partition.producers import ProducerEntry
+from tidemill.log.partition.transactions import find_aborted
+from tidemill.log.steps import Steps as AnySteps
+from tidemill.log.steps import elsewhere
+
+READ_BYTES = 64 * 1024
+"""A run yields at least once per this many bytes, or per batch if a batch is larger."""
+
+
+_DELETED = "segments were deleted during the compaction"
+
+Steps = AnySteps[None]
+
+
+@dataclass(slots=True)
+class CompactionRun:
+    """The progress of a compaction.
+
+    Attributes:
+        stats: the records and bytes so far.
+        passes: the number of finished passes.
+        aborted: the reason why it ended early (segments were deleted), or an empty string.
+    """
+
+    stats: CleaningStats = field(default_factory=CleaningStats)
+    passes: int = 0
+    aborted: str = ""
+
+
+def compact(
+    log: PartitionLog,
+    now_ms: int,
+    *,
+    max_keys: int = DEFAULT_MAP_KEYS,
+    run: CompactionRun | None = None,
+) -> Steps:
+    """Compact what can be compacted, whether it is due or not.
+
+    This is a generator. Each ``next`` takes a few milliseconds at most, apart from waiting for the
+    disk. Appends, reads, retention and deletion can happen in between. The generator can be closed
+    at any yield, but not while work that it yielded is running.
+
+    Args:
+        log: the partition. Its cleanup policy has 'compact'.
+        now_ms: the broker's time.
+        max_keys: size of the offset map; see ``cleaning.DEFAULT_MAP_KEYS``.
+        run: receives the progress.
+
+    Yields:
+        None, or blocking work that can be run in another thread before the next step.
+
+    Raises:
+        InvalidRecordError: stored records are malformed. This partition can't be compacted.
+        CorruptLogError: a stored batch is damaged.
+        DiskFullError, StorageError: a file operation failed. The log is unchanged.
+        SyncFailedError: the broker must stop.
+    """
+    run = run or CompactionRun()
+    while True:
+        todo = cleanable(log, now_ms)
+        if not todo.dirty_bytes:
+            return
+        if not log.chain.env.is_stored_sparse(log.tp):
+            yield from elsewhere(log.chain.env.checkpoint_writes())
+        offsets = OffsetMap(max_keys)
+        aborted = find_aborted(log.chain, todo.segments[0].base_offset, todo.end_offset)
+        yield from _read_keys(todo, offsets, CleanedTransactions(aborted))
+        cleaning = Cleaning(
+            offsets,
+            now_ms,
+            log.config.delete_retention_ms,
+            {each.producer_id: _batch_to_keep(each, log.high_watermark) for each in log.producers},
+            CleanedTransactions(aborted),
+        )
+        end = offsets.latest_offset + 1
+        for group in _groups(log.config, todo, end):
+            if not _is_complete(log.chain, group):
+                run.aborted = _DELETED
+                return
+            yield from _clean_group(log, group, cleaning, run)
+            if run.aborted:
+                return
+        log.first_dirty_offset = end
+        log.chain.changed = True
+        run.passes += 1
+        if end >= todo.end_offset:
+            return
+
+
+def _read_keys(todo: Cleanable, offsets: OffsetMap, transactions: CleanedTransactions) -> Steps:
+    start = todo.first_dirty_offset
+    ends = [segment.base_offset for segment in todo.segments[1:]] + [todo.end_offset]
+    for segment, end in zip(todo.segments, ends, strict=True):
+        if end <= start:
+            continue
+        position = position_before(segment, start) if segment.base_offset < start else 0
+        for read in _batches(segment, position):
+            if read is None:
+                yield None
+                continue
+            batch, header = read
+            if header.is_transactional and not header.is_control and transactions.see_data(header):
+                offsets.latest_offset = max(offsets.latest_offset, header.last_offset)
+            elif header.last_offset >= start:
+                covered = yield from offsets.add_batch(batch, header, start)
+                if not covered:
+                    return
+        offsets.latest_offset = max(offsets.latest_offset, end - 1)
+
+
+def _batch_to_keep(entry: ProducerEntry, high_watermark: int) -> LastOfProducer:
+    """Return the batch to keep for a producer: a power cut must not be able to remove it."""
+    for batch in reversed(entry.batches):
+        if batch.last_offset < high_watermark:
+            return LastOfProducer(batch.last_offset, entry.epoch, -1)
+    is_durable = not entry.batches and entry.control_offset < high_watermark
+    return LastOfProducer(-1, entry.epoch, entry.control_offset if is_durable else -1)
+
+
+def _groups(config: LogConfig, todo: Cleanable, end: int) -> list[list[Segment]]:
+    """Return groups of neighbours that fit into one segment, so that small segments are merged."""
+    groups: list[list[Segment]] = []
+    size = offset_bytes = time_bytes = 0
+    limits = [segment.base_offset for segment in todo.segments[1:]] + [todo.end_offset]
+    for segment, limit in zip(todo.segments, limits, strict=True):
+        if segment.base_offset >= end:
+            break
+        index, times = segment.index_sizes()
+        size += segment.size
+        offset_bytes += index
+        time_bytes += times
+        if (
+            not groups
+            or size > config.segment_bytes
+            or max(offset_bytes, time_bytes) > config.segment_index_bytes
+            or limit - 1 - groups[-1][0].base_offset > MAX_RELATIVE_OFFSET
+        ):
+            groups.append([])
+            size, offset_bytes, time_bytes = segment.size, index, times
+        groups[-1].append(segment)
+    return groups
+
+
+def _is_complete(chain: SegmentChain, group: Sequence[Segment]) -> bool:
+    """Return whether all segments of a group are still in the log.
+
+    Retention, DeleteRecords or a topic's deletion can have removed some.
+    """
+    if chain.removed or chain.failure is not None:
+        return False
+    live = {id(segment) for segment in chain.segments}
+    return all(id(segment) in live for segment in group)
+
+
+def _clean_group(
+    log: PartitionLog, group: list[Segment], cleaning: Cleaning, run: CompactionRun
+) -> Steps:
+    cleaned = CleanedSegment(
+        log.chain.env, log.chain.folder, group[0].base_offset, log.config.index_interval_bytes
+    )
+    discard = True
+    try:
+        changed = yield from _copy_group(group, cleaned, cleaning, run.stats)
+        if changed and _is_complete(log.chain, group):
+            cleaned.finish()
+            yield from elsewhere(cleaned.commit)
+        if not _is_complete(log.chain, group):
+            run.aborted = _DELETED
+        elif changed:
+            discard = False  # from now on the files belong to the log, even after an error
+            cleaned.replace(log, group)
+            yield from elsewhere(cleaned.settle)
+    except BaseException as error:
+        if discard:
+            # Raise the first error. Opening the partition removes files that are left.
+            with suppress(StorageError):
+                cleaned.discard()
+        if not (log.chain.removed and isinstance(error, StorageError)):
+            raise
+        run.aborted = _DELETED  # the topic was deleted, with its files
+        return
+    if discard:
+        cleaned.discard()
+
+
+def _copy_group(
+    group: list[Segment], cleaned: CleanedSegment, cleaning: Cleaning, stats: CleaningStats
+) -> AnySteps[bool]:
+    """Write what is kept of a group; return whether anything has changed."""
+    changed = len(group) > 1
+    for segment in group:
+        is_last = segment is group[-1]
+        position = 0
+        for read in _batches(segment, 0):
+            if read is None:
+                yield None
+                continue
+            batch, header = read
+            position += header.size
+            # The last batch shows where the segment ends, so that a missing segment is noticed.
+            keep_empty = is_last and position >= segment.size
+            kept = yield from clean_batch(batch, header, cleaning, stats, keep_empty=keep_empty)
+            changed = changed or kept is not batch
+            if kept is not None:
+                cleaned.append(kept, header if kept is batch else parse_header(kept))
+    return changed
+
+
+def _batches(segment: Segment, position: int) -> Iterator[tuple[memoryview, BatchHeader] | None]:
+    """Yield each batch from ``position`` on, verified, and None after each read.
+
+    Raises:
+        CorruptLogError: a batch is damaged, or has an offset that it can't have.
+        StorageError: the file can't be read.
+    """
+    want = READ_BYTES
+    expected = segment.base_offset
+    while position < segment.size:
+        want = min(want, segment.size - position)
+        chunk = memoryview(segment.file.pread(want, position))
+        if len(chunk) < max(want, HEADER_SIZE):
+            raise segment.corrupt("the file is shorter than it was", position, None)
+        at = 0
+        while len(chunk) - at >= HEADER_SIZE:
+            offset, size = peek(chunk, at)
+            if len(chunk) - at < size <= segment.size - position - at:
+                break  # the batch continues behind the chunk
+            try:
+                header = check_batch(chunk, at)
+            except TidemillError as error:
+                raise segment.corrupt(str(error), position + at, offset) from error
+            if offset < expected or header.last_offset >= segment.end_offset:
+                raise misplaced(segment, position + at, offset, header.last_offset, expected)
+            expected = header.last_offset + 1
+            yield chunk[at : at + size], header
+            at += size
+        want = READ_BYTES if at else size
+        position += at
+        yield None
+    if expected != segment.end_offset:
+        raise segment.corrupt(
+            f"its last batch ends at offset {expected - 1}, and not at {segment.end_offset - 1}",
+            position,
+            expected,
+        )

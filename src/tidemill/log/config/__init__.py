@@ -1,0 +1,1 @@
+"""The configs of topics: their declarations (``topic``) and their parsing (``parse``)."""

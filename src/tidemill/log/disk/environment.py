@@ -1,0 +1,92 @@
+"""The environment of all partitions of a store: file system, open handles, mapped indexes, clock.
+
+Knows no partitions. Each partition keeps one reference to it, so that idle partitions stay small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tidemill.clock import Clock
+from tidemill.log.disk.files import FileSystem
+from tidemill.log.disk.handles import HandlePool
+from tidemill.log.disk.index import MapCache
+from tidemill.log.errors import StorageError
+from tidemill.log.names import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The repair of a damaged or incomplete file.
+
+    Attributes:
+        tp: the partition.
+        path: the file.
+        what: a sentence that says what was done.
+        position: byte position in the file, or -1.
+        removed_bytes: the number of bytes that were cut off.
+        offset: the first offset concerned, or -1. For a torn tail, this is the offset that its
+            first batch would have had.
+    """
+
+    tp: TopicPartition
+    path: str
+    what: str
+    position: int = -1
+    removed_bytes: int = 0
+    offset: int = -1
+
+    def __str__(self) -> str:
+        return f"{self.tp}: {self.what} ({self.path})"
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A file of a removed segment that is deleted later.
+
+    Attributes:
+        due_ms: the monotonic time from which it can be deleted.
+        path: the file.
+        tp: the partition.
+        start_offset: the stored start of the log must have reached this offset before the file
+            disappears: until then its name shows that the segment was not lost. -1 for files that
+            compaction has replaced.
+    """
+
+    due_ms: int
+    path: str
+    tp: TopicPartition
+    start_offset: int = -1
+
+
+@dataclass(slots=True)
+class Environment:
+    """Everything that the partitions of one data folder share."""
+
+    fs: FileSystem
+    pool: HandlePool
+    maps: MapCache
+    clock: Clock
+    producer_expiry_ms: int = 86_400_000
+    reports: list[Report] = field(default_factory=list)
+    offline: dict[TopicPartition, StorageError] = field(default_factory=dict)
+    deletions: list[Deletion] = field(default_factory=list)
+    is_stored_sparse: Callable[[TopicPartition], bool] = lambda _: True
+    """Return whether the checkpoint files say that a partition is compacted. Compaction must not
+    remove a batch before: recovery would take the gap for damage."""
+    checkpoint_writes: Callable[[], Callable[[], None]] = lambda: lambda: None
+    """Return a function that writes the checkpoint files, in any thread."""
+    on_offline: Callable[[TopicPartition, StorageError], None] | None = None
+    """Callback for a partition that goes offline while it is in use."""
+
+    def schedule_deletion(
+        self, paths: Iterable[str], delay_ms: int, tp: TopicPartition, start_offset: int = -1
+    ) -> None:
+        """Remove files after ``delay_ms``; see ``Deletion``. ``LogStore.purge_deleted`` does it."""
+        due = self.clock.monotonic_ms() + delay_ms
+        self.deletions.extend(Deletion(due, path, tp, start_offset) for path in paths)
+
+    def report_file(self, path: str, what: str) -> None:
+        """Report the repair of a file that belongs to no partition."""
+        self.reports.append(Report(TopicPartition("", -1), path, what))

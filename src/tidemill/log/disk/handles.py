@@ -1,0 +1,295 @@
+"""Limit the number of open files: open them when they are needed, and close the oldest.
+
+A ``LogFile`` is a path with a known size. Its handle comes from a ``HandlePool``, which closes the
+least recently used handles. Handles in use (by a write, or by a read or sync in another thread) are
+pinned. A file with unsynced bytes is synced before its handle is closed, because the kernel reports
+a failed write-back only to handles that were open at the time.
+
+Knows no segments and no batches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+
+from tidemill.log.disk.files import Buffer, FileSystem, RawFile, storage_error, sync_error
+from tidemill.log.errors import StorageError, SyncFailedError
+
+
+class HandlePool:
+    """At most ``limit`` open handles. All methods are thread-safe."""
+
+    def __init__(self, fs: FileSystem, limit: int) -> None:
+        self.fs = fs
+        self.limit = max(limit, 4)
+        self.sync_failure: SyncFailedError | None = None
+        """The error of the first sync that failed. From then on, every sync fails."""
+        self.on_sync_failure: Callable[[SyncFailedError], None] | None = None
+        """Callback for that error, in the thread of the sync. The broker must stop."""
+        self._lock = threading.Lock()
+        self._open: OrderedDict[LogFile, RawFile] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def pin(self, file: LogFile) -> RawFile:
+        """Return the file's handle; open it if necessary, and keep it open until ``unpin``.
+
+        Raises:
+            StorageError: the file can't be opened.
+            SyncFailedError: another file had to be synced to make room, and that failed.
+        """
+        with self._lock:
+            raw = self._open.get(file)
+            if raw is None:
+                if len(self._open) >= self.limit:
+                    self._evict()
+                try:
+                    raw = self.fs.open(file.path, create=file.creating)
+                except OSError as error:
+                    raise storage_error(error, "opening", file.path) from error
+                file.creating = False
+                self._open[file] = raw
+            else:
+                self._open.move_to_end(file)
+            file.pins += 1
+            return raw
+
+    def unpin(self, file: LogFile) -> None:
+        """Allow the pool to close the handle again."""
+        with self._lock:
+            file.pins -= 1
+            if file.retired:
+                self._close_unused(file)
+
+    def retire(self, file: LogFile) -> None:
+        """Close the file's handle now, and after each later use."""
+        with self._lock:
+            file.retired = True
+            self._close_unused(file)
+
+    def close(self, file: LogFile) -> None:
+        """Close the file's handle without a sync."""
+        with self._lock:
+            self._close_unused(file)
+
+    def _close_unused(self, file: LogFile) -> None:
+        if not file.pins:
+            raw = self._open.pop(file, None)
+            if raw is not None:
+                raw.close()
+
+    def rename(self, file: LogFile, path: str) -> None:
+        """Rename the file. Its handle stays valid.
+
+        Raises:
+            StorageError: the file can't be renamed.
+        """
+        with self._lock:
+            try:
+                self.fs.rename(file.path, path)
+            except OSError as error:
+                raise storage_error(error, "renaming", file.path) from error
+            file.path = path
+
+    def moved(self, file: LogFile, path: str) -> None:
+        """Use a new path, because the file's folder was renamed."""
+        with self._lock:
+            file.path = path
+
+    def close_all(self) -> None:
+        """Close every handle."""
+        with self._lock:
+            while self._open:
+                self._open.popitem()[1].close()
+
+    def fail_sync(self, error: OSError, path: str) -> SyncFailedError:
+        """Record that a sync failed; return the error to raise."""
+        failure = sync_error(error, path)
+        if self.sync_failure is None:
+            self.sync_failure = failure
+            if self.on_sync_failure is not None:
+                self.on_sync_failure(failure)
+        return failure
+
+    def _evict(self) -> None:
+        # Prefer files without unsynced bytes. If all files are pinned, exceed the limit.
+        victim = None
+        for file in self._open:
+            if not file.pins:
+                if not file.dirty:
+                    victim = file
+                    break
+                if victim is None:
+                    victim = file
+        if victim is None:
+            return
+        raw = self._open.pop(victim)
+        if victim.dirty:
+            try:
+                raw.datasync()
+            except OSError as error:
+                raise self.fail_sync(error, victim.path) from error
+            finally:
+                raw.close()
+            victim.dirty = False
+        else:
+            raw.close()
+
+
+class LogFile:
+    """An append-only file whose handle is borrowed from a pool.
+
+    Attributes:
+        path: the path of the file.
+        size: bytes of complete appends. The file can have more bytes after a failed write.
+        creating: whether the file must be created when it is opened.
+        pins: number of uses at the moment, in all threads.
+        dirty: whether bytes were written since the last sync.
+        broken: whether a failed write could not be undone. Then nothing can be appended.
+        retired: whether the file will be removed. Then an open handle would keep its space.
+    """
+
+    __slots__ = ("_pool", "broken", "creating", "dirty", "path", "pins", "retired", "size")
+
+    def __init__(self, pool: HandlePool, path: str, size: int, *, create: bool = False) -> None:
+        self._pool = pool
+        self.path = path
+        self.size = size
+        self.creating = create
+        self.pins = 0
+        self.dirty = False
+        self.broken = False
+        self.retired = False
+
+    def create(self) -> None:
+        """Create an empty file. A crash can have left one with this name, which is emptied.
+
+        Raises:
+            DiskFullError, StorageError: the file can't be created.
+        """
+        raw = self._pool.pin(self)
+        try:
+            if raw.size():
+                self.dirty = True
+                raw.truncate(0)
+        except OSError as error:
+            raise storage_error(error, "emptying", self.path) from error
+        finally:
+            self._pool.unpin(self)
+
+    def append(self, data: Buffer) -> None:
+        """Append ``data`` completely or not at all.
+
+        Raises:
+            DiskFullError: the disk is full. The file is unchanged.
+            StorageError: the write failed. If ``broken`` is set, it could not be undone.
+        """
+        if self.broken:
+            raise StorageError(f"{self.path} is offline after a write that could not be undone")
+        raw = self._pool.pin(self)
+        try:
+            size = len(data)
+            written = raw.pwrite((data,), self.size)
+            while written < size:  # the disk is nearly full, and the next call fails
+                more = raw.pwrite((memoryview(data)[written:],), self.size + written)
+                if more == 0:
+                    raise OSError(5, "nothing was written")  # noqa: TRY301
+                written += more
+            self.size += size
+        except OSError as error:
+            self._undo(raw, error)
+            raise storage_error(error, "writing to", self.path) from error
+        finally:
+            self.dirty = True  # set last, because a sync that runs now has perhaps missed the bytes
+            self._pool.unpin(self)
+
+    def _undo(self, raw: RawFile, error: OSError) -> None:
+        try:
+            raw.truncate(self.size)
+        except OSError as second:
+            self.broken = True
+            raise StorageError(
+                f"writing to {self.path} failed ({error.strerror or error}) and could not be "
+                f"undone ({second.strerror or second}); it is valid up to byte {self.size}"
+            ) from error
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Return ``length`` bytes, or fewer at the end of the file. Can run in any thread.
+
+        Raises:
+            StorageError: the file can't be read.
+        """
+        raw = self._pool.pin(self)
+        try:
+            return raw.pread(length, position)
+        except OSError as error:
+            raise storage_error(error, "reading", self.path) from error
+        finally:
+            self._pool.unpin(self)
+
+    def pread_nowait(self, length: int, position: int) -> Buffer | None:
+        """Return ``length`` bytes, or None if that would wait for the disk.
+
+        Raises:
+            StorageError: the file can't be read.
+        """
+        raw = self._pool.pin(self)
+        try:
+            return raw.pread_nowait(length, position)
+        except OSError as error:
+            raise storage_error(error, "reading", self.path) from error
+        finally:
+            self._pool.unpin(self)
+
+    def datasync(self) -> None:
+        """Make the appended bytes durable; blocks. Can run in any thread during appends.
+
+        Raises:
+            SyncFailedError: this sync or an earlier one failed.
+        """
+        if self._pool.sync_failure is not None:
+            raise self._pool.sync_failure
+        raw = self._pool.pin(self)
+        try:
+            self.dirty = False  # set first, because an append can make it dirty again meanwhile
+            raw.datasync()
+        except OSError as error:
+            self.dirty = True
+            raise self._pool.fail_sync(error, self.path) from error
+        finally:
+            self._pool.unpin(self)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to ``size`` bytes.
+
+        Raises:
+            StorageError: the file can't be truncated.
+        """
+        raw = self._pool.pin(self)
+        try:
+            raw.truncate(size)
+            self.size = size
+            self.dirty = True
+        except OSError as error:
+            raise storage_error(error, "truncating", self.path) from error
+        finally:
+            self._pool.unpin(self)
+
+    def close(self) -> None:
+        """Close the handle if it is open."""
+        self._pool.close(self)
+
+    def retire(self) -> None:
+        """Close the handle when its current users are done, because the file will be removed."""
+        self._pool.retire(self)
+
+    def rename(self, path: str) -> None:
+        """Rename the file. Open handles and readers stay valid."""
+        self._pool.rename(self, path)
+
+    def moved(self, path: str) -> None:
+        """Use a new path, because the folder was renamed."""
+        self._pool.moved(self, path)

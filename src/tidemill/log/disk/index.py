@@ -1,0 +1,290 @@
+"""The sparse indexes of a segment in Kafka's format, in memory and on disk.
+
+``.index`` holds 8-byte entries (relative offset i32, position i32), ``.timeindex`` 12-byte entries
+(timestamp i64, relative offset i32), both big-endian and ascending. An offset entry has the last
+offset of a batch and the position of that batch. A time entry says that no record before the batch
+with its offset has this timestamp or a later one. Source: Apache Kafka's ``OffsetIndex`` and
+``TimeIndex``.
+
+The entries of the active segment are kept in memory in the same format and written lazily. The
+files of closed segments are mapped on demand. A sealed index ends with an entry for the segment's
+last batch, which shows whether the segment is complete.
+
+Knows no batches and no segments. Offsets here are relative to the segment's base offset.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import struct
+from array import array
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from tidemill.log.disk.files import FileSystem, storage_error
+
+Entries = bytes | bytearray | mmap.mmap
+
+OFFSET_ENTRY = 8
+TIME_ENTRY = 12
+MAX_RELATIVE_OFFSET = 0x7FFFFFFF
+
+_OFFSET = struct.Struct(">ii")
+_TIME = struct.Struct(">qi")
+_RECENT = 1024
+
+
+def find_entry(entries: Entries, relative: int) -> tuple[int, int] | None:
+    """Return (relative offset, position) of the last entry at or below an offset, or None."""
+    unpack = _OFFSET.unpack_from
+    # Entries before low are <= relative, entries from high on are above.
+    low, high = 0, len(entries) // OFFSET_ENTRY
+    while low < high:
+        middle = (low + high) >> 1
+        if unpack(entries, middle * OFFSET_ENTRY)[0] <= relative:
+            low = middle + 1
+        else:
+            high = middle
+    return unpack(entries, (low - 1) * OFFSET_ENTRY) if low else None
+
+
+def find_time_entry(entries: Entries, timestamp: int) -> tuple[int, int] | None:
+    """Return (timestamp, relative offset) of the last entry not later than a time, or None."""
+    unpack = _TIME.unpack_from
+    low, high = 0, len(entries) // TIME_ENTRY
+    while low < high:
+        middle = (low + high) >> 1
+        if unpack(entries, middle * TIME_ENTRY)[0] <= timestamp:
+            low = middle + 1
+        else:
+            high = middle
+    return unpack(entries, (low - 1) * TIME_ENTRY) if low else None
+
+
+def last_offset_entry(entries: Entries) -> tuple[int, int] | None:
+    """Return (relative offset, position) of the last entry, or None."""
+    count = len(entries) // OFFSET_ENTRY
+    return _OFFSET.unpack_from(entries, (count - 1) * OFFSET_ENTRY) if count else None
+
+
+def last_time_entry(entries: Entries) -> tuple[int, int] | None:
+    """Return (timestamp, relative offset) of the last entry, or None."""
+    count = len(entries) // TIME_ENTRY
+    return _TIME.unpack_from(entries, (count - 1) * TIME_ENTRY) if count else None
+
+
+def offset_entries(entries: Entries) -> Iterator[tuple[int, int]]:
+    """Yield (relative offset, position) of each entry."""
+    whole = len(entries) - len(entries) % OFFSET_ENTRY
+    yield from _OFFSET.iter_unpack(entries[:whole])
+
+
+def time_entries(entries: Entries) -> Iterator[tuple[int, int]]:
+    """Yield (timestamp, relative offset) of each entry."""
+    whole = len(entries) - len(entries) % TIME_ENTRY
+    yield from _TIME.iter_unpack(entries[:whole])
+
+
+def offset_entries_until(entries: bytes, relative: int) -> bytes:
+    """Return the first entries, up to and including ``relative``."""
+    low, high = 0, len(entries) // OFFSET_ENTRY
+    while low < high:
+        middle = (low + high) >> 1
+        if _OFFSET.unpack_from(entries, middle * OFFSET_ENTRY)[0] <= relative:
+            low = middle + 1
+        else:
+            high = middle
+    return entries[: low * OFFSET_ENTRY]
+
+
+def find_time_end(entries: bytes, relative: int) -> int:
+    """Return the size of the first valid time entries, up to and including ``relative``."""
+    end = 0
+    latest, last = -(1 << 63), -1
+    for timestamp, offset in _TIME.iter_unpack(entries):
+        if offset > relative or timestamp <= latest or offset < last:
+            break
+        latest, last = timestamp, offset
+        end += TIME_ENTRY
+    return end
+
+
+def plausible(offsets: Entries, times: Entries, size: int) -> bool:
+    """Return whether the ends of two index files match a segment of ``size`` bytes."""
+    if len(offsets) % OFFSET_ENTRY or len(times) % TIME_ENTRY or (size and not times):
+        return False
+    last = last_offset_entry(offsets)
+    if last is not None and not (last[0] >= 0 and 0 <= last[1] < size):
+        return False
+    latest = last_time_entry(times)
+    return latest is None or latest[1] >= 0
+
+
+def ascending(entries: Entries, size: int) -> bool:
+    """Return whether all offset entries ascend within ``size`` bytes. A torn write breaks this."""
+    relative, position = -1, -1
+    for each in _OFFSET.iter_unpack(bytes(entries)):
+        if each[0] <= relative or each[1] <= position:
+            return False
+        relative, position = each
+    return position < size
+
+
+def write_entries(fs: FileSystem, path: str, entries: bytearray, written: int) -> int:
+    """Write the entries that are not in an index file yet, without a sync.
+
+    Args:
+        written: size of the entries that are in the file.
+
+    Returns:
+        The new size of the entries in the file.
+
+    Raises:
+        DiskFullError, StorageError: they can't be written. The file is unchanged.
+    """
+    if written and written == len(entries):
+        return written
+    try:
+        if written == 0:
+            fs.write_bytes(path, entries)
+            return len(entries)
+        raw = fs.open(path, create=True)
+        try:
+            rest = entries[written:]
+            if raw.pwrite((rest,), written) != len(rest):
+                raw.truncate(written)
+                raise OSError(errno.ENOSPC, "No space left on device")
+        finally:
+            raw.close()
+    except OSError as error:
+        raise storage_error(error, "writing", path) from error
+    return len(entries)
+
+
+class IndexTable:
+    """The indexes of the active segment.
+
+    Attributes:
+        offsets, times: the entries, in the format of the files.
+        written_offsets, written_times: bytes of the entries that are in the files.
+        last_relative, last_position: the last batch that was added, or -1.
+        max_timestamp, max_relative: latest timestamp so far, and the last offset of its batch.
+    """
+
+    __slots__ = (
+        "_recent_positions",
+        "_recent_relatives",
+        "_since_entry",
+        "last_position",
+        "last_relative",
+        "max_relative",
+        "max_timestamp",
+        "offsets",
+        "times",
+        "written_offsets",
+        "written_times",
+    )
+
+    def __init__(self, offsets: bytearray | None = None, times: bytearray | None = None) -> None:
+        self.offsets = bytearray() if offsets is None else offsets
+        self.times = bytearray() if times is None else times
+        self.written_offsets = len(self.offsets)
+        self.written_times = len(self.times)
+        last = last_offset_entry(self.offsets)
+        self.last_relative, self.last_position = (-1, -1) if last is None else last
+        latest = last_time_entry(self.times)
+        self.max_timestamp, self.max_relative = (-1, 0) if latest is None else latest
+        self._since_entry = 0
+        # All recent batches, so that readers at the tail need no scan.
+        self._recent_relatives = array("l")
+        self._recent_positions = array("l")
+
+    def add(
+        self, relative: int, position: int, size: int, max_timestamp: int, interval: int
+    ) -> None:
+        """Add a batch of ``size`` bytes at ``position``, whose last offset is ``relative``."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_relative = relative
+        if self._since_entry > interval:
+            self.offsets += _OFFSET.pack(relative, position)
+            self._add_time()
+            self._since_entry = 0
+        self._since_entry += size
+        self.last_relative = relative
+        self.last_position = position
+        recent = self._recent_relatives
+        recent.append(relative)
+        self._recent_positions.append(position)
+        if len(recent) > _RECENT:
+            del recent[: _RECENT // 2]
+            del self._recent_positions[: _RECENT // 2]
+
+    def _add_time(self) -> None:
+        latest = last_time_entry(self.times)
+        if latest is None or self.max_timestamp > latest[0]:
+            self.times += _TIME.pack(self.max_timestamp, self.max_relative)
+
+    def seal(self) -> None:
+        """Add final entries to both indexes: the last batch and the latest timestamp."""
+        if self.last_relative >= 0:
+            last = last_offset_entry(self.offsets)
+            if last is None or last[0] < self.last_relative:
+                self.offsets += _OFFSET.pack(self.last_relative, self.last_position)
+                self._since_entry = 0
+            self._add_time()
+
+    def find_recent(self, relative: int, end: int) -> tuple[int, int] | None:
+        """Return position and size of the batch with an offset; None if it is not a recent batch.
+
+        Args:
+            relative: the relative offset.
+            end: the size of the segment.
+        """
+        recent = self._recent_relatives
+        at = bisect_left(recent, relative)
+        if at == 0 or at == len(recent):
+            return None
+        positions = self._recent_positions
+        position = positions[at]
+        return position, (positions[at + 1] if at + 1 < len(positions) else end) - position
+
+    def is_full(self, max_bytes: int) -> bool:
+        """Return whether a file of ``max_bytes`` has no room for an entry and the final one."""
+        return (
+            len(self.offsets) + 2 * OFFSET_ENTRY > max_bytes
+            or len(self.times) + 2 * TIME_ENTRY > max_bytes
+        )
+
+
+class MapCache:
+    """At most ``limit`` mapped index files. Used from one thread."""
+
+    def __init__(self, fs: FileSystem, limit: int = 256) -> None:
+        self._fs = fs
+        self._limit = limit
+        self._maps: OrderedDict[str, mmap.mmap | bytes] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._maps)
+
+    def get(self, path: str) -> mmap.mmap | bytes:
+        """Return the content of an index file that no longer changes.
+
+        Raises:
+            OSError: the file can't be read.
+        """
+        found = self._maps.get(path)
+        if found is None:
+            found = self._maps[path] = self._fs.map_bytes(path)
+            if len(self._maps) > self._limit:
+                self._maps.popitem(last=False)
+        else:
+            self._maps.move_to_end(path)
+        return found
+
+    def drop(self, path: str) -> None:
+        """Drop a file that was removed, renamed or rewritten."""
+        self._maps.pop(path, None)

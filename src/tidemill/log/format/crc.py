@@ -1,0 +1,22 @@
+"""Compute CRC-32C, the checksum of record batches, producer snapshots and the manifest.
+
+This module is the only one that names the library.
+
+CRC-32C is the CRC of iSCSI (RFC 3720, section 12.1). ``fastcrc`` uses the processor's instructions,
+reads any buffer without a copy and has a permissive license.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from fastcrc import crc32
+
+crc32c = cast("Callable[[bytes | bytearray | memoryview], int]", crc32.iscsi)
+"""Return the CRC-32C of a contiguous buffer."""
+
+
+def extend_crc32c(crc: int, data: bytes) -> int:
+    """Return the CRC-32C of bytes with the CRC ``crc``, followed by ``data``."""
+    return crc32.iscsi(data, crc)

@@ -1,0 +1,260 @@
+"""Check batches before they are appended, and convert them to the form that is stored.
+
+Checks the header, every record and the topic's configs, as Apache Kafka's ``LogValidator`` does.
+What is accepted can be read as long as it is stored. Sizes come first: nothing is decompressed and
+no record is looked at before the limits allow it. Knows no segments, and no offsets but the deltas
+in a batch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidemill.log.config.definition import MAX_LONG
+from tidemill.log.config.topic import LogConfig
+from tidemill.log.errors import (
+    BatchTooLargeError,
+    CorruptBatchError,
+    InvalidRecordError,
+    InvalidTimestampError,
+)
+from tidemill.log.format.bad_records import Rules, find_bad_records
+from tidemill.log.format.batch import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Buffer,
+    build_batch,
+    check_batch,
+    parse_header,
+    peek,
+    stamp_append_time,
+    stamp_max_timestamp,
+)
+from tidemill.log.format.compression import CODEC_NAMES, compress
+from tidemill.log.format.records import MEDIUM_OUTPUT, QUICK_OUTPUT, load_records
+from tidemill.log.format.walk import Walked, walk_records
+from tidemill.log.steps import Steps, elsewhere
+
+LOG_APPEND_TIME = "LogAppendTime"
+BUILT_BYTES = 1 << 24
+"""Largest batch in bytes that the broker builds itself. Readers load it into memory as a whole."""
+MAX_RECORDS = 1 << 20
+"""Most records in a batch of a client. librdkafka's producers have a limit of 1,000,000."""
+DECOMPRESSED_FACTOR = 64
+"""The records of a batch have at most this many times ``max.message.bytes`` when decompressed."""
+MAX_DECOMPRESSED = 100_000_000
+"""Most bytes of a batch's records when decompressed. librdkafka's consumers have the same limit by
+default (``receive.message.max.bytes``)."""
+_MIN_DECOMPRESSED = 1 << 20
+_PRODUCER = "producer"
+_NOT_FOR_CLIENTS = ~(CODEC_MASK | TRANSACTIONAL_BIT)
+
+
+class Checked(NamedTuple):
+    """Batches that can be stored after offsets and leader epoch are stamped."""
+
+    data: bytearray | memoryview
+    headers: list[BatchHeader]
+    config: LogConfig | None = None
+    """The configs of the topic that a client's batch was checked against."""
+
+
+def decompressed_limit(config: LogConfig) -> int:
+    """Return how many bytes the records of a batch can have after decompression."""
+    wanted = DECOMPRESSED_FACTOR * config.max_message_bytes
+    return min(max(wanted, _MIN_DECOMPRESSED), MAX_DECOMPRESSED)
+
+
+def check_client_batch(records: Buffer, config: LogConfig, now_ms: int) -> Steps[Checked]:
+    """Check a batch that a client sent, and prepare it for the append.
+
+    This is a generator. A step takes about a millisecond, unless it yields work for another thread.
+    A batch that is checked in one step yields nothing.
+
+    Args:
+        records: one batch. It is changed in place in the last step if a config requires it.
+        config: the configs of the topic.
+        now_ms: the broker's time.
+
+    Raises:
+        CorruptBatchError, UnsupportedFormatError, UnsupportedCompressionError,
+        InvalidRecordError: see ``batch.check_batch`` and ``walk.walk_records``. Also for more than
+            one batch, for what only the broker can write, for records that decompress to more than
+            ``decompressed_limit``, and for records without a key in a compacted topic.
+        BatchTooLargeError: the batch is larger than ``max.message.bytes`` or than a segment.
+        InvalidTimestampError: a timestamp is too far in the past or the future.
+    """
+    if not records:
+        raise CorruptBatchError("no batch was sent")
+    if len(records) >= HEADER_SIZE:
+        _check_size(peek(records)[1], config)
+    view = _writable(records)
+    header = check_batch(view)
+    if header.size != len(view):
+        raise InvalidRecordError(
+            f"a partition of a Produce request must hold one record batch, but "
+            f"{len(view) - header.size} bytes follow it"
+        )
+    _check_header(header)
+    body: Buffer = yield from load_records(view, header, decompressed_limit(config))
+    if len(body) <= MEDIUM_OUTPUT:
+        body = bytes(body)  # a byte of a memoryview takes longer to read than it takes to copy it
+    walked = yield from walk_records(body, header.record_count)
+    yield from _check_records(body, header, walked, config, now_ms)
+    if config.compression_type != _PRODUCER:
+        view = yield from _recompress(view, header, body, config)
+        _check_size(len(view), config)
+    latest = max(header.base_timestamp + walked.latest, NO_TIMESTAMP)
+    if latest != header.max_timestamp and config.message_timestamp_type != LOG_APPEND_TIME:
+        stamp_max_timestamp(view, 0, latest)
+    return Checked(view, [parse_header(view)], config)
+
+
+def trusted_batches(records: Buffer) -> Checked:
+    """Prepare batches that the broker built itself, without checks of their content.
+
+    A batch can be larger than a segment, because state can't be split. It gets its own segment.
+
+    Raises:
+        BatchTooLargeError: a batch is larger than ``BUILT_BYTES``.
+        CorruptBatchError: a batch is incomplete.
+    """
+    view = _writable(records)
+    headers = _headers(view)
+    if not headers or sum(header.size for header in headers) != len(view):
+        raise CorruptBatchError("the data is not a sequence of complete batches")
+    for header in headers:
+        if header.size > BUILT_BYTES:
+            raise BatchTooLargeError(
+                f"an internal record of {header.size} bytes is too large: "
+                f"the limit is {BUILT_BYTES}"
+            )
+    return Checked(view, headers)
+
+
+def with_append_time(checked: Checked, now_ms: int) -> Checked:
+    """Give a client's batch the timestamp type LogAppendTime, with the broker's time."""
+    stamp_append_time(checked.data, 0, now_ms)
+    return checked._replace(headers=[parse_header(checked.data)])
+
+
+def _writable(records: Buffer) -> bytearray | memoryview:
+    if isinstance(records, bytes) or (isinstance(records, memoryview) and records.readonly):
+        return bytearray(records)
+    return records
+
+
+def _headers(view: Buffer) -> list[BatchHeader]:
+    headers = []
+    position = 0
+    while len(view) - position >= HEADER_SIZE:
+        header = parse_header(view, position)
+        if header.size < HEADER_SIZE:
+            break
+        headers.append(header)
+        position += header.size
+    return headers
+
+
+# --- the checks of a client's batch --------------------------------------------------------------
+
+
+def _check_size(size: int, config: LogConfig) -> None:
+    limit = min(config.max_message_bytes, config.segment_bytes)
+    if size > limit:
+        raise BatchTooLargeError(f"a batch of {size} bytes is too large: the limit is {limit}")
+
+
+def _check_header(header: BatchHeader) -> None:
+    attributes = header.attributes
+    if attributes & _NOT_FOR_CLIENTS:
+        if attributes & CONTROL_BIT:
+            raise InvalidRecordError("clients can't write control batches")
+        if attributes & DELETE_HORIZON_BIT:
+            raise InvalidRecordError("only compaction can set a delete horizon (KIP-534)")
+        if attributes & TIMESTAMP_TYPE_BIT:
+            raise InvalidTimestampError("the timestamp type of a client's batch must be CreateTime")
+        raise InvalidRecordError(f"unknown attributes {attributes & 0xFFFF:#06x} of a batch")
+    if header.base_offset != 0:
+        raise InvalidRecordError(
+            f"the base offset of a client's batch must be 0, but it is {header.base_offset}"
+        )
+    if header.producer_id >= 0:
+        if header.producer_epoch < 0 or header.base_sequence < 0:
+            raise InvalidRecordError(
+                f"producer {header.producer_id} sent epoch {header.producer_epoch} and sequence "
+                f"{header.base_sequence}: an idempotent producer needs both"
+            )
+    elif attributes & TRANSACTIONAL_BIT:
+        raise InvalidRecordError("a transactional batch needs a producer id")
+    count = header.record_count
+    if count != header.last_offset_delta + 1 or count <= 0:
+        raise InvalidRecordError(
+            f"{count} records with last offset delta {header.last_offset_delta}"
+        )
+    if count > MAX_RECORDS:
+        raise InvalidRecordError(
+            f"{count} records in a batch are too many: the limit is {MAX_RECORDS}",
+            hint="Send smaller batches.",
+        )
+
+
+def _check_records(
+    body: Buffer, header: BatchHeader, walked: Walked, config: LogConfig, now_ms: int
+) -> Steps[None]:
+    """Check what a topic requires of each record; name all that break a rule."""
+    earliest = header.base_timestamp + walked.earliest
+    latest = header.base_timestamp + walked.latest
+    if latest > MAX_LONG or earliest < -MAX_LONG - 1:
+        raise InvalidTimestampError(
+            f"timestamps from {earliest} to {latest} do not fit into 64 bits"
+        )
+    rules = Rules(config.compact, None, None, now_ms)
+    if config.message_timestamp_type != LOG_APPEND_TIME:
+        before = config.message_timestamp_before_max_ms
+        if latest - now_ms > config.message_timestamp_after_max_ms:
+            rules = rules._replace(ahead_ms=config.message_timestamp_after_max_ms)
+        if before != MAX_LONG and now_ms - earliest > before:
+            rules = rules._replace(behind_ms=before)
+    if (config.compact and walked.without_key) or rules.has_times:
+        yield from find_bad_records(body, header, rules)
+
+
+# --- recompression -------------------------------------------------------------------------------
+
+
+def _recompress(
+    view: bytearray | memoryview, header: BatchHeader, body: Buffer, config: LogConfig
+) -> Steps[bytearray | memoryview]:
+    codec = CODEC_NAMES[config.compression_type]
+    if header.codec == codec:
+        return view
+    level = {
+        "gzip": config.compression_gzip_level,
+        "lz4": config.compression_lz4_level,
+        "zstd": config.compression_zstd_level,
+    }.get(config.compression_type)
+
+    def run() -> bytes:
+        return compress(codec, body, level)
+
+    stored = run() if len(body) <= QUICK_OUTPUT else (yield from elsewhere(run))
+    return build_batch(
+        base_offset=header.base_offset,
+        body=stored,
+        attributes=(header.attributes & ~CODEC_MASK) | codec,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        record_count=header.record_count,
+        leader_epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )

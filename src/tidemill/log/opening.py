@@ -1,0 +1,118 @@
+"""Open one partition of a data folder when the store is opened.
+
+After a clean stop a partition is opened by its manifest entry, otherwise it is recovered. A
+partition that can't be opened goes offline with its error, and never stops the others. Knows what
+the checkpoint files say; not the engine's catalog.
+"""
+
+from __future__ import annotations
+
+import struct
+from uuid import UUID
+
+from tidemill.log.config.topic import LogConfig
+from tidemill.log.disk.checkpoints import ManifestEntry, decode_metadata
+from tidemill.log.disk.environment import Environment, Report
+from tidemill.log.disk.files import storage_error
+from tidemill.log.errors import CorruptLogError, StorageError, SyncFailedError
+from tidemill.log.names import TopicPartition
+from tidemill.log.offset_checkpoints import OffsetCheckpoints
+from tidemill.log.partition.opened import OpenedPartition
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.partition.sync import METADATA
+from tidemill.log.recovery.clean_stop import open_stopped
+from tidemill.log.recovery.recovery import recover_partition, stored_log
+
+_UNFORESEEN = (ArithmeticError, LookupError, TypeError, ValueError, struct.error)
+"""Errors of code that reads a damaged file which no check has refused."""
+
+
+def open_partition(
+    env: Environment,
+    tp: TopicPartition,
+    folder: str,
+    config: LogConfig,
+    entry: ManifestEntry | None,
+    checkpoints: OffsetCheckpoints,
+) -> PartitionLog | None:
+    """Open a partition; None if it is offline now.
+
+    Args:
+        entry: its entry in the manifest of a clean stop, if there is one.
+
+    Raises:
+        SyncFailedError: the broker must stop.
+    """
+    try:
+        opened = _open(env, tp, folder, config, entry, checkpoints)
+    except SyncFailedError:
+        raise
+    except StorageError as error:
+        env.offline[tp] = error
+        return None
+    except OSError as error:
+        env.offline[tp] = storage_error(error, "opening", folder)
+        return None
+    except _UNFORESEEN as error:
+        env.offline[tp] = CorruptLogError(
+            f"{folder} can't be opened: {type(error).__name__}: {error}", path=folder, position=0
+        )
+        return None
+    log = PartitionLog(opened)
+    log.first_dirty_offset = checkpoints.first_dirty.get(tp, 0)
+    return log
+
+
+def _open(
+    env: Environment,
+    tp: TopicPartition,
+    folder: str,
+    config: LogConfig,
+    entry: ManifestEntry | None,
+    checkpoints: OffsetCheckpoints,
+) -> OpenedPartition:
+    if entry is not None:
+        opened = open_stopped(
+            env,
+            folder,
+            config,
+            entry,
+            checkpoints.aborted_of(tp),
+            sparse=checkpoints.is_sparse(tp),
+        )
+        if opened is not None:
+            return opened
+    recovery_point = checkpoints.recovery_points.get(tp, 0)
+    if entry is not None:
+        recovery_point = max(recovery_point, entry.log_end_offset)
+    opened = recover_partition(
+        env,
+        tp,
+        folder,
+        config,
+        recovery_point=recovery_point,
+        stored=stored_log(checkpoints, tp, entry),
+        topic_id=_read_topic_id(env, tp, folder),
+    )
+    if entry is not None and opened.chain.end_offset > entry.log_end_offset:
+        active = opened.chain.active
+        raise active.corrupt(
+            f"the log ends at offset {opened.chain.end_offset - 1}, but at the clean stop it ended "
+            f"at {entry.log_end_offset - 1}: some of its records were not written here",
+            active.size,
+            entry.log_end_offset,
+        )
+    return opened
+
+
+def _read_topic_id(env: Environment, tp: TopicPartition, folder: str) -> UUID | None:
+    path = f"{folder}/{METADATA}"
+    if not env.fs.exists(path):
+        env.reports.append(Report(tp, path, "the file with the topic id is missing"))
+        return None
+    try:
+        return decode_metadata(env.fs.read_bytes(path))
+    except ValueError as error:
+        # The file is synced with the first write, so no write was acknowledged.
+        env.reports.append(Report(tp, path, f"damaged topic id ignored: {error}"))
+        return None

@@ -1,0 +1,229 @@
+"""Append to a partition: batches of clients, batches of the broker, and transaction markers.
+
+Decides where batches go, and starts new segments. ``sync`` decides when they are durable. Only one
+thread appends. Knows no waiting and no protocol.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidemill.log.config.topic import LogConfig
+from tidemill.log.disk.aborted_index import AbortedIndex, AbortedTransaction
+from tidemill.log.disk.segment import Segment
+from tidemill.log.errors import StorageError
+from tidemill.log.format.batch import BatchHeader, Buffer, parse_header, stamp
+from tidemill.log.format.markers import Marker, encode_marker
+from tidemill.log.format.validate import (
+    LOG_APPEND_TIME,
+    Checked,
+    check_client_batch,
+    trusted_batches,
+    with_append_time,
+)
+from tidemill.log.names import TXN_INDEX
+from tidemill.log.partition.chain import SegmentChain
+from tidemill.log.partition.lazy_producers import LazyProducers
+from tidemill.log.partition.recovery_point import RecoveryPoint
+from tidemill.log.partition.refused import RefusedBatches
+from tidemill.log.partition.rolling import must_roll
+from tidemill.log.partition.sync import SyncState, sync_name
+from tidemill.log.steps import run_steps
+
+
+class AppendInfo(NamedTuple):
+    """The offsets of appended batches. With ``duplicate`` they were appended earlier."""
+
+    first_offset: int
+    last_offset: int
+    log_append_time_ms: int = -1
+    duplicate: bool = False
+
+
+class Appender:
+    """Writes to the end of a segment chain.
+
+    Attributes:
+        config: the configs of the topic. They can be replaced at any time.
+        leader_epoch: the epoch that is stamped into batches.
+        refused: batches that were refused with a retriable error.
+    """
+
+    __slots__ = ("_chain", "_point", "_producers", "_sync", "config", "leader_epoch", "refused")
+
+    def __init__(
+        self,
+        chain: SegmentChain,
+        producers: LazyProducers,
+        sync: SyncState,
+        point: RecoveryPoint,
+        config: LogConfig,
+    ) -> None:
+        self._chain = chain
+        self._producers = producers
+        self._sync = sync
+        self._point = point
+        self.config = config
+        self.leader_epoch = 0
+        self.refused = RefusedBatches()
+
+    def append(
+        self, records: Buffer | Checked, now_ms: int, from_client: bool, from_zero: bool
+    ) -> AppendInfo:
+        """Append batches; see ``PartitionLog.append``."""
+        chain = self._chain
+        if chain.failure is not None:
+            raise chain.failure
+        checked = self._checked(records, now_ms, from_client)
+        append_time = -1
+        if from_client and self.config.message_timestamp_type == LOG_APPEND_TIME:
+            append_time = now_ms
+            checked = with_append_time(checked, now_ms)
+        data, headers, _ = checked
+        if headers[0].producer_id >= 0 or len(headers) > 1:
+            repeated = self._check_producers(headers, from_client, from_zero)
+            if repeated is not None:
+                last = repeated + headers[0].last_offset_delta
+                return AppendInfo(repeated, last, append_time, duplicate=True)
+        first = offset = chain.end_offset
+        batches = []
+        position = 0
+        latest = -1
+        for header in headers:
+            stamp(data, position, offset, self.leader_epoch)
+            offset += header.last_offset_delta + 1
+            size = header.batch_length + 12
+            position += size
+            batches.append((size, offset - 1, header.max_timestamp))
+            if header.max_timestamp > latest:
+                latest = header.max_timestamp
+        segment = self._segment_for(position, offset - 1, latest, now_ms)
+        self._write(segment, data, batches)
+        offset = first
+        for header in headers:
+            if header.producer_id >= 0:
+                self._producers.states.update(header, offset, now_ms)
+                if self.refused.first:
+                    self.refused.forget(header.producer_id)
+            offset += header.last_offset_delta + 1
+        return AppendInfo(first, offset - 1, append_time)
+
+    def _checked(self, records: Buffer | Checked, now_ms: int, from_client: bool) -> Checked:
+        if isinstance(records, Checked):
+            return records
+        if not from_client:
+            return trusted_batches(records)
+        return run_steps(check_client_batch(records, self.config, now_ms))
+
+    def _check_producers(
+        self, headers: list[BatchHeader], from_client: bool, from_zero: bool
+    ) -> int | None:
+        """Return the first offset of the earlier append if a batch is a duplicate, else None."""
+        if not from_client:
+            for header in headers:
+                if header.producer_id >= 0:
+                    self._producers.states.check_trusted(header)
+            return None
+        (header,) = headers
+        states = self._producers.states
+        if self.refused.first and states.get(header.producer_id) is None:
+            self.refused.check(header)
+        return states.check(header, from_zero=from_zero)
+
+    def append_marker(self, marker: Marker, now_ms: int) -> AppendInfo | None:
+        """Append a transaction marker; see ``PartitionLog.append_marker``."""
+        chain = self._chain
+        if chain.failure is not None:
+            raise chain.failure
+        if not self._producers.has_open_transactions:
+            return None
+        states = self._producers.states
+        if not states.check_marker(marker):
+            return None
+        stamped = self.config.message_timestamp_type == LOG_APPEND_TIME
+        batch = encode_marker(marker, timestamp_ms=now_ms, log_append_time=stamped)
+        offset = chain.end_offset
+        stamp(batch, 0, offset, self.leader_epoch)
+        size = parse_header(batch).size
+        segment = self._segment_for(size, offset, now_ms, now_ms)
+        index = None
+        if not marker.commit:
+            index = self._write_aborted(segment, states.aborted_by(marker, offset))
+        try:
+            self._write(segment, batch, [(size, offset, now_ms)])
+        except StorageError:
+            if index is not None:
+                self._retract_aborted(segment, index)
+            raise
+        if index is not None:
+            index.accept()
+            if segment.aborted is None:
+                segment.aborted = index
+                chain.aborted_changed()
+        states.end(marker, offset, now_ms)
+        return AppendInfo(offset, offset, now_ms if stamped else -1)
+
+    def _write_aborted(self, segment: Segment, entry: AbortedTransaction) -> AbortedIndex:
+        index = segment.aborted or AbortedIndex(named=False)
+        index.write(self._chain.env, segment.path(TXN_INDEX), entry)
+        return index
+
+    def _retract_aborted(self, segment: Segment, index: AbortedIndex) -> None:
+        # Another batch will get the marker's offset, so the entry must not stay.
+        try:
+            index.retract(self._chain.env, segment.path(TXN_INDEX))
+        except StorageError as error:
+            self._chain.go_offline(error)
+
+    def _segment_for(self, size: int, last_offset: int, latest: int, now_ms: int) -> Segment:
+        """Return the active segment; start a new one first if the batches do not fit."""
+        segment = self._chain.segments[-1]
+        if segment.size and must_roll(
+            segment, size, last_offset, latest, now_ms, self.config, self._chain.tp
+        ):
+            segment = self.roll(now_ms)
+        return segment
+
+    def _write(self, segment: Segment, data: Buffer, batches: list[tuple[int, int, int]]) -> None:
+        chain = self._chain
+        try:
+            segment.append(data, batches, self.config.index_interval_bytes)
+        except StorageError as error:
+            if segment.file.broken:
+                chain.go_offline(error)
+            raise
+        chain.end_offset = batches[-1][1] + 1
+        chain.changed = True
+        self._point.bytes_since += len(data)
+
+    def roll(self, now_ms: int) -> Segment:
+        """Close the active segment and start a new one; return the active segment.
+
+        An empty active segment stays. The records of the closed segment and its folder entry are
+        synced here, its indexes with the next sync. Otherwise a power cut could keep the new
+        segment and lose the end of the old one, and recovery could not tell that from damage.
+        Everything that can fail for lack of space is done before the chain changes.
+
+        Raises:
+            SyncFailedError: the broker must stop.
+            DiskFullError, StorageError: the segment can't be created. Nothing has changed.
+        """
+        chain = self._chain
+        old = chain.active
+        if not old.size:
+            return old
+        old.write_index(seal=True)
+        self._point.write_snapshot()
+        self._sync_segment(old)
+        new = Segment.create(chain.env, chain.folder, chain.end_offset, now_ms)
+        old.close_index()
+        self._sync.add_closed(old)
+        chain.add(new)
+        self._point.pending = chain.end_offset
+        return new
+
+    def _sync_segment(self, segment: Segment) -> None:
+        if segment.size > segment.synced_size:
+            segment.file.datasync()
+            segment.synced_size = segment.size
+        sync_name(self._chain.env, segment)

@@ -1,0 +1,175 @@
+"""The chain of segments that hold one partition's records.
+
+The chain grows at its end, loses segments at its start, and compaction replaces neighbours in its
+middle. Only one thread changes it. Knows no producers, no syncs, and not when segments are removed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from operator import attrgetter
+
+from tidemill.log.disk.environment import Environment
+from tidemill.log.disk.segment import Segment
+from tidemill.log.errors import StorageError
+from tidemill.log.names import DELETED, TopicPartition
+
+_BASE_OFFSET = attrgetter("base_offset")
+
+
+class SegmentChain:
+    """The segments of one partition in one folder.
+
+    Attributes:
+        env: what the partition shares with the others.
+        tp: the partition.
+        folder: path of the folder with the segments' files.
+        segments: oldest first; the last one is active. There is always at least one.
+        start_offset: the first offset that can be read. It can be inside the first segment.
+        end_offset: the offset of the next record.
+        changed: whether the files differ from what the last clean stop left.
+        removed: whether the folder was renamed, to be deleted or set aside.
+        failure: the reason why the partition is offline, or None.
+        sparse: whether batches can be missing between others, because compaction has removed them.
+            True from the time when the topic is configured to be compacted.
+    """
+
+    __slots__ = (
+        "_with_aborted",
+        "changed",
+        "end_offset",
+        "env",
+        "failure",
+        "folder",
+        "removed",
+        "segments",
+        "sparse",
+        "start_offset",
+        "tp",
+    )
+
+    def __init__(
+        self,
+        env: Environment,
+        tp: TopicPartition,
+        folder: str,
+        segments: list[Segment],
+        start_offset: int,
+        end_offset: int,
+        *,
+        sparse: bool = False,
+    ) -> None:
+        self.env = env
+        self.tp = tp
+        self.folder = folder
+        self.segments = segments
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        self.changed = False
+        self.removed = False
+        self.sparse = sparse
+        self.failure: StorageError | None = None
+        self._with_aborted: list[Segment] | None = None
+
+    @property
+    def active(self) -> Segment:
+        """The last segment, which is the only one that is appended to."""
+        return self.segments[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all segments in bytes, without their indexes."""
+        return sum(segment.size for segment in self.segments)
+
+    def index_of(self, offset: int) -> int:
+        """Return the index of the segment whose range holds ``offset``; -1 below the first."""
+        return bisect_right(self.segments, offset, key=_BASE_OFFSET) - 1
+
+    def holds(self, segment: Segment) -> bool:
+        """Return whether the segment is still in the chain: not deleted and not compacted away."""
+        index = self.index_of(segment.base_offset)
+        return index >= 0 and self.segments[index] is segment
+
+    def closed(self) -> Iterator[tuple[Segment, int]]:
+        """Yield each closed segment with its end offset."""
+        for segment, following in pairwise(self.segments):
+            yield segment, following.base_offset
+
+    def with_aborted(self) -> list[Segment]:
+        """Return the segments that hold markers of aborted transactions."""
+        if self._with_aborted is None:
+            self._with_aborted = [each for each in self.segments if each.aborted is not None]
+        return self._with_aborted
+
+    def aborted_changed(self) -> None:
+        """Drop what ``with_aborted`` remembers: a segment got its first aborted transaction."""
+        self._with_aborted = None
+
+    def become_sparse(self) -> None:
+        """Record that compaction can remove batches from now on. This is never undone."""
+        self.sparse = True
+        for segment in self.segments:
+            segment.dense = False
+
+    def add(self, segment: Segment) -> None:
+        """Add a new active segment."""
+        self.segments.append(segment)
+        self.changed = True
+
+    def remove_oldest(self, delay_ms: int) -> Segment:
+        """Remove the oldest segment and schedule the deletion of its files.
+
+        Args:
+            delay_ms: how long the files stay on disk, with the suffix ``.deleted``.
+
+        Raises:
+            StorageError: a file can't be renamed.
+        """
+        renamed = self.segments[0].rename(DELETED)
+        segment = self.segments.pop(0)
+        self.env.schedule_deletion(renamed, delay_ms, self.tp, self.segments[0].base_offset)
+        self.changed = True
+        self.start_offset = max(self.start_offset, self.segments[0].base_offset)
+        self._with_aborted = None
+        return segment
+
+    def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """Replace closed segments in memory. The caller has replaced the files.
+
+        Args:
+            old: neighbours in the chain, without the active segment.
+            new: segments that cover the same offsets. They are synced.
+
+        Raises:
+            ValueError: ``old`` are not neighbours, or the active segment is among them.
+        """
+        start = self.segments.index(old[0])
+        if self.segments[start : start + len(old)] != list(old):
+            raise ValueError(f"{self.tp}: the segments to replace are not neighbours")
+        if start + len(old) == len(self.segments):
+            raise ValueError(f"{self.tp}: the active segment can't be replaced")
+        self.segments[start : start + len(old)] = new
+        self._with_aborted = None
+        self.changed = True
+
+    def go_offline(self, error: StorageError) -> None:
+        """Refuse all further use: the content of a file is uncertain."""
+        if self.failure is None:
+            self.failure = error
+            self.env.offline[self.tp] = error
+            if self.env.on_offline is not None:
+                self.env.on_offline(self.tp, error)
+
+    def close(self) -> None:
+        """Close all files."""
+        for segment in self.segments:
+            segment.close()
+
+    def moved(self, folder: str) -> None:
+        """Use the new path of the folder, which was renamed and will be removed."""
+        self.removed = True
+        self.folder = folder
+        for segment in self.segments:
+            segment.moved(folder)

@@ -1,0 +1,435 @@
+"""The log of one partition, composed of its parts.
+
+A partition has a chain of segments (``chain``), producers and their transactions
+(``lazy_producers``), a sync state (``sync``), a recovery point (``recovery_point``), an appender
+(``append``) and a retention (``retention``). This module connects them. The engine and the store
+use nothing else. Knows no topics, no waiting and no protocol.
+
+One thread changes a partition. ``SyncTicket.run`` and ``Slice.load`` can run in other threads.
+
+Offsets, in ascending order: ``log_start_offset``; ``recovery_point`` (all records below it are
+synced, and there is a snapshot of the producers); ``high_watermark`` (all records below it are
+synced, readers see nothing above it); ``log_end_offset``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from tidemill.errors import TidemillError
+from tidemill.log.config.topic import LogConfig
+from tidemill.log.disk.segment import Segment
+from tidemill.log.disk.slice import Slice
+from tidemill.log.errors import OffsetOutOfRangeError, StorageError
+from tidemill.log.format.batch import HEADER_SIZE, Buffer, parse_header
+from tidemill.log.format.markers import Marker
+from tidemill.log.format.validate import Checked, check_client_batch
+from tidemill.log.partition.append import Appender, AppendInfo
+from tidemill.log.partition.lazy_producers import LazyProducers
+from tidemill.log.partition.opened import OpenedPartition
+from tidemill.log.partition.producers import ProducerStates
+from tidemill.log.partition.reading import find_max_timestamp, find_slice, find_timestamp, search
+from tidemill.log.partition.recovery_point import RecoveryPoint, SnapshotSync
+from tidemill.log.partition.retention import Retention
+from tidemill.log.partition.sync import SyncState, SyncTicket
+from tidemill.log.partition.transactions import OpenTransaction, find_aborted
+from tidemill.log.steps import Steps
+
+
+class PartitionLog:
+    """The log of one partition. ``store.LogStore`` creates and opens it.
+
+    Attributes:
+        tp: the partition.
+        chain: the segments.
+        topic_id: the id of the topic that it was created for; None if the file with it was lost.
+        refused: batches that were refused with a retriable error.
+        first_dirty_offset: compaction has cleaned the log up to here. Can be outside of the log.
+    """
+
+    __slots__ = (
+        "_appender",
+        "_point",
+        "_producers",
+        "_retention",
+        "_sync",
+        "chain",
+        "first_dirty_offset",
+        "refused",
+        "topic_id",
+        "tp",
+    )
+
+    def __init__(self, opened: OpenedPartition) -> None:
+        chain = self.chain = opened.chain
+        self.tp = chain.tp
+        self.topic_id: UUID | None = opened.topic_id
+        self.first_dirty_offset = 0
+        self._producers = LazyProducers(chain, opened.producers, opened.snapshot_offset)
+        self._sync = SyncState(chain, new_folder=opened.new_folder)
+        self._point = RecoveryPoint(opened.recovery_point, chain, self._producers, self._sync)
+        self._appender = Appender(chain, self._producers, self._sync, self._point, opened.config)
+        self._retention = Retention(chain, self._producers, self._sync, self._appender)
+        self.refused = self._appender.refused
+        if opened.config.compact:
+            chain.become_sparse()
+
+    def __repr__(self) -> str:
+        return f"PartitionLog({self.tp}, {self.log_start_offset}..{self.log_end_offset})"
+
+    # --- attributes of the parts -----------------------------------------------------------------
+
+    @property
+    def snapshot_offset(self) -> int:
+        """The offset of the last clean stop's snapshot; -1 if there were no producers."""
+        return self._producers.snapshot_offset
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The segments, oldest first; the last one is active."""
+        return self.chain.segments
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all segments in bytes."""
+        return self.chain.size_bytes
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self.chain.start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset of the next record."""
+        return self.chain.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset below which all records are synced. Readers see nothing above it."""
+        return self._sync.high_watermark
+
+    @property
+    def recovery_point(self) -> int:
+        """The offset from which recovery reads the log."""
+        return self._point.offset
+
+    @property
+    def failure(self) -> StorageError | None:
+        """The reason why the partition is offline, or None."""
+        return self.chain.failure
+
+    @property
+    def config(self) -> LogConfig:
+        """The configs of the topic. They can be replaced at any time."""
+        return self._appender.config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._appender.config = config
+        if config.compact and not self.chain.sparse:
+            self.chain.become_sparse()
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch that is stamped into batches."""
+        return self._appender.leader_epoch
+
+    @leader_epoch.setter
+    def leader_epoch(self, epoch: int) -> None:
+        self._appender.leader_epoch = epoch
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, max_bytes: int, *, limit_offset: int, min_one: bool = True
+    ) -> Slice | None:
+        """Find stored bytes in one segment, beginning with the batch that holds ``offset``.
+
+        Batches that compaction has emptied are skipped while others follow. librdkafka takes an
+        answer without records for a batch that was cut, and fails after ten of them.
+
+        Args:
+            offset: the first offset that the reader wants.
+            max_bytes: most bytes; the last batch can be cut.
+            limit_offset: no record at or above it is returned; for consumers the high watermark.
+            min_one: return at least the first batch completely, however large it is.
+
+        Returns:
+            None if there are no records below ``limit_offset`` yet. A slice of size 0 if the first
+            batch is larger than ``max_bytes`` and ``min_one`` is False.
+
+        Raises:
+            OffsetOutOfRangeError: ``offset`` is below the log's start or above its end.
+            CorruptLogError, StorageError: the stored data can't be used.
+        """
+        chain = self.chain
+        if chain.failure is not None:
+            raise chain.failure
+        if not chain.start_offset <= offset <= chain.end_offset:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {self.tp} is out of range: it holds offsets "
+                f"{chain.start_offset} to {chain.end_offset - 1}"
+            )
+        if offset >= limit_offset:
+            return None
+        return find_slice(chain, self._sync, offset, max_bytes, limit_offset, min_one)
+
+    def holds(self, segment: Segment) -> bool:
+        """Return whether the segment is still in the log: not deleted and not compacted away."""
+        return self.chain.holds(segment)
+
+    def find_timestamp(self, timestamp_ms: int) -> Steps[tuple[int, int] | None]:
+        """Return offset and timestamp of the first readable record that is not older, or None.
+
+        The result is exact to the record, because the batch is decoded. This is a generator: its
+        steps block while they read.
+
+        Raises:
+            CorruptLogError, StorageError: the stored data can't be used.
+        """
+        start, end = self.log_start_offset, self.high_watermark
+        return search(
+            self.chain, lambda segments: find_timestamp(segments, timestamp_ms, start, end)
+        )
+
+    def find_max_timestamp(self) -> Steps[tuple[int, int] | None]:
+        """Return offset and timestamp of the first record with the latest timestamp (KIP-734).
+
+        This is a generator, as ``find_timestamp``.
+
+        Raises:
+            CorruptLogError, StorageError: the stored data can't be used.
+        """
+        start, end = self.log_start_offset, self.high_watermark
+        return search(self.chain, lambda segments: find_max_timestamp(segments, start, end))
+
+    # --- appending -------------------------------------------------------------------------------
+
+    def check(self, records: Buffer, *, now_ms: int) -> Steps[Checked]:
+        """Check a batch of a client, for ``append``; see ``validate.check_client_batch``."""
+        return check_client_batch(records, self.config, now_ms)
+
+    def append(
+        self,
+        records: Buffer | Checked,
+        *,
+        now_ms: int,
+        from_client: bool = True,
+        from_zero: bool = False,
+    ) -> AppendInfo:
+        """Append the batch of a client, or all of several batches of the broker, or none.
+
+        Args:
+            records: complete batches in a buffer that can be changed. Offsets are stamped in place.
+                Or the result of ``check`` with the present ``config``.
+            now_ms: the broker's time.
+            from_client: verify the batches first. False for batches that the broker built itself.
+            from_zero: see ``ProducerStates.check``.
+
+        Raises:
+            TidemillError: see ``validate.check_client_batch``, ``ProducerStates.check`` and
+                ``RefusedBatches.check``.
+            DiskFullError: the disk is full. No part of the batches is readable.
+            StorageError: the partition is offline.
+        """
+        return self._appender.append(records, now_ms, from_client, from_zero)
+
+    def append_marker(self, marker: Marker, *, now_ms: int) -> AppendInfo | None:
+        """End a producer's transaction with a marker.
+
+        The last stable offset rises when the marker is synced.
+
+        Args:
+            now_ms: the broker's time.
+
+        Returns:
+            None if the producer has no open transaction here. Then nothing is appended.
+
+        Raises:
+            InvalidProducerEpochError, TransactionCoordinatorFencedError: see
+                ``ProducerStates.check_marker``.
+            DiskFullError: the disk is full. The transaction stays open.
+            StorageError: the partition is offline.
+        """
+        return self._appender.append_marker(marker, now_ms)
+
+    def remember_refusal(self, records: Buffer, error: TidemillError, now_ms: int) -> None:
+        """Record that a client got ``error`` instead of an append.
+
+        The batches that the client has sent behind these must not overtake them.
+
+        Args:
+            records: what the client sent, perhaps invalid.
+        """
+        if len(records) >= HEADER_SIZE:
+            self.refused.remember(parse_header(records), error, now_ms)
+
+    def roll(self, now_ms: int) -> Segment:
+        """Close the active segment and start a new one; see ``Appender.roll``."""
+        return self._appender.roll(now_ms)
+
+    # --- producers and transactions --------------------------------------------------------------
+
+    @property
+    def producers(self) -> ProducerStates:
+        """The idempotent producers, read from their snapshot at first use.
+
+        Raises:
+            CorruptLogError, StorageError: they can't be read.
+        """
+        return self._producers.states
+
+    def expire_producers(self, now_ms: int, expiry_ms: int) -> int:
+        """Remove producers without an append for ``expiry_ms``; return how many were removed."""
+        self.refused.expire(now_ms)
+        return self._producers.expire(now_ms, expiry_ms)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset that ``read_committed`` readers must not reach."""
+        producers = self._producers
+        if producers.loaded is None:
+            return self._sync.high_watermark
+        return producers.stable_offset(self._sync.high_watermark)
+
+    @property
+    def has_open_transactions(self) -> bool:
+        """Whether a transaction has no marker yet. Reads nothing."""
+        return self._producers.has_open_transactions
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Return the transactions without a marker, oldest first."""
+        return self._producers.open_transactions()
+
+    def last_offset_of(self, producer_id: int) -> int:
+        """Return the offset of a producer's last record here, or -1 if it is unknown.
+
+        Raises:
+            CorruptLogError, StorageError: the producers can't be read.
+        """
+        entry = self.producers.get(producer_id)
+        return -1 if entry is None else entry.last_offset
+
+    @property
+    def has_aborted_transactions(self) -> bool:
+        """Whether ``aborted_transactions`` could find any."""
+        return bool(self.chain.with_aborted())
+
+    def aborted_transactions(self, first_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Return (producer id, first offset) of the aborted transactions that overlap a range.
+
+        See ``find_aborted``.
+
+        Raises:
+            StorageError: an index can't be read.
+        """
+        entries = find_aborted(self.chain, first_offset, end_offset)
+        return [(entry.producer_id, entry.first_offset) for entry in entries]
+
+    # --- syncing ---------------------------------------------------------------------------------
+
+    def begin_sync(self) -> SyncTicket | None:
+        """Return a ticket for all unsynced files, or None if everything is synced."""
+        return self._sync.begin()
+
+    def finish_sync(self, ticket: SyncTicket) -> None:
+        """Raise the high watermark to the end of a ticket that was run.
+
+        Raises:
+            RuntimeError: the ticket was not run, or it failed.
+        """
+        if self._sync.finish(ticket):
+            self._producers.settle(self._sync.high_watermark)
+
+    def flush(self) -> None:
+        """Sync everything; blocks.
+
+        Raises:
+            SyncFailedError: the broker must stop.
+        """
+        ticket = self.begin_sync()
+        if ticket is not None:
+            ticket.run()
+            self.finish_sync(ticket)
+
+    def advance_recovery_point(self) -> None:
+        """Advance the recovery point if that is due; see ``RecoveryPoint.advance``.
+
+        Raises:
+            DiskFullError, StorageError: the snapshot or the index can't be written. Nothing
+                changes.
+        """
+        if self.chain.failure is None:
+            self._point.advance()
+
+    def snapshot_sync(self) -> SnapshotSync | None:
+        """Return the sync of the recovery point's snapshot; None if there is nothing to sync."""
+        return self._point.snapshot_sync()
+
+    # --- removing and replacing segments ---------------------------------------------------------
+
+    def delete_records_before(self, offset: int) -> int:
+        """Raise the log's start to ``offset``, and remove the segments below it.
+
+        The new start is durable after the next ``LogStore.checkpoint``.
+
+        Returns:
+            The log's start offset.
+
+        Raises:
+            OffsetOutOfRangeError: ``offset`` is negative or above the high watermark.
+            StorageError: a file can't be renamed.
+        """
+        return self._retention.delete_before(offset)
+
+    def delete_old_segments(self, now_ms: int) -> list[Segment]:
+        """Remove the segments that the topic's retention does not keep, oldest first.
+
+        If even the active segment is too old, it is closed first. So an idle partition becomes
+        empty too.
+
+        Returns:
+            The removed segments.
+
+        Raises:
+            SyncFailedError: the broker must stop.
+            DiskFullError: there is no room for the files of a new active segment.
+            StorageError: a file can't be renamed.
+        """
+        return self._retention.delete_old(now_ms)
+
+    def replace_segments(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """Replace closed segments by cleaned ones in memory; see ``SegmentChain.replace``."""
+        self.chain.replace(old, new)
+        self._sync.forget(old)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def go_offline(self, error: StorageError) -> None:
+        """Refuse all further use: the content of a file is uncertain."""
+        self.chain.go_offline(error)
+
+    def stop(self) -> None:
+        """Sync everything, and write the files that let the next start skip recovery.
+
+        Raises:
+            SyncFailedError, DiskFullError, StorageError: this is not a clean stop.
+        """
+        self.flush()
+        chain = self.chain
+        if chain.changed and chain.end_offset:
+            chain.active.write_index(seal=True)
+            self._point.prepare()
+            self._point.take()
+            self._producers.snapshot_offset = chain.end_offset if len(self.producers) else -1
+        chain.changed = False
+
+    def close(self) -> None:
+        """Close all files."""
+        self.chain.close()
+
+    def moved(self, folder: str) -> None:
+        """Use the new path of the folder, which was renamed and will be removed."""
+        self.chain.moved(folder)

@@ -1,0 +1,148 @@
+"""The recovery point of a partition: the offset from which recovery reads the log.
+
+All records below the point are synced, and the disk holds what recovery from there needs: index
+entries and a snapshot of the producers. ``offset_checkpoints`` writes the point to its checkpoint
+file after it has synced the snapshot. Older snapshots are removed only after that: they can be the
+only record of a producer whose batches were deleted.
+"""
+
+from __future__ import annotations
+
+from tidemill.log.partition.chain import SegmentChain
+from tidemill.log.partition.lazy_producers import LazyProducers
+from tidemill.log.partition.snapshots import drop_old_snapshots, sync_snapshot, write_snapshot
+from tidemill.log.partition.sync import SyncState
+
+CHECKPOINT_BYTES = 16 << 20
+"""Bytes after which the recovery point advances even while the partition is written to."""
+
+
+class SnapshotSync:
+    """Makes the snapshot at a recovery point durable, before the checkpoint file holds the point.
+
+    Both methods can be called in any thread.
+    """
+
+    __slots__ = ("_chain", "_offset", "_point")
+
+    def __init__(self, chain: SegmentChain, point: RecoveryPoint) -> None:
+        self._chain = chain
+        self._point = point
+        self._offset = point.snapshot
+
+    def run(self) -> None:
+        """Sync the snapshot; blocks.
+
+        Raises:
+            SyncFailedError: the broker must stop.
+        """
+        sync_snapshot(self._chain.env, self._chain.folder, self._offset)
+
+    def checkpoint_written(self) -> None:
+        """Record that the checkpoint file holds this point or a later one.
+
+        From now on, older snapshots can be removed.
+        """
+        self._point.kept_snapshot = max(self._point.kept_snapshot, self._offset)
+
+
+class RecoveryPoint:
+    """The recovery point of one partition.
+
+    A point is prepared first: its snapshot and index entries are written. It is taken when the log
+    is synced up to it.
+
+    Attributes:
+        offset: the current point.
+        pending: the point that is prepared and not taken yet, or -1.
+        bytes_since: bytes that were appended since the last point was prepared.
+        snapshot: offset of the last point's snapshot, or -1 if there is none to keep.
+        kept_snapshot: offset of the last snapshot that is synced and whose point is in the
+            checkpoint file, or -1. Set by the thread that writes the checkpoint file.
+    """
+
+    __slots__ = (
+        "_chain",
+        "_droppable",
+        "_producers",
+        "_seen_end",
+        "_sync",
+        "bytes_since",
+        "kept_snapshot",
+        "offset",
+        "pending",
+        "snapshot",
+    )
+
+    def __init__(
+        self, offset: int, chain: SegmentChain, producers: LazyProducers, sync: SyncState
+    ) -> None:
+        self._chain = chain
+        self._producers = producers
+        self._sync = sync
+        self.offset = offset
+        self.pending = -1
+        self.bytes_since = 0
+        self.snapshot = -1
+        self.kept_snapshot = -1
+        self._droppable = -1
+        self._seen_end = chain.end_offset
+
+    def advance(self) -> None:
+        """Advance if that is due: the log is idle, or has grown by ``CHECKPOINT_BYTES``.
+
+        The point never passes unsynced records.
+
+        Raises:
+            DiskFullError, StorageError: the snapshot or the index can't be written. Nothing
+                changes.
+        """
+        self.take()
+        end = self._chain.end_offset
+        if self.pending < 0 and end > self.offset:
+            idle = end == self._seen_end
+            if idle or self.bytes_since >= CHECKPOINT_BYTES:
+                self.prepare()
+                self.take()
+        self._seen_end = end
+
+    def prepare(self) -> None:
+        """Write the index entries and the snapshot for a point at the log's end.
+
+        Raises:
+            DiskFullError, StorageError: a file can't be written.
+        """
+        self._chain.active.write_index(seal=False)
+        self.write_snapshot()
+        self.pending = self._chain.end_offset
+        self.bytes_since = 0
+
+    def write_snapshot(self) -> None:
+        """Write a snapshot of the producers at the log's end.
+
+        Raises:
+            DiskFullError, StorageError: it can't be written.
+        """
+        write_snapshot(self._chain, self._producers.states)
+
+    def take(self) -> None:
+        """Move to the prepared point if the log is synced up to it; drop older snapshots.
+
+        Raises:
+            StorageError: an old snapshot can't be removed.
+        """
+        if 0 <= self.pending <= self._sync.high_watermark:
+            self._droppable = self.offset
+            self.snapshot = self.pending if len(self._producers.states) else -1
+            self.offset = max(self.offset, self.pending)
+            self.pending = -1
+        if self._droppable >= 0 and self.kept_snapshot >= self.snapshot:
+            drop_old_snapshots(self._chain.env, self._chain.folder, self._droppable)
+            self._droppable = -1
+
+    def snapshot_sync(self) -> SnapshotSync | None:
+        """Return the sync of the snapshot at this point.
+
+        None if that snapshot is synced, or if there are no producers.
+        """
+        return SnapshotSync(self._chain, self) if self.snapshot > self.kept_snapshot else None

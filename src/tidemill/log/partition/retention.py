@@ -1,0 +1,128 @@
+"""Remove old segments: by age, by size, and below the log's start.
+
+Decides which segments the topic's configs keep, and removes the others from the start of the chain.
+Source: Apache Kafka's ``UnifiedLog.deleteOldSegments``.
+"""
+
+from __future__ import annotations
+
+from tidemill.log.config.topic import LogConfig
+from tidemill.log.disk.segment import Segment
+from tidemill.log.errors import OffsetOutOfRangeError
+from tidemill.log.partition.append import Appender
+from tidemill.log.partition.chain import SegmentChain
+from tidemill.log.partition.lazy_producers import LazyProducers
+from tidemill.log.partition.snapshots import sync_snapshots
+from tidemill.log.partition.sync import SyncState, sync_name
+
+
+class Retention:
+    """Removes the oldest segments of one partition. All methods can block on the disk."""
+
+    __slots__ = ("_appender", "_chain", "_producers", "_sync")
+
+    def __init__(
+        self, chain: SegmentChain, producers: LazyProducers, sync: SyncState, appender: Appender
+    ) -> None:
+        self._chain = chain
+        self._producers = producers
+        self._sync = sync
+        self._appender = appender
+
+    def delete_before(self, offset: int) -> int:
+        """Raise the log's start to ``offset``; see ``PartitionLog.delete_records_before``."""
+        chain = self._chain
+        if chain.failure is not None:
+            raise chain.failure
+        if not 0 <= offset <= self._sync.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"can't delete records of {chain.tp} before offset {offset}: "
+                f"the high watermark is {self._sync.high_watermark}"
+            )
+        if offset > chain.start_offset:
+            chain.start_offset = offset
+            chain.changed = True
+            self._remove_oldest(max(chain.index_of(offset), 0))
+        return chain.start_offset
+
+    def delete_old(self, now_ms: int) -> list[Segment]:
+        """Remove the segments that are not kept; see ``PartitionLog.delete_old_segments``."""
+        stable_offset = self._producers.stable_offset(self._sync.high_watermark)
+        count = removable_segments(self._chain, self._appender.config, stable_offset, now_ms)
+        if count < len(self._chain.segments):
+            return self._remove_oldest(count) if count else []
+        # Remove the closed segments first, because a new segment needs room on the disk.
+        removed = self._remove_oldest(count - 1)
+        # Its name must be on disk before the last old segment loses its own: a folder without any
+        # segment is damage.
+        sync_name(self._chain.env, self._appender.roll(now_ms))
+        return removed + self._remove_oldest(1)
+
+    def _remove_oldest(self, count: int) -> list[Segment]:
+        """Remove the ``count`` oldest segments. The active segment always stays.
+
+        Their files get the suffix ``.deleted``. ``LogStore.purge_deleted`` removes them after
+        ``file.delete.delay.ms``. The oldest goes first, so that a crash leaves no gap.
+
+        Raises:
+            SyncFailedError: the broker must stop.
+            StorageError: a file can't be renamed.
+        """
+        chain = self._chain
+        count = min(count, len(chain.segments) - 1)
+        if count and len(self._producers.states):
+            sync_snapshots(chain.env, chain.folder)
+        delay_ms = self._appender.config.file_delete_delay_ms
+        removed = [chain.remove_oldest(delay_ms) for _ in range(count)]
+        if removed:
+            self._sync.forget(removed)
+        return removed
+
+
+def removable_segments(
+    chain: SegmentChain, config: LogConfig, stable_offset: int, now_ms: int
+) -> int:
+    """Return how many of the oldest segments retention removes.
+
+    Age and size count if ``cleanup.policy`` has 'delete'. Segments below the log's start are
+    always removed. A segment is kept if it reaches above the last stable offset.
+    """
+    count = max(chain.index_of(chain.start_offset), 0)
+    if config.delete:
+        count = max(
+            count,
+            _too_old(chain.segments, config.retention_ms, now_ms),
+            _above_size(chain, config.retention_bytes),
+        )
+    return min(count, _stable(chain, stable_offset))
+
+
+def _too_old(segments: list[Segment], retention_ms: int, now_ms: int) -> int:
+    if retention_ms < 0:
+        return 0
+    count = 0
+    for segment in segments:
+        # Records without timestamps are as old as their file.
+        latest = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
+        if not segment.size or now_ms - latest <= retention_ms:
+            break
+        count += 1
+    return count
+
+
+def _above_size(chain: SegmentChain, retention_bytes: int) -> int:
+    if retention_bytes < 0:
+        return 0
+    excess = chain.size_bytes - retention_bytes
+    count = 0
+    for segment in chain.segments:
+        if not segment.size or excess < segment.size:
+            break
+        excess -= segment.size
+        count += 1
+    return count
+
+
+def _stable(chain: SegmentChain, stable_offset: int) -> int:
+    ends = [end for _, end in chain.closed()] + [chain.end_offset]
+    return sum(1 for end in ends if end <= stable_offset)

@@ -1,0 +1,133 @@
+"""Write, find, sync, load and remove the snapshots of a partition's producers.
+
+A snapshot holds the producers' state at one offset, in a file that is named after the offset.
+Knows the files; ``recovery_point`` and ``recovery`` decide when to write one.
+"""
+
+from __future__ import annotations
+
+from tidemill.log.disk.environment import Environment, Report
+from tidemill.log.disk.files import FileSystem, storage_error
+from tidemill.log.names import SNAPSHOT, file_name
+from tidemill.log.partition.chain import SegmentChain
+from tidemill.log.partition.producers import ProducerStates
+from tidemill.log.partition.replay import replay_segment
+
+
+def snapshot_path(folder: str, offset: int) -> str:
+    """Return the path of the snapshot at ``offset``."""
+    return f"{folder}/{file_name(offset, SNAPSHOT)}"
+
+
+def snapshot_offsets(names: dict[str, int]) -> list[int]:
+    """Return the offsets of the snapshots among a folder's files, ascending."""
+    stems = (name[: -len(SNAPSHOT)] for name in names if name.endswith(SNAPSHOT))
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def write_snapshot(chain: SegmentChain, states: ProducerStates) -> None:
+    """Write a snapshot at the end of the log, without a sync: a CRC shows whether it is complete.
+
+    A complete snapshot at this offset is kept: it has the same content, and is perhaps the only one
+    that is synced.
+
+    Raises:
+        DiskFullError, StorageError: the file can't be written.
+    """
+    path = snapshot_path(chain.folder, chain.end_offset)
+    fs = chain.env.fs
+    try:
+        if not _is_complete(fs, path):
+            fs.write_bytes(path, states.encode())
+    except OSError as error:
+        raise storage_error(error, "writing", path) from error
+
+
+def _is_complete(fs: FileSystem, path: str) -> bool:
+    if not fs.exists(path):
+        return False
+    try:
+        ProducerStates.decode(fs.read_bytes(path))
+    except ValueError:
+        return False
+    return True
+
+
+def drop_old_snapshots(env: Environment, folder: str, keep_from: int) -> None:
+    """Remove the snapshots below ``keep_from``.
+
+    Args:
+        keep_from: the oldest recovery point that the checkpoint file can still hold.
+
+    Raises:
+        StorageError: a file can't be removed.
+    """
+    fs = env.fs
+    try:
+        for offset in snapshot_offsets(fs.files(folder)):
+            if offset < keep_from:
+                fs.remove(snapshot_path(folder, offset))
+    except OSError as error:
+        raise storage_error(error, "removing old snapshots in", folder) from error
+
+
+def sync_snapshot(env: Environment, folder: str, offset: int) -> None:
+    """Make one snapshot durable. Can run in any thread.
+
+    Raises:
+        SyncFailedError: the broker must stop.
+    """
+    try:
+        env.fs.sync_file(snapshot_path(folder, offset))
+        env.fs.sync_dir(folder)
+    except FileNotFoundError:
+        return  # the topic was deleted, or a newer synced snapshot has replaced this one
+    except OSError as error:
+        raise env.pool.fail_sync(error, folder) from error
+
+
+def sync_snapshots(env: Environment, folder: str) -> None:
+    """Make all snapshots durable before segments are removed.
+
+    After the removal, the snapshots are the only record of producers whose batches were in the
+    removed segments.
+
+    Raises:
+        SyncFailedError: the broker must stop.
+    """
+    try:
+        for offset in snapshot_offsets(env.fs.files(folder)):
+            env.fs.sync_file(snapshot_path(folder, offset))
+        env.fs.sync_dir(folder)
+    except OSError as error:
+        raise env.pool.fail_sync(error, folder) from error
+
+
+def load_producers(chain: SegmentChain, snapshot_offset: int) -> ProducerStates:
+    """Load the producers after a clean stop.
+
+    Read them from the log if the snapshot is damaged or lost.
+
+    Args:
+        chain: the partition's segments.
+        snapshot_offset: offset of the snapshot; -1 if there is none because there are no producers.
+
+    Raises:
+        CorruptLogError, StorageError: the log can't be read.
+    """
+    env = chain.env
+    if snapshot_offset < 0:
+        return ProducerStates()
+    path = snapshot_path(chain.folder, snapshot_offset)
+    try:
+        states = ProducerStates.decode(env.fs.read_bytes(path))
+    except (OSError, ValueError) as error:
+        states = ProducerStates()
+        for segment in chain.segments:
+            replay_segment(states, segment, env.clock.now_ms())
+        states.unstable.settle(chain.end_offset)
+        env.reports.append(
+            Report(chain.tp, path, f"producers read from the log, snapshot unusable: {error}")
+        )
+    states.expire(env.clock.now_ms(), env.producer_expiry_ms)
+    return states

@@ -1,0 +1,252 @@
+"""Group commit: track what of a partition is synced, and sync the rest in one step.
+
+``SyncState.begin`` collects the unsynced files in a ticket, ``SyncTicket.run`` syncs them in any
+thread, and ``SyncState.finish`` raises the high watermark. Knows files and folders. The requests
+that wait for a sync are the engine's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tidemill.log.disk.aborted_index import AbortedIndex
+from tidemill.log.disk.environment import Environment
+from tidemill.log.disk.segment import Segment
+from tidemill.log.errors import StorageError, SyncFailedError
+from tidemill.log.names import INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX
+from tidemill.log.partition.chain import SegmentChain
+
+METADATA = "partition.metadata"
+
+MANY_FOLDERS = 8
+"""Number of new folders from which one sync of the whole file system is cheaper."""
+
+
+class SyncState:
+    """The synced part of one partition.
+
+    Attributes:
+        high_watermark: all records below it are synced. Readers see nothing above it.
+        end_segment: the segment that holds the high watermark.
+        end_position: the byte position of the high watermark in ``end_segment``.
+    """
+
+    __slots__ = (
+        "_chain",
+        "_closed",
+        "_new_folder",
+        "end_position",
+        "end_segment",
+        "high_watermark",
+    )
+
+    def __init__(self, chain: SegmentChain, *, new_folder: bool) -> None:
+        """Begin with a chain whose records are all synced.
+
+        Args:
+            new_folder: the folder, or its entry in the data folder, is perhaps not synced.
+        """
+        self._chain = chain
+        self._closed: list[Segment] = []
+        self._new_folder = new_folder
+        self.high_watermark = chain.end_offset
+        self.end_segment = chain.active
+        self.end_position = chain.active.size
+
+    def add_closed(self, segment: Segment) -> None:
+        """Include a segment that was just closed in the next sync, with its indexes."""
+        self._closed.append(segment)
+
+    def forget(self, segments: Iterable[Segment]) -> None:
+        """Exclude segments that were removed from the chain."""
+        gone = {id(segment) for segment in segments}
+        self._closed = [each for each in self._closed if id(each) not in gone]
+
+    def begin(self) -> SyncTicket | None:
+        """Return a ticket for all unsynced files, or None if everything is synced."""
+        active = self._chain.segments[-1]
+        if active.size == active.synced_size and not self._closed and not self._new_folder:
+            return None
+        first_data = self.high_watermark == 0 and self._chain.end_offset > 0
+        return SyncTicket(self._chain, list(self._closed), self._new_folder, first_data)
+
+    def finish(self, ticket: SyncTicket) -> bool:
+        """Record that a ticket was run; return whether the high watermark rose.
+
+        Raises:
+            RuntimeError: the ticket was not run, or it failed.
+        """
+        if not ticket.done:
+            raise RuntimeError(f"{self._chain.tp}: can't finish a sync that was not run")
+        for segment, size in ticket.sizes:
+            segment.synced_size = max(segment.synced_size, size)
+            segment.named = True
+        for index, size, crc in ticket.aborted:
+            index.synced(size, crc)
+        if ticket.closed:
+            self.forget(ticket.closed)
+        if ticket.new_folder:
+            self._new_folder = False
+        if ticket.end_offset <= self.high_watermark:
+            return False
+        self.high_watermark = ticket.end_offset
+        self.end_segment, self.end_position = ticket.sizes[-1]
+        return True
+
+
+class SyncTicket:
+    """One sync of a partition: everything that was appended when the ticket was created.
+
+    Attributes:
+        end_offset: the high watermark after the sync.
+        sizes: (segment, size) of each segment with unsynced bytes, the active one last.
+        aborted: (index of aborted transactions, size, CRC) of these segments, if it is unsynced.
+        closed: segments that were closed since the last sync. Their indexes are synced too.
+        new_folder: the folder and its entry in the data folder are perhaps not synced.
+        new_names: the folder's entries for some segments are perhaps not synced.
+        first_data: no record of the partition was synced before.
+        folder_done: the folder and its entry are synced.
+        done: ``run`` has succeeded.
+    """
+
+    __slots__ = (
+        "_chain",
+        "aborted",
+        "closed",
+        "done",
+        "end_offset",
+        "first_data",
+        "folder_done",
+        "new_folder",
+        "new_names",
+        "sizes",
+    )
+
+    def __init__(
+        self, chain: SegmentChain, closed: list[Segment], new_folder: bool, first_data: bool
+    ) -> None:
+        self._chain = chain
+        self.end_offset = chain.end_offset
+        self.closed = closed
+        self.sizes = [(segment, segment.size) for segment in (*closed, chain.segments[-1])]
+        self.aborted: list[tuple[AbortedIndex, int, int]] = []
+        self.new_folder = new_folder
+        self.new_names = not all(segment.named for segment, _ in self.sizes)
+        for segment, _ in self.sizes:
+            index = segment.aborted
+            if index is not None and index.size > index.synced_size:
+                self.aborted.append((index, index.size, index.crc))
+                self.new_names = self.new_names or not index.named
+        self.first_data = first_data
+        self.folder_done = not new_folder
+        self.done = False
+
+    @property
+    def environment(self) -> Environment:
+        """The environment of the partition."""
+        return self._chain.env
+
+    @property
+    def folder(self) -> str:
+        """The path of the partition's folder."""
+        return self._chain.folder
+
+    def run(self) -> None:
+        """Sync the files; blocks. Can run in any thread while appends continue.
+
+        Older segments are synced before newer ones, and the folders that name them last.
+
+        Raises:
+            SyncFailedError: the broker must stop.
+            StorageError: a file can't be opened. Nothing is synced for certain.
+        """
+        env = self._chain.env
+        if env.pool.sync_failure is not None:
+            raise env.pool.sync_failure
+        for segment, size in self.sizes:
+            if size > segment.synced_size:
+                self._sync_data(segment)
+        folder = self._chain.folder
+        try:
+            if self.aborted:
+                self._sync_aborted()
+            for segment in self.closed:
+                env.fs.sync_file(segment.path(INDEX))
+                env.fs.sync_file(segment.path(TIME_INDEX))
+            self._sync_snapshots()
+            # A lost file is reported when the partition is opened.
+            is_new = self.first_data or not self.folder_done
+            if is_new and env.fs.exists(f"{folder}/{METADATA}"):
+                env.fs.sync_file(f"{folder}/{METADATA}")
+            if not self.folder_done or (not self.new_folder and (self.closed or self.new_names)):
+                env.fs.sync_dir(folder)
+            if not self.folder_done:
+                env.fs.sync_dir(folder.rpartition("/")[0])
+        except OSError as error:
+            # Topics and segments can be deleted meanwhile. Their files need no sync.
+            if not (isinstance(error, FileNotFoundError) and self._is_removed()):
+                raise env.pool.fail_sync(error, folder) from error
+        self.done = True
+
+    def _sync_data(self, segment: Segment) -> None:
+        try:
+            segment.file.datasync()
+        except SyncFailedError:
+            raise
+        except StorageError:  # the file can't be opened
+            if not self._is_removed():
+                raise
+
+    def _sync_aborted(self) -> None:
+        indexes = {id(index) for index, _, _ in self.aborted}
+        for segment, _ in self.sizes:
+            if id(segment.aborted) in indexes:
+                self._chain.env.fs.sync_file(segment.path(TXN_INDEX))
+
+    def _sync_snapshots(self) -> None:
+        for segment, _ in self.sizes[1:]:
+            try:  # the snapshot that was written when this segment was started
+                self._chain.env.fs.sync_file(segment.path(SNAPSHOT))
+            except FileNotFoundError:
+                continue  # a newer snapshot has replaced it
+
+    def _is_removed(self) -> bool:
+        """Return whether the partition or one of the ticket's segments was removed meanwhile."""
+        live = {id(segment) for segment in self._chain.segments}
+        return self._chain.removed or any(id(segment) not in live for segment, _ in self.sizes)
+
+
+def sync_name(env: Environment, segment: Segment) -> None:
+    """Make the folder's entry for a segment durable; blocks.
+
+    Raises:
+        SyncFailedError: the broker must stop.
+    """
+    if not segment.named:
+        try:
+            env.fs.sync_dir(segment.folder)
+        except OSError as error:
+            raise env.pool.fail_sync(error, segment.folder) from error
+        segment.named = True
+
+
+def run_tickets(tickets: Sequence[SyncTicket]) -> None:
+    """Run many tickets; blocks. Can run in any thread.
+
+    Each sync of a folder flushes the disk, and creating a topic can create a thousand partitions.
+    So many new folders share one sync of the whole file system.
+
+    Raises:
+        SyncFailedError, StorageError: see ``SyncTicket.run``.
+    """
+    new = [ticket for ticket in tickets if ticket.new_folder]
+    if len(new) >= MANY_FOLDERS:
+        env, parent = new[0].environment, new[0].folder.rpartition("/")[0]
+        try:
+            all_synced = env.fs.sync_all(parent)
+        except OSError as error:
+            raise env.pool.fail_sync(error, parent) from error
+        for ticket in new:
+            ticket.folder_done = all_synced
+    for ticket in tickets:
+        ticket.run()

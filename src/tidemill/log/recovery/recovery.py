@@ -1,0 +1,357 @@
+"""Open a partition after an unclean stop: verify its segments, and cut off a torn tail.
+
+All records below the recovery point were synced, so damage there is an error. Above the point, an
+invalid end without a valid batch behind it is a torn write: it is cut off and reported. An invalid
+batch with a valid one behind it is damage, and an error. Interrupted deletions and compactions are
+finished or dropped.
+
+Segments follow each other without a gap: the last batch of a closed segment ends where the next
+segment begins. Compaction keeps that batch, or at least its header. So recovery notices a missing
+segment, and a segment that was cut at the end of a batch.
+
+Source for interrupted file operations: Apache Kafka's ``LogLoader``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from uuid import UUID
+
+from tidemill.log.config.topic import LogConfig
+from tidemill.log.disk.aborted_index import AbortedIndex
+from tidemill.log.disk.checkpoints import ManifestEntry, StoredIndex
+from tidemill.log.disk.environment import Environment, Report
+from tidemill.log.disk.files import storage_error
+from tidemill.log.disk.segment import Segment
+from tidemill.log.errors import CorruptLogError
+from tidemill.log.names import (
+    DELETED,
+    LOG,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    TXN_INDEX,
+    TopicPartition,
+    file_name,
+    parse_file_name,
+)
+from tidemill.log.offset_checkpoints import OffsetCheckpoints
+from tidemill.log.partition.chain import SegmentChain
+from tidemill.log.partition.opened import OpenedPartition
+from tidemill.log.partition.producers import ProducerStates
+from tidemill.log.partition.snapshots import snapshot_offsets, snapshot_path
+from tidemill.log.partition.sync import METADATA
+from tidemill.log.recovery.aborted import complete_indexes
+from tidemill.log.recovery.unfinished import finish_file_operations
+from tidemill.log.recovery.verify import SegmentVerifier, refuse_if_valid_follows
+
+
+def recover_partition(
+    env: Environment,
+    tp: TopicPartition,
+    folder: str,
+    config: LogConfig,
+    *,
+    recovery_point: int,
+    stored: StoredLog,
+    topic_id: UUID | None,
+) -> OpenedPartition:
+    """Open a partition whose files are perhaps incomplete.
+
+    Args:
+        recovery_point: offset up to which the log was synced.
+        stored: where the log begins, and whether batches can be missing in it.
+        topic_id: the id of the topic; None if the file with it was lost.
+
+    Raises:
+        CorruptLogError: damage that can't be repaired. The error names file, position and offset.
+        SyncFailedError: the broker must stop.
+        StorageError: a file operation failed.
+    """
+    try:
+        recovery = _Recovery(env, tp, folder, config, recovery_point, stored)
+        return recovery.run(topic_id)
+    except OSError as error:
+        raise storage_error(error, "recovering", folder) from error
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLog:
+    """The start and the state of a log that the checkpoint files have.
+
+    Attributes:
+        start_offset: the first offset that can be read.
+        is_start_proven: whether the first segment must hold that offset. False if an earlier
+            version of tidemill, or no file, has stored it.
+        is_sparse: whether compaction has perhaps removed batches.
+        aborted: the stored indexes of aborted transactions, by the segment's base offset.
+    """
+
+    start_offset: int = 0
+    is_start_proven: bool = False
+    is_sparse: bool = True
+    aborted: Mapping[int, StoredIndex] = field(default_factory=dict)
+
+
+def stored_log(
+    checkpoints: OffsetCheckpoints, tp: TopicPartition, entry: ManifestEntry | None
+) -> StoredLog:
+    """Return what the checkpoint files and the manifest say about the start of a log."""
+    is_sparse = checkpoints.is_sparse(tp)
+    if entry is not None:
+        return StoredLog(entry.log_start_offset, True, is_sparse, checkpoints.aborted_of(tp))
+    is_proven = checkpoints.proven_start(tp) >= 0
+    start = checkpoints.log_starts.get(tp, 0)
+    return StoredLog(start, is_proven, is_sparse, checkpoints.aborted_of(tp))
+
+
+def check_first_segment(
+    folder: str, first: int, files: Iterable[tuple[int, str]], stored: StoredLog
+) -> None:
+    """Compare the first segment with the stored start of the log.
+
+    Args:
+        first: the base offset of the first segment.
+        files: offset and suffix of all files in the folder.
+
+    Raises:
+        CorruptLogError: segments before the first one are missing.
+    """
+    start = stored.start_offset
+    if not stored.is_start_proven or first <= start:
+        return
+    # Retention and DeleteRecords rename the files of old segments. The new start is stored before
+    # these files disappear.
+    removed = [offset for offset, suffix in files if suffix == LOG + DELETED]
+    if removed and min(removed) <= start and max(removed) < first:
+        return
+    raise CorruptLogError(
+        f"{folder} has no segment with the offsets {start} to {first - 1}: the first segment "
+        f"begins at {first}, but the log begins at {start}",
+        path=f"{folder}/{file_name(start, LOG)}",
+        position=0,
+        offset=start,
+    )
+
+
+class MissingSegmentsError(CorruptLogError):
+    """The folder of a partition has no segment. Every partition has one."""
+
+    def __init__(self, folder: str, log_start: int, recovery_point: int) -> None:
+        synced = (
+            f", but offsets {log_start} to {recovery_point - 1} were synced"
+            if recovery_point > log_start
+            else ""
+        )
+        super().__init__(
+            f"{folder} has no segments{synced}",
+            path=folder,
+            position=0,
+            offset=log_start,
+            hint="Restore the folder from a backup, delete the topic, or let the log continue "
+            f"without these records: tidemill doctor --repair {folder.rpartition('/')[2]}",
+        )
+
+
+class _Recovery:
+    """One recovery of one partition.
+
+    Attributes:
+        producers: the producers, from the snapshot at ``producers_from`` and the batches behind it.
+        segments: the segments that are left.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        tp: TopicPartition,
+        folder: str,
+        config: LogConfig,
+        recovery_point: int,
+        stored: StoredLog,
+    ) -> None:
+        self.env = env
+        self.tp = tp
+        self.folder = folder
+        self.interval = config.index_interval_bytes
+        self.config = config
+        self.recovery_point = recovery_point
+        self.log_start = stored.start_offset
+        self.stored = stored
+        self.now_ms = env.clock.now_ms()
+        self.producers = ProducerStates()
+        self.producers_from = 0
+        self.segments: list[Segment] = []
+
+    def run(self, topic_id: UUID | None) -> OpenedPartition:
+        names = finish_file_operations(self.env, self.tp, self.folder)
+        self._find_segments(names)
+        self._load_snapshot(names)
+        verifier = SegmentVerifier(
+            self.env, self.interval, self.recovery_point, self.producers, self.producers_from
+        )
+        end = self._verify_segments(verifier)
+        if end < self.log_start:
+            last = self.segments[-1]
+            raise last.corrupt(
+                f"the log ends here, but its first record had offset {self.log_start}",
+                last.size,
+                end,
+            )
+        self._drop_snapshots_above(names, end)
+        complete_indexes(
+            self.env, self.segments, verifier.aborted, self.producers_from, self.stored.aborted
+        )
+        self.producers.unstable.settle(end)
+        self.producers.expire(self.now_ms, self.env.producer_expiry_ms)
+        if end > self.recovery_point:
+            self._make_durable(names, end)
+        chain = SegmentChain(
+            self.env,
+            self.tp,
+            self.folder,
+            self.segments,
+            max(self.log_start, self.segments[0].base_offset),
+            end,
+            sparse=self.stored.is_sparse,
+        )
+        chain.changed = True
+        return OpenedPartition(
+            chain,
+            self.config,
+            recovery_point=end,
+            topic_id=topic_id,
+            producers=self.producers,
+            # The folder's entry of a segment that was started just before the stop is perhaps not
+            # synced. Syncing every idle folder now would take long, so it is done before the next
+            # write is acknowledged.
+            new_folder=end <= self.recovery_point,
+        )
+
+    def _make_durable(self, names: dict[str, int], end: int) -> None:
+        """Sync what was perhaps in the page cache only, and write a snapshot at the log's end.
+
+        The recovery point can then move to the end, because all batches are verified.
+        """
+        snapshot = snapshot_path(self.folder, end)
+        self.env.fs.write_bytes(snapshot, self.producers.encode())
+        try:
+            self.env.fs.sync_file(snapshot)
+            if METADATA in names:
+                self.env.fs.sync_file(f"{self.folder}/{METADATA}")
+            self.env.fs.sync_dir(self.folder)
+        except OSError as error:
+            raise self.env.pool.fail_sync(error, self.folder) from error
+
+    def report(
+        self, what: str, path: str, *, position: int = -1, removed: int = 0, offset: int = -1
+    ) -> None:
+        self.env.reports.append(Report(self.tp, path, what, position, removed, offset))
+
+    # --- finding files ---------------------------------------------------------------------------
+
+    def _find_segments(self, names: dict[str, int]) -> None:
+        files = {name: parsed for name in names if (parsed := parse_file_name(name)) is not None}
+        bases = sorted(offset for offset, suffix in files.values() if suffix == LOG)
+        known = set(bases)
+        if not bases:
+            raise MissingSegmentsError(self.folder, self.log_start, self.recovery_point)
+        check_first_segment(self.folder, bases[0], files.values(), self.stored)
+        removed = [f"{self.folder}/{name}" for name in names if name.endswith(DELETED)]
+        self.env.schedule_deletion(removed, 0, self.tp, bases[0])
+        for name, (offset, suffix) in files.items():
+            if suffix in SEGMENT_SUFFIXES[1:] and offset not in known:
+                self.env.fs.remove(f"{self.folder}/{name}")
+        # Finish deletions that a crash has interrupted: remove segments below the log's start.
+        while len(bases) > 1 and bases[1] <= self.log_start:
+            base = bases.pop(0)
+            for suffix in SEGMENT_SUFFIXES:
+                if file_name(base, suffix) in names:
+                    self.env.fs.remove(f"{self.folder}/{file_name(base, suffix)}")
+        for base, following in zip_longest(bases, bases[1:]):
+            segment = Segment(
+                self.env,
+                self.folder,
+                base,
+                names[file_name(base, LOG)],
+                created_ms=self.now_ms,
+                end_offset=following,
+                dense=not self.stored.is_sparse,
+            )
+            aborted = names.get(file_name(base, TXN_INDEX))
+            if aborted is not None:
+                segment.aborted = AbortedIndex(aborted)
+            self.segments.append(segment)
+
+    def _remove(self, segment: Segment) -> None:
+        segment.close()
+        for suffix in SEGMENT_SUFFIXES:
+            if self.env.fs.exists(segment.path(suffix)):
+                self.env.fs.remove(segment.path(suffix))
+
+    def _load_snapshot(self, names: dict[str, int]) -> None:
+        # The snapshot at the first segment holds the producers of the deleted segments before it.
+        newest = max(self.recovery_point, self.segments[0].base_offset)
+        for offset in reversed(snapshot_offsets(names)):
+            if offset > newest:
+                continue
+            path = snapshot_path(self.folder, offset)
+            try:
+                self.producers = ProducerStates.decode(self.env.fs.read_bytes(path))
+            except ValueError as error:
+                self.report(f"damaged producer snapshot dropped: {error}", path)
+                self.env.fs.remove(path)
+                del names[file_name(offset, SNAPSHOT)]
+                continue
+            self.producers_from = offset
+            return
+        self.producers_from = self.segments[0].base_offset
+
+    def _drop_snapshots_above(self, names: dict[str, int], end: int) -> None:
+        # Other batches will get these offsets.
+        above = [each for each in snapshot_offsets(names) if each > end]
+        for offset in above:
+            self.env.fs.remove(snapshot_path(self.folder, offset))
+        if above:
+            self.env.fs.sync_dir(self.folder)
+
+    # --- verifying segments ----------------------------------------------------------------------
+
+    def _verify_segments(self, verifier: SegmentVerifier) -> int:
+        """Check or scan each segment; return the log's end offset."""
+        scan_from = min(self.recovery_point, self.producers_from)
+        end = self.segments[0].base_offset
+        index = 0
+        while index < len(self.segments):
+            segment = self.segments[index]
+            following = self.segments[index + 1 :]
+            next_base = following[0].base_offset if following else None
+            if next_base is not None and next_base <= scan_from:
+                end = verifier.check_closed(segment)
+            else:
+                end = verifier.scan(segment, scan_from, following)
+            if following and end != next_base:
+                self._drop_following(segment, end, following)
+            segment.end_offset = end
+            index += 1
+        if end < self.recovery_point and end >= self.log_start:
+            last = self.segments[-1]
+            raise last.corrupt(
+                f"the log ends here, but it was synced up to offset {self.recovery_point}",
+                last.size,
+                end,
+            )
+        return end
+
+    def _drop_following(self, segment: Segment, end: int, following: list[Segment]) -> None:
+        """Remove the segments behind one that ends too early, if they have no valid batch."""
+        why = f"it ends at offset {end}, the next segment begins at {following[0].base_offset}"
+        if end < self.recovery_point and following[0].base_offset <= self.recovery_point:
+            raise segment.corrupt(why, segment.size, end)
+        refuse_if_valid_follows(segment, segment.size, end, why, following)
+        for later in following:
+            self.report("segment without a valid batch removed", later.path(), removed=later.size)
+            self._remove(later)
+            self.segments.remove(later)
+        self.env.fs.sync_dir(self.folder)

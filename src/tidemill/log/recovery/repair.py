@@ -1,0 +1,235 @@
+"""Repair one damaged place of a partition that no broker uses.
+
+What can't be read is given up; all other records stay, with their offsets. An empty batch, as
+compaction leaves it, takes the offsets of the lost records, so that none of them gets a second
+record. The damaged bytes are kept in a folder beside, which is never deleted. Indexes and the state
+of producers behind the place are built again by the recovery at the next start.
+
+A crash at any point leaves a partition that is damaged at the same offset, or repaired. ``survey``
+finds the damaged places. The caller holds the data folder's lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from uuid import UUID, uuid4
+
+import orjson
+
+from tidemill.log.disk.checkpoints import (
+    FIRST_DIRTY,
+    LOG_STARTS,
+    MANIFEST,
+    RECOVERY_POINTS,
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+    encode_metadata,
+)
+from tidemill.log.disk.files import FileSystem, storage_error
+from tidemill.log.errors import StorageError
+from tidemill.log.format.batch import build_batch
+from tidemill.log.names import (
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    TIME_INDEX,
+    TopicPartition,
+    file_name,
+    folder_name,
+)
+from tidemill.log.partition.snapshots import snapshot_offsets, snapshot_path
+from tidemill.log.partition.sync import METADATA
+from tidemill.log.recovery.survey import Damage, Survey, survey
+
+CUT_SUFFIX = "-cut"
+COPY_BYTES = 1 << 20
+LARGEST_GAP = 1 << 30
+"""Most offsets that one repair gives up. A larger gap comes from a damaged checkpoint."""
+
+
+class PartitionRepair:
+    """Repairs of one partition.
+
+    Args:
+        fs: the file system.
+        data_dir: the data folder.
+        tp: the partition.
+
+    Raises:
+        StorageError: a file can't be read.
+    """
+
+    def __init__(self, fs: FileSystem, data_dir: str, tp: TopicPartition) -> None:
+        self._fs = fs
+        self._data_dir = data_dir
+        self._tp = tp
+        self._folder = f"{data_dir}/{folder_name(tp)}"
+
+    def survey(self) -> Survey:
+        """Find all damaged places; change nothing.
+
+        Raises:
+            StorageError: a file can't be read.
+        """
+        try:
+            return survey(
+                self._fs,
+                self._folder,
+                log_start=self._proven_start(),
+                recovery_point=self._checkpoint(RECOVERY_POINTS).offsets.get(self._tp, 0),
+                dense=self._tp not in self._checkpoint(FIRST_DIRTY).offsets,
+            )
+        except OSError as error:
+            raise storage_error(error, "reading", self._folder) from error
+
+    def _proven_start(self) -> int | None:
+        """Return the stored start of the log; None if the first segments are the only evidence."""
+        starts = self._checkpoint(LOG_STARTS)
+        start = starts.offsets.get(self._tp, 0)
+        return start if starts.is_checked and start >= 0 else None
+
+    def _checkpoint(self, name: str) -> Checkpoint:
+        path = f"{self._data_dir}/{name}"
+        if self._fs.exists(path):
+            with suppress(ValueError):  # recovery ignores the file, too, and reports it
+                return decode_checkpoint(name, self._fs.read_bytes(path))
+        return Checkpoint({}, is_checked=False)
+
+    def apply(self, found: Survey, damage: Damage, topic_id: UUID | None = None) -> str:
+        """Repair one damaged place; return the folder that keeps the damaged bytes.
+
+        Args:
+            topic_id: the id of the topic, to create a folder that is missing.
+
+        Raises:
+            StorageError: a file operation failed. The repair can be started again.
+        """
+        if damage.base >= 0 and damage.resume - damage.offset > LARGEST_GAP:
+            raise StorageError(
+                f"{self._tp}: {damage.resume - damage.offset} offsets would be lost, so the file "
+                f"{RECOVERY_POINTS} is damaged rather than the log",
+                hint="Restore that file from a backup, or remove it.",
+            )
+        try:
+            if topic_id is not None and not self._fs.exists(self._folder):
+                self._fs.mkdir(self._folder)
+                path = f"{self._folder}/{METADATA}"
+                self._fs.write_atomic(path, encode_metadata(topic_id))
+            return self._apply(found, damage)
+        except OSError as error:
+            raise storage_error(error, "repairing", self._folder) from error
+
+    def _apply(self, found: Survey, damage: Damage) -> str:
+        fs = self._fs
+        if fs.exists(f"{self._data_dir}/{MANIFEST}"):
+            fs.remove(f"{self._data_dir}/{MANIFEST}")  # it describes the files as they were
+            fs.sync_dir(self._data_dir)
+        aside = f"{self._data_dir}/{folder_name(self._tp)[:200]}.{uuid4().hex}{CUT_SUFFIX}"
+        fs.mkdir(aside)
+        self._describe(aside, damage)
+        self._set_back(aside, damage.offset)
+        if damage.base >= 0:
+            self._replace(aside, found, damage)
+        else:
+            self._move_start(found, damage)
+        fs.sync_dir(self._folder)
+        fs.sync_dir(aside)
+        fs.sync_dir(self._data_dir)
+        return aside
+
+    def _describe(self, aside: str, damage: Damage) -> None:
+        fields = {"partition": str(self._tp), **damage._asdict()}
+        data = orjson.dumps(fields, option=orjson.OPT_INDENT_2)
+        self._fs.write_atomic(f"{aside}/damage.json", data)
+
+    # --- checkpoints and snapshots ---------------------------------------------------------------
+
+    def _set_back(self, aside: str, offset: int) -> None:
+        """Take away what describes records behind the place: recovery builds it again."""
+        fs = self._fs
+        for each in snapshot_offsets(fs.files(self._folder)):
+            if each > offset:
+                path = snapshot_path(self._folder, each)
+                fs.rename(path, f"{aside}/{file_name(each, SNAPSHOT)}")
+        if self._checkpoint(FIRST_DIRTY).offsets.get(self._tp, 0) > offset:
+            self._store(FIRST_DIRTY, offset)
+
+    def _store(self, name: str, offset: int) -> None:
+        offsets = {**self._checkpoint(name).offsets, self._tp: offset}
+        self._fs.write_atomic(f"{self._data_dir}/{name}", encode_checkpoint(name, offsets))
+
+    # --- segments --------------------------------------------------------------------------------
+
+    def _move_start(self, found: Survey, damage: Damage) -> None:
+        """Let the log begin behind the missing segments."""
+        if not found.bases:
+            self._fs.write_atomic(f"{self._folder}/{file_name(damage.resume, LOG)}", b"")
+        if self._proven_start() is not None:
+            self._store(LOG_STARTS, damage.resume)
+
+    def _replace(self, aside: str, found: Survey, damage: Damage) -> None:
+        """Put an empty batch in the place of the damaged bytes.
+
+        The batches behind it get a segment of their own, so that nothing is moved in a file.
+        """
+        fs, path = self._fs, found.path(damage.base)
+        size = fs.files(self._folder)[file_name(damage.base, LOG)]
+        if damage.end > damage.position:
+            name = f"{file_name(damage.offset, LOG)}.{damage.position}-{damage.end}"
+            self._copy(path, f"{aside}/{name}", [(damage.position, damage.end)])
+            fs.sync_dir(aside)
+        for suffix in (INDEX, TIME_INDEX):
+            index = f"{self._folder}/{file_name(damage.base, suffix)}"
+            if fs.exists(index):
+                fs.remove(index)
+        if damage.resume == damage.offset:  # foreign bytes between two batches
+            self._copy(path, f"{path}.tmp", [(0, damage.position), (damage.end, size)])
+            fs.rename(f"{path}.tmp", path)
+            return
+        if damage.end < size:
+            rest = f"{self._folder}/{file_name(damage.resume, LOG)}"
+            self._copy(path, f"{rest}.tmp", [(damage.end, size)])
+            fs.rename(f"{rest}.tmp", rest)
+            fs.sync_dir(self._folder)
+        raw = fs.open(path)
+        try:
+            raw.truncate(damage.position)
+            raw.datasync()
+            raw.pwrite((_filler(damage),), damage.position)
+            raw.datasync()
+        finally:
+            raw.close()
+
+    def _copy(self, source: str, target: str, ranges: list[tuple[int, int]]) -> None:
+        """Copy ranges of bytes into a new file, durably."""
+        fs = self._fs
+        old, new = fs.open(source), fs.open(target, create=True)
+        try:
+            new.truncate(0)
+            written = 0
+            for start, end in ranges:
+                for at in range(start, end, COPY_BYTES):
+                    data = old.pread(min(COPY_BYTES, end - at), at)
+                    if new.pwrite((data,), written) != len(data):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    written += len(data)
+            new.datasync()
+        finally:
+            old.close()
+            new.close()
+
+
+def _filler(damage: Damage) -> bytearray:
+    """Return an empty batch with the lost offsets."""
+    return build_batch(
+        base_offset=damage.offset,
+        body=b"",
+        attributes=0,
+        last_offset_delta=damage.resume - damage.offset - 1,
+        base_timestamp=damage.before_ms,
+        max_timestamp=damage.before_ms,
+        record_count=0,
+    )

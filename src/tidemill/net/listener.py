@@ -1,0 +1,169 @@
+"""The sockets of every protocol: accept, limit, sweep, stop.
+
+Knows sockets and limits, and no protocol. ``link`` moves the bytes of one connection, ``handshake``
+begins those with TLS, and ``budget`` and ``responses`` limit their memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Callable
+
+import structlog
+
+from tidemill.net.budget import Budget
+from tidemill.net.handshake import Handshake
+from tidemill.net.link import STALL_SECONDS, Link, Session
+from tidemill.net.responses import Client, ResponseMemory
+from tidemill.settings import Limits
+
+log = structlog.get_logger("tidemill.listener")
+
+RELIEF_SECONDS = 0.1
+"""How often unread responses are measured while their memory is short."""
+
+
+class Listener:
+    """A listening socket and its connections.
+
+    Args:
+        name: for log lines.
+        limits: limits of the broker's settings.
+        budget: memory of requests; several listeners can share one.
+        make_session: called for each accepted connection.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        limits: Limits,
+        make_session: Callable[[Link], Session],
+        *,
+        budget: Budget | None = None,
+    ) -> None:
+        self.name = name
+        self.limits = limits
+        self.budget = budget or Budget(limits.total_inflight_bytes)
+        self.responses = ResponseMemory(limits.total_inflight_bytes, self._relieve_later)
+        self.tls: ssl.SSLContext | None = None
+        """For new connections; None: plain text. It can be replaced while the listener runs."""
+        self._make_session = make_session
+        self._links: set[Link] = set()
+        self._relief: asyncio.TimerHandle | None = None
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections."""
+        return len(self._links)
+
+    def make_session(self, link: Link) -> Session:
+        """Return the session of a new connection."""
+        return self._make_session(link)
+
+    def now(self) -> float:
+        """Return the event loop's time in seconds."""
+        return self._loop.time() if self._loop is not None else 0.0
+
+    async def start(
+        self, host: str, port: int, *, tls: ssl.SSLContext | None = None
+    ) -> tuple[str, int]:
+        """Bind and accept connections; return host and port as bound.
+
+        Raises:
+            OSError: the address can't be bound.
+        """
+        self._loop = loop = asyncio.get_running_loop()
+        self.tls = tls
+        if port == 0:
+            # Each address of a name would get a different free port.
+            found = await loop.getaddrinfo(host, 0, type=1)
+            host = str(found[0][4][0])
+        self._server = await loop.create_server(self._accept, host, port, backlog=1024)
+        bound = self._server.sockets[0].getsockname()
+        self._sweeper = loop.create_task(self._sweep())
+        return str(bound[0]), int(bound[1])
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        link = Link(self)
+        return link if self.tls is None else Handshake(link, self.tls, self.dismiss)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Accept no more connections, wait up to ``grace_seconds`` for open requests, and close."""
+        if self._server is not None:
+            self._server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._relief is not None:
+            self._relief.cancel()
+        for link in list(self._links):
+            link.stop()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), grace_seconds)
+        if self._links:
+            log.warning("connections.aborted", listener=self.name, count=len(self._links))
+        for link in list(self._links):
+            link.abort()
+        await self._empty.wait()
+
+    def admit(self, link: Link) -> bool:
+        """Count a new connection; return False if there are too many."""
+        if len(self._links) >= self.limits.connections:
+            log.warning(
+                "connection.refused",
+                listener=self.name,
+                peer=link.peer,
+                why=f"{self.limits.connections} connections are open",
+                hint="Raise limits.connections.",
+            )
+            return False
+        self._links.add(link)
+        self._empty.clear()
+        return True
+
+    def dismiss(self, link: Link) -> None:
+        """Forget a closed connection."""
+        self._links.discard(link)
+        self.responses.forget(link)
+        self.budget.forget(link)
+        if not self._links:
+            self._empty.set()
+
+    async def _sweep(self) -> None:
+        period = min(self.limits.idle_seconds / 2, STALL_SECONDS / 2)
+        while True:
+            await asyncio.sleep(period)
+            now = self.now()
+            for link in list(self._links):
+                link.check_idle(now)
+
+    # --- clients that do not read ----------------------------------------------------------------
+
+    def _relieve_later(self) -> None:
+        if self._relief is None and self._loop is not None:
+            self._relief = self._loop.call_later(RELIEF_SECONDS, self._relieve)
+
+    def _relieve(self) -> None:
+        self._relief = None
+        self.responses.relieve(self.now(), self._evict)
+        if self.responses.needs_relief:
+            self._relieve_later()
+
+    def _evict(self, client: Client, unread: int, seconds: float) -> None:
+        assert isinstance(client, Link)
+        log.warning(
+            "connection.not_reading",
+            peer=client.peer,
+            unread_bytes=unread,
+            seconds=round(seconds, 1),
+            why="responses take limits.total_inflight_bytes, and other clients wait",
+            hint="The client can connect again. If this is frequent, raise the limit, or lower "
+            "the clients' fetch.max.bytes.",
+        )
+        client.abort()

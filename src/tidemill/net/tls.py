@@ -1,0 +1,124 @@
+"""TLS contexts for listeners. Knows certificate files and nothing of a protocol.
+
+OpenSSL's errors name neither the file nor what is wrong with it, and it asks for a passphrase on
+the terminal. So the files are looked at before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import ssl
+from pathlib import Path
+
+from tidemill.errors import SettingsError
+
+MAX_FILE_BYTES = 1 << 20
+_OTHERS = 0o007
+_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----")
+
+
+def server_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
+    """Return a context for a server that shows a certificate and asks for none.
+
+    Args:
+        certificate: PEM file with the certificate chain.
+        key: PEM file with the private key; None if it is in ``certificate``.
+
+    Raises:
+        SettingsError: a file can't be read or is not what it should be, the key can be read by
+            other users, or certificate and key do not fit together.
+    """
+    chain = _read(certificate, "TLS certificate")
+    blocks = _BLOCK.findall(chain)
+    if "CERTIFICATE" not in blocks:
+        raise SettingsError(
+            f"{certificate} has no certificate: {_contents(blocks, chain)}",
+            hint="kafka.tls_cert is a PEM file with the certificate, then those that signed it. "
+            "kafka.tls_key is the file with the private key.",
+        )
+    key_file = certificate if key is None else key
+    _check_key(key_file, chain if key is None else _read(key, "TLS key"), separate=key is not None)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key, password=_no_passphrase)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise SettingsError(
+                f"the TLS key {key_file} does not belong to the certificate {certificate}",
+                hint="The first certificate in the file must be the broker's own.",
+            ) from error
+        reason = (error.reason or str(error)).lower().replace("_", " ")
+        raise SettingsError(
+            f"the TLS certificate {certificate} and the key {key_file} can't be used: {reason}"
+        ) from error
+    except OSError as error:
+        raise _unreadable("TLS certificate or key", certificate, error) from error
+    return context
+
+
+def fingerprint(certificate: Path) -> str:
+    """Return the SHA-256 fingerprint of the first certificate in a PEM file, or an empty text."""
+    try:
+        text = certificate.read_text("ascii", "replace")
+        begin = text.index("-----BEGIN CERTIFICATE-----")
+        end = text.index("-----END CERTIFICATE-----") + len("-----END CERTIFICATE-----")
+        return "sha256:" + hashlib.sha256(ssl.PEM_cert_to_DER_cert(text[begin:end])).hexdigest()
+    except (OSError, ValueError):
+        return ""
+
+
+def _read(path: Path, what: str) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise _unreadable(what, path, error) from error
+    if len(data) > MAX_FILE_BYTES:
+        raise SettingsError(f"{path} is not a {what}: it has more than {MAX_FILE_BYTES} bytes")
+    return data.decode("latin-1")
+
+
+def _unreadable(what: str, path: Path, error: OSError) -> SettingsError:
+    return SettingsError(
+        f"can't read the {what} {path}: {(error.strerror or str(error)).lower()}",
+        hint="The broker's user must be able to read kafka.tls_cert and kafka.tls_key.",
+    )
+
+
+def _contents(blocks: list[str], text: str) -> str:
+    if blocks:
+        return f"it has {blocks[0].lower()}"
+    if not text.strip():
+        return "it is empty"
+    return "it is not a PEM file"
+
+
+def _check_key(path: Path, text: str, *, separate: bool) -> None:
+    blocks = _BLOCK.findall(text)
+    keys = [block for block in blocks if block.endswith("PRIVATE KEY")]
+    if not keys and not separate:
+        raise SettingsError(
+            f"{path} has a certificate and no private key",
+            hint="Set kafka.tls_key to the PEM file with its private key.",
+        )
+    if not keys:
+        raise SettingsError(
+            f"{path} has no private key: {_contents(blocks, text)}",
+            hint="kafka.tls_key is the PEM file with the private key of kafka.tls_cert.",
+        )
+    if keys[0].startswith("ENCRYPTED") or "Proc-Type: 4,ENCRYPTED" in text:
+        raise SettingsError(
+            f"the TLS key {path} needs a passphrase, which is not supported",
+            hint="Make one without, for the broker only: openssl pkey -in FILE -out FILE",
+        )
+    mode = path.stat().st_mode & 0o777
+    if mode & _OTHERS:
+        raise SettingsError(
+            f"all users of this machine can use the TLS key {path}: its mode is {mode:04o}",
+            hint=f"Run chmod 600 {path}; if the broker has another user, also chown it.",
+        )
+
+
+def _no_passphrase() -> str:
+    raise SettingsError("the TLS key needs a passphrase, which is not supported")

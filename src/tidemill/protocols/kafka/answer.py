@@ -1,0 +1,124 @@
+"""Answers one request: decodes it, calls its handler, and encodes the response.
+
+The sizes of both are limited here, and what takes long is done in slices (``net.turns``). Knows no
+connection and no order of requests: that is ``session``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Coroutine
+from typing import Any
+
+from tidemill.net.errors import ProtocolError, RequestTooLargeError
+from tidemill.protocols.kafka.apis import Api, Body, Reply, RequestContext
+from tidemill.protocols.kafka.codec.headers import frame_response
+from tidemill.protocols.kafka.codec.messages import (
+    decode_request,
+    decode_request_in_steps,
+    encode_response,
+    encode_response_in_steps,
+    has_elements,
+)
+from tidemill.protocols.kafka.codec.primitives import Buffer
+
+SMALL_BYTES = 2048
+"""A request up to this size is decoded in one step: it has few elements."""
+REQUEST_BYTES = 16_777_216
+"""Largest request without records. The largest of real clients have the assignments of a group."""
+RESPONSE_BYTES = 100_000_000
+"""Largest response without records, also in librdkafka (receive.message.max.bytes)."""
+WAITING_BYTES = 65_536
+"""A response up to this size never waits for memory, so that slow readers delay no heartbeat."""
+LEAST_ELEMENTS = 20_000
+"""Elements that a request can have in any case: array elements and tagged fields."""
+ELEMENTS_PER_PARTITION = 3
+"""Elements that a request can have for each partition that the broker can have: its topic, itself,
+and one to spare."""
+
+Answer = list[Buffer] | Coroutine[Any, Any, list[Buffer]]
+"""A framed response, empty where there is none; or a coroutine that returns it."""
+
+
+def answer(api: Api, ctx: RequestContext, view: memoryview, body: int) -> Answer:
+    """Handle one request, whose body is at position ``body`` of ``view``.
+
+    ``view`` can be reused when this returns and, if that is a coroutine, has run to its first wait.
+
+    Raises:
+        ProtocolError: the request can't be decoded.
+        TidemillError: the handler refuses in a way that the API has no code for.
+    """
+    if api.decode is not None:
+        return _answered(ctx, api.handler(ctx, api.decode(view, body, ctx.api_version)))
+    if len(view) <= SMALL_BYTES:
+        request = decode_request(ctx.api_key, ctx.api_version, view, body)
+        return _answered(ctx, api.handler(ctx, request))
+    if len(view) > REQUEST_BYTES:
+        raise RequestTooLargeError(
+            f"a request of {len(view)} bytes without records is too large: at most "
+            f"{REQUEST_BYTES} are allowed",
+            hint="Send several requests with fewer elements each.",
+        )
+    return _answer_large(api, ctx, view, body)
+
+
+async def _answer_large(api: Api, ctx: RequestContext, view: memoryview, body: int) -> list[Buffer]:
+    limit = max(LEAST_ELEMENTS, ELEMENTS_PER_PARTITION * ctx.door.settings.limits.partitions)
+    request = await ctx.turns.run(
+        decode_request_in_steps(ctx.api_key, ctx.api_version, view, body, limit)
+    )
+    answered = _answered(ctx, api.handler(ctx, request))
+    return answered if isinstance(answered, list) else await answered
+
+
+def _answered(ctx: RequestContext, reply: Reply | Awaitable[Reply]) -> Answer:
+    if isinstance(reply, dict) and not has_elements(ctx.api_key, ctx.api_version):
+        return _framed(ctx, encode_response(ctx.api_key, ctx.api_version, reply))
+    if isinstance(reply, bytes):
+        return _framed(ctx, reply)
+    if isinstance(reply, Body):
+        return frame_response(ctx.api_key, ctx.api_version, ctx.correlation_id, reply.buffers)
+    return [] if reply is None else _encoded(ctx, reply)
+
+
+async def _encoded(ctx: RequestContext, reply: Reply | Awaitable[Reply]) -> list[Buffer]:
+    """Encode a response in slices, when the handler has returned it."""
+    if not isinstance(reply, dict):
+        answered = _answered(ctx, await reply) if isinstance(reply, Awaitable) else []
+        return answered if isinstance(answered, list) else await answered
+    out = bytearray()
+    steps = encode_response_in_steps(ctx.api_key, ctx.api_version, reply, out)
+    for _ in steps:
+        if ctx.turns.is_due:
+            await _reserve(ctx, len(out))
+            await ctx.turns.pause()
+    await _reserve(ctx, len(out))
+    return _framed(ctx, out)
+
+
+async def _reserve(ctx: RequestContext, size: int) -> None:
+    """Count a response in the making, unless it is small. A large one waits for memory.
+
+    Raises:
+        ProtocolError: it is too large, or the client is gone.
+    """
+    if ctx.connection.closed:
+        raise ProtocolError("the client closed the connection before its answer was complete")
+    if size <= SMALL_BYTES:
+        return
+    if size > RESPONSE_BYTES:
+        raise ProtocolError(
+            f"the response has more than {RESPONSE_BYTES} bytes",
+            hint="Ask for fewer topics, partitions or groups at a time.",
+        )
+    room = ctx.connection.room
+    if room is None:
+        return
+    if size > WAITING_BYTES > room.held and room.share(size) is None:
+        room.hold(0)
+        await room.turn(size)
+    room.hold(size)
+
+
+def _framed(ctx: RequestContext, body: Buffer) -> list[Buffer]:
+    return frame_response(ctx.api_key, ctx.api_version, ctx.correlation_id, [body])

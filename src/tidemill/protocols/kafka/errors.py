@@ -1,0 +1,41 @@
+"""Errors that only the Kafka protocol has."""
+
+from __future__ import annotations
+
+from tidemill.errors import TidemillError
+
+
+class UnsupportedVersionError(TidemillError):
+    """The request uses an API, a version or a feature that is not supported."""
+
+
+class ResourceNotFoundError(TidemillError):
+    """A named resource (a user, a client-metrics subscription) does not exist."""
+
+
+class SecurityDisabledError(TidemillError):
+    """The request is about access control lists, and no authorizer is configured."""
+
+
+class UnreleasedInstanceIdError(TidemillError):
+    """The static ``group.instance.id`` is still used by a member that has not left."""
+
+
+class ElectionNotNeededError(TidemillError):
+    """The partition has its leader already: there is one broker."""
+
+
+class LogDirNotFoundError(TidemillError):
+    """The broker does not have this log folder."""
+
+
+class NoReassignmentInProgressError(TidemillError):
+    """No partition is being reassigned: there is one broker."""
+
+
+class FetchSessionNotFoundError(TidemillError):
+    """The incremental fetch session is unknown: the client starts a full one."""
+
+
+class InvalidFetchSessionEpochError(TidemillError):
+    """The epoch of an incremental fetch session is not the expected one."""

@@ -1,0 +1,182 @@
+"""Administration of the cluster: log folders, access control, quotas, credentials.
+
+tidemill has no access control lists, quotas or SCRAM users. These APIs answer like an Apache Kafka
+without them, because admin tools call them on every page.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidemill.engine.api import PartitionSize
+from tidemill.errors import TidemillError
+from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, handles
+from tidemill.protocols.kafka.error_codes import error_code, error_message
+from tidemill.protocols.kafka.errors import ResourceNotFoundError, SecurityDisabledError
+from tidemill.protocols.kafka.replicas import move_replicas
+from tidemill.state.errors import InvalidRequestError
+
+METADATA_TOPIC = "__cluster_metadata"
+"""The name of KRaft's metadata log in DescribeQuorum. No other topic has a quorum."""
+
+_NO_AUTHORIZER = SecurityDisabledError("No Authorizer is configured on the broker.")
+
+
+@handles(35)
+async def handle_describe_log_dirs(ctx: RequestContext, request: Any) -> Tree:
+    """Answer DescribeLogDirs: there is one folder. ``topics`` None asks for all partitions."""
+    asked = (
+        None
+        if request.topics is None
+        else {
+            (topic.topic, partition) for topic in request.topics for partition in topic.partitions
+        }
+    )
+    try:
+        log_dir = ctx.door.storage.usage(asked)
+        partitions = await ctx.turns.collect(log_dir.partitions)
+    except TidemillError as error:
+        code = error_code(error)
+        # Before v3 only a folder can carry an error.
+        folders = [] if ctx.api_version >= 3 else [{"error_code": code, "log_dir": ""}]
+        return {"error_code": code, "results": folders}
+    topics: dict[str, list[PartitionSize]] = {}
+    for size in partitions:
+        topics.setdefault(size.topic, []).append(size)
+    return {
+        "error_code": 0,
+        "results": [
+            {
+                "error_code": 0,
+                "log_dir": log_dir.path,
+                "topics": Each(
+                    lambda topic: {"name": topic[0], "partitions": Each(_size, topic[1])},
+                    topics.items(),
+                ),
+                "total_bytes": log_dir.total_bytes,
+                "usable_bytes": log_dir.usable_bytes,
+                "is_cordoned": False,
+            }
+        ],
+    }
+
+
+def _size(size: PartitionSize) -> Tree:
+    return {
+        "partition_index": size.partition,
+        "partition_size": size.size_bytes,
+        "offset_lag": 0,
+        "is_future_key": False,
+    }
+
+
+@handles(34)
+async def handle_alter_replica_log_dirs(ctx: RequestContext, request: Any) -> Tree:
+    """Answer AlterReplicaLogDirs (KIP-113)."""
+    topics: dict[str, list[dict[str, int]]] = {}
+    for folder in request.dirs:
+        for topic in folder.topics:
+            answers = topics.setdefault(topic.name, [])
+            for partition in topic.partitions:
+                (outcome,) = move_replicas(ctx.door, folder.path, [(topic.name, partition)])
+                answers.append({"partition_index": partition, "error_code": error_code(outcome)})
+                if ctx.turns.is_due:
+                    await ctx.turns.pause()
+    return {
+        "results": [
+            {"topic_name": name, "partitions": partitions} for name, partitions in topics.items()
+        ]
+    }
+
+
+@handles(55)
+def handle_describe_quorum(ctx: RequestContext, request: Any) -> Tree:
+    """Answer DescribeQuorum (KIP-595): one voter, the leader. Its log is the catalog's."""
+    asked = [
+        (topic.topic_name, p.partition_index) for topic in request.topics for p in topic.partitions
+    ]
+    if asked != [(METADATA_TOPIC, 0)]:
+        return _refused(InvalidRequestError(f"only partition 0 of {METADATA_TOPIC} has a quorum"))
+    try:
+        log = ctx.door.storage.catalog_log()
+    except TidemillError as error:
+        return _refused(error)
+    now_ms = ctx.door.clock.now_ms()
+    voter = {
+        "replica_id": ctx.node.node_id,
+        "log_end_offset": log.end_offset,
+        "last_fetch_timestamp": now_ms,
+        "last_caught_up_timestamp": now_ms,
+    }
+    partition = {
+        "partition_index": 0,
+        "error_code": 0,
+        "leader_id": ctx.node.node_id,
+        "leader_epoch": log.leader_epoch,
+        "high_watermark": log.high_watermark,
+        "current_voters": [voter],
+        "observers": [],
+    }
+    listener = {
+        "name": "KAFKA",
+        "host": ctx.node.host,
+        "port": ctx.node.port,
+    }
+    return {
+        "error_code": 0,
+        "topics": [{"topic_name": METADATA_TOPIC, "partitions": [partition]}],
+        "nodes": [{"node_id": ctx.node.node_id, "listeners": [listener]}],
+    }
+
+
+@handles(29)
+def handle_describe_acls(ctx: RequestContext, request: Any) -> Tree:
+    """Answer DescribeAcls with an error: there are no access control lists."""
+    return {**_refused(_NO_AUTHORIZER), "resources": []}
+
+
+@handles(30)
+def handle_create_acls(ctx: RequestContext, request: Any) -> Tree:
+    """Answer CreateAcls with an error for each: there are no access control lists."""
+    return {"results": Each(lambda _: _refused(_NO_AUTHORIZER), request.creations)}
+
+
+@handles(31)
+def handle_delete_acls(ctx: RequestContext, request: Any) -> Tree:
+    """Answer DeleteAcls with an error for each: there are no access control lists."""
+    return {
+        "filter_results": Each(
+            lambda _: {**_refused(_NO_AUTHORIZER), "matching_acls": []}, request.filters
+        )
+    }
+
+
+@handles(48)
+def handle_describe_client_quotas(ctx: RequestContext, request: Any) -> Tree:
+    """Answer DescribeClientQuotas (KIP-546): there are none."""
+    return {"error_code": 0, "error_message": None, "entries": []}
+
+
+@handles(50)
+def handle_describe_user_scram_credentials(ctx: RequestContext, request: Any) -> Tree:
+    """Answer DescribeUserScramCredentials (KIP-554): there are no users to find."""
+    return {
+        "error_code": 0,
+        "error_message": None,
+        "results": Each(
+            lambda user: {
+                "user": user.name,
+                **_refused(
+                    ResourceNotFoundError(
+                        "Attempt to describe a user credential that does not exist: " + user.name
+                    )
+                ),
+                "credential_infos": [],
+            },
+            request.users or (),
+        ),
+    }
+
+
+def _refused(error: TidemillError) -> dict[str, Any]:
+    return {"error_code": error_code(error), "error_message": error_message(error)}

@@ -1,0 +1,263 @@
+"""Configs described and altered: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, listing.
+
+Translates only: the engine knows which configs exist and which values are valid. Resources are
+topics and the one broker. The empty broker name means all brokers: their configs are a layer below
+those of the broker itself, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tidemill.engine.api import AlterOp, ConfigChange, ConfigEntry, ConfigSource, ConfigType
+from tidemill.errors import TidemillError
+from tidemill.protocols.kafka import broker_configs
+from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
+from tidemill.protocols.kafka.error_codes import error_code, error_message
+from tidemill.protocols.kafka.errors import UnsupportedVersionError
+from tidemill.state.errors import InvalidRequestError
+
+TOPIC = 2
+BROKER = 4
+BROKER_LOGGER = 8
+CLIENT_METRICS = 16
+GROUP = 32
+"""Kafka's ConfigResource types."""
+
+_SOURCES = {
+    ConfigSource.DYNAMIC_TOPIC: 1,
+    ConfigSource.DYNAMIC_BROKER: 2,
+    ConfigSource.DYNAMIC_DEFAULT_BROKER: 3,
+    ConfigSource.STATIC_BROKER: 4,
+    ConfigSource.DEFAULT: 5,
+}
+
+_TYPES = {
+    ConfigType.BOOLEAN: 1,
+    ConfigType.STRING: 2,
+    ConfigType.INT: 3,
+    ConfigType.SHORT: 4,
+    ConfigType.LONG: 5,
+    ConfigType.DOUBLE: 6,
+    ConfigType.LIST: 7,
+    ConfigType.CLASS: 8,
+    ConfigType.PASSWORD: 9,
+}
+
+
+MAX_CONFIGS = 1000
+"""Configs of one resource in a request. Apache Kafka has fewer than 300."""
+
+_OPERATIONS = {0: AlterOp.SET, 1: AlterOp.DELETE, 2: AlterOp.APPEND, 3: AlterOp.SUBTRACT}
+
+
+def config_source(source: ConfigSource) -> int:
+    """Return the protocol's number of a config's source (KIP-226)."""
+    return _SOURCES[source]
+
+
+@handles(32)
+def handle_describe_configs(ctx: RequestContext, request: Any) -> Tree:
+    """Answer DescribeConfigs. Keys None or empty asks for all.
+
+    Synonyms and documentation are included on request only.
+    """
+    return {
+        "results": Each(
+            lambda resource: _describe_resource(
+                ctx,
+                resource,
+                synonyms=request.include_synonyms,
+                documentation=field(request, "include_documentation", False),
+            ),
+            request.resources,
+        )
+    }
+
+
+def _describe_resource(
+    ctx: RequestContext, resource: Any, *, synonyms: bool, documentation: bool
+) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "error_code": 0,
+        "error_message": None,
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        "configs": [],
+    }
+    try:
+        entries = _entries(ctx, resource.resource_type, resource.resource_name)
+    except TidemillError as error:
+        return {**answer, "error_code": error_code(error), "error_message": error_message(error)}
+    keys = frozenset(resource.configuration_keys or ())
+    answer["configs"] = [
+        {
+            "name": entry.name,
+            "value": None if entry.sensitive else entry.value,
+            "read_only": entry.read_only,
+            "config_source": _SOURCES[entry.source],
+            "is_sensitive": entry.sensitive,
+            "synonyms": _synonyms(entry) if synonyms else [],
+            "config_type": _TYPES[entry.type],
+            "documentation": entry.doc if documentation else None,
+        }
+        for entry in entries
+        if not keys or entry.name in keys
+    ]
+    return answer
+
+
+def _synonyms(entry: ConfigEntry) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "value": None if entry.sensitive else value, "source": _SOURCES[source]}
+        for name, value, source in entry.synonyms
+    ]
+
+
+def _entries(ctx: RequestContext, resource_type: int, name: str) -> list[ConfigEntry]:
+    if resource_type == TOPIC:
+        return ctx.door.configs.of_topic(name)
+    if resource_type == BROKER:
+        _check_broker_name(ctx, name)
+        layers = ctx.door.configs.of_broker()
+        if not name:
+            return broker_configs.cluster_entries(layers)
+        return broker_configs.entries(ctx.door.settings, ctx.node, layers)
+    raise _unsupported(resource_type)
+
+
+@handles(33)
+async def handle_alter_configs(ctx: RequestContext, request: Any) -> Tree:
+    """Answer AlterConfigs: replace all configs that are set on a resource."""
+
+    async def alter(resource: Any) -> None:
+        _check_nulls((config.name, config.value) for config in resource.configs)
+        configs = {config.name: config.value for config in resource.configs}
+        if resource.resource_type == TOPIC:
+            await ctx.door.configs.replace_topic(
+                resource.resource_name, configs, request.validate_only
+            )
+        else:
+            _check_broker_name(ctx, resource.resource_name)
+            await ctx.door.configs.replace_broker(
+                configs, request.validate_only, all_brokers=not resource.resource_name
+            )
+
+    return await _alter_all(ctx, request.resources, alter)
+
+
+@handles(44)
+async def handle_incremental_alter_configs(ctx: RequestContext, request: Any) -> Tree:
+    """Answer IncrementalAlterConfigs (KIP-339)."""
+
+    async def alter(resource: Any) -> None:
+        changes = _changes(resource.configs)
+        if resource.resource_type == TOPIC:
+            await ctx.door.configs.alter_topic(
+                resource.resource_name, changes, request.validate_only
+            )
+        else:
+            _check_broker_name(ctx, resource.resource_name)
+            await ctx.door.configs.alter_broker(
+                changes, request.validate_only, all_brokers=not resource.resource_name
+            )
+
+    return await _alter_all(ctx, request.resources, alter)
+
+
+async def _alter_all(
+    ctx: RequestContext, resources: Any, alter: Callable[[Any], Awaitable[None]]
+) -> Tree:
+    """Alter each resource on its own. One that is named twice gets an error, as in Kafka."""
+    named = Counter((r.resource_type, r.resource_name) for r in resources)
+    first = {(r.resource_type, r.resource_name): r for r in reversed(resources)}
+
+    async def alter_one(key: tuple[int, str]) -> Tree:
+        resource_type, name = key
+        refusal: TidemillError | None = None
+        try:
+            if named[key] > 1:
+                raise InvalidRequestError("Each resource must appear at most once.")
+            if resource_type not in (TOPIC, BROKER):
+                raise _unsupported(resource_type)
+            _check_keys(first[key].configs)
+            await alter(first[key])
+        except TidemillError as error:
+            refusal = error
+        return {
+            "error_code": error_code(refusal),
+            "error_message": error_message(refusal),
+            "resource_type": resource_type,
+            "resource_name": name,
+        }
+
+    return {"responses": await ctx.turns.each(alter_one, named)}
+
+
+def _changes(configs: Any) -> list[ConfigChange]:
+    changes = []
+    for config in configs:
+        op = _OPERATIONS.get(config.config_operation)
+        if op is None:
+            raise InvalidRequestError(
+                f"Unknown config operation {config.config_operation} for {config.name}"
+            )
+        if op is not AlterOp.DELETE:
+            _check_nulls([(config.name, config.value)])
+        changes.append(ConfigChange(config.name, op, config.value))
+    return changes
+
+
+def _check_keys(configs: Any) -> None:
+    if len(configs) > MAX_CONFIGS:
+        raise InvalidRequestError(
+            f"{len(configs)} configs of one resource: the limit is {MAX_CONFIGS}"
+        )
+    twice = sorted(n for n, count in Counter(c.name for c in configs).items() if count > 1)
+    if twice:
+        raise InvalidRequestError(f"Error due to duplicate config keys: {', '.join(twice)}")
+
+
+def _check_nulls(configs: Any) -> None:
+    nulls = sorted(name for name, value in configs if value is None)
+    if nulls:
+        raise InvalidRequestError(f"Null value not supported for: {', '.join(nulls)}")
+
+
+def _check_broker_name(ctx: RequestContext, name: str) -> None:
+    if name and name != str(ctx.node.node_id):
+        raise InvalidRequestError(
+            f"Unexpected broker id, expected {ctx.node.node_id} or empty string, "
+            f"but received {name}"
+        )
+
+
+def _unsupported(resource_type: int) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"Unsupported resource type {resource_type}",
+        hint="Only topics and brokers have configs here.",
+    )
+
+
+@handles(74)
+def handle_list_config_resources(ctx: RequestContext, request: Any) -> Tree:
+    """Answer ListConfigResources (KIP-1142). v0 asks for client metrics: there are none."""
+    known = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
+    asked = [CLIENT_METRICS] if ctx.api_version < 1 else list(request.resource_types) or known
+    if not set(asked) <= set(known):
+        unknown = UnsupportedVersionError(f"unknown config resource types in {asked}")
+        return {"error_code": error_code(unknown), "config_resources": []}
+    resources: list[tuple[str, int]] = []
+    if BROKER in asked:
+        resources.append((str(ctx.node.node_id), BROKER))
+    if TOPIC in asked:
+        resources.extend((topic.name, TOPIC) for topic in ctx.door.topics.all())
+    return {
+        "error_code": 0,
+        "config_resources": [
+            {"resource_name": name, "resource_type": resource_type}
+            for name, resource_type in resources
+        ],
+    }

@@ -1,0 +1,260 @@
+"""Administration of topics: create, delete, add partitions, leaders and replicas.
+
+Translates only. An error belongs to one topic or one partition, never to the whole request. Kafka's
+rules for the shape of a request (no name twice, a name or an id but not both) are checked here, and
+everything else by the engine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from tidemill.engine.api import NewTopic, TopicInfo
+from tidemill.engine.errors import AuthorizationError
+from tidemill.errors import TidemillError
+from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, handles
+from tidemill.protocols.kafka.error_codes import error_code, error_message
+from tidemill.protocols.kafka.handlers.admin_configs import config_source
+from tidemill.protocols.kafka.replicas import alter_reassignments, elect_leaders
+from tidemill.state.errors import InvalidRequestError
+
+_NameOrId: TypeAlias = tuple[str | None, UUID | None]
+
+
+@handles(19)
+async def handle_create_topics(ctx: RequestContext, request: Any) -> Tree:
+    """Answer CreateTopics. From v5 on with the created topic (KIP-525), from v7 on with its id."""
+    twice = _twice(topic.name for topic in request.topics)
+    new = await ctx.turns.collect(
+        _new_topic(topic) for topic in request.topics if topic.name not in twice
+    )
+    wanted = {topic.name: topic for topic in new}
+    outcomes: dict[str, TopicInfo | TidemillError] = {
+        name: InvalidRequestError("Duplicate topic name.") for name in twice
+    }
+    created = await ctx.turns.in_parts(
+        lambda part: ctx.door.topics.create(part, request.validate_only), list(wanted.values())
+    )
+    outcomes.update(zip(wanted, created, strict=True))
+
+    def answer(name: str) -> Tree:
+        outcome = outcomes[name]
+        if isinstance(outcome, TidemillError):
+            return _refused_topic(name, outcome)
+        return _created_topic(ctx, outcome, wanted[name])
+
+    return {"topics": Each(answer, _distinct(request.topics))}
+
+
+def _new_topic(topic: Any) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments={a.partition_index: list(a.broker_ids) for a in topic.assignments},
+        configs={config.name: config.value for config in topic.configs},
+    )
+
+
+def _created_topic(ctx: RequestContext, topic: TopicInfo, wanted: NewTopic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "error_code": 0,
+        "error_message": None,
+        "num_partitions": topic.partitions,
+        "replication_factor": 1,
+        "configs": _configs(ctx, wanted) if ctx.api_version >= 5 else [],
+    }
+
+
+def _configs(ctx: RequestContext, topic: NewTopic) -> list[dict[str, Any]]:
+    try:
+        entries = ctx.door.configs.of_new_topic(topic.name, topic.configs)
+    except AuthorizationError:  # the topic was created; only its configs are not shown
+        return []
+    return [
+        {
+            "name": entry.name,
+            "value": None if entry.sensitive else entry.value,
+            "read_only": entry.read_only,
+            "config_source": config_source(entry.source),
+            "is_sensitive": entry.sensitive,
+        }
+        for entry in entries
+    ]
+
+
+def _refused_topic(name: str, error: TidemillError) -> dict[str, Any]:
+    return {
+        "name": name,
+        "topic_id": None,
+        "error_code": error_code(error),
+        "error_message": error_message(error),
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": [],
+    }
+
+
+@handles(20)
+async def handle_delete_topics(ctx: RequestContext, request: Any) -> Tree:
+    """Answer DeleteTopics, by name or (from v6 on, KIP-516) by id."""
+    if ctx.api_version < 6:
+        asked = [(name, None) for name in request.topic_names]
+    else:
+        asked = [(topic.name, topic.topic_id) for topic in request.topics]
+    twice = _twice(asked)
+    names: dict[_NameOrId, str] = {}
+    named: set[str] = set()
+    ids: dict[_NameOrId, UUID | None] = {}
+    outcomes: dict[_NameOrId, TidemillError | None] = {}
+    for key in dict.fromkeys(asked):
+        try:
+            if key in twice:
+                raise InvalidRequestError("Duplicate topic name or id.")
+            name = _name_of(ctx, *key)
+            if name in named:
+                raise InvalidRequestError("The topic is named twice, by its name and by its id.")
+            named.add(name)
+            names[key] = name
+            ids[key] = key[1] or _id_of(ctx, name)
+        except TidemillError as error:
+            outcomes[key] = error
+        if ctx.turns.is_due:
+            await ctx.turns.pause()
+    deleted = await ctx.turns.in_parts(ctx.door.topics.delete, list(names.values()))
+    outcomes.update(zip(names, deleted, strict=True))
+    return {
+        "responses": Each(
+            lambda key: {
+                "name": names.get(key, key[0]),
+                "topic_id": ids.get(key, key[1]),
+                "error_code": error_code(outcomes[key]),
+                "error_message": error_message(outcomes[key]),
+            },
+            dict.fromkeys(asked),
+        )
+    }
+
+
+def _name_of(ctx: RequestContext, name: str | None, topic_id: UUID | None) -> str:
+    if name is not None and topic_id is not None:
+        raise InvalidRequestError("You must not specify both topic name and topic id.")
+    if name is not None:
+        return name
+    if topic_id is None:
+        raise InvalidRequestError("Neither topic name nor id were specified.")
+    return ctx.door.topics.by_id(topic_id).name
+
+
+def _id_of(ctx: RequestContext, name: str) -> UUID | None:
+    try:
+        return ctx.door.topics.get(name).topic_id
+    except TidemillError:
+        return None
+
+
+@handles(37)
+async def handle_create_partitions(ctx: RequestContext, request: Any) -> Tree:
+    """Answer CreatePartitions (KIP-195). The count is the new total."""
+    twice = _twice(topic.name for topic in request.topics)
+
+    async def grow(topic: Any) -> Tree:
+        refusal: TidemillError | None = None
+        try:
+            if topic.name in twice:
+                raise InvalidRequestError("Duplicate topic in request.")
+            await ctx.door.topics.add_partitions(
+                topic.name,
+                topic.count,
+                None
+                if topic.assignments is None
+                else [list(assignment.broker_ids) for assignment in topic.assignments],
+                request.validate_only,
+            )
+        except TidemillError as error:
+            refusal = error
+        return {
+            "name": topic.name,
+            "error_code": error_code(refusal),
+            "error_message": error_message(refusal),
+        }
+
+    distinct = {topic.name: topic for topic in request.topics}
+    return {"results": await ctx.turns.each(grow, distinct.values())}
+
+
+@handles(43)
+def handle_elect_leaders(ctx: RequestContext, request: Any) -> Tree:
+    """Answer ElectLeaders (KIP-183, KIP-460).
+
+    A request for all partitions leaves out those that have a leader, so here it leaves out all.
+    """
+    if request.topic_partitions is None:
+        return {"error_code": 0, "replica_election_results": []}
+
+    def elect(topic: str, partition: int) -> Tree:
+        (outcome,) = elect_leaders(ctx.door, [(topic, partition)])
+        return {
+            "partition_id": partition,
+            "error_code": error_code(outcome),
+            "error_message": error_message(outcome),
+        }
+
+    results = Each(
+        lambda topic: {
+            "topic": topic.topic,
+            "partition_result": Each(partial(elect, topic.topic), topic.partitions),
+        },
+        request.topic_partitions,
+    )
+    return {"error_code": 0, "replica_election_results": results}
+
+
+@handles(45)
+def handle_alter_partition_reassignments(ctx: RequestContext, request: Any) -> Tree:
+    """Answer AlterPartitionReassignments (KIP-455). Replicas None cancels a reassignment."""
+
+    def alter(topic: str, partition: Any) -> Tree:
+        replicas = None if partition.replicas is None else list(partition.replicas)
+        change = (topic, partition.partition_index, replicas)
+        (outcome,) = alter_reassignments(ctx.door, ctx.node.node_id, [change])
+        return {
+            "partition_index": partition.partition_index,
+            "error_code": error_code(outcome),
+            "error_message": error_message(outcome),
+        }
+
+    return {
+        "allow_replication_factor_change": getattr(
+            request, "allow_replication_factor_change", True
+        ),
+        "error_code": 0,
+        "error_message": None,
+        "responses": Each(
+            lambda topic: {
+                "name": topic.name,
+                "partitions": Each(partial(alter, topic.name), topic.partitions),
+            },
+            request.topics,
+        ),
+    }
+
+
+@handles(46)
+def handle_list_partition_reassignments(ctx: RequestContext, request: Any) -> Tree:
+    """Answer ListPartitionReassignments (KIP-455): with one broker there is never one."""
+    return {"error_code": 0, "error_message": None, "topics": []}
+
+
+def _distinct(topics: Iterable[Any]) -> list[str]:
+    return list(dict.fromkeys(topic.name for topic in topics))
+
+
+def _twice(items: Iterable[Any]) -> set[Any]:
+    return {item for item, count in Counter(items).items() if count > 1}

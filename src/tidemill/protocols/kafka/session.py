@@ -1,0 +1,361 @@
+"""One connection of the Kafka protocol: requests go to handlers, responses return in order.
+
+Produce requests of a connection may overlap: each is appended when it arrives, and its response
+waits for the disk. Any other request starts when all requests before it are answered, and when the
+connection has its turn (``net.turns``). Sockets, limits and back-pressure belong to
+``net.listener``, bytes to ``connection`` and ``codec``, and one request to ``answer``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from tidemill.errors import TidemillError
+from tidemill.net import eager
+from tidemill.net.budget import Hold
+from tidemill.net.errors import ProtocolError
+from tidemill.net.link import Link
+from tidemill.net.listener import Listener
+from tidemill.net.turns import Turns
+from tidemill.protocols.kafka.answer import Answer, answer
+from tidemill.protocols.kafka.apis import PARKED, URGENT, Api, ConnectionState, RequestContext
+from tidemill.protocols.kafka.codec.headers import frame_response, parse_header, peek_header
+from tidemill.protocols.kafka.codec.primitives import Buffer
+from tidemill.protocols.kafka.codec.schema import API_VERSIONS
+from tidemill.protocols.kafka.connection import BufferPool, Frame, FrameReader
+from tidemill.protocols.kafka.handlers.versions import unsupported_version_body
+
+if TYPE_CHECKING:
+    from tidemill.engine.engine import Engine
+    from tidemill.protocols.kafka.node import Node
+
+log = structlog.get_logger("tidemill.kafka")
+
+_MANY_QUEUED, _FEW_QUEUED = 128, 32
+"""A connection with more queued requests is not read, until there are few."""
+FRAME_OVERHEAD = 512
+"""Bytes that an unanswered request counts for besides its own."""
+
+
+@dataclass(slots=True)
+class Shared:
+    """The parts of a server that all of its connections use."""
+
+    engine: Engine
+    node: Node
+    apis: Mapping[int, Api]
+    listener: Listener
+    max_frame: int
+    """Longest request in bytes."""
+    pool: BufferPool
+    scratch: memoryview
+    """Receive buffer for small requests."""
+    turns: Turns = field(default_factory=Turns)
+    """Decides when requests start, so that no client takes the event loop for itself."""
+    tasks: set[asyncio.Task[list[Buffer]]] = field(default_factory=set)
+    """Requests that wait. The event loop has weak references only, so they are kept here."""
+
+
+class _Slot:
+    """A request that has started, and its place in the order of responses."""
+
+    __slots__ = ("api", "buffers", "ctx", "done", "size", "task")
+
+    def __init__(self, api: Api, ctx: RequestContext, size: int) -> None:
+        self.api = api
+        self.ctx = ctx
+        self.size = size
+        self.done = False
+        self.buffers: list[Buffer] = []
+        self.task: asyncio.Task[list[Buffer]] | None = None
+
+
+class KafkaSession:
+    """One connection. Implements ``net.listener.Session``."""
+
+    def __init__(self, shared: Shared, link: Link) -> None:
+        self._shared = shared
+        self._link = link
+        self._door = shared.engine.door()
+        self._reader = FrameReader(shared.max_frame, shared.scratch, shared.pool)
+        self._state = ConnectionState(
+            peer=link.peer,
+            client_host=link.host,
+            room=link.room,
+            turns=shared.turns,
+        )
+        self._turns = shared.turns
+        self._slots: deque[_Slot] = deque()
+        self._queue: deque[Frame] = deque()
+        self._partial = 0
+        self._flushing = False
+        self._waits_for_turn = False
+        self._reading_paused = False
+
+    # --- called by the listener ------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether requests are unanswered."""
+        return bool(self._slots or self._queue)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether a request has arrived in part."""
+        return self._reader.is_partial
+
+    def get_buffer(self) -> memoryview:
+        """Return the buffer to receive into; it is never empty."""
+        return self._reader.get_buffer()
+
+    def received(self, count: int) -> None:
+        """Take ``count`` received bytes: start the requests that are complete, or queue them."""
+        frames = self._reader.received(count)
+        self._count_partial()
+        began = now = perf_counter()
+        end = self._turns.deadline(began)
+        for frame in frames:
+            self._link.hold_request(len(frame.view) + FRAME_OVERHEAD)
+            if not self._queue and self._may_start(frame) and self._has_turn(frame, now, end):
+                self._turns.begin_slice(now)
+                self._start(frame)
+                now = perf_counter()
+            else:
+                self._queue.append(_kept(frame))
+            if self._link.is_closing:
+                break
+        self._turns.spend(now - began)
+        self._ask_for_turn()
+
+    def _has_turn(self, frame: Frame, now: float, end: float) -> bool:
+        return now < end or (_is_urgent(frame) and now < self._turns.deadline(now, urgent=True))
+
+    def _count_partial(self) -> None:
+        partial = self._reader.partial_bytes
+        budget = self._shared.listener.budget
+        if partial > self._partial:
+            budget.add(self._link, partial - self._partial, whole=False)
+        elif partial < self._partial:
+            budget.remove(self._partial - partial, whole=False)
+        self._partial = partial
+
+    def writable(self) -> None:
+        """Continue: the client has read what it was sent."""
+        self._start_queued()
+
+    def stop(self) -> None:
+        """Cancel long polls, start nothing new, and close when the open requests are answered."""
+        self._state.stopping = True
+        self._cancel_long_polls()
+        self._close_when_done()
+
+    def closed(self) -> None:
+        """Release everything: the connection is gone."""
+        budget = self._shared.listener.budget
+        self._cancel_long_polls()
+        for slot in self._slots:
+            budget.remove(slot.size, whole=True)
+        queued = sum(len(frame.view) + FRAME_OVERHEAD for frame in self._queue)
+        budget.remove(queued, whole=True)
+        self._link.room.close()
+        self._state.closed = True
+        self._slots.clear()
+        self._queue.clear()
+        self._reader.close()
+        budget.remove(self._partial, whole=False)
+        self._partial = 0
+
+    def _cancel_long_polls(self) -> None:
+        for slot in self._slots:
+            if slot.api.cancellable and slot.task is not None:
+                slot.task.cancel()
+
+    # --- starting requests -----------------------------------------------------------------------
+
+    def _may_start(self, frame: Frame) -> bool:
+        if self._link.is_congested or self._state.stopping:
+            return False
+        if not self._slots:
+            return True
+        api = self._shared.apis.get(int.from_bytes(frame.view[:2], "big"))
+        last = self._slots[-1]
+        return api is not None and api.pipelined and last.api.pipelined and not last.ctx.exclusive
+
+    def _start_queued(self) -> None:
+        began = now = perf_counter()
+        end = self._turns.deadline(began)
+        while self._can_start_queued() and self._has_turn(self._queue[0], now, end):
+            self._turns.begin_slice(now)
+            self._start(self._queue.popleft())
+            now = perf_counter()
+        self._turns.spend(now - began)
+        self._ask_for_turn()
+        if self._state.stopping:
+            self._close_when_done()
+
+    def _can_start_queued(self) -> bool:
+        return bool(self._queue) and not self._link.is_closing and self._may_start(self._queue[0])
+
+    def _ask_for_turn(self) -> None:
+        """Start queued requests in later turns: one in each, while other connections wait too.
+
+        A connection whose requests wait for turns is not read. One whose requests wait for the
+        answer to a long poll is, because otherwise it could not be seen to close.
+        """
+        if self._can_start_queued() and not self._waits_for_turn:
+            self._waits_for_turn = True
+            self._turns.queue(self._take_turn, urgent=_is_urgent(self._queue[0]))
+        crowded = len(self._queue) > (_FEW_QUEUED if self._reading_paused else _MANY_QUEUED)
+        paused = crowded and not (self._slots and self._slots[0].api.may_wait)
+        if paused != self._reading_paused:
+            self._reading_paused = paused
+            (self._link.hold if paused else self._link.unhold)(Hold.QUEUE)
+
+    def _take_turn(self) -> None:
+        self._waits_for_turn = False
+        if self._can_start_queued():
+            self._turns.begin_slice(perf_counter())
+            self._start(self._queue.popleft())
+        self._ask_for_turn()
+        if self._state.stopping:
+            self._close_when_done()
+
+    def _close_when_done(self) -> None:
+        # Requests that have not started get no response: their clients try another time.
+        if all(slot.api.key in PARKED for slot in self._slots):
+            self._link.close()
+
+    def _start(self, frame: Frame) -> None:
+        """Decode one request and run its handler."""
+        view = frame.view
+        size = len(view) + FRAME_OVERHEAD
+        about: tuple[int, int, str] | None = None
+        try:
+            key, version, correlation_id = peek_header(view)
+            about = (key, version, "")
+            api = self._shared.apis.get(key)
+            if api is None or not api.min_version <= version <= api.max_version:
+                self._refuse_version(api, key, version, correlation_id, size)
+                return
+            client_id, body = parse_header(view, key, version)
+            about = (key, version, client_id)
+            ctx = RequestContext(
+                self._door,
+                self._shared.node,
+                key,
+                version,
+                correlation_id,
+                client_id,
+                self._state,
+            )
+            self._answer(api, ctx, size, answer(api, ctx, view, body))
+        except Exception as error:
+            self._fail(error, about)
+            self._link.release_request(size)
+        finally:
+            if frame.owner is not None:
+                self._shared.pool.give(frame.owner)
+
+    def _refuse_version(
+        self, api: Api | None, key: int, version: int, correlation_id: int, size: int
+    ) -> None:
+        """Answer ApiVersions with the versions that there are (KIP-511); else raise, as Kafka."""
+        if api is None or key != API_VERSIONS:
+            what = f"API key {key}" if api is None else api.name
+            raise ProtocolError(
+                f"{what} version {version} is not supported",
+                hint="Use a client that asks for the supported versions first (ApiVersions).",
+            )
+        body = unsupported_version_body(self._shared.apis)
+        self._link.write(frame_response(API_VERSIONS, 0, correlation_id, [body]))
+        self._link.release_request(size)
+
+    def _fail(self, error: BaseException, header: tuple[int, int, str] | None) -> None:
+        """Close with one log line: peer, client id, software, API, and the reason."""
+        about: dict[str, Any] = {}
+        if header is not None:
+            key, about["version"], about["client_id"] = header
+            api = self._shared.apis.get(key)
+            about["api"] = api.name if api is not None else key
+        if self._state.software:
+            about["software"] = self._state.software
+        self._link.fail(error, **about)
+
+    # --- sending responses -----------------------------------------------------------------------
+
+    def _answer(self, api: Api, ctx: RequestContext, size: int, answered: Answer) -> None:
+        started = eager.Done(answered) if isinstance(answered, list) else eager.start(answered)
+        # A response that holds much memory is sent in the next turn: until then its bytes count as
+        # loaded, and the requests of other connections in this turn get less.
+        if isinstance(started, eager.Done) and not self._slots and not self._link.room.held:
+            if started.result:
+                self._link.write(started.result)
+            self._link.release_request(size)
+            return
+        slot = _Slot(api, ctx, size)
+        self._slots.append(slot)
+        if isinstance(started, eager.Done):
+            slot.buffers, slot.done = started.result, True
+            if slot is self._slots[0]:
+                self._flush_soon()
+            return
+        slot.task = task = asyncio.get_running_loop().create_task(started)
+        self._shared.tasks.add(task)
+        task.add_done_callback(lambda done: self._finished(slot, done))
+
+    def _finished(self, slot: _Slot, task: asyncio.Task[list[Buffer]]) -> None:
+        self._shared.tasks.discard(task)
+        slot.task = None
+        cancelled = ProtocolError("the request was cancelled")
+        error: BaseException | None = cancelled if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail_later(slot, error)
+        elif not self._link.is_closing:
+            slot.buffers, slot.done = task.result(), True
+            if slot is self._slots[0]:
+                self._flush_soon()
+
+    def _fail_later(self, slot: _Slot, error: BaseException) -> None:
+        ctx = slot.ctx
+        if not self._link.is_closing:
+            self._fail(error, (ctx.api_key, ctx.api_version, ctx.client_id))
+        elif not isinstance(error, TidemillError):
+            log.error("request.failed_after_disconnect", api=slot.api.name, exc_info=error)
+
+    def _flush_soon(self) -> None:
+        # One sync completes many requests, one after the other in this turn of the event loop.
+        # Their responses are sent together in the next turn.
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send the responses that are next in order, and start the requests that waited."""
+        self._flushing = False
+        buffers: list[Buffer] = []
+        while self._slots and self._slots[0].done:
+            slot = self._slots.popleft()
+            buffers += slot.buffers
+            self._link.release_request(slot.size)
+        if buffers:
+            self._link.write(buffers)
+            self._link.room.hold(0)
+        self._start_queued()
+
+
+def _is_urgent(frame: Frame) -> bool:
+    return int.from_bytes(frame.view[:2], "big") in URGENT
+
+
+def _kept(frame: Frame) -> Frame:
+    """Return a frame that stays valid after this call."""
+    if frame.owner is not None:
+        return frame
+    return Frame(memoryview(bytearray(frame.view)), None)

@@ -1,0 +1,194 @@
+"""Creates and pools the librdkafka clients of source and sink, and translates their errors.
+
+Must not know: Spark, Arrow, options' names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar, cast
+
+from confluent_kafka import KafkaError, KafkaException
+
+from tidemill.errors import UnreachableError
+from tidemill.spark.errors import OptionError, with_note
+from tidemill.who_answers import explain
+
+log = logging.getLogger("tidemill.spark")
+
+RETRIABLE = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError._NOENT,  # no leader known for a partition
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+    }
+)
+"""Codes of temporary errors: the same request may succeed a moment later."""
+
+_PERMANENT = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+        KafkaError._SSL,
+    }
+)
+
+# After a fatal error a client raises a bare KafkaError, which can be caught but does not derive
+# from Exception. If the error occurs in a callback, it raises a SystemError.
+RAISED = cast("tuple[type[BaseException], ...]", (KafkaException, KafkaError, SystemError))
+"""Types that a call to librdkafka may raise."""
+
+Client = TypeVar("Client")
+
+
+class LastError:
+    """Keeps the last error of a client, so that a timeout can name its cause.
+
+    librdkafka retries forever and reports errors only to this callback.
+
+    Attributes:
+        error: The last error, or None.
+    """
+
+    def __init__(self) -> None:
+        self.error: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        self.error = error
+
+    @property
+    def text(self) -> str:
+        """The last error as the end of a sentence, or an empty string."""
+        return "" if self.error is None else f": {self.error.str()}"
+
+    def raise_if_permanent(self, servers: str) -> None:
+        """Raise an error if waiting can't help: wrong credentials, or TLS does not match.
+
+        Args:
+            servers: Addresses of the brokers, for the message.
+
+        Raises:
+            UnreachableError: The last error is of this kind.
+        """
+        if self.error is not None and self.error.code() in _PERMANENT:
+            raise with_note(
+                UnreachableError(
+                    f"the brokers at {servers} rejected the connection{self.text}",
+                    hint="Check the options kafka.security.protocol, kafka.sasl.* and kafka.ssl.*.",
+                )
+            )
+
+
+def make_client(
+    factory: Callable[[dict[str, Any]], Client], settings: Mapping[str, Any], last: LastError
+) -> Client:
+    """Create a librdkafka client that reports errors to ``last`` instead of stderr.
+
+    Args:
+        factory: Class of the client.
+        settings: Settings of librdkafka.
+        last: Receives the errors.
+
+    Raises:
+        OptionError: librdkafka does not know a setting or its value.
+    """
+    # librdkafka prints a line for each failed connection attempt, 20 per second. Errors come
+    # through error_cb as well, and reach the user in an exception.
+    config: dict[str, Any] = {"log_level": "2", **settings, "error_cb": last}
+    try:
+        return factory(config)
+    except KafkaException as error:
+        reason = error.args[0].str() if error.args else str(error)
+        raise with_note(
+            OptionError(
+                f"librdkafka rejects an option: {reason}",
+                hint="Options kafka.* are librdkafka's settings (its CONFIGURATION.md).",
+            )
+        ) from error
+
+
+def unreachable(settings: Mapping[str, Any], what: str, last: LastError) -> UnreachableError:
+    """Return the error for a request without a response.
+
+    Args:
+        settings: Settings of the client.
+        what: What the request does.
+        last: The last error of the client.
+    """
+    servers = settings.get("bootstrap.servers", "")
+    found = explain(str(servers), {k: str(v) for k, v in settings.items()}, "kafka.")
+    if found is not None:
+        text, hint = found
+        return with_note(UnreachableError(f"can't {what}: {text}", hint=hint))
+    error = UnreachableError(
+        f"no answer from the brokers at {servers} to {what}{last.text}",
+        hint="Check kafka.bootstrap.servers, and that the broker runs.",
+    )
+    with_note(error)
+    return error
+
+
+class ClientPool(Generic[Client]):
+    """The idle clients of this process, by their settings.
+
+    Spark keeps its Python workers between tasks. A pooled client saves each task the connections
+    and the look-up of leaders, which in small micro-batches take longer than reading. The pool is
+    not thread-safe, because a worker runs one task at a time.
+
+    Args:
+        close: Closes a client.
+        limit: Most idle clients to keep.
+    """
+
+    def __init__(self, close: Callable[[Client], None], *, limit: int = 4) -> None:
+        self._close = close
+        self._limit = limit
+        self._idle: dict[tuple[tuple[str, str], ...], Client] = {}
+        self._pid = os.getpid()
+
+    def take(self, settings: Mapping[str, str], make: Callable[[], Client]) -> Client:
+        """Return an idle client with these settings, or a new one. Return it with ``give``.
+
+        Args:
+            settings: Settings of the client.
+            make: Creates a new client.
+        """
+        if self._pid != os.getpid():  # librdkafka's threads do not survive a fork
+            self._idle, self._pid = {}, os.getpid()
+        return self._idle.pop(_key(settings), None) or make()
+
+    def give(self, settings: Mapping[str, str], client: Client) -> None:
+        """Take back a client that can be used again."""
+        key = _key(settings)
+        if key in self._idle:
+            self._close(client)
+            return
+        self._idle[key] = client
+        while len(self._idle) > self._limit:
+            self._close(self._idle.pop(next(iter(self._idle))))
+
+    def drop(self, client: Client) -> None:
+        """Close a client that may be in an invalid state."""
+        with contextlib.suppress(*RAISED, RuntimeError):
+            self._close(client)
+
+    def clear(self) -> None:
+        """Close all idle clients."""
+        while self._idle:
+            self._close(self._idle.popitem()[1])
+
+
+def _key(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(settings.items()))

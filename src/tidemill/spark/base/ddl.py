@@ -1,0 +1,111 @@
+"""Parses schemas in DDL (``"id BIGINT, at TIMESTAMP"``) without Spark.
+
+Must not know: Spark, pipelines.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from sqlglot import exp, parse_one
+from sqlglot.errors import ParseError, TokenError
+
+from tidemill.spark.errors import SchemaError
+
+# sqlglot logs a warning for text that it can't parse. Here that is an error.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a schema.
+
+    Attributes:
+        name: Name of the column.
+        type: Spark's name of the type: ``TIMESTAMP``, ``ARRAY<STRING>``.
+    """
+
+    name: str
+    type: str
+
+
+def columns(ddl: str) -> tuple[Column, ...]:
+    """Return the columns of a schema.
+
+    Args:
+        ddl: The schema.
+
+    Raises:
+        SchemaError: The text is not a list of columns, a type is unknown, or a name occurs twice.
+    """
+    if not ddl.strip():
+        raise SchemaError("the schema has no columns", hint=_HINT)
+    made = _fields(ddl)
+    if made is None:
+        made = _columns(ddl)
+    names = [column.name.lower() for column in made]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SchemaError(f"the schema has more than one column {', '.join(twice)}")
+    return tuple(made)
+
+
+def escaped(name: str) -> str:
+    """Return a column's name quoted for Spark. Any name is allowed: ``max((delay * 1.5))``."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def struct(ddl: str, *more: str) -> str:
+    """Return a schema as the type of a row.
+
+    The schema may end with a comment. It may have colons between names and types, which Spark
+    accepts in a type only.
+
+    Args:
+        ddl: The schema.
+        more: Further columns, as DDL.
+    """
+    fields = ", ".join((f"{ddl}\n", *more))
+    return f"STRUCT<{fields}>"
+
+
+def _columns(ddl: str) -> list[Column]:
+    """Parse a schema as the columns of CREATE TABLE."""
+    try:
+        table = parse_one(f"CREATE TABLE t ({ddl}\n)", dialect="spark")
+    except (ParseError, TokenError) as error:
+        found = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
+        near = f" near {found['highlight']!r}" if found.get("highlight") else ""
+        raise SchemaError(f"can't parse the schema {ddl!r}{near}", hint=_HINT) from None
+    schema = table.this if isinstance(table, exp.Create) else None
+    made = []
+    for each in schema.expressions if isinstance(schema, exp.Schema) else ():
+        kind = each.kind if isinstance(each, exp.ColumnDef) else None
+        if kind is None:
+            raise SchemaError(f"{each.sql('spark')!r} is not a column with a type", hint=_HINT)
+        made.append(Column(each.name, kind.sql("spark")))
+    if not made:
+        raise SchemaError(f"can't parse the schema {ddl!r}", hint=_HINT)
+    return made
+
+
+def _fields(ddl: str) -> list[Column] | None:
+    """Parse a schema as the fields of STRUCT<...>, with colons; None if it has none."""
+    if ":" not in ddl:
+        return None
+    try:
+        struct = parse_one(f"CAST(x AS STRUCT<{ddl}\n>)", dialect="spark").args.get("to")
+    except (ParseError, TokenError):
+        return None
+    made = []
+    for each in struct.expressions if isinstance(struct, exp.DataType) else ():
+        if not isinstance(each, exp.ColumnDef) or each.kind is None:
+            return None
+        made.append(Column(each.name, each.kind.sql("spark")))
+    return made or None
+
+
+_HINT = (
+    'Write columns as in CREATE TABLE: "flight STRING, delay_minutes INT, event_time TIMESTAMP".'
+)

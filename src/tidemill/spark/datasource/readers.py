@@ -1,0 +1,127 @@
+"""Readers of the data source ``tidemill``, as Spark calls them.
+
+Must not know: pipelines, sinks, how a batch is planned or read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from tidemill.spark.source.planning.options import Position, SourceOptions
+from tidemill.spark.source.planning.ranges import OffsetRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidemill.spark.source.planning.planner import Planner, QueryOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class _Task(InputPartition):
+    """One task of a batch."""
+
+    wanted: OffsetRange
+
+
+def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Read the records of a task. Runs in a worker."""
+    from tidemill.spark.source.fetch import FetchPlan, fetch
+
+    if not isinstance(task, _Task):  # Spark's placeholder for a batch without tasks
+        return iter(())
+    if not task.wanted.size:  # the task keeps its number although its records were removed
+        return iter(())
+    plan = FetchPlan(
+        kafka=options.kafka,
+        include_headers=options.include_headers,
+        fail_on_data_loss=options.fail_on_data_loss,
+        timeout_ms=options.poll_timeout_ms,
+        group_id_prefix=options.group_id_prefix,
+    )
+    return fetch(task.wanted, plan)
+
+
+def _planner(options: SourceOptions, default_start: Position) -> Planner:
+    from tidemill.spark.source.cluster import KafkaCluster
+    from tidemill.spark.source.planning.planner import Planner
+
+    return Planner(options, KafkaCluster(options.kafka), default_start)
+
+
+class BatchReader(DataSourceReader):
+    """Reads from the starting to the ending offsets. Both are fixed when the query is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        planner = _planner(self._options, Position("earliest"))
+        return [_Task(r) for r in planner.batch_ranges()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads each micro-batch from where the previous one ended.
+
+    One object plans all batches of a query in a process of Spark's. Copies of it are pickled to the
+    workers, which only call ``read``.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._planner_or_none: Planner | None = None
+        self._initial: QueryOffsets | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_planner_or_none": None}
+
+    @property
+    def _planner(self) -> Planner:
+        if self._planner_or_none is None:
+            self._planner_or_none = _planner(self._options, Position("latest"))
+        return self._planner_or_none
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        # Spark asks in each trigger until the first batch. "latest" must not move until then.
+        if self._initial is None:
+            self._initial = self._planner.initial()
+        return self._initial.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self._planner.next_end(_offsets(start), rows).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        newest = self._planner.newest()
+        return None if newest is None else newest.to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._planner.fix_target()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [_Task(r) for r in self._planner.ranges(_offsets(start), _offsets(end))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition)
+
+
+def _offsets(content: Mapping[str, Any]) -> QueryOffsets:
+    from tidemill.spark.source.planning.planner import QueryOffsets
+
+    return QueryOffsets.from_json(content)

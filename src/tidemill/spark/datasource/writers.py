@@ -1,0 +1,207 @@
+"""Writers of the data source ``tidemill``, as Spark calls them: rows to Kafka topics.
+
+The columns are those of Spark's Kafka sink: ``value``, and optionally ``key``, ``topic``,
+``partition`` and ``headers``. Other columns are not written. A stream with the option ``topic``
+writes exactly once for readers of committed records: each task writes in its own transaction. With
+``delivery`` at-least-once, a task that is run again writes its rows again. Must not know:
+pipelines, how a topic is read, Kafka clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from tidemill.spark.base.options import invalid_option
+from tidemill.spark.datasource import complete_input
+from tidemill.spark.sinks.batch_identity import BatchIdentity, batch_identity
+from tidemill.spark.sinks.topic.options import (
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    SinkOptions,
+    check_exactly_once,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from tidemill.spark.sinks.topic.delivery.exactly_once import Share
+
+_COLUMN_TYPES: Mapping[str, tuple[str, ...]] = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
+
+# Names of the local properties that Spark sets for each task of a streaming query.
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+_RUN_ID = "spark.jobGroup.id"
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):
+    """The result of a task.
+
+    Attributes:
+        rows: Number of rows that it wrote.
+    """
+
+    rows: int
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Check the columns of the rows before anything is written.
+
+    Args:
+        schema: Schema of the rows.
+        options: Options of the sink.
+
+    Raises:
+        OptionError: A column is missing or has the wrong type, or no topic is named.
+    """
+    types = {f.name: f.dataType.simpleString() for f in schema.fields}
+    for name, allowed in _COLUMN_TYPES.items():
+        if name in types and types[name] not in allowed:
+            raise invalid_option(
+                f"column {name} has the type {types[name]}, but must be {' or '.join(allowed)}",
+                "Cast it, or convert it with to_json().",
+            )
+    if "value" not in types:
+        raise invalid_option(
+            f"the column value is missing; the columns are {', '.join(types)}",
+            'For example: select(to_json(struct("*")).alias("value")).',
+        )
+    if options.topic is None and "topic" not in types:
+        raise invalid_option("no topic is named", "Set the option topic, or add a column topic.")
+
+
+class _Writer:
+    """Base of the batch and the streaming writer. Spark pickles it to the workers."""
+
+    def __init__(self, schema: StructType, options: SinkOptions) -> None:
+        check_columns(schema, options)
+        self._options = options
+        # Spark creates the writer for each batch on the driver, just after it planned the batch.
+        self._identity = batch_identity(options.checkpoint, options.batch_id)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A worker unpickles the writer before it reads the rows of the task.
+        complete_input.watch()
+        self.__dict__.update(state)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write the rows of a task. Runs in a worker.
+
+        Args:
+            iterator: The rows.
+
+        Raises:
+            DeliveryError: The broker did not accept a row, a topic is null, or rows are missing.
+            OptionError: librdkafka does not know a setting.
+        """
+        options = self._options
+        if options.delivery != EXACTLY_ONCE or options.topic is None:
+            from tidemill.spark.sinks.topic.delivery.at_least_once import write_rows
+
+            return Written(write_rows(iterator, options.topic, options.kafka))
+        from tidemill.spark.sinks.topic.delivery.exactly_once import write_share
+
+        share = _share(options, self._identity)
+        rows = write_share(
+            _complete(iterator), options.topic, options.kafka, share, marker_topic=options.topic
+        )
+        return Written(rows)
+
+
+def _complete(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield all batches, then raise an error if rows of the task are missing."""
+    yield from batches
+    complete_input.ensure_complete()
+
+
+def _share(options: SinkOptions, identity: BatchIdentity | None) -> Share:
+    """Return which part of the batch this task writes, from Spark's local properties."""
+    from tidemill.spark.sinks.topic.delivery.exactly_once import Share
+
+    task = TaskContext.get()
+    if task is None:
+        raise invalid_option("exactly-once delivery works inside of Spark tasks only")
+    query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
+    sink_id = options.sink_id or (query and f"tidemill-{query}")
+    batch_id = batch if options.batch_id is None else options.batch_id
+    if sink_id is None or batch_id is None:
+        raise invalid_option(
+            "exactly-once delivery needs the batch of a query",
+            "Use writeStream, or set the options sinkId and batchId.",
+        )
+    run = f"{task.getLocalProperty(_RUN_ID) or ''}#{task.attemptNumber()}"
+    is_known = identity is not None and identity.batch_id == int(batch_id)
+    return Share(
+        sink_id,
+        task.partitionId(),
+        int(batch_id),
+        owner=query or "",
+        run=run,
+        fingerprint=identity.fingerprint if identity is not None and is_known else "",
+    )
+
+
+class TopicWriter(_Writer, DataSourceArrowWriter):
+    """Writer for ``df.write``. Each task makes its rows visible itself, so there is no commit.
+
+    Delivery is at least once. In ``foreachBatch`` the options ``delivery``, ``sinkId`` and
+    ``batchId`` together make it exactly once.
+    """
+
+    def __init__(self, schema: StructType, options: SinkOptions) -> None:
+        if options.delivery == EXACTLY_ONCE and None in (options.sink_id, options.batch_id):
+            raise invalid_option(
+                "exactly-once delivery of a batch needs the options sinkId and batchId",
+                "Set both in foreachBatch, or set delivery to at-least-once.",
+            )
+        super().__init__(schema, options)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Do nothing: rows are in the log when their task ends."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Do nothing: the rows of tasks that succeeded stay in the topic."""
+
+
+class TopicStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writer for ``df.writeStream``.
+
+    With the option ``topic`` delivery is exactly once, unless ``delivery`` is at-least-once. Each
+    task commits its own transaction, so a batch becomes visible task by task.
+    """
+
+    def __init__(self, schema: StructType, options: SinkOptions) -> None:
+        if options.batch_id is not None:
+            raise invalid_option(
+                "option batchId is for df.write only: a stream numbers its own batches"
+            )
+        if options.delivery is None:
+            options = replace(
+                options, delivery=AT_LEAST_ONCE if options.topic is None else EXACTLY_ONCE
+            )
+        if options.delivery == EXACTLY_ONCE:
+            check_exactly_once(options)
+        super().__init__(schema, options)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Do nothing: rows are in the log when their task ends."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Do nothing: the rows of tasks that succeeded stay in the topic."""

@@ -1,0 +1,112 @@
+"""Errors of the Spark floor, and the one helper that all of them share.
+
+A hint is part of an error of ours, but an error that crosses from a Python worker through the JVM
+arrives as text. ``with_note`` adds the hint to that text. This module must not know: Spark, Kafka
+clients, pipelines.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from tidemill.errors import SettingsError, TidemillError
+from tidemill.extras import how_to_install
+
+AnyError = TypeVar("AnyError", bound=TidemillError)
+
+
+def with_note(error: AnyError) -> AnyError:
+    """Add the hint of an error to its traceback, because Spark passes on nothing else.
+
+    Args:
+        error: The error that the caller is about to raise.
+
+    Returns:
+        The same error.
+    """
+    if error.hint:
+        error.add_note(f"hint: {error.hint}")
+    return error
+
+
+class JavaNotFoundError(TidemillError):
+    """Spark needs Java 17 or newer, and this machine has none."""
+
+    default_hint = f"Install Java 17 or newer, or the package of one: {how_to_install('jre')}."
+
+
+class JvmStartError(TidemillError):
+    """Spark's JVM did not start, although Java was found."""
+
+
+class OptionError(SettingsError):
+    """An option of the Spark source or sink is unknown, malformed or contradicts another."""
+
+
+class DataLossError(TidemillError):
+    """Records that a query has not read yet were removed from the log, or the topic was."""
+
+    default_hint = (
+        "Set failOnDataLoss to false to continue without them, or start with a new checkpoint."
+    )
+
+
+class OtherTopicError(DataLossError):
+    """A topic has the name of the one that a checkpoint has read, and is another one."""
+
+    default_hint = (
+        "Use the brokers that the checkpoint belongs to, or start with a new checkpoint. Set "
+        "failOnDataLoss to false to read the other topic from its beginning."
+    )
+
+
+class DeliveryError(TidemillError):
+    """The broker did not accept records, so the batch is incomplete in the topic."""
+
+
+class WindowError(TidemillError):
+    """A window or a duration is malformed, or a window is used where none is allowed."""
+
+
+class OutputModeError(TidemillError):
+    """A streaming query can't run in its output mode with its windows and watermarks."""
+
+
+class SchemaError(TidemillError):
+    """A schema is malformed, or rows don't match the schema of their table."""
+
+
+class JoinError(TidemillError):
+    """A join is malformed, or its inputs can't be joined."""
+
+
+class PipelineError(TidemillError):
+    """A pipeline can't be loaded, found or run."""
+
+
+class MissingPackageError(PipelineError, ImportError):
+    """A pipeline needs a Python package that is not installed.
+
+    It is an ImportError, too, for programs that try whether an import works.
+    """
+
+
+class SinkError(TidemillError):
+    """A database rejected a batch, or the rows of the batch are not valid for its table."""
+
+
+class CheckpointRestoredError(TidemillError):
+    """A checkpoint was restored from a backup, or copied, and the sink already holds the batch.
+
+    Spark planned the batch again, possibly with other records.
+    """
+
+
+class RowError(SinkError):
+    """A row has no key, or two rows of a batch have the same key."""
+
+
+class PipelineRunningError(PipelineError):
+    """Another process runs the pipeline."""
+
+    default_hint = "Stop the other process first."

@@ -1,0 +1,33 @@
+"""Sinks: where pipelines write their results.
+
+``base`` is the contract: a sink is one class that declares its options, checks them and opens a
+writer. Each connector is one class in one file: ``topic/`` writes records to Kafka topics,
+``database/`` upserts rows into tables, ``parquet/`` writes files and ``foreach_batch`` calls a
+function. ``registry`` finds sinks by name, also those of other packages. ``docs/extending.md``
+shows how to add one.
+"""
+
+from __future__ import annotations
+
+from tidemill.spark.sinks.base import (
+    CheckpointState,
+    Mistake,
+    QueryContext,
+    Run,
+    Sink,
+    SinkTopic,
+    Writer,
+)
+from tidemill.spark.sinks.registry import sink, sink_names
+
+__all__ = [
+    "CheckpointState",
+    "Mistake",
+    "QueryContext",
+    "Run",
+    "Sink",
+    "SinkTopic",
+    "Writer",
+    "sink",
+    "sink_names",
+]

@@ -1,0 +1,265 @@
+"""Prepares a batch for a database's table: column types, the key, and each key once.
+
+The rows come to the driver as one Arrow table, and Spark's ``spark.driver.maxResultSize`` bounds
+its size. DataFrames and schemas of Spark are used through their methods only: nothing of PySpark is
+imported. Must not know: any one database, Kafka, pipelines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidemill.spark.base.ddl import escaped
+from tidemill.spark.errors import RowError, SchemaError, SinkError, with_note
+from tidemill.spark.sinks.base import DELETED
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+VERSION = "_version"
+"""Column of the table with the version of a row."""
+TOMBSTONES = "__deleted"
+"""Suffix of the name of the table that holds the keys of deleted rows."""
+
+PLAIN = frozenset(
+    {
+        *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal"),
+        *("string", "binary", "date", "timestamp", "timestamp_ntz"),
+    }
+)
+"""Spark's names of the types that every database can store."""
+_NESTED = frozenset({"struct", "array", "map", "variant"})
+_NUMBER = "_tidemill_number"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table.
+
+    Attributes:
+        name: Name of the column.
+        type: Spark's name of the type, without parameters; ``json`` for a nested type.
+        precision: Number of digits of a decimal.
+        scale: Number of digits after the point of a decimal.
+    """
+
+    name: str
+    type: str
+    precision: int = 0
+    scale: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The mapping from the rows of a batch to a table.
+
+    Attributes:
+        columns: Columns of the table without ``_version``.
+        key: Names of the key columns, spelled as in ``columns``.
+        order_by: Columns of the batch; of the rows with one key, the greatest values win.
+        deletes: Whether the batch has the column ``_deleted``.
+    """
+
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    order_by: tuple[str, ...] = ()
+    deletes: bool = False
+
+
+def layout_of(schema: Any, key: Sequence[str], order_by: Sequence[str] = ()) -> Layout:
+    """Return the layout for rows of a schema.
+
+    Args:
+        schema: Spark's ``StructType`` of the rows.
+        key: Names of the key columns; upper and lower case are the same.
+        order_by: Names of the columns that decide between rows with the same key.
+
+    Raises:
+        SchemaError: The key or ``order_by`` names a column that is not in the schema, a type can't
+            be stored, or a column name is reserved or occurs twice.
+    """
+    names = [field.name for field in schema.fields]
+    lower = [each.lower() for each in names]
+    twice = sorted({each for each in lower if lower.count(each) > 1})
+    if twice:
+        raise with_note(SchemaError(f"there is more than one column {', '.join(twice)}"))
+    if not key:
+        raise with_note(SchemaError("the key of the table has no columns", hint='Use key="id".'))
+    if VERSION in lower:
+        raise with_note(
+            SchemaError(
+                f"the column name {VERSION} is reserved: the sink adds this column",
+                hint="Rename your column.",
+            )
+        )
+    deletes = DELETED in lower
+    if deletes and schema.fields[lower.index(DELETED)].dataType.typeName() != "boolean":
+        raise with_note(SchemaError(f"column {DELETED} is not a BOOLEAN"))
+    columns = tuple(_column(f.name, f.dataType) for f in schema.fields if f.name.lower() != DELETED)
+    found = _spelled(key, names, "key")
+    nested = [column.name for column in columns if column.name in found and column.type == "json"]
+    if nested:
+        raise with_note(
+            SchemaError(
+                f"key column {', '.join(nested)} has a nested type",
+                hint='Select its fields as columns: select("window.start", ...).',
+            )
+        )
+    return Layout(columns, found, _spelled(order_by, names, "order_by"), deletes)
+
+
+def _spelled(wanted: Sequence[str], names: Sequence[str], option: str) -> tuple[str, ...]:
+    """Return column names in the spelling of the schema."""
+    spelling = {each.lower(): each for each in names}
+    missing = [each for each in wanted if each.lower() not in spelling]
+    if missing:
+        raise with_note(
+            SchemaError(
+                f"the rows have no column {', '.join(missing)}, which {option} names",
+                hint=f"Their columns are {', '.join(names)}.",
+            )
+        )
+    return tuple(spelling[each.lower()] for each in wanted)
+
+
+def _column(name: str, kind: Any) -> Column:
+    text = kind.simpleString().partition("(")[0].partition("<")[0]
+    if text == "decimal":
+        return Column(name, "decimal", kind.precision, kind.scale)
+    if text in ("varchar", "char"):
+        text = "string"
+    if text in _NESTED:
+        return Column(name, "json")
+    if text not in PLAIN:
+        raise with_note(
+            SchemaError(
+                f"column {name} has the type {kind.simpleString()}, which no table can store",
+                hint=f'Cast it, for example col("{name}").cast("string").',
+            )
+        )
+    return Column(name, text)
+
+
+def collect(df: Any, layout: Layout, target: str) -> pa.Table:
+    """Fetch the rows of a batch to the driver.
+
+    Args:
+        df: The DataFrame of the batch.
+        layout: Layout of its rows.
+        target: The table, for messages.
+
+    Returns:
+        An Arrow table as ``prepare`` takes it.
+
+    Raises:
+        SinkError: The batch is larger than the driver accepts.
+    """
+    try:
+        rows: pa.Table = df.selectExpr(*_expressions(layout)).toArrow()
+    except Exception as error:
+        if "maxResultSize" not in str(error):
+            raise
+        raise with_note(
+            SinkError(
+                f"a batch for {target} is larger than the driver accepts",
+                hint="Give the streams and tables a lower max_offsets_per_trigger "
+                "(maxOffsetsPerTrigger of a source), or raise spark.driver.maxResultSize.",
+            )
+        ) from error
+    return rows
+
+
+def _expressions(layout: Layout) -> list[str]:
+    """Return the table's columns and ``_deleted`` as Spark SQL; nested types as JSON."""
+    chosen = [
+        f"to_json({escaped(column.name)}) AS {escaped(column.name)}"
+        if column.type == "json"
+        else escaped(column.name)
+        for column in layout.columns
+    ]
+    if layout.deletes:
+        chosen.append(f"coalesce({DELETED}, false) AS {DELETED}")
+    return chosen
+
+
+def prepare(rows: pa.Table, layout: Layout, target: str) -> pa.Table:
+    """Check the keys of a batch, and keep one row for each key.
+
+    Args:
+        rows: The columns of the layout, with nested types as JSON, and ``_deleted`` without nulls
+            if the layout has it.
+        layout: Layout of the rows.
+        target: The table, for messages.
+
+    Returns:
+        The rows to write, always with ``_deleted``.
+
+    Raises:
+        RowError: A key is null, or several rows have the same key and the layout has no
+            ``order_by``.
+    """
+    import pyarrow as pa
+
+    for column in layout.key:
+        if rows.column(column).null_count:
+            raise with_note(
+                RowError(
+                    f"{rows.column(column).null_count} of {rows.num_rows} rows for {target} have "
+                    f"no {column}, which is part of the key",
+                    hint=f'Filter them out: filter("{column} IS NOT NULL").',
+                )
+            )
+    if not layout.deletes:
+        rows = rows.append_column(DELETED, pa.array([False] * rows.num_rows, pa.bool_()))
+    return _each_key_once(rows, layout, target)
+
+
+def _each_key_once(rows: pa.Table, layout: Layout, target: str) -> pa.Table:
+    import pyarrow as pa
+
+    key = list(layout.key)
+    if rows.num_rows < 2:
+        return rows
+    if layout.order_by:
+        rows = _in_order(rows, layout.order_by)
+    numbered = rows.select(key).append_column(_NUMBER, pa.array(range(rows.num_rows)))
+    last = numbered.group_by(key, use_threads=False).aggregate([(_NUMBER, "max")])
+    if last.num_rows == rows.num_rows:
+        return rows
+    if not layout.order_by:
+        raise _duplicate_key(numbered, layout, target)
+    return rows.take(last.column(f"{_NUMBER}_max").sort())
+
+
+def _in_order(rows: pa.Table, order_by: Sequence[str]) -> pa.Table:
+    """Return rows in ascending order; rows with a null come first."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    # The place of nulls can be given for each key in new versions of PyArrow only.
+    keys = {}
+    for index, name in enumerate(order_by):
+        column = rows.column(name)
+        keys[f"{index} has value"] = pc.is_valid(column).cast(pa.int8())
+        keys[f"{index} value"] = column
+    order = [(each, "ascending") for each in keys]
+    return rows.take(pc.sort_indices(pa.table(keys), sort_keys=order))
+
+
+def _duplicate_key(numbered: pa.Table, layout: Layout, target: str) -> RowError:
+    """Return the error for the first key that occurs more than once."""
+    import pyarrow.compute as pc
+
+    counts = numbered.group_by(list(layout.key)).aggregate([(_NUMBER, "count")])
+    found = counts.filter(pc.greater(counts.column(f"{_NUMBER}_count"), 1)).slice(0, 1)
+    (first,) = found.select(list(layout.key)).to_pylist()
+    text = ", ".join(f"{column}={value!r}" for column, value in first.items())
+    return with_note(
+        RowError(
+            f"more than one row of a batch for {target} has the key {text}",
+            hint="Aggregate by the key, or name with order_by the columns that decide which row "
+            "is the last.",
+        )
+    )

@@ -1,0 +1,332 @@
+"""Upserts of Arrow rows into a database's table: the SQL that all databases share.
+
+A batch is one transaction of the database. Each row has the column ``_version``, which grows from
+batch to batch and from checkpoint to checkpoint, and only a newer version replaces a row. So a
+batch that is run again changes nothing, and a late batch (of a driver that hung, or of an old
+checkpoint) undoes nothing. When a row is deleted, its key and version are kept in a second table,
+``<table>__deleted``. Must not know: Spark, Kafka, pipelines, any one database.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from tidemill.spark.errors import CheckpointRestoredError, SchemaError, SinkError, with_note
+from tidemill.spark.sinks.base import DELETED
+from tidemill.spark.sinks.database.rows import TOMBSTONES, VERSION, Column, Layout
+from tidemill.spark.sinks.database.version import batch_of, created_at, last_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STAGE = "_tidemill_batch"
+"""Name of the temporary table with the rows of the batch."""
+
+Connection = TypeVar("Connection")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A table that exists in the database.
+
+    Attributes:
+        columns: Names of its columns.
+        key: Names of the columns of its primary key.
+    """
+
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+
+
+class UpsertTable(ABC, Generic[Connection]):
+    """A table that rows are upserted into by key. It is created if it is missing.
+
+    Args:
+        table: Name of the table; ``schema.name`` if the database has schemas.
+        key: Column or columns that identify a row. They become the primary key.
+        order_by: If a key occurs more than once in a batch, the row with the greatest values in
+            these columns wins. Without ``order_by`` such a batch is an error.
+    """
+
+    types: ClassVar[dict[str, str]]
+    """Spark's name of a type -> the database's name. Nested types are ``json``."""
+    folds_case = True
+    """Whether ``A`` and ``a`` are the same name to the database, even in quotes."""
+
+    def __init__(self, table: str, key: str | Sequence[str], order_by: str | Sequence[str] = ()):
+        self.table = table
+        self.key = (key,) if isinstance(key, str) else tuple(key)
+        self.order_by = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+
+    @property
+    @abstractmethod
+    def target(self) -> str:
+        """The name of the table, for messages."""
+
+    def apply(
+        self,
+        rows: pa.Table,
+        layout: Layout,
+        number: int,
+        *,
+        is_first: bool = False,
+        is_new: bool = False,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Write the rows of a batch in one transaction.
+
+        Args:
+            rows: Rows as ``rows.prepare`` returns them.
+            layout: Layout of the rows.
+            number: Version of the batch.
+            is_first: Whether this is the first batch of its checkpoint. Then the table must not
+                contain a newer version.
+            is_new: Whether this batch was never started. Then the table must contain neither its
+                version nor a later one of the same checkpoint.
+            on_start: Called after these checks and before anything is written.
+
+        Raises:
+            SchemaError: The table in the database has other columns or another key.
+            SinkError: The database rejected the batch, or contains a newer version.
+            CheckpointRestoredError: The batch is new, but the table contains its version.
+        """
+        with self._transaction() as connection:
+            tombstones = self._prepare(connection, layout)
+            if is_first:
+                self._check_latest(connection, number, tombstones=tombstones)
+            if is_new:
+                self._check_new(connection, number, tombstones=tombstones)
+            on_start()
+            if rows.num_rows:
+                self._stage(connection, rows, layout)
+                for statement in self._statements(layout, number, tombstones=tombstones):
+                    self._execute(connection, statement)
+
+    def close(self) -> None:
+        """Release what is kept between batches. The next batch acquires it again."""
+
+    # --- implemented by each database -------------------------------------------------------------
+
+    @abstractmethod
+    def _transaction(self) -> AbstractContextManager[Connection]:
+        """Open a transaction that is committed at the end and rolled back by an error.
+
+        Raises:
+            SinkError: An error of the database occurred.
+        """
+
+    @abstractmethod
+    def _execute(self, connection: Connection, statement: str) -> None:
+        """Run one statement."""
+
+    @abstractmethod
+    def _find(self, connection: Connection, table: str) -> Found | None:
+        """Return the table of a name, or None if it does not exist."""
+
+    @abstractmethod
+    def _number(self, connection: Connection, query: str) -> int | None:
+        """Return the one number that a query selects."""
+
+    @abstractmethod
+    def _stage(self, connection: Connection, rows: pa.Table, layout: Layout) -> None:
+        """Make the rows readable as the table ``STAGE``, with the column ``_deleted``."""
+
+    # --- the table --------------------------------------------------------------------------------
+
+    @property
+    def _tombstones(self) -> str:
+        return f"{self.table}{TOMBSTONES}"
+
+    def _prepare(self, connection: Connection, layout: Layout) -> bool:
+        """Create or check the table. Return whether there is a table of deleted keys."""
+        found = self._find(connection, self.table)
+        if found is None:
+            self._execute(connection, self._create(self.table, layout.columns, layout.key))
+        else:
+            self._check(found, layout)
+        if self._find(connection, self._tombstones) is not None:
+            return True
+        if layout.deletes:
+            keys = [column for column in layout.columns if column.name in layout.key]
+            self._execute(connection, self._create(self._tombstones, keys, layout.key))
+        return layout.deletes
+
+    def column(self, column: Column) -> str:
+        """Return the declaration of a column in SQL."""
+        return f"{quoted(column.name)} {self._type(column)}"
+
+    def _type(self, column: Column) -> str:
+        known = self.types[column.type]
+        return f"{known}({column.precision}, {column.scale})" if known == "DECIMAL" else known
+
+    def _create(self, table: str, columns: Sequence[Column], key: Sequence[str]) -> str:
+        declared = ", ".join(self.column(column) for column in columns)
+        primary = ", ".join(map(quoted, key))
+        return (
+            f"CREATE TABLE IF NOT EXISTS {name(table)} "
+            f"({declared}, {VERSION} BIGINT NOT NULL, PRIMARY KEY ({primary}))"
+        )
+
+    def _check(self, found: Found, layout: Layout) -> None:
+        """Check that the rows match an existing table.
+
+        Raises:
+            SchemaError: They don't.
+        """
+        existing = set(map(self._folded, found.columns))
+        wanted = [column for column in layout.columns if self._folded(column.name) not in existing]
+        if VERSION not in existing:
+            raise with_note(
+                SchemaError(
+                    f"{self.target} has no column {VERSION}: tidemill did not create it",
+                    hint="Use another name, or add the column: "
+                    f"ALTER TABLE {self.table} ADD COLUMN {VERSION} BIGINT.",
+                )
+            )
+        if wanted:
+            missing = ", ".join(column.name for column in wanted)
+            adding = "; ".join(
+                f"ALTER TABLE {self.table} ADD COLUMN {self.column(column)}" for column in wanted
+            )
+            raise with_note(
+                SchemaError(f"{self.target} has no column {missing}", hint=f"{adding}.")
+            )
+        if set(map(self._folded, found.key)) != set(map(self._folded, layout.key)):
+            raise with_note(
+                SchemaError(
+                    f"{self.target} has the primary key ({', '.join(found.key)}), "
+                    f"and the sink has the key ({', '.join(layout.key)})",
+                    hint="Give the sink the key of the table, or another table.",
+                )
+            )
+
+    def _check_latest(self, connection: Connection, number: int, *, tombstones: bool) -> None:
+        """Check that the first batch of a checkpoint is newer than all rows of the table.
+
+        Raises:
+            SinkError: It is not, so all rows of this checkpoint would be ignored silently.
+        """
+        latest = self._latest(connection, tombstones=tombstones)
+        if latest is not None and latest > number:
+            raise with_note(
+                SinkError(
+                    f"{self.target} contains rows of a checkpoint created at {created_at(latest)}; "
+                    f"the rows of this checkpoint, created at {created_at(number)}, would be "
+                    "ignored because they look older",
+                    hint="If a machine's clock is wrong, correct it and start the query with a new "
+                    "checkpoint: tidemill pipeline reset. If another query writes to the table, "
+                    "give each query its own table.",
+                )
+            )
+
+    def _check_new(self, connection: Connection, number: int, *, tombstones: bool) -> None:
+        """Check that a new batch is newer than all rows of the same checkpoint.
+
+        Raises:
+            CheckpointRestoredError: It is not, so its rows would be ignored.
+        """
+        last = last_of(number)
+        latest = self._latest(connection, tombstones=tombstones, upto=last)
+        if latest is not None and latest >= number:
+            raise with_note(
+                CheckpointRestoredError(
+                    f"{self.target} contains rows of batch {batch_of(latest)}, and the checkpoint "
+                    f"has planned batch {batch_of(number)} again: it was restored from a backup, "
+                    "or copied",
+                    hint="Start the query with a new checkpoint: tidemill pipeline reset.",
+                )
+            )
+
+    def _latest(
+        self, connection: Connection, *, tombstones: bool, upto: int | None = None
+    ) -> int | None:
+        """Return the greatest version in the table, or None if it is empty."""
+        where = "" if upto is None else f" WHERE {VERSION} <= {upto}"
+        query = f"SELECT max({VERSION}) FROM {name(self.table)}{where}"
+        if tombstones:
+            query = (
+                f"SELECT max(v) FROM (SELECT max({VERSION}) AS v FROM {name(self.table)}{where} "
+                f"UNION ALL SELECT max({VERSION}) FROM {name(self._tombstones)}{where}) "
+                "AS both_of_them"
+            )
+        return self._number(connection, query)
+
+    def _folded(self, column: str) -> str:
+        return column.lower() if self.folds_case else column
+
+    # --- the batch --------------------------------------------------------------------------------
+
+    def _statements(self, layout: Layout, number: int, *, tombstones: bool) -> Iterator[str]:
+        """Yield the SQL that writes ``STAGE`` to the table in the version ``number``.
+
+        A key is in the table or in the table of deleted keys, never in both.
+        """
+        table, deleted_keys = name(self.table), name(self._tombstones)
+        names = [quoted(column.name) for column in layout.columns]
+        keys = ", ".join(map(quoted, layout.key))
+        is_live = f"NOT s.{DELETED}"
+        if tombstones:
+            is_live += f" AND NOT {self._has_newer(deleted_keys, layout, number)}"
+        changes = [f"{column} = excluded.{column}" for column in (*names, VERSION)]
+        yield (
+            f"INSERT INTO {table} AS t ({', '.join(names)}, {VERSION}) "
+            f"SELECT {', '.join(f's.{column}' for column in names)}, {number} "
+            f"FROM {STAGE} AS s WHERE {is_live} ON CONFLICT ({keys}) DO UPDATE SET "
+            f"{', '.join(changes)} WHERE coalesce(t.{VERSION}, -1) < excluded.{VERSION}"
+        )
+        if not tombstones:
+            return
+        yield self._delete(deleted_keys, layout, number, f"NOT s.{DELETED}")
+        if layout.deletes:
+            yield (
+                f"INSERT INTO {deleted_keys} AS t ({keys}, {VERSION}) "
+                f"SELECT {', '.join(f's.{quoted(k)}' for k in layout.key)}, {number} "
+                f"FROM {STAGE} AS s "
+                f"WHERE s.{DELETED} AND NOT {self._has_newer(table, layout, number)} "
+                f"ON CONFLICT ({keys}) DO UPDATE SET {VERSION} = excluded.{VERSION} "
+                f"WHERE t.{VERSION} < excluded.{VERSION}"
+            )
+            yield self._delete(table, layout, number, f"s.{DELETED}")
+
+    def _has_newer(self, table: str, layout: Layout, number: int) -> str:
+        """Return a condition: the table has the key of a row in this version or a later one."""
+        return (
+            f"EXISTS (SELECT 1 FROM {table} AS d WHERE {_same_key('d', layout)} "
+            f"AND d.{VERSION} >= {number})"
+        )
+
+    def _delete(self, table: str, layout: Layout, number: int, which: str) -> str:
+        return (
+            f"DELETE FROM {table} WHERE coalesce({VERSION}, -1) < {number} AND EXISTS "
+            f"(SELECT 1 FROM {STAGE} AS s WHERE {which} AND {_same_key(table, layout)})"
+        )
+
+
+def write_error(target: str, error: BaseException, hint: str = "") -> SinkError:
+    """Return the ``SinkError`` for an error of a database.
+
+    Args:
+        target: The table, for the message.
+        error: The error; the first line of its text is shown.
+        hint: What the user can do, or an empty string.
+    """
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return with_note(SinkError(f"can't write {target}: {lines[0]}", hint=hint))
+
+
+def quoted(identifier: str) -> str:
+    """Return a name as a quoted identifier of SQL."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def name(table: str) -> str:
+    """Return a table's name quoted, with its schema if it has one."""
+    return ".".join(map(quoted, table.split(".")))
+
+
+def _same_key(other: str, layout: Layout) -> str:
+    return " AND ".join(f"{other}.{quoted(k)} = s.{quoted(k)}" for k in layout.key)

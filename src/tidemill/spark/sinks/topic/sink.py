@@ -1,0 +1,170 @@
+"""Sinks that write to Kafka topics exactly once: ``TopicSink`` and ``ChangelogSink``.
+
+Must not know: other sinks, how pipelines run, how records reach the brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from tidemill.spark.base.ddl import escaped
+from tidemill.spark.base.explain import spark_message
+from tidemill.spark.base.options import TOPIC_NAME, TOPIC_NAME_HINT
+from tidemill.spark.errors import PipelineError, with_note
+from tidemill.spark.sinks.base import (
+    CheckpointState,
+    Columns,
+    Mistake,
+    QueryContext,
+    Run,
+    Sink,
+    SinkTopic,
+    Writer,
+    as_columns,
+    mistakes_of,
+)
+from tidemill.spark.sinks.topic.options import check_pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+@dataclass(frozen=True)
+class _RecordSink(Sink):
+    """Base of the sinks that write each row as a record."""
+
+    topic: str
+    key: Columns
+
+    is_changelog: ClassVar[bool] = False
+
+    @property
+    def target(self) -> str:
+        return f"topic {self.topic}"
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        return as_columns(self.key)
+
+    def topics(self) -> Sequence[SinkTopic]:
+        return (SinkTopic(self.topic, is_compacted=self.is_changelog),)
+
+    def check(self, context: QueryContext) -> Iterable[Mistake]:
+        if not TOPIC_NAME.fullmatch(self.topic):
+            yield Mistake(f"invalid topic name {self.topic!r}", TOPIC_NAME_HINT)
+        yield from super().check(context)
+
+    def check_kafka(self, settings: Mapping[str, object]) -> Iterable[Mistake]:
+        return mistakes_of(lambda: check_pipeline(settings))
+
+    def check_result(self, df: DataFrame, checkpoint: CheckpointState) -> None:
+        from pyspark.errors import AnalysisException
+
+        super().check_result(df, checkpoint)
+        try:
+            self.records(df)
+        except AnalysisException as error:
+            raise PipelineError(
+                f"{type(self).__name__} can't write the result: {spark_message(str(error))}",
+                hint="Rename or cast the columns.",
+            ) from error
+
+    def records(self, df: DataFrame) -> DataFrame:
+        """Return the rows of a result as records, with the columns of Spark's Kafka sink."""
+        from tidemill.spark.sinks.topic.records import records
+
+        return records(df, self.key_columns, tombstones=self.is_changelog)
+
+    def open(self, run: Run) -> Writer:
+        return _BatchWriter(self, run)
+
+
+@dataclass(frozen=True)
+class TopicSink(_RecordSink):
+    """Writes each row as a record: a JSON object of all its columns. Exactly once.
+
+    A result without ``key=`` is written unchanged if it has a column ``value`` (STRING or BINARY)
+    and no other columns than ``key`` (the same) and ``headers``
+    (ARRAY<STRUCT<key: STRING, value: BINARY>>).
+
+    In update and complete mode a later record of a key replaces an earlier one only if readers
+    treat the topic in this way. ``ChangelogSink`` is made for that.
+
+    Attributes:
+        topic: Name of the topic. It is created with the broker's defaults if it is missing.
+        key: Column or columns of the record's key. One column is written as its text, several as a
+            JSON object. Without ``key`` the records have no key.
+    """
+
+    key: Columns = ()
+
+    def open(self, run: Run) -> Writer:
+        return _StreamWriter(self, run) if run.mode == "append" else super().open(run)
+
+
+@dataclass(frozen=True)
+class ChangelogSink(_RecordSink):
+    """Writes the current row of each key to a compacted topic. Exactly once.
+
+    A row whose column ``_deleted`` is true becomes a tombstone (a null value). The column itself is
+    not written.
+
+    Attributes:
+        topic: Name of the topic. It is created as a compacted topic if it is missing.
+        key: Column or columns of the record's key, as for ``TopicSink``. A row with a null in one
+            of them fails the query.
+    """
+
+    needs_key: ClassVar[bool] = True
+    is_changelog: ClassVar[bool] = True
+
+
+class _StreamWriter(Writer):
+    """Writes through the data source ``tidemill``: the way for append mode."""
+
+    def __init__(self, sink: _RecordSink, run: Run) -> None:
+        self._sink = sink
+        self._run = run
+
+    def stream(self, df: DataFrame) -> DataStreamWriter:
+        writer = self._sink.records(df).writeStream.format("tidemill")
+        for name, value in self._run.kafka.items():
+            writer = writer.option(f"kafka.{name}", value)
+        return writer.option("topic", self._sink.topic).option("sinkId", self._run.sink_id)
+
+
+class _BatchWriter(Writer):
+    """Writes batch by batch: the way for all modes."""
+
+    def __init__(self, sink: _RecordSink, run: Run) -> None:
+        self._sink = sink
+        self._run = run
+
+    def write(self, df: DataFrame, batch_id: int) -> None:
+        from tidemill.spark.sinks.topic.batches import write_batch
+        from tidemill.spark.sinks.topic.records import missing_key_column
+
+        topic = self._sink.topic
+        try:
+            write_batch(
+                self._sink.records(df),
+                batch_id,
+                topic=topic,
+                sink_id=self._run.sink_id,
+                kafka=self._run.kafka,
+                checkpoint=self._run.checkpoint,
+            )
+        except Exception as error:
+            column = missing_key_column(str(error))
+            if column is None:
+                raise
+            # A PipelineError is final: a restart would read the same row again.
+            raise with_note(
+                PipelineError(
+                    f"a row for topic {topic} has no {column}, which is part of the key",
+                    hint=f'Filter out such rows: filter("{escaped(column)} IS NOT NULL").',
+                )
+            ) from error

@@ -1,0 +1,194 @@
+"""Describe a changelog and its records, as Python workers read them, and compare their keys.
+
+Two keys that Spark considers equal become equal bytes here, whatever their spelling. Must not know:
+Kafka clients, Spark, which records are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+import orjson
+
+from tidemill.spark.errors import JoinError
+
+DEFAULT_LIMIT = 1 << 30
+"""Most bytes that one table may take in one process."""
+_ROW_BYTES = 250
+"""About the bytes of Python's objects for a row, besides its key and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A record of a changelog.
+
+    Attributes:
+        key: the key in the spelling of ``canonical``.
+        value: the row as a JSON object; None deletes it.
+        partition: the number of the partition.
+        offset: the offset in the partition.
+        at: the timestamp in microseconds since 1970.
+    """
+
+    key: bytes
+    value: bytes | None
+    partition: int
+    offset: int
+    at: int
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A changelog, and which of its records a Python worker keeps. Equal specs share a cache.
+
+    Attributes:
+        topic: the topic of the changelog.
+        key: columns of the record's key.
+        kafka: settings of librdkafka, sorted.
+        types: the types of the columns by which rows are found: the key and the foreign key.
+        foreign_key: columns of the value by which ``Latest`` finds rows, too, each with the column
+            of the other table's key.
+        keep: how long ``Versions`` keeps a version after another one replaced it, in microseconds.
+        valid_from: the column of the value with the time from which a version in ``Versions`` is
+            valid; None for the record's timestamp.
+        limit: most bytes of memory.
+    """
+
+    topic: str
+    key: tuple[str, ...]
+    kafka: tuple[tuple[str, str], ...]
+    types: tuple[tuple[str, str], ...] = ()
+    foreign_key: tuple[tuple[str, str], ...] = ()
+    keep: int = 0
+    valid_from: str | None = None
+    limit: int = DEFAULT_LIMIT
+
+    def plain(self, column: str, value: Any) -> Any:
+        """Return a column's value in the spelling that Spark writes: ``"01"`` as ``"1"``."""
+        for name, kind in self.types:
+            if name == column:
+                return _plain(value, kind)
+        return value
+
+
+def canonical(key: bytes, spec: TableSpec) -> bytes | None:
+    """Return a record's key as bytes that are equal for equal keys; None if a column is missing."""
+    if len(spec.key) == 1:
+        try:
+            text: str = spec.plain(spec.key[0], key.decode())
+        except UnicodeDecodeError:
+            return key
+        return text.encode()
+    try:
+        fields = orjson.loads(key)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(fields, dict):
+        return None
+    return _join(fields, [(name, name) for name in spec.key], spec)
+
+
+def _join(
+    fields: dict[str, Any], columns: Sequence[tuple[str, str]], spec: TableSpec
+) -> bytes | None:
+    """Return a JSON object with some of the fields, under new names; None if one is missing."""
+    if any(fields.get(name) is None for name, _ in columns):
+        return None
+    return orjson.dumps({new: spec.plain(name, fields[name]) for name, new in columns})
+
+
+def foreign_key_of(change: Change, spec: TableSpec) -> bytes | None:
+    """Return a row's foreign key in the spelling of the other table's key.
+
+    Returns:
+        None if a column is missing.
+
+    Raises:
+        JoinError: the value is not a JSON object.
+    """
+    fields = _object(change, spec)
+    if len(spec.foreign_key) > 1:
+        return _join(fields, spec.foreign_key, spec)
+    name = spec.foreign_key[0][0]
+    found = fields.get(name)
+    if found is None:
+        return None
+    found = spec.plain(name, found)
+    return found.encode() if isinstance(found, str) else orjson.dumps(found)
+
+
+def valid_from_of(change: Change, spec: TableSpec) -> int:
+    """Return the time from which a version is valid, in microseconds since 1970.
+
+    Raises:
+        JoinError: the column with that time has a value that is not a time.
+    """
+    if spec.valid_from is None or change.value is None:
+        return change.at
+    found = _object(change, spec).get(spec.valid_from)
+    if found is None:
+        return change.at
+    try:
+        # Like Spark's from_json, take a number as seconds.
+        made = datetime.fromisoformat(found) if isinstance(found, str) else None
+        if made is None:
+            return int(found) * 1_000_000
+    except (TypeError, ValueError):
+        raise _malformed(change, spec, f"an invalid time {spec.valid_from}: {found!r}") from None
+    made = made if made.tzinfo else made.replace(tzinfo=UTC)
+    delta = made - datetime(1970, 1, 1, tzinfo=UTC)
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+def _object(change: Change, spec: TableSpec) -> dict[str, Any]:
+    try:
+        fields = orjson.loads(change.value or b"")
+    except orjson.JSONDecodeError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise _malformed(change, spec, "a value that is not a JSON object")
+    return fields
+
+
+def _malformed(change: Change, spec: TableSpec, what: str) -> JoinError:
+    return JoinError(
+        f"table {spec.topic}: the record at offset {change.offset} of partition "
+        f"{change.partition} has {what}"
+    )
+
+
+def size_of(change: Change) -> int:
+    """Return about how many bytes a change takes in memory."""
+    return _ROW_BYTES + len(change.key) + len(change.value or b"")
+
+
+_BLANKS = "".join(map(chr, range(33)))  # the characters that Spark's casts strip
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_DATE = re.compile(r"\+?([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
+_TRUTH = dict.fromkeys(("t", "true", "y", "yes", "1"), "true") | dict.fromkeys(
+    ("f", "false", "n", "no", "0"), "false"
+)
+
+
+def _plain(value: Any, kind: str) -> Any:
+    """Return a value as Spark writes it after parsing it; unchanged if Spark can't parse it."""
+    if kind == "STRING":
+        return orjson.dumps(value).decode() if isinstance(value, int) else value
+    if not isinstance(value, str):
+        return value
+    text = value.strip(_BLANKS)
+    if kind in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
+        return str(int(text)) if _WHOLE.fullmatch(text) else value
+    if kind == "BOOLEAN":
+        return _TRUTH.get(text.lower(), value)
+    if kind == "DATE" and (found := _DATE.fullmatch(text)):
+        year, month, day = (int(part or 1) for part in found.groups())
+        try:
+            return date(year, month, day).isoformat()
+        except ValueError:
+            return value
+    return value

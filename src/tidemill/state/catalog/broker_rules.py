@@ -1,0 +1,292 @@
+"""The broker configs that clients can alter while the broker runs, and their layers.
+
+Apache Kafka 4.3 has two kinds of them. The defaults of topic configs have an effect here. The
+others size threads, buffers and connections of Apache Kafka, or are about other brokers: they are
+accepted, checked, stored and described, and have no effect, which their documentation says. Admin
+tools set them, and would fail otherwise. What decides about access (listeners, TLS, SASL
+mechanisms, plug-ins) is not in the list: to accept it without effect would be dangerous.
+
+This module must not know which topics exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tidemill.log.config.definition import (
+    MAX_LONG,
+    Check,
+    ConfigDef,
+    ConfigType,
+    at_least,
+    between,
+)
+from tidemill.log.config.parse import DEFINITIONS, topic_defaults
+from tidemill.log.errors import InvalidConfigError
+from tidemill.state.errors import InvalidRequestError
+
+_T = ConfigType
+_MAX_INT = 2**31 - 1
+
+DYNAMIC_BROKER_CONFIGS: dict[str, str] = {
+    each.synonyms[0].name: name for name, each in DEFINITIONS.items() if each.synonyms
+}
+"""Broker configs that clients can alter -> the topic config whose default they are."""
+
+
+def _without_effect(
+    name: str, kind: ConfigType, default: str | None, doc: str, check: Check | None = None
+) -> ConfigDef:
+    return ConfigDef(
+        name=name,
+        field="",
+        type=kind,
+        default=default,
+        default_value=None,
+        doc=f"{doc} Accepted without effect.",
+        valid=check.text if check else "",
+        synonyms=(),
+        fixed=False,
+        internal=False,
+        check=check,
+    )
+
+
+_THREADS, _CLEANER = "Threads of Apache Kafka.", "Compaction of Apache Kafka."
+_REMOTE = "Remote storage; there is none."
+_KERBEROS = "Kerberos, which is not supported."
+_TOKENS = "Renewal of SASL tokens, which are not supported."
+_GROUPS = "The new group protocols, which are not supported."
+_RATE = "Limits replication; there is one broker."
+_POSITIVE, _NOT_NEGATIVE = at_least(1), at_least(0)
+
+WITHOUT_EFFECT: dict[str, ConfigDef] = {
+    each.name: each
+    for each in (
+        _without_effect("background.threads", _T.INT, "10", _THREADS, _POSITIVE),
+        _without_effect("follower.fetch.last.tiered.offset.enable", _T.BOOLEAN, "false", _REMOTE),
+        _without_effect("follower.replication.throttled.rate", _T.LONG, None, _RATE, _NOT_NEGATIVE),
+        _without_effect(
+            "group.consumer.assignment.interval.ms", _T.INT, "1000", _GROUPS, _NOT_NEGATIVE
+        ),
+        _without_effect(
+            "group.coordinator.cached.buffer.max.bytes",
+            _T.INT,
+            "1048588",
+            "Buffers of Apache Kafka's group coordinator.",
+            at_least(512 * 1024),
+        ),
+        _without_effect(
+            "group.share.assignment.interval.ms", _T.INT, "1000", _GROUPS, _NOT_NEGATIVE
+        ),
+        _without_effect(
+            "group.streams.assignment.interval.ms", _T.INT, "1000", _GROUPS, _NOT_NEGATIVE
+        ),
+        _without_effect("leader.replication.throttled.rate", _T.LONG, None, _RATE, _NOT_NEGATIVE),
+        _without_effect(
+            "log.cleaner.backoff.ms",
+            _T.LONG,
+            "15000",
+            "How long compaction waits when there is nothing to compact. The broker takes it from "
+            "its setting log.cleaner_backoff_ms when it starts.",
+            _NOT_NEGATIVE,
+        ),
+        _without_effect(
+            "log.cleaner.dedupe.buffer.size", _T.LONG, "134217728", _CLEANER, _POSITIVE
+        ),
+        _without_effect("log.cleaner.io.buffer.load.factor", _T.DOUBLE, "0.9", _CLEANER),
+        _without_effect("log.cleaner.io.buffer.size", _T.INT, "524288", _CLEANER, _NOT_NEGATIVE),
+        _without_effect(
+            "log.cleaner.io.max.bytes.per.second", _T.DOUBLE, str(1.7976931348623157e308), _CLEANER
+        ),
+        _without_effect(
+            "log.cleaner.threads",
+            _T.INT,
+            "1",
+            "Threads of compaction. It runs on the event loop here, in slices.",
+            _NOT_NEGATIVE,
+        ),
+        _without_effect(
+            "max.connection.creation.rate",
+            _T.INT,
+            str(_MAX_INT),
+            "Limits how many connections are accepted in a second.",
+            _NOT_NEGATIVE,
+        ),
+        _without_effect(
+            "max.connections",
+            _T.INT,
+            str(_MAX_INT),
+            "Open client connections. The broker takes it from its setting limits.connections "
+            "when it starts.",
+            _NOT_NEGATIVE,
+        ),
+        _without_effect(
+            "max.connections.per.ip",
+            _T.INT,
+            str(_MAX_INT),
+            "Limits the connections of an address.",
+            _NOT_NEGATIVE,
+        ),
+        _without_effect(
+            "max.connections.per.ip.overrides",
+            _T.STRING,
+            "",
+            "Limits the connections of single addresses.",
+        ),
+        _without_effect("num.io.threads", _T.INT, "8", _THREADS, _POSITIVE),
+        _without_effect("num.network.threads", _T.INT, "3", _THREADS, _POSITIVE),
+        _without_effect("num.recovery.threads.per.data.dir", _T.INT, "2", _THREADS, _POSITIVE),
+        _without_effect(
+            "num.replica.fetchers", _T.INT, "1", "Replication; there is one broker.", _POSITIVE
+        ),
+        _without_effect(
+            "producer.id.expiration.ms",
+            _T.INT,
+            "86400000",
+            "How long an idle producer's sequence numbers are kept. The broker takes it from its "
+            "setting log.producer_id_expiration_ms when it starts.",
+            _POSITIVE,
+        ),
+        _without_effect("remote.fetch.max.wait.ms", _T.INT, "500", _REMOTE, _POSITIVE),
+        _without_effect(
+            "remote.list.offsets.request.timeout.ms", _T.LONG, "30000", _REMOTE, _POSITIVE
+        ),
+        _without_effect(
+            "remote.log.index.file.cache.total.size.bytes",
+            _T.LONG,
+            "1073741824",
+            _REMOTE,
+            _POSITIVE,
+        ),
+        _without_effect(
+            "remote.log.manager.copier.thread.pool.size", _T.INT, "10", _REMOTE, _POSITIVE
+        ),
+        _without_effect(
+            "remote.log.manager.copy.max.bytes.per.second",
+            _T.LONG,
+            str(MAX_LONG),
+            _REMOTE,
+            _POSITIVE,
+        ),
+        _without_effect(
+            "remote.log.manager.expiration.thread.pool.size", _T.INT, "10", _REMOTE, _POSITIVE
+        ),
+        _without_effect(
+            "remote.log.manager.fetch.max.bytes.per.second",
+            _T.LONG,
+            str(MAX_LONG),
+            _REMOTE,
+            _POSITIVE,
+        ),
+        _without_effect(
+            "remote.log.manager.follower.thread.pool.size", _T.INT, "2", _REMOTE, _POSITIVE
+        ),
+        _without_effect("remote.log.reader.threads", _T.INT, "10", _REMOTE, _POSITIVE),
+        _without_effect(
+            "replica.alter.log.dirs.io.max.bytes.per.second",
+            _T.LONG,
+            None,
+            "Limits moves between data folders; there is one folder.",
+            _NOT_NEGATIVE,
+        ),
+        _without_effect("sasl.kerberos.kinit.cmd", _T.STRING, "/usr/bin/kinit", _KERBEROS),
+        _without_effect("sasl.kerberos.min.time.before.relogin", _T.LONG, "60000", _KERBEROS),
+        _without_effect("sasl.kerberos.service.name", _T.STRING, None, _KERBEROS),
+        _without_effect("sasl.kerberos.ticket.renew.jitter", _T.DOUBLE, "0.05", _KERBEROS),
+        _without_effect("sasl.kerberos.ticket.renew.window.factor", _T.DOUBLE, "0.8", _KERBEROS),
+        _without_effect(
+            "sasl.login.refresh.buffer.seconds", _T.SHORT, "300", _TOKENS, between(0, 3600)
+        ),
+        _without_effect(
+            "sasl.login.refresh.min.period.seconds", _T.SHORT, "60", _TOKENS, between(0, 900)
+        ),
+        _without_effect(
+            "sasl.login.refresh.window.factor", _T.DOUBLE, "0.8", _TOKENS, between(0.5, 1)
+        ),
+        _without_effect(
+            "sasl.login.refresh.window.jitter", _T.DOUBLE, "0.05", _TOKENS, between(0, 0.25)
+        ),
+        _without_effect(
+            "share.coordinator.cached.buffer.max.bytes",
+            _T.INT,
+            "1048588",
+            _GROUPS,
+            at_least(512 * 1024),
+        ),
+        _without_effect(
+            "transaction.partition.verification.enable",
+            _T.BOOLEAN,
+            "true",
+            "Whether writes are checked against the coordinator; they always are.",
+        ),
+    )
+}
+"""Broker configs that clients can alter, and that have no effect here."""
+_PER_BROKER = "sasl."
+"""The beginning of those that can be set for one broker only."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLayers:
+    """The layers of broker configs. A layer is stronger than those above it.
+
+    Attributes:
+        static: the settings, under topic or broker names.
+        cluster: what clients set for all brokers (the empty broker name of KIP-226).
+        broker: what clients set for this broker.
+    """
+
+    static: Mapping[str, str] = field(default_factory=dict)
+    cluster: Mapping[str, str] = field(default_factory=dict)
+    broker: Mapping[str, str] = field(default_factory=dict)
+
+    def defaults(self) -> dict[str, str]:
+        """Return the defaults of topic configs that are in force, under topic names.
+
+        Raises:
+            InvalidConfigError: a name in the settings is unknown.
+        """
+        cluster, broker = _of_topics(self.cluster), _of_topics(self.broker)
+        return topic_defaults(self.static) | topic_defaults(cluster) | topic_defaults(broker)
+
+
+def _of_topics(configs: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in configs.items() if name in DYNAMIC_BROKER_CONFIGS}
+
+
+def check_values(configs: Mapping[str, str], *, all_brokers: bool) -> None:
+    """Check the names of one layer's configs, and the values of those without effect.
+
+    Args:
+        all_brokers: whether the layer is that of all brokers.
+
+    Raises:
+        InvalidConfigError: a config can't be altered while running, or its value is malformed.
+        InvalidRequestError: a config that each broker has for itself is set for all of them.
+    """
+    for name, value in configs.items():
+        definition = dynamic_definition(name)
+        if name in WITHOUT_EFFECT:
+            definition.parse(value)
+        if all_brokers and name.startswith(_PER_BROKER):
+            raise InvalidRequestError(f"{name} can't be set for all brokers: give a broker's id")
+
+
+def dynamic_definition(name: str) -> ConfigDef:
+    """Return the definition of a broker config: its own, or that of its topic config.
+
+    Raises:
+        InvalidConfigError: it can't be altered while the broker runs.
+    """
+    if name in WITHOUT_EFFECT:
+        return WITHOUT_EFFECT[name]
+    topic_name = DYNAMIC_BROKER_CONFIGS.get(name)
+    if topic_name is None:
+        raise InvalidConfigError(
+            f"broker config {name!r} can't be altered while the broker runs",
+            hint="Only defaults of topic configs can, under their broker names: log.retention.ms "
+            "for example. The others are in the broker's settings.",
+        )
+    return DEFINITIONS[topic_name]

@@ -1,0 +1,38 @@
+"""Limits and sizes of the memory of groups: what members send stays until their session ends.
+
+Counted are the bytes that clients choose (ids, subscriptions, assignments) and a fixed amount for
+each object. ``table`` counts them. This module must not know a group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+GROUP_BYTES = 2048
+"""A group without members."""
+MEMBER_BYTES = 2048
+"""A member without what it sends."""
+PENDING_BYTES = 512
+"""A client that got a member id and has not joined with it yet."""
+
+
+class Total(Protocol):
+    """Counts the memory of all groups."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """Limits of the memory of groups, in bytes.
+
+    Attributes:
+        member: what one member sends when it joins.
+        group: one group, with its members and their assignments.
+        total: all groups together.
+    """
+
+    member: int = 1 << 20
+    group: int = 1 << 23
+    total: int = 1 << 27

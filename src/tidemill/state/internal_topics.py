@@ -1,0 +1,23 @@
+"""The names of the broker's internal topics. Each state machine keeps its records in one of them.
+
+This module must not know the format of any record.
+"""
+
+from __future__ import annotations
+
+CATALOG_TOPIC = "__tidemill_catalog"
+"""Topics, dynamic broker configs and claimed producer ids. Compacted, one partition."""
+
+OFFSETS_TOPIC = "__consumer_offsets"
+"""Consumer groups and committed offsets, in Apache Kafka's format."""
+
+TRANSACTIONS_TOPIC = "__transaction_state"
+"""Transactional ids, in Apache Kafka's format."""
+
+INTERNAL_TOPICS = frozenset({CATALOG_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+"""The topics that clients can't create, change or delete."""
+
+
+def is_internal(name: str) -> bool:
+    """Return whether the topic belongs to the broker itself."""
+    return name in INTERNAL_TOPICS

@@ -1,0 +1,1 @@
+"""Committed offsets: ``machine.Offsets``, and the offsets that open transactions hold."""

@@ -1,0 +1,189 @@
+"""Hides the differences of operating systems: each function has a fallback.
+
+The broker is built for Linux. Everything that other systems (macOS) lack or do in another way is
+here, so that the rest of the code has no branches for systems. Each function looks for what it
+needs when it is called, because a test takes it away. This module must not know anything else of
+tidemill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+
+Buffer = bytes | bytearray | memoryview
+
+_NO_NOWAIT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+_NO_FULLFSYNC = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY, errno.ENOSYS)
+_F_FULLFSYNC = 51
+"""The number of this command on macOS. Elsewhere Python's ``fcntl`` does not define it."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Constants in malloc.h of glibc."""
+_MAC_OPEN_FILES = 10_240
+"""The most open files that macOS lets a process have (OPEN_MAX), whatever the hard limit says."""
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def datasync(fd: int) -> None:
+    """Make the written bytes of a file durable.
+
+    On macOS, fsync does not wait for the disk's own cache; F_FULLFSYNC does. Some file systems
+    (network, FAT) refuse it and have fsync only.
+    """
+    if sys.platform == "darwin":
+        fullsync(fd)
+    elif hasattr(os, "fdatasync"):
+        os.fdatasync(fd)
+    else:
+        os.fsync(fd)
+
+
+def fullsync(fd: int) -> None:
+    """Make a file or folder durable, with its metadata."""
+    if sys.platform == "darwin":
+        try:
+            fcntl.fcntl(fd, getattr(fcntl, "F_FULLFSYNC", _F_FULLFSYNC))
+        except OSError as error:
+            if error.errno not in _NO_FULLFSYNC:
+                raise
+        else:
+            return
+    os.fsync(fd)
+
+
+def sync_file_system(fd: int) -> bool:
+    """Make all changes in the file system durable that a file or folder belongs to.
+
+    Returns:
+        False if the system has no call that waits for that (syncfs). Nothing was synced then.
+
+    Raises:
+        OSError: it failed.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    syncfs = getattr(libc, "syncfs", None) if sys.platform == "linux" else None
+    if syncfs is None:
+        return False
+    if syncfs(fd) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return True
+
+
+def write_at(fd: int, buffers: Sequence[Buffer], position: int) -> int:
+    """Write at a position; return the number of written bytes, which can be too small."""
+    if hasattr(os, "pwritev"):
+        return os.pwritev(fd, buffers, position)
+    written = 0
+    for buffer in buffers:
+        count = os.pwrite(fd, buffer, position + written)
+        written += count
+        if count < len(buffer):
+            break
+    return written
+
+
+def read_cached(fd: int, length: int, position: int) -> Buffer | None:
+    """Return ``length`` bytes that are in the page cache, or None if that is not known.
+
+    Raises:
+        NotImplementedError: the file system can't tell. Its files are in memory (tmpfs).
+    """
+    if not hasattr(os, "preadv") or not hasattr(os, "RWF_NOWAIT"):
+        return None  # a thread reads it
+    out = bytearray(length)
+    try:
+        got = os.preadv(fd, (out,), position, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        if error.errno in _NO_NOWAIT:
+            raise NotImplementedError from error
+        raise
+    return out if got == length else None
+
+
+# --- the process ---------------------------------------------------------------------------------
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop: uvloop's where it is installed, else asyncio's."""
+    import asyncio
+
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def keep_freed_memory(size: int) -> None:
+    """Make malloc keep up to ``size`` bytes of freed buffers for the next ones.
+
+    By default glibc returns them to the kernel and later gets them again page by page. For a fetch
+    of several megabytes, this takes longer than copying its records. Other C libraries have no
+    ``mallopt``, and are left as they are.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_TRIM_THRESHOLD, size)
+        mallopt(_M_MMAP_THRESHOLD, size)
+
+
+def return_memory(keep: int) -> None:
+    """Return freed memory to the kernel that lies between memory in use, which malloc keeps."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(keep)
+
+
+def allow_open_files(needed: int) -> int | None:
+    """Raise the limit of open files if it is below ``needed``; return it, or None for no limit."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return None if soft == resource.RLIM_INFINITY else soft
+    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if sys.platform == "darwin":
+        wanted = min(wanted, _MAC_OPEN_FILES)
+    if wanted > soft:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return soft
+
+
+def has_terminal() -> bool:
+    """Return whether the process has a terminal that is still open."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def is_linux() -> bool:
+    """Return whether this is Linux."""
+    return sys.platform == "linux"
+
+
+def end_with_parent() -> None:
+    """Ask the kernel to end this process with its parent (Linux only)."""
+    if sys.platform == "linux":
+        prctl = getattr(ctypes.CDLL(None), "prctl", None)
+        if prctl is not None:
+            prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM

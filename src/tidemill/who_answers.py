@@ -1,0 +1,143 @@
+"""Finds out what a server at an address speaks, to explain why a client gets no answer from it.
+
+It asks once without TLS and once with it, and only after a request has failed. This module must not
+know a client library or the broker.
+"""
+
+from __future__ import annotations
+
+import enum
+import socket
+import ssl
+import struct
+from collections.abc import Iterator, Mapping
+
+DEFAULT_PORT = 9092
+TIMEOUT_S = 3.0
+_CORRELATION_ID = 0x7469
+_API_VERSIONS = struct.pack(">hhih", 18, 0, _CORRELATION_ID, -1)
+"""A request that every Kafka-compatible broker answers before a client has logged in."""
+
+
+class Protocol(enum.Enum):
+    """The protocol that a server speaks."""
+
+    KAFKA = enum.auto()
+    TLS = enum.auto()
+    OTHER = enum.auto()
+
+
+def addresses(servers: str) -> Iterator[tuple[str, int]]:
+    """Yield the addresses in ``bootstrap.servers``. Malformed ones are left out."""
+    for address in servers.split(","):
+        host, colon, port = address.strip().rpartition("://")[2].rpartition(":")
+        if not colon:
+            host, port = port, str(DEFAULT_PORT)
+        if host and port.isascii() and port.isdigit() and int(port) < 65_536:
+            yield host.strip("[]"), int(port)
+
+
+def who_answers(host: str, port: int) -> Protocol | None:
+    """Return what the server speaks, or None if no connection is accepted."""
+    try:
+        with socket.create_connection((host, port), TIMEOUT_S) as plain:
+            if _speaks_kafka(plain):
+                return Protocol.KAFKA
+        with socket.create_connection((host, port), TIMEOUT_S) as plain:
+            return Protocol.TLS if _speaks_tls(plain) else Protocol.OTHER
+    except OSError:
+        return None
+
+
+def _speaks_kafka(connection: socket.socket) -> bool:
+    try:
+        connection.sendall(struct.pack(">i", len(_API_VERSIONS)) + _API_VERSIONS)
+        answer = b""
+        while len(answer) < 8 and (chunk := connection.recv(8 - len(answer))):
+            answer += chunk
+    except OSError:
+        return False
+    return answer[4:] == struct.pack(">i", _CORRELATION_ID)
+
+
+def _speaks_tls(connection: socket.socket) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with context.wrap_socket(connection):
+            return True
+    except ssl.SSLError as error:
+        # An alert is an answer in TLS, for example that the client has no certificate.
+        return "ALERT" in (error.reason or "")
+    except OSError:
+        return False
+
+
+def explain(
+    servers: str, properties: Mapping[str, str], prefix: str = ""
+) -> tuple[str, str] | None:
+    """Say why the servers don't answer a client that has these properties.
+
+    Args:
+        servers: addresses with commas, as in ``bootstrap.servers``.
+        properties: librdkafka's properties.
+        prefix: what a user writes before the name of a property, as ``-X``.
+
+    Returns:
+        What is wrong, and which property to change; None if nothing was found.
+    """
+    with_tls = properties.get("security.protocol", "plaintext").lower() in ("ssl", "sasl_ssl")
+    for host, port in addresses(servers):
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        match who_answers(host, port), with_tls:
+            case Protocol.TLS, False:
+                return (
+                    f"the server at {where} speaks TLS, and this client does not",
+                    f"It may be a broker with TLS: set {prefix}security.protocol=SSL, and "
+                    f"{prefix}ssl.ca.location=FILE to the certificate that signed the broker's.",
+                )
+            case Protocol.TLS, True:
+                reason = _certificate_problem(host, port, properties)
+                if reason:
+                    return (
+                        f"no TLS connection to {where}: {reason}",
+                        f"Set {prefix}ssl.ca.location=FILE to the certificate that signed the "
+                        "broker's, and use a host name that is in the broker's certificate.",
+                    )
+            case Protocol.KAFKA, True:
+                return (
+                    f"the broker at {where} does not speak TLS, and this client does",
+                    f"Leave out {prefix}security.protocol, or use the address of a listener that "
+                    "does.",
+                )
+            case Protocol.OTHER, _:
+                return (
+                    f"the server at {where} is not a Kafka-compatible broker",
+                    "Check host and port.",
+                )
+    return None
+
+
+def _certificate_problem(host: str, port: int, properties: Mapping[str, str]) -> str:
+    """Return why a verified TLS connection fails; an empty string if it does not."""
+    try:
+        context = ssl.create_default_context(cafile=properties.get("ssl.ca.location"))
+        if properties.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
+            context.check_hostname = False
+        if properties.get("enable.ssl.certificate.verification", "true").lower() == "false":
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        certificate = properties.get("ssl.certificate.location")
+        if certificate:
+            key, password = properties.get("ssl.key.location"), properties.get("ssl.key.password")
+            context.load_cert_chain(certificate, key, password)
+        with (
+            socket.create_connection((host, port), TIMEOUT_S) as plain,
+            context.wrap_socket(plain, server_hostname=host),
+        ):
+            return ""
+    except ssl.SSLCertVerificationError as error:
+        return f"its certificate is not valid here: {error.verify_message.rstrip('.')}"
+    except OSError as error:
+        return str(error.strerror or error).lower()

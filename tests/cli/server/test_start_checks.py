@@ -1,0 +1,167 @@
+"""What the broker says at its start about this machine, and what SIGHUP does with TLS."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.net.test_tls import make
+from tests.support.broker_process import BrokerProcess
+from tests.support.processes import StartFailedError, poll_until
+from tidemill.cli.server import start_checks
+from tidemill.settings import Limits
+
+LIMITED = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {1})); "
+LIMITED += "os.execv(sys.executable, [sys.executable, '-m', 'tidemill', *sys.argv[1:]])"
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+# --- rights --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def test_new_folders_and_files_are_for_their_owner_only(tmp_path: Path, umask: None) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        broker.terminate()
+        assert "data_dir.open_to_others" not in broker.log()
+    data = tmp_path / "data"
+    assert mode(data) == 0o700
+    found = list(data.rglob("*"))
+    assert len(found) > 10
+    for path in found:
+        assert mode(path) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_an_existing_folder_is_left_as_it_is_with_a_warning(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(0o755)
+    with BrokerProcess(tmp_path) as broker:
+        log = broker.log()
+    assert "event=data_dir.open_to_others" in log
+    assert "mode=0755" in log
+    assert mode(data) == 0o755
+    data.chmod(0o750)
+    with BrokerProcess(tmp_path) as broker:
+        assert "data_dir.open_to_others" not in broker.log().rpartition("event=ready")[0][-500:]
+
+
+# --- address -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1"])
+def test_a_loopback_address_needs_no_warning(host: str) -> None:
+    with capture_logs() as logs:
+        start_checks.check_address(host, 9092)
+    assert logs == []
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "fe80::1%eth0", "broker"])
+def test_other_addresses_are_told_to_be_open(host: str) -> None:
+    with capture_logs() as logs:
+        start_checks.check_address(host, 9092)
+    (line,) = logs
+    assert (line["event"], line["log_level"]) == ("address.open", "warning")
+    assert "no authentication" in line["why"]
+
+
+def test_a_development_broker_says_so_too(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, settings={"telemetry.level": "warning"}) as broker:
+        assert broker.log() == ""
+        broker.terminate()
+    program = "import sys; sys.argv[sys.argv.index('127.0.0.1')] = '0.0.0.0'; "
+    program += "from tidemill.cli.main import main; main()"
+    command = (sys.executable, "-c", program)
+    with BrokerProcess(tmp_path / "open", command=command) as broker:
+        assert "event=address.open host=0.0.0.0" in broker.log()
+
+
+# --- open files ----------------------------------------------------------------------------------
+
+
+def test_too_few_open_files_are_told_at_the_start(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", LIMITED.format(256, 512))
+    with BrokerProcess(tmp_path, command=command) as broker:
+        log = broker.log()
+    needed = start_checks.needed_files(Limits())
+    assert f"event=open_files.too_few allowed=512 needed={needed}" in log
+
+
+def test_a_broker_raises_its_own_limit_of_open_files(tmp_path: Path) -> None:
+    needed = start_checks.needed_files(Limits())
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        pytest.skip(f"this machine allows {hard} open files only")
+    command = (sys.executable, "-c", LIMITED.format(256, needed + 1))
+    with BrokerProcess(tmp_path, command=command) as broker:
+        assert "open_files" not in broker.log()
+        clients = [socket.create_connection(("127.0.0.1", broker.port)) for _ in range(400)]
+        for client in clients:
+            client.close()
+        assert "open files" not in broker.log()
+
+
+# --- certificates --------------------------------------------------------------------------------
+
+
+def certificate_of(port: int) -> bytes:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        context.wrap_socket(plain) as client,
+    ):
+        shown = client.getpeercert(binary_form=True)
+    assert shown is not None
+    return shown
+
+
+def test_sighup_reloads_the_certificate_and_a_bad_one_keeps_the_old(tmp_path: Path) -> None:
+    cert, key = make(tmp_path, "first")
+    settings = {"kafka.tls_cert": str(cert), "kafka.tls_key": str(key)}
+    with BrokerProcess(tmp_path, settings=settings) as broker:
+        first = certificate_of(broker.port)
+
+        new_cert, new_key = make(tmp_path, "second")
+        cert.write_bytes(new_cert.read_bytes())  # and not its key yet
+        os.kill(broker.pid, signal.SIGHUP)
+        poll_until(lambda: "event=tls.reload_failed" in broker.log(), 10, "the error")
+        assert "does not belong to the certificate" in broker.log()
+        assert certificate_of(broker.port) == first
+
+        key.write_bytes(new_key.read_bytes())
+        os.kill(broker.pid, signal.SIGHUP)
+        poll_until(lambda: "event=tls.reloaded" in broker.log(), 10, "the reload")
+        second = certificate_of(broker.port)
+        assert second == ssl.PEM_cert_to_DER_cert(new_cert.read_text())
+        assert second != first
+        assert broker.terminate() == 0
+
+
+def test_a_wrong_key_ends_the_start_before_the_data_folder_is_made(tmp_path: Path) -> None:
+    cert, _ = make(tmp_path, "a")
+    for settings, said in (
+        ({"kafka.tls_cert": str(cert)}, "has a certificate and no private key"),
+        ({"kafka.tls_key": str(cert)}, "kafka.tls_cert is not"),
+    ):
+        with pytest.raises(StartFailedError, match=said):
+            BrokerProcess(tmp_path, settings=settings).start()
+        assert not (tmp_path / "data").exists()

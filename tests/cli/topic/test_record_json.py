@@ -1,0 +1,96 @@
+"""Records as JSON lines: what consume prints can be produced again, byte for byte."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.cli.topic.record_json import InputRecord, from_line, to_line
+
+texts_or_bytes = st.none() | st.binary() | st.text().map(str.encode)
+headers = st.lists(st.tuples(st.text(), texts_or_bytes), max_size=4)
+
+
+@given(
+    key=texts_or_bytes,
+    value=texts_or_bytes,
+    headers=headers,
+    partition=st.integers(0, 99),
+    timestamp=st.none() | st.integers(0, 2**62),
+)
+def test_a_printed_record_reads_back_as_it_was(
+    key: bytes | None,
+    value: bytes | None,
+    headers: list[tuple[str, bytes | None]],
+    partition: int,
+    timestamp: int | None,
+) -> None:
+    line = to_line(
+        topic="t",
+        partition=partition,
+        offset=7,
+        timestamp_ms=timestamp,
+        key=key,
+        value=value,
+        headers=headers,
+    )
+    assert line.count(b"\n") == 1
+    assert from_line(line) == InputRecord(key, value, headers, partition, timestamp)
+
+
+def test_bytes_that_are_not_text_are_flagged() -> None:
+    line = to_line(
+        topic="t",
+        partition=0,
+        offset=0,
+        timestamp_ms=1,
+        key=b"k",
+        value=b"\xff\x00",
+        headers=[("a", b"\xff"), ("b", b"x")],
+    )
+    document = json.loads(line)
+    assert document["key"] == "k"
+    assert "key_encoding" not in document
+    assert (document["value"], document["value_encoding"]) == ("/wA=", "base64")
+    assert document["headers"] == [["a", "/w==", "base64"], ["b", "x"]]
+
+
+def test_a_value_that_is_not_a_string_is_stored_as_json_text() -> None:
+    record = from_line(b'{"value": {"a": [1, "\xc3\xa9"]}, "key": 5, "headers": {"h": true}}')
+    assert record.value == '{"a":[1,"é"]}'.encode()
+    assert record.key == b"5"
+    assert record.headers == [("h", b"true")]
+
+
+def test_null_is_a_tombstone() -> None:
+    assert from_line(b'{"key": "k", "value": null}') == InputRecord(b"k", None)
+
+
+def test_a_timestamp_is_milliseconds_or_iso_8601() -> None:
+    assert from_line(b'{"value": "", "timestamp": 5}').timestamp_ms == 5
+    assert from_line(b'{"value": "", "timestamp": "1970-01-01T00:00:01Z"}').timestamp_ms == 1000
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"nonsense", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[1]", "not a JSON object"),
+        (b'{"key": "k"}', "field .value. is missing"),
+        (b'{"value": "v", "keey": "k"}', "unknown field 'keey'"),
+        (b'{"value": "v", "partition": -1}', "invalid partition .*: use a whole number"),
+        (b'{"value": "v", "partition": true}', "invalid partition .*: use a whole number"),
+        (b'{"value": "v", "timestamp": "soon"}', "invalid timestamp .*: use ISO 8601"),
+        (b'{"value": "?", "value_encoding": "base64"}', "invalid base64"),
+        (b'{"value": "v", "value_encoding": "hex"}', "unknown encoding 'hex'"),
+        (b'{"value": "v", "headers": "h"}', "headers must be an object or a list"),
+        (b'{"value": "v", "headers": [["h"]]}', r"a header must be \[name, value\]"),
+    ],
+)
+def test_a_wrong_line_is_refused_in_words(line: bytes, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        from_line(line)

@@ -1,0 +1,179 @@
+"""The command line's own client: what it does when a broker does not answer as it should."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+from tidemill.cli.client import Cluster
+from tidemill.cli.output import UsageError
+from tidemill.cli.wire import errors as wire_errors
+from tidemill.cli.wire.client import WireClient
+from tidemill.cli.wire.connection import Address
+from tidemill.cli.wire.errors import LeaderMovedError, error_for_code, retry_transient
+from tidemill.cli.wire.tls import tls_context
+from tidemill.engine.errors import ClusterAuthorizationError
+from tidemill.errors import RequestTimedOutError, TidemillError, UnreachableError
+from tidemill.log.errors import InvalidProducerEpochError
+from tidemill.net.errors import ProtocolError
+from tidemill.protocols.kafka.codec.messages import encode_response
+from tidemill.protocols.kafka.errors import UnsupportedVersionError
+from tidemill.state.errors import CoordinatorLoadingError, ProducerFencedError
+
+
+@contextmanager
+def answering(*answers: bytes) -> Iterator[Address]:
+    """A server that gives these answers to the requests of one connection, then closes it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                for answer in answers:
+                    (length,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+                    connection.recv(length, socket.MSG_WAITALL)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield Address("127.0.0.1", listening.getsockname()[1])
+        thread.join(30)
+
+
+def versions(*apis: tuple[int, int, int]) -> bytes:
+    """An ApiVersions answer to the first request of a connection."""
+    keys = [{"api_key": k, "min_version": low, "max_version": high} for k, low, high in apis]
+    body = struct.pack(">i", 1) + encode_response(18, 0, {"api_keys": keys})
+    return struct.pack(">i", len(body)) + body
+
+
+def ask_to_list(broker: Address) -> object:
+    with WireClient(Cluster(str(broker))) as client:
+        return client.request(broker, 66, range(3), {})
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind", "said"),
+    [
+        ([bytes(2)], UnreachableError, "closed the connection"),
+        ([struct.pack(">i", 1 << 30)], ProtocolError, "1073741824 bytes"),
+        ([struct.pack(">i", -1)], ProtocolError, "-1 bytes"),
+        ([struct.pack(">iih", 6, 1, 0)], ProtocolError, "invalid response"),
+        ([versions((66, 3, 9))], UnsupportedVersionError, "does not support ListTransactions"),
+        ([versions((1, 0, 1))], UnsupportedVersionError, "does not support ListTransactions"),
+        ([versions((66, 0, 9)), versions()], ProtocolError, ""),
+    ],
+    ids=["closed", "huge", "negative", "torn", "newer", "unknown", "another's"],
+)
+def test_an_invalid_response_is_an_error(
+    answers: list[bytes], kind: type[TidemillError], said: str
+) -> None:
+    with answering(*answers) as broker, pytest.raises(kind) as failed:
+        ask_to_list(broker)
+    assert said in str(failed.value)
+
+
+def test_a_port_without_a_broker_is_unreachable() -> None:
+    with socket.socket() as bound:  # bound but not listening
+        bound.bind(("127.0.0.1", 0))
+        broker = Address("127.0.0.1", bound.getsockname()[1])
+        with pytest.raises(UnreachableError, match=f"no broker answers at {broker}"):
+            ask_to_list(broker)
+
+
+def test_error_codes_become_our_errors() -> None:
+    cases: list[tuple[int, type[TidemillError], str]] = [
+        (90, ProducerFencedError, "id x: producer fenced"),
+        (47, InvalidProducerEpochError, "id x: invalid producer epoch"),
+        (6, LeaderMovedError, "id x: not leader or follower"),
+        (31, ClusterAuthorizationError, "id x: cluster authorization failed"),
+        (58, TidemillError, "id x: sasl authentication failed"),
+        (9999, TidemillError, "id x: error 9999"),
+    ]
+    for code, kind, said in cases:
+        error = error_for_code(code, "id x")
+        assert type(error) is kind
+        assert str(error) == said
+    assert str(error_for_code(90, "id x", "why")) == "id x: why"
+
+
+def failing(*errors: TidemillError | None) -> Callable[[], str]:
+    left = iter(errors)
+
+    def call() -> str:
+        error = next(left)
+        if error is not None:
+            raise error
+        return "done"
+
+    return call
+
+
+def test_transient_errors_are_retried_for_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wire_errors, "RETRY_SECONDS", 0)
+    loading = CoordinatorLoadingError("loading")
+    assert retry_transient(failing(loading, LeaderMovedError("moved"), None)) == "done"
+    with pytest.raises(ProducerFencedError):
+        retry_transient(failing(loading, ProducerFencedError("fenced"), None))
+    monkeypatch.setattr(wire_errors, "REQUEST_SECONDS", -1)
+    with pytest.raises(RequestTimedOutError, match="loading"):
+        retry_transient(failing(loading, None))
+
+
+# --- TLS -----------------------------------------------------------------------------------------
+
+
+def test_sasl_is_refused_with_the_way_out() -> None:
+    for protocol in ("SASL_SSL", "sasl_plaintext"):
+        with pytest.raises(UsageError, match="use PLAINTEXT or SSL") as refused:
+            WireClient(Cluster("localhost:1", {"security.protocol": protocol}))
+        assert "kafka-transactions.sh" in refused.value.hint
+
+
+def test_tls_is_set_up_as_librdkafka_would_or_not_at_all(tmp_path: Path) -> None:
+    assert tls_context({}) is None
+    ssl = {"security.protocol": "ssl"}
+    context = tls_context(ssl)
+    assert context is not None
+    assert context.check_hostname
+    anyone = tls_context(ssl | {"enable.ssl.certificate.verification": "false"})
+    assert anyone is not None
+    assert not anyone.check_hostname
+    any_name = tls_context(ssl | {"ssl.endpoint.identification.algorithm": "none"})
+    assert any_name is not None
+    assert (any_name.check_hostname, any_name.verify_mode) == (False, context.verify_mode)
+    with pytest.raises(UsageError, match=r"ssl.keystore.location is not supported"):
+        tls_context(ssl | {"ssl.keystore.location": "x"})
+    with pytest.raises(UsageError, match="TLS can't be set up"):
+        tls_context(ssl | {"ssl.ca.location": str(tmp_path / "nowhere")})
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program")
+def test_a_broker_inside_tls_is_asked(tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+    command += " -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run(
+        [*command.split(), "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True
+    )
+    settings = {"kafka.tls_cert": str(cert), "kafka.tls_key": str(key)}
+    properties = {"security.protocol": "SSL", "ssl.ca.location": str(cert)}
+    with BrokerProcess(tmp_path / "broker", settings=settings) as broker:
+        with WireClient(Cluster(broker.bootstrap, properties)) as client:
+            (address,) = client.brokers().values()
+            assert client.request(address, 35, range(1, 5), {"topics": None})["results"]
+        untrusting = {key: value for key, value in properties.items() if "ca" not in key}
+        with pytest.raises(UnreachableError, match="certificate") as refused:
+            WireClient(Cluster(broker.bootstrap, untrusting)).version(address, 35, range(1, 5))
+        assert "ssl.ca.location" in refused.value.hint

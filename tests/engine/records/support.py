@@ -1,0 +1,151 @@
+"""One partition with an appender and a reader, on a disk that syncs on request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
+from uuid import UUID
+
+from tests.support.faultyfs import FaultyFileSystem
+from tests.support.logs import TP, open_store
+from tidemill.clock import ManualClock
+from tidemill.engine.api import (
+    Durability,
+    Isolation,
+    PartitionRead,
+    PartitionWrite,
+    ProducerIdentity,
+    ReadQuery,
+    ReadResult,
+    TransactionVersion,
+    WriteResult,
+)
+from tidemill.engine.error_log import StorageErrorLog
+from tidemill.engine.flusher import Countdown, Flusher
+from tidemill.engine.records.append import Admission, Appender
+from tidemill.engine.records.checks import Checks
+from tidemill.engine.records.partitions import Partitions
+from tidemill.engine.records.positions import Positions
+from tidemill.engine.records.read import Reader
+from tidemill.engine.slices import Slices
+from tidemill.engine.waiters import Waiters
+from tidemill.errors import TidemillError
+from tidemill.log.config.parse import parse_config
+from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.log.names import TopicPartition
+from tidemill.log.partition.partition import PartitionLog
+
+
+class HeldDisk:
+    """Stands for the flusher: nothing is durable before ``sync``."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[PartitionLog, Countdown]] = []
+
+    def written(self, log: PartitionLog) -> None:
+        pass
+
+    def request(self, log: PartitionLog) -> None:
+        pass
+
+    def countdown(self) -> Countdown:
+        return Countdown(asyncio.get_running_loop())
+
+    def wait(self, log: PartitionLog, offset: int, countdown: Countdown) -> None:
+        countdown.remaining += 1
+        self.waiting.append((log, countdown))
+
+    def sync(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for log, countdown in waiting:
+            log.flush()
+            countdown.hit()
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.disk = HeldDisk()
+        self.fs = FaultyFileSystem()
+        store = open_store("/data", self.clock, self.fs)
+        self.log = store.create(TP, parse_config({}), UUID(int=1))
+        self.journal = store.create(TopicPartition("journal", 0), parse_config({}), UUID(int=2))
+        self.admission: Admission | TidemillError = None
+        self.asked: list[tuple[str, ProducerIdentity, TopicPartition, TransactionVersion]] = []
+        partitions, waiters, errors = Partitions(store), Waiters(), StorageErrorLog(self.clock)
+        flusher = cast(Flusher, self.disk)
+        self.store = store
+        self.slices = Slices()
+        checks = Checks(partitions, self.slices, self.clock)
+        self.appender = Appender(
+            partitions, flusher, waiters, self.clock, errors, checks, self.admit
+        )
+        self.reader = Reader(partitions, flusher, waiters, errors, max_bytes=1 << 20)
+        self.positions = Positions(partitions, flusher, self.slices)
+
+    def admit(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        tp: TopicPartition,
+        version: TransactionVersion,
+        also: Sequence[TopicPartition],
+    ) -> Admission:
+        """Stands for the coordinator of transactions."""
+        self.asked.append((transactional_id, producer, tp, version))
+        if isinstance(self.admission, TidemillError):
+            raise self.admission
+        return self.admission
+
+    def produce(
+        self,
+        acks: Durability,
+        sequence: int,
+        *,
+        transactional: bool = False,
+        transactional_id: str | None = None,
+        version: TransactionVersion = TransactionVersion.V2,
+    ) -> list[WriteResult] | Awaitable[list[WriteResult]]:
+        write = self.batch(sequence, transactional)
+        return self.appender.append([write], acks, transactional_id, version)
+
+    def batch(self, sequence: int, transactional: bool = False) -> PartitionWrite:
+        batch = encode_batch(
+            [NewRecord(b"k", b"v")],
+            timestamp_ms=self.clock.now_ms(),
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=transactional,
+        )
+        return PartitionWrite(*TP, memoryview(batch))
+
+    def error(
+        self, sequence: int, version: TransactionVersion | None = None
+    ) -> type[TidemillError] | None:
+        """Return the error of a batch: part of a transaction with a version, else of none."""
+        if version is None:
+            answer = self.produce(Durability.WRITTEN, sequence)
+        else:
+            answer = self.produce(
+                Durability.WRITTEN,
+                sequence,
+                transactional=True,
+                transactional_id="x",
+                version=version,
+            )
+        assert isinstance(answer, list)
+        return None if answer[0].error is None else type(answer[0].error)
+
+    async def read(self, offset: int, max_bytes: int, isolation: Isolation) -> ReadResult:
+        part = PartitionRead(*TP, offset, max_bytes)
+        (result,) = await self.reader.read(ReadQuery([part], 0, 1, 1 << 20, isolation))
+        return result
+
+
+def run(test: Callable[[Bench], Awaitable[None]]) -> None:
+    async def body() -> None:
+        await asyncio.wait_for(test(Bench()), 20)
+
+    asyncio.run(body())

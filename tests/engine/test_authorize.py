@@ -1,0 +1,412 @@
+"""Access control: every public method of every part asks the authorizer first."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.engine.transactions.support import Producer, run
+from tests.support.faultyfs import FaultyFileSystem
+from tidemill.engine.api import (
+    AlterOp,
+    CommitRequest,
+    CommittedOffset,
+    ConfigChange,
+    Durability,
+    InitProducer,
+    JoinRequest,
+    LeaveMember,
+    NewRecord,
+    NewTopic,
+    OffsetToCommit,
+    PartitionRead,
+    PartitionWrite,
+    Position,
+    ProducerIdentity,
+    ReadQuery,
+    ReadResult,
+    SyncRequest,
+    TransactionVersion,
+    TxnOffsetCommit,
+    WriteResult,
+)
+from tidemill.engine.authorize import (
+    ANONYMOUS,
+    CLUSTER,
+    GROUP,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    UNRESTRICTED,
+    Access,
+    AllowAll,
+    Operation,
+    Principal,
+    Resource,
+)
+from tidemill.engine.door import Door
+from tidemill.engine.engine import Engine
+from tidemill.engine.errors import (
+    AuthorizationError,
+    ClusterAuthorizationError,
+    GroupAuthorizationError,
+    TopicAuthorizationError,
+    TransactionalIdAuthorizationError,
+)
+from tidemill.log.format.markers import Marker
+from tidemill.log.format.records import encode_batch
+from tidemill.log.names import TopicPartition
+from tidemill.settings import Settings
+
+Op = Operation
+ALICE = Principal("alice")
+PARTS = ("records", "topics", "configs", "groups", "transactions", "storage")
+
+
+class Gate:
+    """An authorizer that allows what ``denied`` does not match. It notes all questions."""
+
+    def __init__(self) -> None:
+        self.denied: Callable[[Operation, Resource], bool] = lambda *_: False
+        self.questions: list[tuple[Principal, Operation, Resource]] = []
+
+    def authorize(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+        self.questions.append((principal, operation, resource))
+        return not self.denied(operation, resource)
+
+
+def deny_all(*_: object) -> bool:
+    return True
+
+
+def batch(topic: str, value: bytes = b"v") -> PartitionWrite:
+    return PartitionWrite(
+        topic, 0, memoryview(encode_batch([NewRecord(b"k", value)], timestamp_ms=1))
+    )
+
+
+def query(*topics: str, wait_ms: int = 0) -> ReadQuery:
+    reads = [PartitionRead(topic, 0, 0, 1 << 20) for topic in topics]
+    return ReadQuery(reads, wait_ms, 1, 1 << 20)
+
+
+def commit(*topics: str) -> CommitRequest:
+    return CommitRequest("g", -1, "", None, tuple(OffsetToCommit(t, 0, 1) for t in topics))
+
+
+JOIN = JoinRequest("g", "", None, "c", "h", 10_000, 10_000, "consumer", (("range", b""),), False)
+SYNC = SyncRequest("g", 1, "m", None, None, None, ())
+ME = ProducerIdentity(0, 0)
+MARKER = Marker(0, 0, commit=False)
+V2 = TransactionVersion.V2
+CHANGES = [ConfigChange("retention.ms", AlterOp.SET, "5")]
+BROKER_CHANGES = [ConfigChange("log.retention.ms", AlterOp.SET, "5")]
+
+Call = Callable[[Door], Any]
+Question = tuple[Operation, Resource]
+
+T = Resource(TOPIC, "a")
+G = Resource(GROUP, "g")
+X = Resource(TRANSACTIONAL_ID, "x")
+C = Resource(CLUSTER)
+
+CALLS: dict[str, tuple[Call, Question]] = {
+    "records.append": (lambda d: d.records.append([batch("a")]), (Op.WRITE, T)),
+    "records.append_records": (
+        lambda d: d.records.append_records("a", 0, [NewRecord(b"k", b"v")]),
+        (Op.WRITE, T),
+    ),
+    "records.read": (lambda d: d.records.read(query("a", wait_ms=60_000)), (Op.READ, T)),
+    "records.find_offset": (
+        lambda d: d.records.find_offset("a", 0, Position.LATEST),
+        (Op.DESCRIBE, T),
+    ),
+    "records.delete_before": (lambda d: d.records.delete_before("a", 0, None), (Op.DELETE, T)),
+    "records.end_of_epoch": (lambda d: d.records.end_of_epoch("a", 0, 0), (Op.DESCRIBE, T)),
+    "records.producers": (lambda d: d.records.producers("a", 0), (Op.READ, T)),
+    "topics.get": (lambda d: d.topics.get("a"), (Op.DESCRIBE, T)),
+    "topics.by_id": (lambda d: d.topics.by_id(topic_id(d)), (Op.DESCRIBE, T)),
+    "topics.all": (lambda d: d.topics.all(), (Op.DESCRIBE, T)),
+    "topics.check_partition": (lambda d: d.topics.check_partition("a", 0), (Op.DESCRIBE, T)),
+    "topics.ensure": (lambda d: d.topics.ensure("new"), (Op.CREATE, Resource(TOPIC, "new"))),
+    "topics.create": (
+        lambda d: d.topics.create([NewTopic("new", 1)]),
+        (Op.CREATE, Resource(TOPIC, "new")),
+    ),
+    "topics.delete": (lambda d: d.topics.delete(["a"]), (Op.DELETE, T)),
+    "topics.add_partitions": (lambda d: d.topics.add_partitions("a", 2), (Op.ALTER, T)),
+    "configs.of_topic": (lambda d: d.configs.of_topic("a"), (Op.DESCRIBE_CONFIGS, T)),
+    "configs.of_new_topic": (lambda d: d.configs.of_new_topic("a", {}), (Op.DESCRIBE_CONFIGS, T)),
+    "configs.of_broker": (lambda d: d.configs.of_broker(), (Op.DESCRIBE_CONFIGS, C)),
+    "configs.alter_topic": (lambda d: d.configs.alter_topic("a", CHANGES), (Op.ALTER_CONFIGS, T)),
+    "configs.replace_topic": (lambda d: d.configs.replace_topic("a", {}), (Op.ALTER_CONFIGS, T)),
+    "configs.alter_broker": (
+        lambda d: d.configs.alter_broker(BROKER_CHANGES),
+        (Op.ALTER_CONFIGS, C),
+    ),
+    "configs.replace_broker": (lambda d: d.configs.replace_broker({}), (Op.ALTER_CONFIGS, C)),
+    "groups.join": (lambda d: d.groups.join(JOIN), (Op.READ, G)),
+    "groups.sync": (lambda d: d.groups.sync(SYNC), (Op.READ, G)),
+    "groups.heartbeat": (lambda d: d.groups.heartbeat("g", 1, "m", None), (Op.READ, G)),
+    "groups.leave": (lambda d: d.groups.leave("g", [LeaveMember("m")]), (Op.READ, G)),
+    "groups.commit": (lambda d: d.groups.commit(commit("a")), (Op.READ, G)),
+    "groups.committed": (lambda d: d.groups.committed("g", [("a", 0)]), (Op.DESCRIBE, G)),
+    "groups.positions": (lambda d: d.groups.positions("g"), (Op.DESCRIBE, G)),
+    "groups.delete_offsets": (lambda d: d.groups.delete_offsets("g", [("a", 0)]), (Op.DELETE, G)),
+    "groups.listings": (lambda d: list(d.groups.listings()), (Op.DESCRIBE, G)),
+    "groups.describe": (lambda d: d.groups.describe("g"), (Op.DESCRIBE, G)),
+    "groups.delete": (lambda d: d.groups.delete("g"), (Op.DELETE, G)),
+    "transactions.new_producer": (lambda d: d.transactions.new_producer(), (Op.WRITE, C)),
+    "transactions.init": (
+        lambda d: d.transactions.init(InitProducer("x", 60_000)),
+        (Op.WRITE, X),
+    ),
+    "transactions.add_partitions": (
+        lambda d: d.transactions.add_partitions("x", ME, [("a", 0)]),
+        (Op.WRITE, X),
+    ),
+    "transactions.verify_partitions": (
+        lambda d: d.transactions.verify_partitions("x", ME, [("a", 0)]),
+        (Op.WRITE, X),
+    ),
+    "transactions.add_group": (lambda d: d.transactions.add_group("x", ME, "g"), (Op.WRITE, X)),
+    "transactions.commit_offsets": (
+        lambda d: d.transactions.commit_offsets(TxnOffsetCommit("x", ME, commit("a"), V2)),
+        (Op.WRITE, X),
+    ),
+    "transactions.end": (lambda d: d.transactions.end("x", ME, True, V2), (Op.WRITE, X)),
+    "transactions.listings": (lambda d: d.transactions.listings(), (Op.DESCRIBE, X)),
+    "transactions.describe": (lambda d: d.transactions.describe("x"), (Op.DESCRIBE, X)),
+    "transactions.write_markers": (
+        lambda d: d.transactions.write_markers([(MARKER, [TopicPartition("a", 0)])]),
+        (Op.CLUSTER_ACTION, C),
+    ),
+    "storage.usage": (lambda d: d.storage.usage(), (Op.DESCRIBE, C)),
+    "storage.catalog_log": (lambda d: d.storage.catalog_log(), (Op.DESCRIBE, C)),
+}
+"""part.method -> a call, and a question that it asks."""
+
+
+def topic_id(door: Door) -> UUID:
+    return door.topics._catalog.topic("a").topic_id
+
+
+async def outcome(call: Call, door: Door) -> Any:
+    """Return the result of a call, or the AuthorizationError that it raises."""
+    try:
+        result = call(door)
+        return await result if inspect.isawaitable(result) else result
+    except AuthorizationError as error:
+        return error
+
+
+def is_denied(result: Any) -> bool:
+    """Whether the result shows nothing but errors."""
+    if isinstance(result, list):
+        return all(is_denied(each) for each in result)
+    if isinstance(result, WriteResult | ReadResult):
+        return isinstance(result.error, AuthorizationError)
+    return isinstance(result, AuthorizationError)
+
+
+def with_engine(test: Callable[[Engine, Gate], Awaitable[None]]) -> None:
+    """Run a test with topics ``a`` and ``b``, group ``g`` and transactional id ``x``."""
+
+    async def body() -> None:
+        gate = Gate()
+        settings = Settings.model_validate({"data_dir": "/data"})
+        engine = Engine(settings, fs=FaultyFileSystem(), authorizer=gate)
+        await engine.start()
+        try:
+            await engine.topics.create([NewTopic("a", 1), NewTopic("b", 1)])
+            await engine.groups.commit(commit("a", "b"))
+            producer = await Producer(engine).init()
+            await producer.send("a", b"first")
+            await producer.send("b", b"first")
+            gate.questions.clear()
+            await test(engine, gate)
+        finally:
+            await engine.stop()
+
+    run(body())
+
+
+# --- every method --------------------------------------------------------------------------------
+
+
+def test_every_public_method_of_every_part_is_in_the_table() -> None:
+    async def test(engine: Engine, gate: Gate) -> None:
+        methods = {
+            f"{part}.{name}"
+            for part in PARTS
+            for name, member in inspect.getmembers(type(getattr(engine, part)))
+            if inspect.isfunction(member) and not name.startswith("_")
+        }
+        assert methods == set(CALLS)
+        assert set(PARTS) == set(Door.__slots__) - {"access", "clock", "settings"}
+
+    with_engine(test)
+
+
+@pytest.mark.parametrize("name", list(CALLS))
+def test_a_denying_authorizer_stops_the_call(name: str) -> None:
+    call, (operation, resource) = CALLS[name]
+
+    async def test(engine: Engine, gate: Gate) -> None:
+        before = {tp: log.log_end_offset for tp, log in engine._store.partitions.items()}
+        gate.denied = deny_all
+        async with asyncio.timeout(20):
+            assert is_denied(await outcome(call, engine.door(ALICE)))
+        assert (ALICE, operation, resource) in gate.questions
+        after = {tp: log.log_end_offset for tp, log in engine._store.partitions.items()}
+        assert after == before
+
+    with_engine(test)
+
+
+def test_one_denied_resource_of_several_stops_the_call() -> None:
+    async def test(engine: Engine, gate: Gate) -> None:
+        door = engine.door(ALICE)
+        gate.denied = lambda _, resource: resource.kind is not TOPIC
+        calls: list[tuple[Call, type[AuthorizationError]]] = [
+            (
+                lambda d: d.records.append([], transactional_id="x"),
+                TransactionalIdAuthorizationError,
+            ),
+            (CALLS["groups.commit"][0], GroupAuthorizationError),
+            (CALLS["storage.usage"][0], ClusterAuthorizationError),
+        ]
+        for call, kind in calls:
+            assert type(await outcome(call, door)) is kind
+        gate.denied = lambda _, resource: resource.kind is GROUP
+        for name in ("transactions.add_group", "transactions.commit_offsets"):
+            assert type(await outcome(CALLS[name][0], door)) is GroupAuthorizationError
+
+    with_engine(test)
+
+
+# --- one of several ------------------------------------------------------------------------------
+
+
+def deny_topic_b(_: Operation, resource: Resource) -> bool:
+    return resource == Resource(TOPIC, "b")
+
+
+def kinds(results: Any) -> list[type]:
+    return [
+        type(each.error if isinstance(each, WriteResult | ReadResult) else each) for each in results
+    ]
+
+
+def test_errors_are_in_the_places_of_the_denied_topics() -> None:
+    async def test(engine: Engine, gate: Gate) -> None:
+        gate.denied = deny_topic_b
+        door = engine.door(ALICE)
+        mixed = [TopicAuthorizationError, type(None), TopicAuthorizationError]
+        for durability in Durability:
+            answer = door.records.append([batch("b"), batch("a"), batch("b")], durability)
+            written = answer if isinstance(answer, list) else await answer
+            assert kinds(written) == mixed
+        read = await door.records.read(query("b", "a", "b"))
+        assert kinds(read) == mixed
+        assert len(read[1].records) > 0
+        assert kinds(await door.groups.commit(commit("b", "a", "b"))) == mixed
+        assert kinds(await door.topics.delete(["b", "a", "b"])) == mixed
+
+    with_engine(test)
+
+
+def test_a_denied_partition_ends_the_wait_of_a_read() -> None:
+    async def test(engine: Engine, gate: Gate) -> None:
+        gate.denied = deny_topic_b
+        reads = [PartitionRead("a", 0, 1, 100), PartitionRead("b", 0, 0, 100)]
+        async with asyncio.timeout(20):
+            a, b = await engine.door(ALICE).records.read(ReadQuery(reads, 60_000, 1, 1000))
+        assert a.error is None
+        assert isinstance(b.error, TopicAuthorizationError)
+
+    with_engine(test)
+
+
+def test_lists_show_only_what_the_principal_can_describe() -> None:
+    async def test(engine: Engine, gate: Gate) -> None:
+        gate.denied = deny_topic_b
+        door = engine.door(ALICE)
+        names = [topic.name for topic in door.topics.all()]
+        assert "a" in names
+        assert "b" not in names
+        assert door.transactions.describe("x").partitions == (TopicPartition("a", 0),)
+        assert list(door.groups.committed("g", None)) == [("a", 0)]
+        named = door.groups.committed("g", [("a", 0), ("b", 0)])
+        assert isinstance(named["a", 0], CommittedOffset)
+        assert isinstance(named["b", 0], TopicAuthorizationError)
+        assert [each.group_id for each in door.groups.listings()] == ["g"]
+        assert [each.transactional_id for each in door.transactions.listings()] == ["x"]
+
+    with_engine(test)
+
+
+def test_sizes_are_shown_only_of_topics_that_the_principal_can_describe(tmp_path: Path) -> None:
+    async def test() -> None:
+        gate = Gate()
+        engine = Engine(Settings(data_dir=tmp_path), authorizer=gate)
+        await engine.start()
+        try:
+            await engine.topics.create([NewTopic("a", 1), NewTopic("b", 1)])
+            gate.denied = deny_topic_b
+            topics = {size.topic for size in engine.door(ALICE).storage.usage().partitions}
+            assert "a" in topics
+            assert "b" not in topics
+        finally:
+            await engine.stop()
+
+    run(test())
+
+
+def test_of_a_transaction_s_partitions_the_denied_one_stops_the_others() -> None:
+    async def test(engine: Engine, gate: Gate) -> None:
+        gate.denied = deny_topic_b
+        asked = [("a", 0), ("b", 0)]
+        identity = engine.transactions.describe("x").producer
+        other, denied = await engine.door(ALICE).transactions.add_partitions("x", identity, asked)
+        assert other is not None
+        assert isinstance(denied, TopicAuthorizationError)
+
+    with_engine(test)
+
+
+# --- the default ---------------------------------------------------------------------------------
+
+
+def test_the_default_allows_everything_without_a_question() -> None:
+    access = Access(ANONYMOUS, AllowAll())
+    assert access.is_unrestricted
+    assert UNRESTRICTED.is_unrestricted
+    for operation in Operation:
+        for kind in (TOPIC, GROUP, TRANSACTIONAL_ID, CLUSTER):
+            assert access.allows(operation, kind, "name")
+            access.check(operation, kind, "name")
+    assert access.refusals(Op.READ, TOPIC, ["a", "b"]) == [None, None]
+    assert AllowAll().authorize(ANONYMOUS, Op.READ, T)
+
+
+def test_each_name_is_asked_about_once() -> None:
+    gate = Gate()
+    gate.denied = deny_topic_b
+    refused = Access(ALICE, gate).refusals(Op.WRITE, TOPIC, ["b", "a", "b", "a"])
+    assert kinds(refused) == [TopicAuthorizationError, type(None)] * 2
+    assert [resource.name for _, _, resource in gate.questions] == ["b", "a"]
+
+
+def test_the_message_names_principal_operation_and_resource() -> None:
+    gate = Gate()
+    gate.denied = deny_all
+    access = Access(ALICE, gate)
+    assert str(access.refusal(Op.ALTER_CONFIGS, TOPIC, "a")) == (
+        "User:alice is not allowed to alter the configs of topic 'a'"
+    )

@@ -1,0 +1,258 @@
+"""Group commit: who shares an fdatasync, who waits for which, and what a failure does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import pytest
+
+from tidemill.engine.errors import BrokerStoppingError
+from tidemill.engine.flusher import Flusher
+from tidemill.log.errors import StorageError, SyncFailedError
+from tidemill.log.names import TopicPartition
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.partition.sync import SyncTicket
+
+
+class FakeTicket:
+    def __init__(self, log: FakeLog) -> None:
+        self.log = log
+        self.end_offset = log.log_end_offset
+        self.new_folder = False
+
+    def run(self) -> None:
+        assert self.log.gate.wait(10)
+        if self.log.error is not None:
+            raise self.log.error
+        self.log.syncs += 1
+
+
+class FakeLog:
+    """Counts its syncs; a sync blocks while the gate is closed."""
+
+    def __init__(self, name: str = "t") -> None:
+        self.tp = TopicPartition(name, 0)
+        self.log_end_offset = 0
+        self.high_watermark = 0
+        self.syncs = 0
+        self.error: Exception | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def begin_sync(self) -> FakeTicket | None:
+        return FakeTicket(self) if self.high_watermark < self.log_end_offset else None
+
+    def finish_sync(self, ticket: FakeTicket) -> None:
+        self.high_watermark = max(self.high_watermark, ticket.end_offset)
+
+
+class Bench:
+    """A flusher with the logs it knows, and what it reported."""
+
+    def __init__(self, interval_ms: int) -> None:
+        self.advanced: list[FakeLog] = []
+        self.failures: list[StorageError] = []
+        self.flusher = Flusher(
+            interval_ms=interval_ms,
+            on_advance=lambda log: self.advanced.append(cast(FakeLog, log)),
+            on_failure=self.failures.append,
+        )
+
+    def write(self, log: FakeLog, count: int = 1) -> int:
+        log.log_end_offset += count
+        self.flusher.written(cast(PartitionLog, log))
+        return log.log_end_offset
+
+    def durable(self, log: FakeLog, offset: int) -> asyncio.Future[None]:
+        countdown = self.flusher.countdown()
+        self.flusher.wait(cast(PartitionLog, log), offset, countdown)
+        return countdown.future
+
+
+def run(test: Callable[[Bench], Coroutine[Any, Any, None]], interval_ms: int = 60_000) -> None:
+    async def body() -> None:
+        bench = Bench(interval_ms)
+        try:
+            await asyncio.wait_for(test(bench), 20)
+        finally:
+            bench.flusher.close()
+
+    asyncio.run(body())
+
+
+def test_a_waiter_is_released_when_its_offset_is_synced() -> None:
+    async def test(bench: Bench) -> None:
+        log = FakeLog()
+        end = bench.write(log)
+        await bench.durable(log, end)
+        assert log.high_watermark == end
+        assert bench.advanced == [log]
+
+    run(test)
+
+
+def test_appends_of_one_turn_share_a_sync() -> None:
+    async def test(bench: Bench) -> None:
+        log = FakeLog()
+        waits = [bench.durable(log, bench.write(log)) for _ in range(50)]
+        await asyncio.gather(*waits)
+        assert log.syncs == 1
+
+    run(test)
+
+
+def test_appends_during_a_sync_share_the_next_one() -> None:
+    async def test(bench: Bench) -> None:
+        log = FakeLog()
+        log.gate.clear()
+        first = bench.durable(log, bench.write(log))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        later = [bench.durable(log, bench.write(log)) for _ in range(10)]
+        log.gate.set()
+        await first
+        await asyncio.gather(*later)
+        assert log.syncs == 2
+
+    run(test)
+
+
+def test_a_waiter_for_data_appended_during_a_sync_is_not_released_by_it() -> None:
+    async def test(bench: Bench) -> None:
+        log = FakeLog()
+        log.gate.clear()
+        first = bench.durable(log, bench.write(log))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        second = bench.durable(log, bench.write(log))
+        released: list[int] = []
+        second.add_done_callback(lambda _: released.append(log.high_watermark))
+        log.gate.set()
+        await first
+        await second
+        assert released == [2]
+
+    run(test)
+
+
+def test_a_countdown_over_several_logs_waits_for_all_of_them() -> None:
+    async def test(bench: Bench) -> None:
+        logs = [FakeLog(f"t{i}") for i in range(9)]
+        logs[4].gate.clear()
+        countdown = bench.flusher.countdown()
+        for log in logs:
+            bench.flusher.wait(cast(PartitionLog, log), bench.write(log), countdown)
+        # The other threads continue while one disk is slow.
+        while sum(log.syncs for log in logs) < 6:
+            await asyncio.sleep(0)
+        assert not countdown.future.done()
+        logs[4].gate.set()
+        await countdown.future
+        assert all(log.syncs == 1 for log in logs)
+
+    run(test)
+
+
+def test_without_a_waiter_data_is_synced_after_the_interval() -> None:
+    async def test(bench: Bench) -> None:
+        log = FakeLog()
+        bench.write(log)
+        while not bench.advanced:
+            await asyncio.sleep(0.001)
+        assert log.high_watermark == 1
+
+    run(test, interval_ms=5)
+
+
+def test_a_request_starts_a_sync_without_waiters() -> None:
+    async def test(bench: Bench) -> None:
+        log = FakeLog()
+        bench.write(log)
+        bench.flusher.request(cast(PartitionLog, log))
+        while not bench.advanced:
+            await asyncio.sleep(0.001)
+        assert log.syncs == 1
+
+    run(test)
+
+
+def test_drain_returns_when_nothing_is_dirty() -> None:
+    async def test(bench: Bench) -> None:
+        logs = [FakeLog(f"t{i}") for i in range(20)]
+        for log in logs:
+            bench.write(log, 3)
+        await bench.flusher.drain()
+        assert all(log.high_watermark == 3 for log in logs)
+
+    run(test)
+
+
+def test_a_failed_sync_fails_every_waiter_and_reports_once() -> None:
+    async def test(bench: Bench) -> None:
+        bad, good = FakeLog("bad"), FakeLog("good")
+        bad.error = SyncFailedError("the disk is gone")
+        good.gate.clear()
+        waits = [bench.durable(bad, bench.write(bad)), bench.durable(good, bench.write(good))]
+        results = await asyncio.gather(*waits, return_exceptions=True)
+        good.gate.set()
+        assert all(isinstance(result, SyncFailedError) for result in results)
+        assert bench.failures == [bad.error]
+        with pytest.raises(SyncFailedError):
+            await bench.durable(good, bench.write(good))
+        assert len(bench.failures) == 1
+
+    run(test)
+
+
+def test_a_deleted_log_releases_its_waiters_with_an_error() -> None:
+    async def test(bench: Bench) -> None:
+        log = FakeLog()
+        log.gate.clear()
+        wait = bench.durable(log, bench.write(log))
+        await asyncio.sleep(0)
+        bench.flusher.forget(cast(PartitionLog, log))
+        log.gate.set()
+        with pytest.raises(StorageError, match="deleted"):
+            await wait
+
+    run(test)
+
+
+def test_close_fails_waiters_with_a_stopping_error() -> None:
+    async def body() -> None:
+        bench = Bench(60_000)
+        log = FakeLog()
+        wait = bench.durable(log, bench.write(log))
+        bench.flusher.close()
+        with pytest.raises(BrokerStoppingError):
+            await wait
+
+    asyncio.run(body())
+
+
+def test_begin_sync_returns_a_ticket() -> None:
+    """The fake stands for ``SyncTicket``: it must offer what the flusher uses."""
+    assert hasattr(SyncTicket, "run")
+    assert "end_offset" in SyncTicket.__slots__
+
+
+def test_an_exception_in_a_callback_is_reported_and_leaves_no_log_unsynced() -> None:
+    async def test(bench: Bench) -> None:
+        first, second = FakeLog("first"), FakeLog("second")
+
+        def faulty(error: Exception | None) -> None:
+            if error is None:
+                raise ValueError("a bug")
+
+        bench.flusher.call_when_durable(cast(PartitionLog, first), bench.write(first), faulty)
+        waits = bench.durable(second, bench.write(second))
+        with pytest.raises(SyncFailedError, match="a bug"):
+            await waits
+        assert len(bench.failures) == 1
+        with pytest.raises(SyncFailedError):
+            await bench.flusher.drain()
+
+    run(test)

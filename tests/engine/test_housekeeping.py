@@ -1,0 +1,213 @@
+"""Background work: a partition that fails does not stop the others, and slices are short."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from tests.support.faultyfs import FaultyFileSystem
+from tests.support.logs import open_store, write
+from tidemill.clock import ManualClock
+from tidemill.engine.groups.coordinator import GroupCoordinator
+from tidemill.engine.housekeeping import SLICE_MS, Housekeeping
+from tidemill.engine.transactions.coordinator import TransactionCoordinator
+from tidemill.engine.waiters import Waiters
+from tidemill.log.config.parse import parse_config
+from tidemill.log.errors import StorageError
+from tidemill.log.names import TopicPartition
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.settings import Settings
+from tidemill.state.errors import CoordinatorNotAvailableError
+
+HOUR = 3_600_000
+
+
+class Coordination:
+    def __init__(self) -> None:
+        self.fails = False
+
+    async def expire_offsets(self) -> None:
+        if self.fails:
+            raise CoordinatorNotAvailableError("no space left")
+
+
+class Transactions:
+    def __init__(self) -> None:
+        self.expired = 0
+
+    def expire_ids(self) -> None:
+        self.expired += 1
+
+
+class SlowMachine(ManualClock):
+    """Whatever is done takes longer than a slice."""
+
+    def monotonic_ms(self) -> int:
+        self.advance(SLICE_MS)
+        return super().monotonic_ms()
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.clock = SlowMachine()
+        self.fs = FaultyFileSystem()
+        self.store = open_store("/data", self.clock, self.fs)
+        self.coordination = Coordination()
+        self.transactions = Transactions()
+        self.failures: list[StorageError] = []
+        self.work = Housekeeping(
+            self.store,
+            cast(GroupCoordinator, self.coordination),
+            cast(TransactionCoordinator, self.transactions),
+            Waiters(),
+            self.write_notes,
+            Settings(),
+            self.clock,
+            self.failures.append,
+        )
+
+    async def write_notes(self) -> None:
+        return None
+
+    def log(self, number: int, **configs: str) -> PartitionLog:
+        parsed = parse_config({name.replace("_", "."): each for name, each in configs.items()})
+        tp = TopicPartition("t", number)
+        topic_id = UUID(int=number + 1)
+        return self.store.create(tp, parsed, topic_id)
+
+
+def run(test: Callable[[Bench], Awaitable[None]]) -> None:
+    async def body() -> None:
+        await asyncio.wait_for(test(Bench()), 20)
+
+    asyncio.run(body())
+
+
+def expired(bench: Bench, number: int) -> PartitionLog:
+    log = bench.log(number, retention_ms="1000", internal_segment_bytes="300")
+    for _ in range(4):
+        write(log, [(b"k", bytes(100))], bench.clock.now_ms())
+    return log
+
+
+def test_retention_continues_after_a_partition_that_fails() -> None:
+    async def test(bench: Bench) -> None:
+        stuck, fine = expired(bench, 0), expired(bench, 1)
+        bench.clock.advance(HOUR)
+        bench.fs.fail("rename", times=-1, path="t-0")
+        await bench.work.retain()
+        assert stuck.log_start_offset == 0
+        assert fine.log_start_offset > 0
+
+    run(test)
+
+
+def test_retention_skips_offline_partitions() -> None:
+    async def test(bench: Bench) -> None:
+        log = expired(bench, 0)
+        bench.clock.advance(HOUR)
+        log.go_offline(StorageError("broken"))
+        await bench.work.retain()
+        assert log.log_start_offset == 0
+
+    run(test)
+
+
+def test_a_partition_deleted_during_a_round_is_skipped() -> None:
+    async def test(bench: Bench) -> None:
+        expired(bench, 0)
+        log = expired(bench, 1)
+        bench.clock.advance(HOUR)
+        round_ = asyncio.ensure_future(bench.work.retain())
+        await asyncio.sleep(0)
+        bench.store.delete(log.tp)
+        await round_
+        assert log.log_start_offset == 0
+
+    run(test)
+
+
+def test_compaction_continues_after_a_partition_that_fails() -> None:
+    async def test(bench: Bench) -> None:
+        configs = {
+            "cleanup_policy": "compact",
+            "internal_segment_bytes": "300",
+            "min_cleanable_dirty_ratio": "0.01",
+            "max_compaction_lag_ms": "60000",
+        }
+        sick, fine = bench.log(0, **configs), bench.log(1, **configs)
+        for log in (sick, fine):
+            for _ in range(6):
+                write(log, [(b"k", bytes(100))], bench.clock.now_ms())
+        bench.clock.advance(HOUR)
+        for segment in sick.segments:
+            segment.first_timestamp = None
+        bench.fs.fail("read", times=-1, path="t-0")
+        await bench.work.clean()
+        assert fine.first_dirty_offset > 0
+
+    run(test)
+
+
+def test_expiry_does_not_read_the_producers_of_idle_partitions() -> None:
+    async def test(bench: Bench) -> None:
+        log = bench.log(0)
+        write(log, [(b"k", b"v")], bench.clock.now_ms(), producer=(7, 0, 0))
+        bench.store.close()
+        bench.store = open_store("/data", bench.clock, bench.fs)
+        bench.work._store = bench.store
+        bench.fs.fail("read", times=-1)
+        await bench.work.expire()
+
+    run(test)
+
+
+def test_producers_expire_even_if_offsets_can_not() -> None:
+    async def test(bench: Bench) -> None:
+        log = bench.log(0)
+        write(log, [(b"k", b"v")], bench.clock.now_ms(), producer=(7, 0, 0))
+        bench.clock.advance(48 * HOUR)
+        bench.coordination.fails = True
+        with pytest.raises(CoordinatorNotAvailableError):
+            await bench.work.expire()
+        assert len(log.producers) == 0
+        assert bench.transactions.expired == 1
+
+    run(test)
+
+
+def test_checkpoints_of_many_partitions_are_taken_in_slices() -> None:
+    async def test(bench: Bench) -> None:
+        logs = [bench.log(number) for number in range(20)]
+        for log in logs:
+            write(log, [(b"k", b"v")], bench.clock.now_ms())
+        await bench.work.checkpoint()
+        turns = 0
+        round_ = asyncio.ensure_future(bench.work.checkpoint())
+        while not round_.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns >= len(logs)
+        assert all(log.recovery_point == 1 for log in logs)
+
+    run(test)
+
+
+def test_a_late_checkpoint_does_not_overwrite_a_newer_one() -> None:
+    async def test(bench: Bench) -> None:
+        log = bench.log(0)
+        for _ in range(3):
+            write(log, [(b"k", b"v")], bench.clock.now_ms())
+        older = bench.store.checkpoint_writes()
+        log.delete_records_before(2)
+        bench.store.checkpoint_writes()()
+        older()
+        bench.fs.kill()
+        again = open_store("/data", bench.clock, bench.fs)
+        assert again.partitions[log.tp].log_start_offset == 2
+
+    run(test)

@@ -1,0 +1,253 @@
+"""Appends to a partition: accepted and refused batches, and failing writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.log.partition.one_partition import HOUR, NOW, OnePartition, base_offsets, batch_of
+from tests.support.logs import TP, open_store, read_records
+from tidemill.errors import TidemillError
+from tidemill.log.errors import (
+    BatchTooLargeError,
+    CorruptBatchError,
+    DiskFullError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    StorageError,
+)
+from tidemill.log.format.batch import iter_headers, parse_header
+from tidemill.log.format.crc import crc32c
+from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.log.steps import run_steps
+
+
+def test_offsets_follow_each_other_and_are_stamped(partition: OnePartition) -> None:
+    log = partition.log()
+    assert log.append(batch_of(3), now_ms=NOW)[:2] == (0, 2)
+    assert log.append(batch_of(2), now_ms=NOW)[:2] == (3, 4)
+    log.flush()
+    found = log.read(0, 10_000, limit_offset=5)
+    assert found is not None
+    assert [header.base_offset for _, header in iter_headers(found.load())] == [0, 3]
+    assert [record.offset for record in read_records(log)] == list(range(5))
+
+
+def test_stored_bytes_are_the_producers_but_for_offset_and_epoch(partition: OnePartition) -> None:
+    log = partition.log()
+    sent = batch_of(3, codec=4)
+    original = bytes(sent)
+    log.append(batch_of(), now_ms=NOW)
+    log.append(sent, now_ms=NOW)
+    log.flush()
+    found = log.read(1, 10_000, limit_offset=4)
+    assert found is not None
+    stored = bytes(found.load())
+    assert stored[16:] == original[16:]
+    assert stored[8:12] == original[8:12]
+
+
+def test_a_read_only_buffer_is_accepted(partition: OnePartition) -> None:
+    assert partition.log().append(bytes(batch_of()), now_ms=NOW).first_offset == 0
+
+
+def test_a_client_sends_one_batch_and_the_broker_can_append_several(
+    partition: OnePartition,
+) -> None:
+    log = partition.log()
+    with pytest.raises(InvalidRecordError, match="one record batch"):
+        log.append(batch_of(2) + batch_of(3), now_ms=NOW)
+    assert log.log_end_offset == 0
+    assert log.append(batch_of(2) + batch_of(3), now_ms=NOW, from_client=False)[:2] == (0, 4)
+    with pytest.raises(CorruptBatchError):
+        log.append(batch_of(2) + batch_of(3)[:-1], now_ms=NOW, from_client=False)
+    assert log.log_end_offset == 5
+
+
+def test_a_batch_with_a_wrong_crc_is_refused(partition: OnePartition) -> None:
+    log = partition.log()
+    bad = batch_of()
+    bad[70] ^= 1
+    with pytest.raises(CorruptBatchError, match="CRC"):
+        log.append(bad, now_ms=NOW)
+    assert (log.log_end_offset, log.size_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"control": True}, InvalidRecordError),
+        ({"transactional": True}, InvalidRecordError),
+        ({"log_append_time": True}, InvalidTimestampError),
+        ({"at": NOW + 2 * HOUR}, InvalidTimestampError),
+        ({"producer_id": 1}, InvalidRecordError),
+    ],
+)
+def test_batches_that_clients_must_not_send(
+    partition: OnePartition, fields: dict[str, int], error: type[TidemillError]
+) -> None:
+    log = partition.log()
+    with pytest.raises(error):
+        log.append(batch_of(**fields), now_ms=NOW)
+    assert log.log_end_offset == 0
+
+
+def test_an_empty_request_is_refused(partition: OnePartition) -> None:
+    with pytest.raises(CorruptBatchError):
+        partition.log().append(b"", now_ms=NOW)
+
+
+def test_a_batch_above_max_message_bytes_is_refused(partition: OnePartition) -> None:
+    log = partition.log(max_message_bytes="200")
+    with pytest.raises(BatchTooLargeError, match="the limit is 200"):
+        log.append(batch_of(size=200), now_ms=NOW)
+
+
+def test_a_timestamp_can_be_old_unless_the_topic_limits_it(partition: OnePartition) -> None:
+    assert partition.log().append(batch_of(at=0), now_ms=NOW).first_offset == 0
+    with pytest.raises(InvalidTimestampError, match="behind"):
+        partition.log(message_timestamp_before_max_ms="1000").append(
+            batch_of(at=NOW - 2000), now_ms=NOW
+        )
+
+
+def test_log_append_time_is_the_brokers(partition: OnePartition) -> None:
+    log = partition.log(message_timestamp_type="LogAppendTime")
+    info = log.append(batch_of(2, at=NOW + 5 * HOUR), now_ms=NOW)
+    assert info.log_append_time_ms == NOW
+    log.flush()
+    assert [record.timestamp for record in read_records(log)] == [NOW, NOW]
+    assert run_steps(log.find_timestamp(NOW)) == (0, NOW)
+
+
+def test_a_compacted_topic_requires_keys(partition: OnePartition) -> None:
+    log = partition.log(cleanup_policy="compact")
+    with pytest.raises(InvalidRecordError, match="key"):
+        log.append(encode_batch([NewRecord(None, b"v")], timestamp_ms=NOW), now_ms=NOW)
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_the_broker_recompresses_if_the_topic_has_a_codec(
+    partition: OnePartition, codec: int
+) -> None:
+    log = partition.log(compression_type="zstd")
+    batch = batch_of(3, size=500, codec=codec, producer_id=5, producer_epoch=0, base_sequence=0)
+    assert log.append(batch, now_ms=NOW)[:2] == (0, 2)
+    log.flush()
+    found = log.read(0, 10_000, limit_offset=3)
+    assert found is not None
+    header = parse_header(found.load())
+    assert (header.codec, header.producer_id, header.base_sequence) == (4, 5, 0)
+    assert [record.value for record in read_records(log)] == [bytes(500)] * 3
+
+
+def test_a_repeated_batch_is_answered_with_its_first_offset(partition: OnePartition) -> None:
+    log = partition.log()
+    fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    log.append(batch_of(), now_ms=NOW)
+    first = log.append(batch_of(3, **fields), now_ms=NOW)
+    again = log.append(batch_of(3, **fields), now_ms=NOW)
+    assert not first.duplicate
+    assert again.duplicate
+    assert again[:2] == first[:2] == (1, 3)
+    assert log.log_end_offset == 4
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_five_batch_window_survives_a_restart(partition: OnePartition, clean: bool) -> None:
+    log = partition.log()
+    for sequence in range(7):
+        log.append(batch_of(producer_id=5, producer_epoch=0, base_sequence=sequence), now_ms=NOW)
+    if clean:
+        partition.reopen()
+    else:
+        partition.fs.kill()
+        partition.store = open_store("/data", partition.clock, partition.fs)
+    for sequence in range(2, 7):
+        batch = batch_of(producer_id=5, producer_epoch=0, base_sequence=sequence)
+        info = partition.log().append(batch, now_ms=NOW)
+        assert (info.duplicate, info.first_offset) == (True, sequence)
+
+
+def test_inactive_producers_expire(partition: OnePartition) -> None:
+    log = partition.log()
+    log.append(batch_of(producer_id=5, producer_epoch=0, base_sequence=0), now_ms=NOW)
+    assert log.expire_producers(NOW + 999, 1000) == 0
+    assert log.expire_producers(NOW + 1000, 1000) == 1
+    partition.reopen()
+    assert partition.log().expire_producers(NOW + 9999, 1000) == 0  # none were read for it
+
+
+def test_a_batch_with_a_delete_horizon_is_refused_because_only_the_cleaner_sets_one(
+    partition: OnePartition,
+) -> None:
+    log = partition.log(cleanup_policy="compact")
+    batch = batch_of()
+    batch[22] |= 0x40
+    batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
+    with pytest.raises(InvalidRecordError, match="delete horizon"):
+        log.append(batch, now_ms=NOW)
+    assert log.log_end_offset == 0
+
+
+# --- a failing disk ------------------------------------------------------------------------------
+
+
+def test_a_full_disk_refuses_the_write_and_keeps_the_log(partition: OnePartition) -> None:
+    log = partition.log()
+    log.append(batch_of(), now_ms=NOW)
+    partition.fs.capacity = partition.fs.used() + 50
+    with pytest.raises(DiskFullError):
+        log.append(batch_of(size=100), now_ms=NOW)
+    assert log.log_end_offset == 1
+    partition.fs.clear_faults()
+    assert log.append(batch_of(), now_ms=NOW).first_offset == 1
+    log.flush()
+    assert [record.offset for record in read_records(log)] == [0, 1]
+
+
+def test_a_disk_that_fills_up_while_rolling_leaves_the_segment_in_use(
+    partition: OnePartition,
+) -> None:
+    log = partition.log(internal_segment_bytes="300")
+    for _ in range(2):
+        log.append(batch_of(size=50), now_ms=NOW)
+    partition.fs.capacity = partition.fs.used()
+    with pytest.raises(DiskFullError):
+        log.append(batch_of(size=50), now_ms=NOW)
+    assert base_offsets(log) == [0]
+    partition.fs.clear_faults()
+    log.append(batch_of(size=50), now_ms=NOW)
+    assert base_offsets(log) == [0, 2]
+    log.flush()
+    assert [record.offset for record in read_records(log)] == [0, 1, 2]
+
+
+def test_a_refused_sequence_can_be_sent_again(partition: OnePartition) -> None:
+    log = partition.log()
+    fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    partition.fs.fail("write", path=".log")
+    with pytest.raises(StorageError):
+        log.append(batch_of(**fields), now_ms=NOW)
+    info = log.append(batch_of(**fields), now_ms=NOW)
+    assert (info.first_offset, info.duplicate) == (0, False)
+
+
+def test_a_write_that_cannot_be_undone_takes_the_partition_offline(partition: OnePartition) -> None:
+    log = partition.log()
+    log.append(batch_of(), now_ms=NOW)
+    log.flush()
+    partition.fs.capacity = partition.fs.used() + 30
+    partition.fs.fail("truncate")
+    with pytest.raises(StorageError):
+        log.append(batch_of(), now_ms=NOW)
+    partition.fs.clear_faults()
+    assert TP in partition.store.offline
+    with pytest.raises(StorageError):
+        log.append(batch_of(), now_ms=NOW)
+    with pytest.raises(StorageError):
+        log.read(0, 100, limit_offset=1)
+    partition.store.close()
+    partition.store = open_store("/data", partition.clock, partition.fs)
+    log = partition.log()
+    assert [record.offset for record in read_records(log)] == [0]
+    assert partition.store.reports[0].removed_bytes == 30

@@ -1,0 +1,208 @@
+"""Idempotent producers: accepted batches, duplicates, and snapshots."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.log.errors import (
+    DuplicateSequenceError,
+    InvalidProducerEpochError,
+    InvalidRecordError,
+    OutOfOrderSequenceError,
+)
+from tidemill.log.format.batch import BatchHeader, parse_header
+from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.log.partition.producers import WINDOW, ProducerStates
+
+LAST = (1 << 31) - 1
+
+
+def _header(sequence: int, count: int = 1, *, epoch: int = 0, producer: int = 1) -> BatchHeader:
+    batch = encode_batch(
+        [NewRecord(None, b"v")] * count,
+        timestamp_ms=0,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+    return parse_header(batch)
+
+
+def _states(*sequences: int, count: int = 1, epoch: int = 0) -> ProducerStates:
+    states = ProducerStates()
+    for number, sequence in enumerate(sequences):
+        header = _header(sequence, count, epoch=epoch)
+        assert states.check(header) is None
+        states.update(header, 100 + number * count, now_ms=1000)
+    return states
+
+
+@pytest.mark.parametrize("sequence", [0, 17])
+def test_an_unknown_producer_can_start_with_any_sequence(sequence: int) -> None:
+    assert ProducerStates().check(_header(sequence)) is None
+
+
+def test_an_unknown_producer_with_an_epoch_for_each_transaction_starts_at_zero() -> None:
+    assert ProducerStates().check(_header(0), from_zero=True) is None
+    with pytest.raises(OutOfOrderSequenceError, match="sequence 17, not 0"):
+        ProducerStates().check(_header(17), from_zero=True)
+    assert _states(0, 1).check(_header(2), from_zero=True) is None
+
+
+def test_the_next_sequence_is_accepted() -> None:
+    assert _states(0, 1, 2).check(_header(3)) is None
+
+
+@pytest.mark.parametrize("back", range(WINDOW))
+def test_each_of_the_last_five_batches_is_recognised(back: int) -> None:
+    states = _states(0, 3, 6, 9, 12, 15, 18, count=3)
+    assert states.check(_header(18 - 3 * back, 3)) == 100 + 18 - 3 * back
+
+
+def test_a_batch_from_before_the_window_is_a_duplicate_without_offset() -> None:
+    with pytest.raises(DuplicateSequenceError):
+        _states(*range(7)).check(_header(1))
+
+
+def test_a_batch_that_was_never_written_is_not_a_duplicate() -> None:
+    states = _states(*range(1, 8))
+    with pytest.raises(OutOfOrderSequenceError):
+        states.check(_header(0))
+    with pytest.raises(DuplicateSequenceError):
+        states.check(_header(1))
+
+
+def test_a_batch_that_begins_before_the_first_one_is_not_a_duplicate() -> None:
+    with pytest.raises(OutOfOrderSequenceError):
+        _states(*range(1, 9)).check(_header(0, 2))
+
+
+def test_a_batch_of_an_earlier_epoch_is_not_a_duplicate() -> None:
+    states = _states(*range(20), epoch=5)
+    for sequence in range(3):
+        states.update(_header(sequence, epoch=6), 300 + sequence, 0)
+    with pytest.raises(OutOfOrderSequenceError):
+        states.check(_header(10, epoch=6))
+
+
+def test_only_sequences_after_a_gap_count_as_written() -> None:
+    """The log can have a gap: an expired producer can start again with any sequence."""
+    states = ProducerStates()
+    for sequence in (0, 1, 2, *range(10, 17)):
+        states.update(_header(sequence), sequence, 0)
+    for sequence in (2, 5, 9):
+        with pytest.raises(OutOfOrderSequenceError):
+            states.check(_header(sequence))
+    with pytest.raises(DuplicateSequenceError):
+        states.check(_header(10))
+
+
+def test_a_duplicate_is_recognised_across_the_wrap() -> None:
+    states = ProducerStates()
+    for number in range(8):
+        states.update(_header((LAST - 3 + 2 * number) % (1 << 31), 2), 2 * number, 0)
+    with pytest.raises(DuplicateSequenceError):
+        states.check(_header(LAST - 3, 2))
+    with pytest.raises(OutOfOrderSequenceError):
+        states.check(_header(LAST - 5, 2))
+
+
+def test_a_snapshot_has_only_the_batches_of_its_window() -> None:
+    again = ProducerStates.decode(_states(*range(9)).encode())
+    with pytest.raises(OutOfOrderSequenceError):
+        again.check(_header(3))
+    again.update(_header(9), 109, 0)
+    with pytest.raises(DuplicateSequenceError):
+        again.check(_header(4))
+
+
+def test_a_gap_is_refused() -> None:
+    with pytest.raises(OutOfOrderSequenceError, match="sequence 5 after 2"):
+        _states(0, 1, 2).check(_header(5))
+
+
+def test_a_batch_that_overlaps_the_last_is_refused() -> None:
+    with pytest.raises(OutOfOrderSequenceError):
+        _states(0, 3, count=3).check(_header(4, 3))
+
+
+def test_a_repetition_with_another_count_is_refused() -> None:
+    with pytest.raises(OutOfOrderSequenceError):
+        _states(0, 3, count=3).check(_header(3, 2))
+
+
+def test_sequences_wrap_after_two_to_the_thirtyone() -> None:
+    states = ProducerStates()
+    states.update(_header(LAST - 1, 2), 0, 0)
+    assert states.check(_header(0)) is None
+    states.update(_header(0), 2, 0)
+    assert states.check(_header(LAST - 1, 2)) == 0
+
+
+def test_a_batch_can_wrap_itself() -> None:
+    states = ProducerStates()
+    states.update(_header(LAST, 3), 10, 0)
+    assert states.check(_header(2)) is None
+    assert states.check(_header(LAST, 3)) == 10
+
+
+def test_an_older_epoch_is_fenced() -> None:
+    with pytest.raises(InvalidProducerEpochError):
+        _states(0, epoch=5).check(_header(1, epoch=4))
+
+
+def test_a_newer_epoch_starts_at_zero() -> None:
+    states = _states(0, 1, epoch=5)
+    with pytest.raises(OutOfOrderSequenceError):
+        states.check(_header(2, epoch=6))
+    header = _header(0, epoch=6)
+    assert states.check(header) is None
+    states.update(header, 200, 0)
+    with pytest.raises(InvalidProducerEpochError):
+        states.check(_header(2, epoch=5))
+
+
+@pytest.mark.parametrize(("sequence", "epoch"), [(-1, 0), (0, -1)])
+def test_a_producer_needs_epoch_and_sequence(sequence: int, epoch: int) -> None:
+    with pytest.raises(InvalidRecordError):
+        ProducerStates().check(_header(sequence, epoch=epoch))
+
+
+def test_a_snapshot_keeps_the_whole_window() -> None:
+    states = _states(0, 3, 6, 9, 12, 15, count=3)
+    states.update(_header(4, producer=9, epoch=2), 700, 2000)
+    again = ProducerStates.decode(states.encode())
+    assert again.encode() == states.encode()
+    for back in range(WINDOW):
+        sequence = 15 - 3 * back
+        assert again.check(_header(sequence, 3)) == 100 + sequence
+    assert again.check(_header(5, producer=9, epoch=2)) is None
+
+
+def test_kafka_layout_of_an_empty_snapshot() -> None:
+    data = ProducerStates().encode()
+    assert data[:2] == b"\x00\x01"
+    assert data[6:] == b"\x00\x00\x00\x00"
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "version", "empty"])
+def test_a_damaged_snapshot_is_refused(damage: str) -> None:
+    data = bytearray(_states(0, 1).encode())
+    if damage == "cut":
+        del data[-1]
+    elif damage == "flipped":
+        data[20] ^= 1
+    elif damage == "version":
+        data[1] = 9
+    else:
+        data.clear()
+    with pytest.raises(ValueError, match="snapshot"):
+        ProducerStates.decode(bytes(data))
+
+
+def test_inactive_producers_expire() -> None:
+    states = _states(0)
+    states.update(_header(0, producer=2), 1, now_ms=5000)
+    assert states.expire(6000, expiry_ms=5000) == 1
+    assert states.get(1) is None
+    assert states.get(2) is not None

@@ -1,0 +1,62 @@
+"""When a partition starts a new segment."""
+
+from __future__ import annotations
+
+from tests.log.partition.one_partition import HOUR, NOW, OnePartition, base_offsets, batch_of
+from tests.support.logs import read_records
+
+
+def test_a_segment_rolls_before_it_would_pass_its_size(partition: OnePartition) -> None:
+    size = len(batch_of())
+    log = partition.log(internal_segment_bytes=str(3 * size))
+    for _ in range(7):
+        log.append(batch_of(), now_ms=NOW)
+    assert base_offsets(log) == [0, 3, 6]
+
+
+def test_a_segment_rolls_by_record_time(partition: OnePartition) -> None:
+    log = partition.log(segment_ms="1000")
+    for at in (0, 1000, 1001, 500):
+        log.append(batch_of(at=NOW - HOUR + at), now_ms=NOW)
+    assert base_offsets(log) == [0, 2]
+
+
+def test_a_segment_rolls_by_record_time_after_a_restart_too(partition: OnePartition) -> None:
+    partition.log(segment_ms="1000").append(batch_of(at=NOW - HOUR), now_ms=NOW)
+    partition.reopen()
+    log = partition.log(segment_ms="1000")
+    log.append(batch_of(at=NOW - HOUR + 1001), now_ms=NOW)
+    assert base_offsets(log) == [0, 1]
+
+
+def test_records_without_time_roll_by_the_segments_age(partition: OnePartition) -> None:
+    log = partition.log(segment_ms="1000")
+    log.append(batch_of(at=-1), now_ms=NOW)
+    log.append(batch_of(at=-1), now_ms=NOW + 1000)
+    log.append(batch_of(at=-1), now_ms=NOW + 1001)
+    assert base_offsets(log) == [0, 2]
+
+
+def test_a_segment_rolls_when_its_index_is_full(partition: OnePartition) -> None:
+    log = partition.log(segment_index_bytes="64", index_interval_bytes="0")
+    for number in range(20):
+        log.append(batch_of(at=NOW + number), now_ms=NOW)
+    assert len(log.segments) > 2
+    for segment in log.segments:
+        assert max(segment.index_sizes()) <= 64
+    log.flush()
+    assert [record.offset for record in read_records(log)] == list(range(20))
+
+
+def test_a_segment_rolls_before_relative_offsets_overflow(partition: OnePartition) -> None:
+    log = partition.log()
+    log.append(batch_of(), now_ms=NOW)
+    log.chain.end_offset = 0x80000000
+    log.append(batch_of(), now_ms=NOW)
+    assert base_offsets(log) == [0, 0x80000000]
+
+
+def test_an_empty_segment_does_not_roll(partition: OnePartition) -> None:
+    log = partition.log()
+    assert log.roll(NOW) is log.chain.active
+    assert len(log.segments) == 1

@@ -1,0 +1,94 @@
+"""Syncs of a partition and its high watermark."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.log.partition.one_partition import NOW, OnePartition, batch_of
+from tests.support.logs import TP
+from tidemill.log.errors import (
+    SyncFailedError,
+)
+
+
+def test_a_new_partition_is_synced_with_its_folder_once(partition: OnePartition) -> None:
+    log = partition.log()
+    ticket = log.begin_sync()
+    assert ticket is not None
+    ticket.run()
+    log.finish_sync(ticket)
+    assert log.begin_sync() is None
+
+
+def test_appends_during_a_sync_belong_to_the_next_one(partition: OnePartition) -> None:
+    log = partition.log()
+    log.append(batch_of(2), now_ms=NOW)
+    ticket = log.begin_sync()
+    assert ticket is not None
+    log.append(batch_of(3), now_ms=NOW)
+    ticket.run()
+    log.finish_sync(ticket)
+    assert log.high_watermark == ticket.end_offset == 2
+    later = log.begin_sync()
+    assert later is not None
+    later.run()
+    log.finish_sync(later)
+    assert log.high_watermark == 5
+    assert log.begin_sync() is None
+
+
+def test_rolled_segments_are_part_of_the_next_sync(partition: OnePartition) -> None:
+    log = partition.log(internal_segment_bytes="300")
+    log.flush()
+    for _ in range(9):
+        log.append(batch_of(size=50), now_ms=NOW)
+    assert len(log.segments) > 2
+    # Their records are synced by the roll, so that a power cut tears none in the middle; what
+    # readers see and the recovery point wait for the sync that has the indexes, too.
+    assert all(segment.synced_size == segment.size for segment in log.segments[:-1])
+    assert log.segments[-1].synced_size == 0
+    assert log.high_watermark == 0
+    partition.store.checkpoint()
+    assert log.recovery_point == 0
+    log.flush()
+    assert sum(segment.synced_size for segment in log.segments) == log.size_bytes
+    assert log.high_watermark == 9
+    partition.store.checkpoint()
+    assert log.recovery_point > 0
+
+
+def test_a_ticket_that_was_not_run_can_not_be_finished(partition: OnePartition) -> None:
+    log = partition.log()
+    ticket = log.begin_sync()
+    assert ticket is not None
+    with pytest.raises(RuntimeError):
+        log.finish_sync(ticket)
+
+
+def test_a_failing_sync_never_raises_the_high_watermark(partition: OnePartition) -> None:
+    log = partition.log()
+    log.flush()
+    log.append(batch_of(), now_ms=NOW)
+    ticket = log.begin_sync()
+    assert ticket is not None
+    partition.fs.fail("sync")
+    with pytest.raises(SyncFailedError):
+        ticket.run()
+    assert log.high_watermark == 0
+    with pytest.raises(SyncFailedError):
+        log.flush()  # even though the disk would say yes now
+    with pytest.raises(SyncFailedError):
+        partition.store.close()
+    assert not partition.fs.exists("/data/clean-stop.json")
+
+
+def test_deleting_a_partition_during_a_sync_is_not_a_failed_sync(partition: OnePartition) -> None:
+    log = partition.log(internal_segment_bytes="300")
+    for _ in range(9):
+        log.append(batch_of(size=50), now_ms=NOW)
+    ticket = log.begin_sync()
+    assert ticket is not None
+    partition.store.delete(TP)
+    partition.store.purge_deleted()
+    ticket.run()
+    log.finish_sync(ticket)

@@ -1,0 +1,592 @@
+"""Recovery after an unclean stop: repairs that are reported, and damage that is refused."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support.faultyfs import FaultyFileSystem
+from tests.support.logs import TP, open_log, open_store, read_records, write
+from tidemill.clock import ManualClock
+from tidemill.log.errors import CorruptLogError, SyncFailedError
+from tidemill.log.format.batch import iter_headers
+from tidemill.log.names import TopicPartition
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.steps import run_steps
+from tidemill.log.store import LogStore
+
+CONFIGS = {"internal.segment.bytes": "1000", "index.interval.bytes": "100", "retention.ms": "-1"}
+OTHER = TopicPartition("other", 0)
+FOLDER = "/data/t-0"
+
+
+class World:
+    """A store that can crash and be opened again."""
+
+    def __init__(self) -> None:
+        self.fs = FaultyFileSystem()
+        self.clock = ManualClock()
+        self.open()
+
+    def open(self) -> None:
+        self.store: LogStore = open_store("/data", self.clock, self.fs)
+
+    @property
+    def log(self) -> PartitionLog:
+        return open_log(self.store, CONFIGS)
+
+    def fill(self, batches: int, *, sync: bool = True, size: int = 100) -> None:
+        log = self.log
+        for _ in range(batches):
+            self.clock.advance(10)
+            value = b"%d" % log.log_end_offset
+            write(log, [(b"k", value.ljust(size))], self.clock.now_ms(), sync=sync)
+
+    def crash(self) -> None:
+        self.fs.kill()
+        self.open()
+
+    def values(self) -> list[int]:
+        return [int(each.value or b"-1") for each in read_records(self.log)]
+
+    def path(self, index: int = -1, suffix: str = ".log") -> str:
+        logs = sorted(name for name in self.fs.files(FOLDER) if name.endswith(".log"))
+        return f"{FOLDER}/{logs[index].removesuffix('.log')}{suffix}"
+
+    def batches(self, path: str) -> list[tuple[int, int]]:
+        """Return (position, size) of each batch."""
+        return [(at, each.size) for at, each in iter_headers(bytes(self.fs.content(path)))]
+
+    def damage(self) -> CorruptLogError:
+        error = self.store.offline[TP]
+        assert isinstance(error, CorruptLogError), error
+        return error
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# --- repaired ------------------------------------------------------------------------------------
+
+
+def test_nothing_is_lost_by_a_kill(world: World) -> None:
+    world.fill(30, sync=False)
+    world.crash()
+    assert world.values() == list(range(30))
+    assert world.store.reports == []
+    assert world.log.high_watermark == 30
+
+
+def test_a_torn_tail_is_cut_and_reported(world: World) -> None:
+    world.fill(3)
+    path = world.path()
+    position, size = world.batches(path)[-1]
+    del world.fs.content(path)[-5:]
+    world.crash()
+    assert world.values() == [0, 1]
+    (report,) = world.store.reports
+    assert (report.path, report.position) == (path, position)
+    assert (report.removed_bytes, report.offset) == (size - 5, 2)
+    assert len(world.fs.content(path)) == position
+
+
+def test_a_tail_of_zeros_is_cut(world: World) -> None:
+    world.fill(3)
+    world.fs.content(world.path()).extend(bytes(5000))
+    world.crash()
+    assert world.values() == [0, 1, 2]
+    assert world.store.reports[0].removed_bytes == 5000
+
+
+def test_after_a_cut_the_offsets_are_used_again(world: World) -> None:
+    world.fill(3)
+    del world.fs.content(world.path())[-5:]
+    world.crash()
+    world.fill(2)
+    assert world.values() == [0, 1, 2, 3]
+    world.crash()
+    assert world.values() == [0, 1, 2, 3]
+
+
+def test_a_rolled_segment_whose_successor_is_torn_becomes_active_again(world: World) -> None:
+    world.fill(5)
+    world.log.roll(0)
+    world.fill(1)
+    last = world.path()
+    del world.fs.content(last)[10:]
+    world.crash()
+    assert world.values() == list(range(5))
+    world.fill(1)
+    assert world.values() == list(range(6))
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_a_lost_index_is_rebuilt_and_reported(world: World, suffix: str) -> None:
+    world.fill(30)
+    world.store.checkpoint()
+    world.store.checkpoint()
+    path = world.path(0, suffix)
+    last_entry = bytes(world.fs.content(path))[-8:]
+    world.fs.remove(path)
+    world.crash()
+    assert world.values() == list(range(30))
+    assert bytes(world.fs.content(path)).endswith(last_entry)
+    assert [report.what for report in world.store.reports] == ["lost or damaged index rebuilt"]
+
+
+def test_a_lost_index_is_rebuilt_after_a_clean_stop_too(world: World) -> None:
+    world.fill(30)
+    world.store.close()
+    world.fs.remove(world.path(1, ".index"))
+    world.open()
+    assert [report.what for report in world.store.reports] == ["lost or damaged index rebuilt"]
+    assert world.values() == list(range(30))
+
+
+def test_a_torn_index_of_the_active_segment_is_ignored(world: World) -> None:
+    world.fill(5)
+    world.store.checkpoint()
+    world.store.checkpoint()
+    entries = world.fs.content(world.path(-1, ".index"))
+    assert len(entries) >= 16
+    entries[-8:] = bytes(8)
+    world.crash()
+    assert world.values() == list(range(5))
+
+
+def test_scanning_starts_at_the_recovery_point(world: World) -> None:
+    world.fill(30)
+    world.store.checkpoint()
+    world.store.checkpoint()
+    # Damage far below the point is not even looked at now; a reader meets it later.
+    position, size = world.batches(world.path(0))[2]
+    world.fs.content(world.path(0))[position + size - 1] ^= 1
+    world.crash()
+    assert not world.store.offline
+    with pytest.raises(CorruptLogError) as caught:
+        world.values()
+    assert (caught.value.path, caught.value.position) == (world.path(0), position)
+
+
+def test_a_snapshot_of_offsets_that_were_cut_is_dropped(world: World) -> None:
+    log = world.log
+    write(log, [(b"k", b"v")], 0, producer=(1, 0, 0))
+    log.roll(0)
+    write(log, [(b"k", b"v")], 0, producer=(1, 0, 1))
+    log.roll(0)
+    for index in (1, 0):
+        world.fs.content(world.path(index)).clear()
+    world.crash()
+    assert world.log.log_end_offset == 0
+    info = write(world.log, [(b"k", b"v")], 0, producer=(1, 0, 0))
+    assert info == 0
+
+
+# --- refused -------------------------------------------------------------------------------------
+
+
+def test_a_flipped_bit_before_a_valid_batch_takes_the_partition_offline(world: World) -> None:
+    world.fill(4)
+    path = world.path()
+    position, size = world.batches(path)[1]
+    world.fs.content(path)[position + size - 1] ^= 1
+    world.crash()
+    error = world.damage()
+    assert (error.path, error.position, error.offset) == (path, position, 1)
+    with pytest.raises(CorruptLogError):
+        world.store.get(TP)
+
+
+@pytest.mark.parametrize("field", [8, 9, 11])
+def test_a_flipped_length_before_a_valid_batch_takes_the_partition_offline(
+    world: World, field: int
+) -> None:
+    world.fill(4)
+    path = world.path()
+    position, _ = world.batches(path)[1]
+    world.fs.content(path)[position + field] ^= 0x41
+    world.crash()
+    assert (world.damage().position, world.damage().offset) == (position, 1)
+
+
+def test_other_partitions_stay_online(world: World) -> None:
+    world.fill(4)
+    other = world.store.create(OTHER, world.log.config, world.log.topic_id)  # type: ignore[arg-type]
+    write(other, [(b"k", b"v")], 0)
+    world.fs.content(world.path())[70] ^= 1
+    world.crash()
+    assert set(world.store.offline) == {TP}
+    assert [each.value for each in read_records(world.store.get(OTHER))] == [b"v"]
+
+
+def test_a_bad_batch_in_a_closed_segment_that_was_not_checkpointed(world: World) -> None:
+    world.fill(30)
+    path = world.path(1)
+    position, size = world.batches(path)[-1]
+    world.fs.content(path)[position + size - 1] ^= 1
+    world.crash()
+    assert (world.damage().path, world.damage().position) == (path, position)
+    assert "has valid batches" in str(world.damage())
+
+
+def test_a_missing_synced_tail_is_not_a_torn_tail(world: World) -> None:
+    world.fill(4)
+    world.store.checkpoint()
+    world.store.checkpoint()
+    del world.fs.content(world.path())[-5:]
+    world.crash()
+    assert world.damage().offset == 3
+
+
+def test_a_missing_synced_batch_is_noticed(world: World) -> None:
+    world.fill(4)
+    world.store.checkpoint()
+    world.store.checkpoint()
+    position, _ = world.batches(world.path())[-1]
+    del world.fs.content(world.path())[position:]
+    world.crash()
+    assert (world.damage().offset, world.damage().position) == (3, position)
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+@pytest.mark.parametrize("whole_batches", [True, False])
+def test_a_closed_segment_that_was_shortened_is_refused(
+    world: World, whole_batches: bool, checkpointed: bool
+) -> None:
+    world.fill(30)
+    if checkpointed:
+        world.store.checkpoint()
+        world.store.checkpoint()
+    path = world.path(1)
+    position, _ = world.batches(path)[-1]
+    del world.fs.content(path)[position if whole_batches else position + 7 :]
+    world.crash()
+    assert (world.damage().path, world.damage().position) == (path, position)
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_a_closed_segment_that_is_missing_is_refused(world: World, checkpointed: bool) -> None:
+    world.fill(30)
+    if checkpointed:
+        world.store.checkpoint()
+        world.store.checkpoint()
+    world.fs.remove(world.path(1))
+    world.crash()
+    assert "next segment begins at" in str(world.damage())
+
+
+def test_all_segments_missing_is_refused(world: World) -> None:
+    world.fill(4)
+    world.store.checkpoint()
+    world.store.checkpoint()
+    world.fs.remove(world.path())
+    world.crash()
+    assert "has no segments" in str(world.damage())
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_a_missing_first_segment_is_refused(world: World, checkpointed: bool) -> None:
+    world.fill(30)
+    if checkpointed:
+        world.store.checkpoint()
+        world.store.checkpoint()
+    first = world.path(0)
+    world.fs.remove(first)
+    world.crash()
+    assert (world.damage().path, world.damage().offset) == (first, 0)
+    assert "no segment with the offsets 0 to" in str(world.damage())
+
+
+def test_a_missing_first_segment_is_refused_after_a_clean_stop(world: World) -> None:
+    world.fill(30)
+    world.store.close()
+    world.fs.remove(world.path(0))
+    world.open()
+    assert "no segment with the offsets 0 to" in str(world.damage())
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_a_partition_without_any_file_is_refused_at_every_start(
+    world: World, checkpointed: bool
+) -> None:
+    world.fill(4)
+    if checkpointed:
+        world.store.checkpoint()
+        world.store.checkpoint()
+    for name in world.fs.files(FOLDER):
+        world.fs.remove(f"{FOLDER}/{name}")
+    for _ in range(2):
+        world.crash()
+        assert "has no segments" in str(world.damage())
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_segments_that_retention_has_removed_are_not_missed(world: World, stored: bool) -> None:
+    world.fill(30)
+    world.log.delete_records_before(20)
+    if stored:
+        world.store.checkpoint()
+    first = world.log.segments[0].base_offset
+    for _ in range(2):
+        world.crash()
+        assert not world.store.offline
+        assert world.log.log_start_offset == (20 if stored else first)
+        assert not any(name.endswith(".deleted") for name in world.fs.files(FOLDER))
+
+
+def test_a_power_cut_at_any_moment_of_retention_is_not_damage() -> None:
+    """Old files disappear only when the new start is on disk."""
+    for seed in range(40):
+        world = World()
+        world.fill(30)
+        world.log.delete_records_before(12)
+        world.clock.advance(100_000)
+        if seed % 2:
+            world.store.purge_deleted()
+        world.fs.power_cut(random.Random(seed))
+        world.open()
+        assert not world.store.offline, seed
+        assert world.values()[-1] == 29
+
+
+def test_on_a_full_disk_the_files_of_old_segments_are_emptied(world: World) -> None:
+    world.fill(30)
+    world.log.delete_records_before(20)
+    world.clock.advance(100_000)
+    world.fs.capacity = 0
+    assert world.store.purge_deleted() > 0
+    left = [name for name in world.fs.files(FOLDER) if name.endswith(".deleted")]
+    assert left
+    assert all(not world.fs.content(f"{FOLDER}/{name}") for name in left)
+    world.crash()
+    assert not world.store.offline
+    assert world.values()[-1] == 29
+
+
+def test_a_folder_of_an_earlier_version_gives_no_false_alarm(world: World) -> None:
+    """Its log starts were written after the segments were deleted, perhaps."""
+    world.fill(30)
+    world.log.delete_records_before(20)
+    world.store.checkpoint()
+    world.clock.advance(100_000)
+    world.store.purge_deleted()
+    for name in ("recovery-point", "log-start", "cleaner"):
+        world.fs.write_bytes(f"/data/{name}-offset-checkpoint", b"0\n0\n")
+    first = world.log.segments[0].base_offset
+    world.crash()
+    assert world.log.log_start_offset == first
+    world.fs.remove(world.path(0))
+    world.crash()
+    assert f"no segment with the offsets {first} to" in str(world.damage())
+
+
+@pytest.mark.parametrize("bit", [0, 3, 30, 31, 50, 62, 63])
+@pytest.mark.parametrize("batch", [0, 1, -1])
+def test_a_wrong_base_offset_above_the_recovery_point_takes_one_partition_offline(
+    world: World, batch: int, bit: int
+) -> None:
+    world.fill(4)
+    other = world.store.create(OTHER, world.log.config, world.log.topic_id)  # type: ignore[arg-type]
+    write(other, [(b"k", b"v")], 0)
+    path = world.path()
+    position, _ = world.batches(path)[batch]
+    world.fs.content(path)[position + 7 - bit // 8] ^= 1 << bit % 8
+    world.crash()
+    assert (world.damage().path, world.damage().position) == (path, position)
+    assert OTHER in world.store.partitions
+
+
+@pytest.mark.parametrize("name", ["x.log", "12.log", "-0000000000000000001.log", "x.index"])
+def test_a_file_with_another_name_is_ignored(world: World, name: str) -> None:
+    world.fill(4)
+    world.fs.write_bytes(f"{FOLDER}/{name}", b"x")
+    world.crash()
+    assert world.values() == [0, 1, 2, 3]
+
+
+def test_a_checkpoint_with_a_changed_digit_deletes_nothing(world: World) -> None:
+    world.fill(30)
+    world.log.delete_records_before(10)
+    world.store.checkpoint()
+    path = "/data/log-start-offset-checkpoint"
+    content = world.fs.content(path)
+    content[content.index(b" 10") + 1] ^= 8  # 10 becomes 90
+    world.crash()
+    assert world.values()[-1] == 29
+    assert any("damaged checkpoint ignored" in str(report) for report in world.store.reports)
+
+
+def test_an_offline_partition_keeps_its_recovery_point(world: World) -> None:
+    world.fill(4)
+    world.store.checkpoint()
+    world.store.checkpoint()
+    good = bytes(world.fs.content(world.path()))
+    del world.fs.content(world.path())[-5:]
+    world.crash()
+    world.store.close()
+    world.open()
+    assert world.damage().offset == 3
+    world.store.close()
+    world.fs.content(world.path())[:] = good
+    world.open()
+    assert world.values() == [0, 1, 2, 3]
+
+
+def test_a_sync_that_fails_in_recovery_stops_the_start(world: World) -> None:
+    world.fill(3, sync=False)
+    world.fs.kill()
+    world.fs.fail("sync", path=".log")
+    with pytest.raises(SyncFailedError):
+        world.open()
+    world.fs.kill()
+    world.open()
+    assert world.values() == [0, 1, 2]
+
+
+# --- after a clean stop --------------------------------------------------------------------------
+
+
+def test_a_clean_stop_needs_no_scan(world: World) -> None:
+    world.fill(30)
+    world.store.close()
+    world.fs.fail("read", times=-1, path=".log")
+    world.open()
+    assert world.store.clean_start
+    assert world.store.partitions[TP].log_end_offset == 30
+    world.fs.clear_faults()
+    assert world.values() == list(range(30))
+
+
+def test_a_file_that_changed_after_a_clean_stop_is_recovered(world: World) -> None:
+    world.fill(4)
+    world.store.close()
+    world.fs.content(world.path()).extend(b"garbage")
+    world.open()
+    assert world.values() == [0, 1, 2, 3]
+    assert any("files have changed" in report.what for report in world.store.reports)
+    assert any(report.removed_bytes == 7 for report in world.store.reports)
+
+
+def test_a_file_shortened_after_a_clean_stop_is_refused(world: World) -> None:
+    world.fill(4)
+    world.store.close()
+    del world.fs.content(world.path())[-1:]
+    world.open()
+    assert world.damage().offset == 3
+
+
+def test_a_damaged_manifest_means_recovery(world: World) -> None:
+    world.fill(4)
+    world.store.close()
+    world.fs.content("/data/clean-stop.json")[-3] ^= 1
+    world.open()
+    assert not world.store.clean_start
+    assert world.values() == [0, 1, 2, 3]
+
+
+def test_a_crash_after_a_clean_start_is_not_clean(world: World) -> None:
+    world.fill(4)
+    world.store.close()
+    world.open()
+    world.crash()
+    assert not world.store.clean_start
+    assert world.values() == [0, 1, 2, 3]
+
+
+def test_a_lost_snapshot_is_read_from_the_log_again(world: World) -> None:
+    write(world.log, [(b"k", b"v")], 0, producer=(1, 0, 0))
+    world.store.close()
+    for name in world.fs.files(FOLDER):
+        if name.endswith(".snapshot"):
+            world.fs.remove(f"{FOLDER}/{name}")
+    world.open()
+    assert write(world.log, [(b"k", b"v")], 0, producer=(1, 0, 0)) == 0
+    assert world.log.log_end_offset == 1
+    assert any("producers read from the log" in report.what for report in world.store.reports)
+
+
+# --- interrupted file operations -----------------------------------------------------------------
+
+
+def test_files_of_deleted_segments_are_removed(world: World) -> None:
+    world.fill(30)
+    world.log.delete_records_before(20)
+    assert any(name.endswith(".deleted") for name in world.fs.files(FOLDER))
+    world.crash()
+    assert not any(name.endswith(".deleted") for name in world.fs.files(FOLDER))
+    assert world.values()[-1] == 29
+
+
+def test_an_interrupted_deletion_is_finished(world: World) -> None:
+    world.fill(30)
+    bases = [segment.base_offset for segment in world.log.segments]
+    kept = {name: bytes(world.fs.content(f"{FOLDER}/{name}")) for name in world.fs.files(FOLDER)}
+    world.log.delete_records_before(bases[2])
+    world.store.checkpoint()
+    for name, data in kept.items():
+        world.fs.write_bytes(f"{FOLDER}/{name}", data)
+    world.crash()
+    assert world.log.log_start_offset == bases[2]
+    assert world.log.segments[0].base_offset == bases[2]
+
+
+def test_an_index_without_its_segment_is_removed(world: World) -> None:
+    world.fill(3)
+    world.fs.write_bytes(f"{FOLDER}/00000000000000009999.index", b"12345678")
+    world.crash()
+    assert "00000000000000009999.index" not in world.fs.files(FOLDER)
+
+
+def test_recovered_records_survive_a_power_cut(world: World) -> None:
+    world.fill(30, sync=False)
+    world.crash()
+    end = world.log.log_end_offset
+    world.fs.power_cut(random.Random(3))
+    world.open()
+    assert world.values() == list(range(end))
+
+
+def test_a_segment_that_was_started_just_before_a_kill_is_synced_with_its_first_write(
+    world: World,
+) -> None:
+    world.fill(3)
+    world.log.roll(0)
+    world.store.checkpoint()
+    assert world.log.recovery_point == 3
+    world.crash()
+    world.fill(1)
+    assert world.log.high_watermark == 4
+    for seed in range(5):
+        world.fs.power_cut(random.Random(seed))
+    world.open()
+    assert world.values() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_time_index_older_than_its_offset_index_is_not_used(world: World, clean: bool) -> None:
+    log = world.log
+    write(log, [(b"k", b"0" * 100)], 500)
+    world.store.checkpoint()
+    world.store.checkpoint()
+    write(log, [(b"k", b"1" * 100)], 900)
+    write(log, [(b"k", b"2" * 100)], 100)
+    path = world.path(-1, ".timeindex")
+    if clean:
+        world.store.close()
+    else:
+        world.store.checkpoint()
+        world.store.checkpoint()
+    entries = world.fs.content(path)
+    del entries[12:]
+    if clean:
+        world.open()
+    else:
+        world.crash()
+    for at in (600, 100):
+        write(world.log, [(b"k", b"3" * 100)], at)
+    assert run_steps(world.log.find_timestamp(700)) == (1, 900)
+    assert run_steps(world.log.find_max_timestamp()) == (1, 900)
+    assert world.log.chain.active.max_timestamp == 900

@@ -1,0 +1,246 @@
+"""The codec written by hand agrees with the compiled one and with kio, in every version."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.protocols.kafka.messages import as_tree as message_tree
+from tests.protocols.kafka.messages import full_tree, kio_bytes, null_tree, trees
+from tests.support.effort import examples
+from tidemill.net.errors import ProtocolError
+from tidemill.protocols.kafka.codec.hot import (
+    FetchedPartition,
+    ProducedPartition,
+    ProduceRequest,
+    decode_produce,
+    encode_fetch,
+    encode_produce,
+)
+from tidemill.protocols.kafka.codec.messages import decode_request, encode_response
+from tidemill.protocols.kafka.codec.schema import request_type, response_type
+
+PRODUCE, FETCH = 0, 1
+PRODUCE_VERSIONS = range(3, 14)
+FETCH_VERSIONS = range(4, 19)
+TOPIC_ID = UUID(int=77)
+LONG_RECORDS = bytes(5000)
+
+# --- Produce request -----------------------------------------------------------------------------
+
+
+def as_tree(version: int, request: ProduceRequest) -> dict[str, Any]:
+    return {
+        "transactional_id": request.transactional_id,
+        "acks": request.acks,
+        "timeout": request.timeout_ms,
+        "topic_data": [
+            ({"topic_id": topic.topic_id} if version >= 13 else {"name": topic.name})
+            | {
+                "partition_data": [
+                    {"index": index, "records": None if records is None else bytes(records)}
+                    for index, records in topic.partitions
+                ]
+            }
+            for topic in request.topics
+        ],
+    }
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@given(data=st.data())
+@settings(max_examples=examples(30), deadline=None)
+def test_a_produce_request_has_the_values_that_kio_wrote(version: int, data: st.DataObject) -> None:
+    entity = request_type(PRODUCE, version)
+    tree = data.draw(trees(entity))
+    frame = memoryview(b"head" + kio_bytes(entity, tree))
+    assert as_tree(version, decode_produce(frame, 4, version)) == tree
+    compiled = decode_request(PRODUCE, version, frame, 4)
+    assert message_tree(entity, compiled) == tree
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_records_are_views_into_the_frame(version: int) -> None:
+    entity = request_type(PRODUCE, version)
+    frame = bytearray(kio_bytes(entity, full_tree(entity)))
+    records = decode_produce(memoryview(frame), 0, version).topics[0].partitions[0][1]
+    assert records is not None
+    records[0] = 0xAB
+    assert 0xAB in frame
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@pytest.mark.parametrize("shape", [full_tree, null_tree])
+def test_a_truncated_produce_request_is_refused(version: int, shape: Any) -> None:
+    entity = request_type(PRODUCE, version)
+    body = kio_bytes(entity, shape(entity))
+    for cut in range(len(body)):
+        with pytest.raises(ProtocolError):
+            decode_produce(memoryview(body[:cut]), 0, version)
+    with pytest.raises(ProtocolError, match="follow"):
+        decode_produce(memoryview(body + b"\0"), 0, version)
+
+
+@pytest.mark.parametrize("version", [9, 12, 13])
+def test_unknown_tags_of_a_produce_request_are_skipped(version: int) -> None:
+    entity = request_type(PRODUCE, version)
+    tree = full_tree(entity)
+    body = kio_bytes(entity, tree)[:-1] + b"\1\x09\2xy"
+    assert as_tree(version, decode_produce(memoryview(body), 0, version)) == tree
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        struct.pack(">hhii", -1, 1, 1000, 2**31 - 1) + b"\0" * 20,
+        struct.pack(">hhii", -1, 1, 1000, -2) + b"\0" * 20,
+        struct.pack(">hhiih", -1, 1, 1000, 1, -1) + b"\0" * 20,
+        struct.pack(">hhiih", -5, 1, 1000, 1, -1) + b"\0" * 20,
+    ],
+    ids=["absurd count", "negative count", "null name", "negative length"],
+)
+def test_a_produce_request_with_an_invalid_length_is_refused(body: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_produce(memoryview(body), 0, 7)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_produce_requests_of_old_clients_are_decoded(version: int) -> None:
+    body = struct.pack(">hiih1sii", 1, 500, 1, 1, b"t", 1, 4) + struct.pack(">i2s", 2, b"ab")
+    request = decode_produce(memoryview(body), 0, version)
+    assert (request.acks, request.timeout_ms, request.topics[0].name) == (1, 500, "t")
+    assert [(i, bytes(r or b"")) for i, r in request.topics[0].partitions] == [(4, b"ab")]
+
+
+# --- Produce response ----------------------------------------------------------------------------
+
+produced = st.builds(
+    ProducedPartition,
+    partition=st.integers(0, 2**31 - 1),
+    error_code=st.sampled_from([0, 3, 87]),
+    base_offset=st.integers(-1, 2**62),
+    log_append_time_ms=st.just(-1) | st.integers(0, 4_000_000_000_000),
+    log_start_offset=st.integers(-1, 2**62),
+    error_message=st.none() | st.text(st.characters(codec="utf-8"), max_size=200),
+    record_errors=st.lists(st.tuples(st.integers(0, 2**31 - 1), st.text("é x", max_size=20))),
+)
+produced_topics = st.lists(
+    st.tuples(st.text("abc", max_size=9), st.uuids(), st.lists(produced, max_size=3)), max_size=3
+)
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@given(topics=produced_topics, throttle_ms=st.integers(0, 2**31 - 1))
+@settings(max_examples=examples(40), deadline=None)
+def test_produce_response_has_the_bytes_that_kio_writes(
+    version: int, topics: Any, throttle_ms: int
+) -> None:
+    tree = {
+        "throttle_time": throttle_ms,
+        "responses": [
+            {
+                "name": name,
+                "topic_id": topic_id,
+                "partition_responses": [
+                    {
+                        "index": part.partition,
+                        "error_code": part.error_code,
+                        "base_offset": part.base_offset,
+                        "log_append_time": part.log_append_time_ms,
+                        "log_start_offset": part.log_start_offset,
+                        "error_message": part.error_message,
+                        "record_errors": [
+                            {"batch_index": index, "batch_index_error_message": reason}
+                            for index, reason in part.record_errors
+                        ],
+                    }
+                    for part in parts
+                ],
+            }
+            for name, topic_id, parts in topics
+        ],
+    }
+    expected = kio_bytes(response_type(PRODUCE, version), tree)
+    assert encode_produce(version, topics, throttle_ms) == expected
+    assert encode_response(PRODUCE, version, tree) == expected
+
+
+def test_produce_responses_of_old_clients() -> None:
+    topics = [("t", None, [ProducedPartition(4, 35, -1, -1)])]
+    v0 = struct.pack(">ih1siihq", 1, 1, b"t", 1, 4, 35, -1)
+    assert encode_produce(0, topics) == v0
+    assert encode_produce(1, topics) == v0 + struct.pack(">i", 0)
+    assert encode_produce(2, topics) == v0 + struct.pack(">qi", -1, 0)
+
+
+# --- Fetch response ------------------------------------------------------------------------------
+
+offsets = st.integers(-1, 2**62)
+fetched = st.builds(
+    FetchedPartition,
+    partition=st.integers(0, 2**31 - 1),
+    error_code=st.sampled_from([0, 1, 3]),
+    high_watermark=offsets,
+    last_stable_offset=offsets,
+    log_start_offset=offsets,
+    aborted=st.none() | st.lists(st.tuples(offsets, offsets), max_size=2),
+    records=st.binary(max_size=300) | st.sampled_from([LONG_RECORDS]),
+)
+fetched_topics = st.lists(
+    st.tuples(st.text("abc", max_size=9), st.uuids(), st.lists(fetched, max_size=3)), max_size=3
+)
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+@given(topics=fetched_topics, head=st.tuples(*[st.integers(0, 99)] * 2))
+@settings(max_examples=examples(40), deadline=None)
+def test_fetch_response_has_the_bytes_that_kio_writes(
+    version: int, topics: Any, head: tuple[int, int]
+) -> None:
+    throttle_ms, session_id = head
+    tree = {
+        "throttle_time": throttle_ms,
+        "error_code": 0,
+        "session_id": session_id,
+        "responses": [
+            {
+                "topic": name,
+                "topic_id": topic_id,
+                "partitions": [
+                    {
+                        "partition_index": part.partition,
+                        "error_code": part.error_code,
+                        "high_watermark": part.high_watermark,
+                        "last_stable_offset": part.last_stable_offset,
+                        "log_start_offset": part.log_start_offset,
+                        "aborted_transactions": part.aborted
+                        if part.aborted is None
+                        else [{"producer_id": a, "first_offset": b} for a, b in part.aborted],
+                        "records": part.records,
+                    }
+                    for part in parts
+                ],
+            }
+            for name, topic_id, parts in topics
+        ],
+    }
+    buffers = encode_fetch(version, topics, session_id=session_id, throttle_ms=throttle_ms)
+    assert b"".join(buffers) == kio_bytes(response_type(FETCH, version), tree)
+    assert b"".join(buffers) == encode_response(FETCH, version, tree)
+
+
+def test_long_records_are_sent_as_they_are() -> None:
+    records = memoryview(bytes(100_000))
+    buffers = encode_fetch(17, [("", TOPIC_ID, [FetchedPartition(0, 0, records=records)])])
+    assert any(buffer is records for buffer in buffers)
+
+
+def test_empty_partition_carries_no_null_records() -> None:
+    body = b"".join(encode_fetch(12, [("t", None, [FetchedPartition(0, 0)])]))
+    # Length zero and not null, then three empty tag sections.
+    assert body.endswith(b"\1" + b"\0" * 3)

@@ -1,0 +1,241 @@
+"""Malformed messages are refused with a typed error, before anything is allocated for them."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.protocols.kafka.codec.test_parity import ADVERTISED, NAMED
+from tests.protocols.kafka.messages import (
+    as_tree,
+    from_kio,
+    full_tree,
+    kio_bytes,
+    kio_read,
+    null_tree,
+    to_kio,
+)
+from tests.support.effort import examples
+from tidemill.net.errors import ProtocolError
+from tidemill.protocols.kafka.codec import primitives
+from tidemill.protocols.kafka.codec.messages import decode_request, decode_response
+from tidemill.protocols.kafka.codec.schema import (
+    is_flexible,
+    request_type,
+    response_type,
+    structure_of,
+)
+
+DECODERS = [
+    pytest.param(request_type, decode_request, id="request"),
+    pytest.param(response_type, decode_response, id="response"),
+]
+
+
+def decode_or_refuse(decode: Any, key: int, version: int, body: bytes) -> None:
+    """Decode; the only error that may occur is the typed one."""
+    with contextlib.suppress(ProtocolError):
+        decode(key, version, body, 0)
+
+
+METADATA, CREATE_TOPICS, LIST_OFFSETS, OFFSET_COMMIT, FETCH = 3, 19, 2, 8, 1
+
+
+@pytest.mark.parametrize(("find", "decode"), DECODERS)
+@pytest.mark.parametrize(("key", "version"), NAMED)
+def test_a_message_that_is_truncated_anywhere_is_refused(
+    key: int, version: int, find: Any, decode: Any
+) -> None:
+    entity = find(key, version)
+    body = kio_bytes(entity, full_tree(entity, size=1))
+    for cut in range(len(body)):
+        with pytest.raises(ProtocolError):
+            decode(key, version, body[:cut], 0)
+
+
+@pytest.mark.parametrize(("find", "decode"), DECODERS)
+@pytest.mark.parametrize(("key", "version"), NAMED)
+def test_an_absurd_length_anywhere_is_refused_without_much_memory(
+    key: int, version: int, find: Any, decode: Any
+) -> None:
+    """Some positions in turn hold the largest lengths: if a length is expected, it is absurd."""
+    entity = find(key, version)
+    body = kio_bytes(entity, full_tree(entity, size=1))
+    tracemalloc.start()
+    try:
+        decode_or_refuse(decode, key, version, body)
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        for position in range(0, len(body), max(1, len(body) // 15)):
+            for absurd in (b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff"):
+                broken = body[:position] + absurd + body[position + len(absurd) :]
+                decode_or_refuse(decode, key, version, broken)
+        assert tracemalloc.get_traced_memory()[1] - before < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("find", "decode"), DECODERS)
+@given(data=st.data())
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_damaged_message_is_decoded_or_refused(
+    find: Any, decode: Any, data: st.DataObject
+) -> None:
+    key, version = data.draw(st.sampled_from(ADVERTISED))
+    entity = find(key, version)
+    body = bytearray(kio_bytes(entity, data.draw(st.sampled_from([full_tree, null_tree]))(entity)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        position = data.draw(st.integers(0, len(body)))
+        removed = data.draw(st.integers(0, 8))
+        body[position : position + removed] = data.draw(st.binary(max_size=8))
+    decode_or_refuse(decode, key, version, bytes(body))
+
+
+@given(data=st.data())
+@settings(max_examples=examples(150), deadline=None)
+def test_random_bytes_are_decoded_or_refused(data: st.DataObject) -> None:
+    key, version = data.draw(st.sampled_from(ADVERTISED))
+    body = data.draw(st.binary(max_size=200))
+    decode_or_refuse(decode_request, key, version, body)
+    decode_or_refuse(decode_response, key, version, body)
+
+
+@pytest.mark.parametrize(("key", "version"), NAMED)
+def test_bytes_behind_the_body_are_ignored(key: int, version: int) -> None:
+    body = kio_bytes(request_type(key, version), null_tree(request_type(key, version)))
+    request = decode_request(key, version, body, 0)
+    assert decode_request(key, version, body + b"\1\0\0", 0) == request
+
+
+def test_librdkafkas_metadata_request_for_all_topics_is_decoded() -> None:
+    """librdkafka 2.16 leaves three bytes of a wider array length behind."""
+    request = decode_request(METADATA, 13, bytes.fromhex("00000000010000"), 0)
+    assert request.topics is None
+
+
+@pytest.mark.parametrize(
+    "count", [b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x08"]
+)
+def test_absurd_compact_array_is_refused_before_anything_is_allocated(count: bytes) -> None:
+    with pytest.raises(ProtocolError, match="length"):
+        decode_request(METADATA, 12, count + b"\0" * 30, 0)
+
+
+@pytest.mark.parametrize("count", [2**31 - 1, -2, -(2**31), 1000])
+def test_absurd_legacy_array_is_refused(count: int) -> None:
+    with pytest.raises(ProtocolError, match="length"):
+        decode_request(METADATA, 4, struct.pack(">i", count) + b"\0" * 30, 0)
+
+
+def test_null_in_a_field_that_is_not_nullable_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="null"):
+        decode_request(METADATA, 0, struct.pack(">i", -1), 0)
+    with pytest.raises(ProtocolError, match="null"):
+        decode_request(CREATE_TOPICS, 5, b"\0" + b"\0" * 6, 0)
+
+
+def test_null_in_a_nullable_field_is_decoded() -> None:
+    assert decode_request(METADATA, 4, struct.pack(">i?", -1, True), 0).topics is None
+
+
+def test_negative_string_length_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="length -7"):
+        decode_request(METADATA, 4, struct.pack(">ih?", 1, -7, True), 0)
+
+
+def test_varint_that_does_not_end_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="five bytes"):
+        decode_request(METADATA, 12, b"\xff" * 10, 0)
+
+
+def test_text_that_is_not_utf8_is_refused() -> None:
+    body = struct.pack(">ih", 1, 2) + b"\xc3\x28" + b"\1"
+    with pytest.raises(ProtocolError):
+        decode_request(METADATA, 4, body, 0)
+
+
+def test_duration_that_python_cannot_hold_is_refused() -> None:
+    entity = request_type(OFFSET_COMMIT, 2)
+    body = bytearray(kio_bytes(entity, {"group_id": "g", "member_id": "m", "retention_time": 77}))
+    position = body.index(struct.pack(">q", 77))
+    body[position : position + 8] = struct.pack(">q", 2**63 - 1)
+    with pytest.raises(ProtocolError):
+        decode_request(OFFSET_COMMIT, 2, bytes(body), 0)
+
+
+def test_number_of_elements_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(primitives, "MAX_ELEMENTS", 10)
+    entity = request_type(METADATA, 4)
+    few = kio_bytes(entity, {"topics": [{"name": "t"}] * 10})
+    assert len(decode_request(METADATA, 4, few, 0).topics) == 10
+    many = kio_bytes(entity, {"topics": [{"name": "t"}] * 11})
+    with pytest.raises(ProtocolError, match="11 elements of topics"):
+        decode_request(METADATA, 4, many, 0)
+
+
+# --- tags ----------------------------------------------------------------------------------------
+
+FLEXIBLE = [
+    pytest.param(key, version)
+    for key, version in ADVERTISED
+    if is_flexible(key, version)
+    # Otherwise the section of tags is more than the last byte: see the test below.
+    and not any(spec.tag is not None for spec in structure_of(request_type(key, version)).fields)
+]
+
+
+@pytest.mark.parametrize(("key", "version"), FLEXIBLE)
+def test_unknown_tags_are_skipped(key: int, version: int) -> None:
+    entity = request_type(key, version)
+    tree = full_tree(entity) if version % 2 else null_tree(entity)
+    body = kio_bytes(entity, tree)
+    assert body[-1] == 0
+    tagged = body[:-1] + b"\2\x64\3abc\xc8\1\0"  # tags 100 and 200
+    assert as_tree(entity, decode_request(key, version, tagged, 0)) == from_kio(
+        to_kio(entity, tree)
+    )
+
+
+def test_unknown_tags_beside_and_inside_known_ones_are_skipped() -> None:
+    entity = request_type(FETCH, 17)
+    tree = {"cluster_id": "abc", "replica_state": {"replica_id": 5, "replica_epoch": 9}}
+    body = kio_bytes(entity, tree)
+    state = struct.pack(">iq", 5, 9) + b"\0"
+    known = b"\2" + b"\0\4\4abc" + b"\1" + bytes([len(state)]) + state
+    assert body.endswith(known)
+    inner = state[:-1] + b"\1\x09\2xy"
+    tagged = b"\4" + b"\0\4\4abc" + b"\1" + bytes([len(inner)]) + inner + b"\7\0" + b"\x08\1z"
+    body_with = body[: -len(known)] + tagged
+    assert as_tree(entity, decode_request(FETCH, 17, body_with, 0)) == from_kio(
+        kio_read(entity, body)
+    )
+
+
+@pytest.mark.parametrize(
+    ("tags", "why"),
+    [
+        (b"\1\x64\x7fabc", "length"),
+        (b"\2\x64\0\x64\0", "follows tag"),
+        (b"\xff\xff\xff\xff\x07", "length"),
+        (b"\1\x64", "middle"),
+    ],
+)
+def test_tags_with_invalid_lengths_or_order_are_refused(tags: bytes, why: str) -> None:
+    body = kio_bytes(request_type(METADATA, 12), {})[:-1] + tags
+    with pytest.raises(ProtocolError, match=why):
+        decode_request(METADATA, 12, body, 0)
+
+
+def test_known_tag_with_a_wrong_size_is_refused() -> None:
+    body = kio_bytes(request_type(FETCH, 17), {"cluster_id": "abc"})
+    known = b"\1\0\4\4abc"
+    assert body.endswith(known)
+    wrong = body[: -len(known)] + b"\1\0\5\4abc\0"
+    with pytest.raises(ProtocolError):
+        decode_request(FETCH, 17, wrong, 0)

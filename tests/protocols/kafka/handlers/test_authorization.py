@@ -1,0 +1,231 @@
+"""A denied request gets the protocol's error codes, and its connection stays open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.engine.transactions.support import Producer, committed
+from tests.protocols.kafka.fake_engine import one_batch
+from tests.protocols.kafka.messages import full_tree
+from tests.protocols.kafka.wire import Client
+from tests.support.faultyfs import FaultyFileSystem
+from tidemill.engine.api import NewTopic, TopicInfo
+from tidemill.engine.authorize import Operation, Principal, Resource
+from tidemill.engine.engine import Engine
+from tidemill.protocols.kafka.apis import VERSIONS
+from tidemill.protocols.kafka.codec.schema import request_type
+from tidemill.protocols.kafka.server import KafkaServer
+from tidemill.settings import KafkaListener, Settings
+
+TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 29, 30, 31, 53
+
+PRODUCE, METADATA, OFFSET_COMMIT, API_VERSIONS = 0, 3, 8, 18
+LIST_GROUPS, LIST_TRANSACTIONS, LIST_RESOURCES = 16, 66, 74
+
+EXPECTED: dict[int, int] = {
+    0: TRANSACTIONAL_ID,
+    1: TOPIC,
+    2: TOPIC,
+    3: TOPIC,
+    8: GROUP,
+    9: GROUP,
+    10: GROUP,
+    11: GROUP,
+    12: GROUP,
+    13: GROUP,
+    14: GROUP,
+    15: GROUP,
+    19: TOPIC,
+    20: TOPIC,
+    21: TOPIC,
+    22: TRANSACTIONAL_ID,
+    23: TOPIC,
+    24: TRANSACTIONAL_ID,
+    25: TRANSACTIONAL_ID,
+    26: TRANSACTIONAL_ID,
+    27: CLUSTER,
+    28: TRANSACTIONAL_ID,
+    32: TOPIC,
+    33: TOPIC,
+    34: CLUSTER,
+    35: CLUSTER,
+    37: TOPIC,
+    42: GROUP,
+    43: CLUSTER,
+    44: TOPIC,
+    45: CLUSTER,
+    47: GROUP,
+    55: CLUSTER,
+    61: TOPIC,
+    65: TRANSACTIONAL_ID,
+    75: TOPIC,
+}
+"""API key -> the code of a denied request."""
+
+FILTERED = {LIST_GROUPS: "groups", LIST_TRANSACTIONS: "transaction_states"}
+"""API key -> the list in its answer, which leaves out what the principal can't describe."""
+
+OPEN = {API_VERSIONS, 29, 30, 31, 46, 48, 50, 60, LIST_RESOURCES}
+"""Versions, the cluster, and what does not exist here: nothing to protect."""
+
+TOPIC_ID = UUID(int=7)
+
+
+class DenyAll:
+    """Denies everything, except what the setup needs."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+
+    def authorize(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+        return self.is_open
+
+
+def _valid(tree: Any, topic_id: UUID) -> Any:
+    """Replace sample values by names and numbers of existing things."""
+    known: dict[str, Any] = {
+        "group_id": "g",
+        "groups_names": ["g"],
+        "groups": None,
+        "transactional_id": "x",
+        "v3_and_below_transactional_id": "x",
+        "transactional_ids": ["x"],
+        "topic_id": topic_id,
+        "topic_name": "t",
+        "topic": "t",
+        "name": "t",
+        "topic_names": ["t"],
+        "timestamp": -1,
+        "acks": 1,
+        "key": "g",
+        "key_type": 0,
+        "coordinator_keys": ["g"],
+        "timeout_ms": 1000,
+        "max_wait": 10,
+        "session_id": 0,
+        "session_epoch": -1,
+        "resource_type": 2,
+        "resource_name": "t",
+        "config_operation": 0,
+        "partition_index": 0,
+        "partition_indexes": [0],
+        "partitions": None,
+        "index": 0,
+        "records": one_batch(),
+        "producer_id": 5,
+        "producer_epoch": 0,
+        "transaction_timeout": 60_000,
+        "isolation_level": 0,
+        "cursor": None,
+        "current_leader_epoch": -1,
+        "validate_only": False,
+    }
+    if isinstance(tree, list):
+        return [_valid(each, topic_id) for each in tree]
+    if not isinstance(tree, dict):
+        return tree
+    valid = {}
+    for name, value in tree.items():
+        nested = isinstance(value, list) and value and isinstance(value[0], dict)
+        if nested or isinstance(value, dict):
+            valid[name] = None if name == "cursor" else _valid(value, topic_id)
+        elif name in ("partitions", "groups") and isinstance(value, list):
+            valid[name] = [0] if name == "partitions" else ["g"]
+        else:
+            valid[name] = known.get(name, value)
+    return valid
+
+
+def request(key: int, version: int, topic: TopicInfo) -> dict[str, Any]:
+    tree: dict[str, Any] = _valid(full_tree(request_type(key, version), size=1), topic.topic_id)
+    if key == METADATA and version >= 10:
+        tree["topics"][0]["topic_id"] = None
+    if key == 20 and version >= 6:
+        tree["topics"][0]["topic_id"] = None
+    if key == 55:
+        tree["topics"][0]["topic_name"] = "__cluster_metadata"
+    return tree
+
+
+def codes(tree: Any) -> Iterator[int]:
+    """Yield all error codes in an answer."""
+    if isinstance(tree, list):
+        for each in tree:
+            yield from codes(each)
+    elif isinstance(tree, dict):
+        for name, value in tree.items():
+            if name.endswith("error_code"):
+                yield value
+            else:
+                yield from codes(value)
+
+
+async def answers(key: int, versions: list[int]) -> list[dict[str, Any]]:
+    """Send a request in each version to an engine that denies everything; return the answers."""
+    gate = DenyAll()
+    settings = Settings.model_validate({"data_dir": "/data", "kafka": KafkaListener(port=0)})
+    engine = Engine(settings, fs=FaultyFileSystem(), authorizer=gate)
+    await engine.start()
+    try:
+        (topic,) = await engine.topics.create([NewTopic("t", 1)])
+        assert isinstance(topic, TopicInfo)
+        producer = await Producer(engine).init()
+        await producer.send("t", b"first")
+        await producer.commit()
+        server = KafkaServer(engine, settings)
+        address = await server.start()
+        try:
+            gate.is_open = False
+            client = await Client.connect(address)
+            found = [
+                await client.call(key, version, request(key, version, topic))
+                for version in versions
+            ]
+            client.close()
+        finally:
+            await server.stop(grace_seconds=1)
+        gate.is_open = True
+        assert await committed(engine, "t") == [b"first"]
+    finally:
+        await engine.stop()
+    return found
+
+
+def run(key: int, *, since: int = 0) -> list[dict[str, Any]]:
+    _, oldest, newest = VERSIONS[key]
+
+    async def body() -> list[dict[str, Any]]:
+        async with asyncio.timeout(30):
+            return await answers(key, list(range(max(oldest, since), newest + 1)))
+
+    return asyncio.run(body())
+
+
+def test_every_api_is_protected_or_filtered_or_open() -> None:
+    assert set(EXPECTED) | set(FILTERED) | OPEN == set(VERSIONS)
+
+
+@pytest.mark.parametrize("key", sorted(EXPECTED), ids=lambda key: VERSIONS[key][0])
+def test_a_denied_request_gets_the_code_of_its_resource(key: int) -> None:
+    for answer in run(key, since=3 if key == PRODUCE else 0):
+        found = {code for code in codes(answer) if code}
+        # Topics that are named by id are looked up before the group is checked.
+        by_id = key == OFFSET_COMMIT and "topic_id" in answer["topics"][0]
+        assert found == {TOPIC if by_id else EXPECTED[key]}
+
+
+@pytest.mark.parametrize("key", sorted(FILTERED), ids=lambda key: VERSIONS[key][0])
+def test_lists_leave_out_what_is_denied(key: int) -> None:
+    for answer in run(key):
+        assert answer[FILTERED[key]] == []
+
+
+@pytest.mark.parametrize("key", sorted(OPEN), ids=lambda key: VERSIONS[key][0])
+def test_other_apis_are_answered(key: int) -> None:
+    for answer in run(key):
+        assert not {TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID} & set(codes(answer))

@@ -1,0 +1,467 @@
+"""Handlers of the data APIs over the wire, in every advertised version."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+import uvloop
+
+from tests.protocols.kafka.fake_engine import CLUSTER_ID, FakeEngine, one_batch
+from tests.protocols.kafka.test_server import fetch, produce
+from tests.protocols.kafka.wire import Client, eventually, serving
+from tidemill.engine.api import TransactionVersion
+from tidemill.errors import TidemillError
+from tidemill.log.errors import InvalidProducerEpochError, InvalidTxnStateError, StorageError
+from tidemill.protocols.kafka.apis import VERSIONS
+from tidemill.protocols.kafka.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from tidemill.state.errors import (
+    ConcurrentTransactionsError,
+    CoordinatorLoadingError,
+    CoordinatorNotAvailableError,
+    InvalidProducerIdMappingError,
+    ProducerFencedError,
+    TransactionAbortableError,
+)
+
+(PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR) = (0, 1, 2, 3, 10)
+(DELETE_RECORDS, INIT_PRODUCER_ID, OFFSET_FOR_EPOCH) = (21, 22, 23)
+(DESCRIBE_CLUSTER, DESCRIBE_PRODUCERS, DESCRIBE_TOPIC_PARTITIONS) = (60, 61, 75)
+
+Scenario = Callable[[FakeEngine, Client], Awaitable[None]]
+
+
+def run(scenario: Scenario, broker: FakeEngine | None = None) -> None:
+    """Play a scenario against a server with topic ``t`` of two partitions."""
+
+    async def play() -> None:
+        door = broker or FakeEngine()
+        if "t" not in door.infos:
+            door.make_topic("t", partitions=2)
+        async with serving(door) as s:
+            client = await s.client()
+            await scenario(door, client)
+            client.close()
+
+    uvloop.run(play())
+
+
+def versions(key: int, since: int = 0) -> pytest.MarkDecorator:
+    _, oldest, newest = VERSIONS[key]
+    return pytest.mark.parametrize("version", range(max(oldest, since), newest + 1))
+
+
+# --- produce and fetch ---------------------------------------------------------------------------
+
+
+def by_topic(version: int, since: int, key: str, topic_id: UUID) -> dict[str, Any]:
+    return {"topic_id": topic_id} if version >= since else {key: "t"}
+
+
+@versions(PRODUCE, since=3)
+def test_produce(version: int) -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        tree = produce("t", one_batch(records=3))
+        tree["topic_data"][0] |= by_topic(version, 13, "name", broker.topic("t").topic_id)
+        await client.call(PRODUCE, version, tree)
+        answer = await client.call(PRODUCE, version, tree)
+        (topic,) = answer["responses"]
+        assert topic.get("topic_id", topic.get("name")) in (broker.topic("t").topic_id, "t")
+        (part,) = topic["partition_responses"]
+        assert (part["index"], part["error_code"], part["base_offset"]) == (0, 0, 3)
+
+    run(scenario)
+
+
+@versions(PRODUCE, since=3)
+def test_produce_answers_each_partition_by_itself(version: int) -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        good, bad = one_batch(), one_batch()[:-1] + b"?"
+        topics = [
+            by_topic(version, 13, "name", broker.topic("t").topic_id)
+            | {
+                "partition_data": [
+                    {"index": 0, "records": good},
+                    {"index": 1, "records": bad},
+                    {"index": 7, "records": good},
+                    {"index": 0, "records": None},
+                ]
+            },
+            ({"topic_id": UUID(int=5)} if version >= 13 else {"name": "missing"})
+            | {"partition_data": [{"index": 0, "records": good}]},
+        ]
+        answer = await client.call(PRODUCE, version, {"acks": 1, "topic_data": topics})
+        codes = [
+            [part["error_code"] for part in topic["partition_responses"]]
+            for topic in answer["responses"]
+        ]
+        assert codes == [[0, 2, 3, 87], [100 if version >= 13 else 3]]
+        if version >= 8:
+            message = answer["responses"][0]["partition_responses"][1]["error_message"]
+            assert "CRC" in message
+
+    run(scenario)
+
+
+def test_produce_with_odd_acks_is_refused() -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        answer = await client.call(PRODUCE, 9, produce("t", one_batch(), acks=2))
+        assert answer["responses"][0]["partition_responses"][0]["error_code"] == 21
+        assert broker.appended == 0
+
+    run(scenario)
+
+
+@versions(PRODUCE, since=3)
+def test_transactional_produce_passes_the_transaction_version(version: int) -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        tree = produce("t", one_batch()) | {"transactional_id": "payments"}
+        tree["topic_data"][0] |= by_topic(version, 13, "name", broker.topic("t").topic_id)
+        answer = await client.call(PRODUCE, version, tree)
+        assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
+        spoken = TransactionVersion.V2 if version >= 12 else TransactionVersion.V1
+        assert broker.produced == [("payments", spoken)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("error", "before", "since", "after"),
+    [
+        (ProducerFencedError("x"), 47, 99, -1),
+        (InvalidProducerEpochError("x"), 47, 99, 47),
+        (TransactionAbortableError("x"), 48, 11, 120),
+        (InvalidTxnStateError("x"), 48, 99, 48),
+        (InvalidProducerIdMappingError("x"), 49, 99, 49),
+        (ConcurrentTransactionsError("x"), 19, 12, 51),
+        (CoordinatorLoadingError("x"), 19, 99, -1),
+        (CoordinatorNotAvailableError("x"), 19, 99, -1),
+        (StorageError("x"), 56, 99, -1),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_refused_transactional_produce_gets_a_code_that_its_version_knows(
+    error: TidemillError, before: int, since: int, after: int
+) -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        broker.refused_writes = error
+        for version in range(3, VERSIONS[PRODUCE][2] + 1):
+            tree = produce("t", one_batch()) | {"transactional_id": "payments"}
+            tree["topic_data"][0] |= by_topic(version, 13, "name", broker.topic("t").topic_id)
+            answer = await client.call(PRODUCE, version, tree)
+            (part,) = answer["responses"][0]["partition_responses"]
+            assert part["error_code"] == (before if version < since else after), version
+
+    run(scenario)
+
+
+@versions(FETCH)
+def test_fetch(version: int) -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        await client.call(PRODUCE, 9, produce("t", one_batch(b"x" * 9000, records=2)))
+        tree = fetch("t", offset=1)
+        tree["topics"][0] |= by_topic(version, 13, "topic", broker.topic("t").topic_id)
+        answer = await client.call(FETCH, version, tree)
+        (topic,) = answer["responses"]
+        (part,) = topic["partitions"]
+        assert part["error_code"] == 0
+        assert part["high_watermark"] == part["last_stable_offset"] == 2
+        assert part["records"].endswith(b"x" * 9000)
+        assert part["aborted_transactions"] is None
+
+    run(scenario)
+
+
+@versions(FETCH)
+def test_fetch_errors(version: int) -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        tree = fetch("t", offset=99, max_wait=60_000)
+        missing = fetch("missing", max_wait=60_000)["topics"][0]
+        if version >= 13:
+            tree["topics"][0]["topic_id"] = broker.topic("t").topic_id
+            missing["topic_id"] = UUID(int=5)
+        tree["topics"].append(missing)
+        answer = await client.call(FETCH, version, tree | {"isolation_level": 1})
+        codes = [topic["partitions"][0]["error_code"] for topic in answer["responses"]]
+        assert codes == [1, 100 if version >= 13 else 3]
+        assert answer["responses"][0]["partitions"][0]["records"] == b""
+
+    run(scenario)
+
+
+def test_fetch_waits_for_records_and_is_bounded() -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        sent = client.send(FETCH, 12, fetch("t", max_wait=30_000) | {"max_bytes": 2**31 - 1})
+        await eventually(lambda: broker.fetches)
+        assert broker.fetches[0].max_bytes == broker.settings.limits.fetch_bytes
+        assert broker.fetches[0].max_wait_ms == 30_000
+        broker.log("t", 0).append(memoryview(bytearray(one_batch())))
+        broker.tell_news()
+        correlation, answer = await client.response(FETCH, 12)
+        assert correlation == sent
+        assert answer["responses"][0]["partitions"][0]["records"]
+
+    run(scenario)
+
+
+@versions(FETCH, since=7)
+def test_a_fetch_session_answers_with_changes_only(version: int) -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        parts = [
+            {"partition": index, "fetch_offset": 0, "partition_max_bytes": 10_000}
+            for index in range(2)
+        ]
+        name = by_topic(version, 13, "topic", broker.topic("t").topic_id)
+        full = {"session_epoch": 0, "topics": [name | {"partitions": parts}]}
+        answer = await client.call(FETCH, version, full)
+        session = answer["session_id"]
+        assert session > 0
+        assert len(answer["responses"][0]["partitions"]) == 2
+
+        async def follow(epoch: int, **more: Any) -> dict[str, Any]:
+            return await client.call(
+                FETCH, version, {"session_id": session, "session_epoch": epoch} | more
+            )
+
+        answer = await follow(1)
+        assert (answer["session_id"], answer["responses"]) == (session, [])
+        broker.log("t", 1).append(memoryview(bytearray(one_batch())))
+        answer = await follow(2)
+        assert [p["partition_index"] for p in answer["responses"][0]["partitions"]] == [1]
+        advanced = [{"partition": 1, "fetch_offset": 1, "partition_max_bytes": 10_000}]
+        answer = await follow(3, topics=[name | {"partitions": advanced}])
+        assert answer["responses"] == []
+        answer = await follow(4, forgotten_topics_data=[name | {"partitions": [1]}])
+        assert [p.partition for p in broker.fetches[-1].partitions] == [0]
+        answer = await follow(9)
+        assert (answer["error_code"], answer["responses"]) == (71, [])
+        answer = await client.call(FETCH, version, {"session_id": 12345, "session_epoch": 1})
+        assert answer["error_code"] == 70
+
+    run(scenario)
+
+
+# --- metadata ------------------------------------------------------------------------------------
+
+
+@versions(METADATA)
+def test_metadata_of_all_topics(version: int) -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        broker.make_topic("u")
+        answer = await client.call(METADATA, version, {"topics": [] if version == 0 else None})
+        assert [b["host"] for b in answer["brokers"]] == ["127.0.0.1"]
+        assert [b["port"] for b in answer["brokers"]] == [broker.port]
+        assert [t["name"] for t in answer["topics"]] == ["t", "u"]
+        assert [p["partition_index"] for p in answer["topics"][0]["partitions"]] == [0, 1]
+        for part in answer["topics"][0]["partitions"]:
+            assert (part["leader_id"], part["isr_nodes"], part["replica_nodes"]) == (1, [1], [1])
+        if version >= 10:
+            assert answer["topics"][0]["topic_id"] == broker.topic("t").topic_id
+        if version >= 1:
+            assert answer["controller_id"] == 1
+            empty = await client.call(METADATA, version, {"topics": []})
+            assert empty["topics"] == []
+
+    run(scenario)
+
+
+@versions(METADATA)
+def test_metadata_creates_a_missing_topic_unless_forbidden(version: int) -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        asked = {"topics": [{"name": "new"}]}
+        if version >= 4:
+            answer = await client.call(
+                METADATA, version, asked | {"allow_auto_topic_creation": False}
+            )
+            assert answer["topics"][0]["error_code"] == 3
+            assert answer["topics"][0]["name"] == "new"
+            assert "new" not in broker.infos
+        answer = await client.call(METADATA, version, asked | {"allow_auto_topic_creation": True})
+        assert answer["topics"][0]["error_code"] == 0
+        assert "new" in broker.infos
+
+    run(scenario)
+
+
+@versions(METADATA, since=10)
+def test_metadata_by_topic_id(version: int) -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        known, unknown = broker.topic("t").topic_id, UUID(int=99)
+        asked = [{"name": None, "topic_id": known}, {"name": None, "topic_id": unknown}]
+        answer = await client.call(METADATA, version, {"topics": asked})
+        codes = [topic["error_code"] for topic in answer["topics"]]
+        assert codes == ([0, 100] if version >= 12 else [42, 42])
+        if version >= 12:
+            assert [t["name"] for t in answer["topics"]] == ["t", None]
+            assert answer["topics"][1]["topic_id"] == unknown
+
+    run(scenario)
+
+
+def test_allowed_operations_are_included_on_request() -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        flags = {
+            "topics": None,
+            "include_topic_authorized_operations": True,
+            "include_cluster_authorized_operations": True,
+        }
+        answer = await client.call(METADATA, 9, flags)
+        assert answer["topics"][0]["topic_authorized_operations"] == TOPIC_OPERATIONS
+        assert answer["cluster_authorized_operations"] == CLUSTER_OPERATIONS
+        answer = await client.call(METADATA, 9, {"topics": None})
+        assert answer["topics"][0]["topic_authorized_operations"] == -(2**31)
+
+    run(scenario)
+
+
+@versions(DESCRIBE_CLUSTER)
+def test_describe_cluster(version: int) -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        answer = await client.call(DESCRIBE_CLUSTER, version, {"endpoint_type": 1})
+        assert (answer["error_code"], answer["cluster_id"]) == (0, CLUSTER_ID)
+        assert [(b["broker_id"], b["port"]) for b in answer["brokers"]] == [(1, broker.port)]
+        if version >= 1:
+            answer = await client.call(DESCRIBE_CLUSTER, version, {"endpoint_type": 2})
+            assert (answer["error_code"], answer["brokers"]) == (114, [])
+
+    run(scenario)
+
+
+def test_topic_partitions_come_in_pages() -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        broker.make_topic("a", 3)
+        broker.make_topic("z", 1)
+        seen: list[tuple[str, int]] = []
+        cursor = None
+        for _ in range(10):
+            asked = {"response_partition_limit": 2, "cursor": cursor}
+            answer = await client.call(DESCRIBE_TOPIC_PARTITIONS, 0, asked)
+            for topic in answer["topics"]:
+                for part in topic["partitions"]:
+                    seen.append((topic["name"], part["partition_index"]))
+                    assert part["eligible_leader_replicas"] == []
+                    assert part["last_known_elr"] == []
+            cursor = answer["next_cursor"]
+            if cursor is None:
+                break
+        assert seen == [("a", 0), ("a", 1), ("a", 2), ("t", 0), ("t", 1), ("z", 0)]
+        answer = await client.call(DESCRIBE_TOPIC_PARTITIONS, 0, {"topics": [{"name": "no"}]})
+        assert answer["topics"][0]["error_code"] == 3
+
+    run(scenario)
+
+
+@versions(FIND_COORDINATOR)
+def test_coordinator_is_this_broker(version: int) -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        asked = {"coordinator_keys": ["g", "h"]} if version >= 4 else {"key": "g"}
+        answer = await client.call(FIND_COORDINATOR, version, asked)
+        found = answer["coordinators"] if version >= 4 else [answer]
+        assert len(found) == (2 if version >= 4 else 1)
+        for each in found:
+            assert (each["error_code"], each["node_id"]) == (0, 1)
+            assert (each["host"], each["port"]) == ("127.0.0.1", broker.port)
+        if version >= 1:
+            answer = await client.call(FIND_COORDINATOR, version, asked | {"key_type": 1})
+            found = answer["coordinators"] if version >= 4 else [answer]
+            assert {(each["error_code"], each["node_id"]) for each in found} == {(0, 1)}
+            answer = await client.call(FIND_COORDINATOR, version, asked | {"key_type": 9})
+            found = answer["coordinators"] if version >= 4 else [answer]
+            assert found[0]["error_code"] == 35
+
+    run(scenario)
+
+
+# --- positions -----------------------------------------------------------------------------------
+
+
+@versions(LIST_OFFSETS)
+def test_list_offsets(version: int) -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        for when in (1000, 2000):
+            broker.log("t", 0).append(memoryview(bytearray(one_batch(timestamp=when))))
+
+        async def ask(timestamp: int, topic: str = "t") -> tuple[int, int]:
+            part = {"partition_index": 0, "timestamp": timestamp}
+            answer = await client.call(
+                LIST_OFFSETS, version, {"topics": [{"name": topic, "partitions": [part]}]}
+            )
+            found = answer["topics"][0]["partitions"][0]
+            return found["error_code"], found["offset"]
+
+        assert await ask(-1) == (0, 2)
+        assert await ask(-2) == (0, 0)
+        assert await ask(1500) == (0, 1)
+        assert await ask(9999) == (0, -1)
+        assert await ask(-1, "missing") == (3, -1)
+        assert (await ask(-3))[0] == (0 if version >= 7 else 35)
+        assert (await ask(-5))[0] == (0 if version >= 9 else 35)
+        assert (await ask(-77))[0] == 35
+
+    run(scenario)
+
+
+@versions(OFFSET_FOR_EPOCH)
+def test_offset_for_leader_epoch(version: int) -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        broker.log("t", 1).append(memoryview(bytearray(one_batch(records=4))))
+        parts = [{"partition": 1, "leader_epoch": 0}, {"partition": 9, "leader_epoch": 0}]
+        answer = await client.call(
+            OFFSET_FOR_EPOCH, version, {"topics": [{"topic": "t", "partitions": parts}]}
+        )
+        found = answer["topics"][0]["partitions"]
+        assert [(f["error_code"], f["end_offset"]) for f in found] == [(0, 4), (3, -1)]
+
+    run(scenario)
+
+
+@versions(DELETE_RECORDS)
+def test_delete_records(version: int) -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        broker.log("t", 0).append(memoryview(bytearray(one_batch(records=4))))
+        parts = [{"partition_index": 0, "offset": 3}, {"partition_index": 1, "offset": 3}]
+        answer = await client.call(
+            DELETE_RECORDS, version, {"topics": [{"name": "t", "partitions": parts}]}
+        )
+        found = answer["topics"][0]["partitions"]
+        assert [(f["error_code"], f["low_watermark"]) for f in found] == [(0, 3), (1, -1)]
+
+    run(scenario)
+
+
+# --- producers -----------------------------------------------------------------------------------
+
+
+@versions(INIT_PRODUCER_ID)
+def test_init_producer_id(version: int) -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        first = await client.call(INIT_PRODUCER_ID, version, {"transactional_id": None})
+        second = await client.call(INIT_PRODUCER_ID, version, {"transactional_id": None})
+        assert first["error_code"] == second["error_code"] == 0
+        assert first["producer_id"] != second["producer_id"]
+        refused = await client.call(INIT_PRODUCER_ID, version, {"transactional_id": ""})
+        assert (refused["error_code"], refused["producer_id"]) == (42, -1)
+
+    run(scenario)
+
+
+def test_describe_producers() -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        asked = {"topics": [{"name": "t", "partition_indexes": [0, 9]}]}
+        answer = await client.call(DESCRIBE_PRODUCERS, 0, asked)
+        known, unknown = answer["topics"][0]["partitions"]
+        assert known["active_producers"] == [
+            {
+                "producer_id": 7,
+                "producer_epoch": 0,
+                "last_sequence": 41,
+                "last_timestamp": 1_700_000_000_000,
+                "coordinator_epoch": 2,
+                "current_txn_start_offset": 39,
+            }
+        ]
+        assert unknown["error_code"] == 3
+
+    run(scenario)

@@ -1,0 +1,92 @@
+"""Connections without sockets: a session on a link that collects what it is sent.
+
+Thousands of requests are tried in seconds, and only the broker's work is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, cast
+
+from tidemill.errors import TidemillError
+from tidemill.net.budget import Budget
+from tidemill.net.link import Link
+from tidemill.net.responses import ResponseMemory
+from tidemill.net.room import ResponseRoom
+from tidemill.protocols.kafka.server import KafkaServer
+from tidemill.protocols.kafka.session import KafkaSession
+
+
+class MemoryLink:
+    """Collects responses, and the error that closed it."""
+
+    peer, host = "memory:1", "memory"
+    is_congested = False
+    is_partial = False
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self.room = ResponseRoom(ResponseMemory(1 << 30))
+        self.is_closing = False
+        self.error: BaseException | None = None
+        self.sent = bytearray()
+
+    def write(self, buffers: Iterable[bytes]) -> None:
+        self.sent += b"".join(buffers)
+
+    def hold_request(self, size: int) -> None:
+        self._budget.add(self, size, whole=True)
+
+    def release_request(self, size: int) -> None:
+        self._budget.remove(size, whole=True)
+
+    def hold(self, why: Any) -> None: ...
+
+    def unhold(self, why: Any) -> None: ...
+
+    def close(self) -> None:
+        self.is_closing = True
+
+    def fail(self, error: BaseException, **about: object) -> None:
+        self.is_closing, self.error = True, error
+
+
+class Connection:
+    """One connection to a server."""
+
+    def __init__(self, server: KafkaServer) -> None:
+        self.link = MemoryLink(server.listener.budget)
+        self.session = KafkaSession(server.shared, cast(Link, self.link))
+
+    async def deliver(self, stream: bytes) -> None:
+        """Let bytes arrive as fast as the session takes them, one receive in each turn."""
+        position = 0
+        while position < len(stream) and not self.link.is_closing:
+            await asyncio.sleep(0)
+            # All connections share the buffer: it is filled and taken in one step.
+            buffer = self.session.get_buffer()
+            count = min(len(buffer), len(stream) - position)
+            buffer[:count] = stream[position : position + count]
+            position += count
+            try:
+                self.session.received(count)
+            except TidemillError as error:
+                self.link.fail(error)
+
+    async def answered(self, within: float = 60.0) -> bytes:
+        """Wait until nothing is unanswered; return what was sent since the last call."""
+        async with asyncio.timeout(within):
+            while self.session.is_busy and not self.link.is_closing:
+                await asyncio.sleep(0)
+        sent = bytes(self.link.sent)
+        self.link.sent.clear()
+        return sent
+
+    def close(self) -> None:
+        """End the connection, whatever is unanswered."""
+        self.link.is_closing = True
+        self.session.closed()
+        assert self.link.error is None or isinstance(self.link.error, TidemillError), repr(
+            self.link.error
+        )

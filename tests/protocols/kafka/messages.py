@@ -1,0 +1,216 @@
+"""Sample messages of any API and version: as plain trees, as kio's dataclasses and as bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import io
+from typing import Any, cast, get_args
+from uuid import UUID
+
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+
+from tidemill.protocols.kafka.codec.primitives import FIXED_FORMATS
+from tidemill.protocols.kafka.codec.reader import Message
+from tidemill.protocols.kafka.codec.schema import Field, Structure, structure_of, to_wire
+
+BITS = {"b": 7, "h": 15, "i": 31, "q": 63, "B": 8, "H": 16, "I": 32, "Q": 64}
+A_DAY_IN_2026 = 1_790_000_000_123
+
+# --- trees ---------------------------------------------------------------------------------------
+
+
+def full_tree(entity: type[Any], size: int = 2) -> dict[str, Any]:
+    """Set every field to something other than its default; arrays have ``size`` elements."""
+    return _full_tree(structure_of(entity), size)
+
+
+def _full_tree(structure: Structure, size: int) -> dict[str, Any]:
+    return {spec.name: _full(spec, size) for spec in structure.fields}
+
+
+def _full(spec: Field, size: int) -> Any:
+    if spec.is_array:
+        return [_full_item(spec, size, index) for index in range(size)]
+    return _full_item(spec, size, 0)
+
+
+def _full_item(spec: Field, size: int, index: int) -> Any:
+    if spec.structure is not None:
+        return _full_tree(spec.structure, size)
+    kind = spec.kafka_type
+    if kind == "string":
+        return f"{spec.name}-ä-{index}"
+    if kind in ("bytes", "records"):
+        return bytes([index]) * 5
+    if kind == "uuid":
+        return UUID(int=0x1234 + index)
+    if kind == "bool":
+        return True
+    if kind == "float64":
+        return 1.5
+    if kind == "error_code":
+        return 3
+    return A_DAY_IN_2026 if kind == "datetime_i64" else 11 + index
+
+
+def null_tree(entity: type[Any]) -> dict[str, Any]:
+    """Set null wherever the schema allows it, else as ``full_tree`` does."""
+    return _null_tree(structure_of(entity))
+
+
+def _null_tree(structure: Structure) -> dict[str, Any]:
+    tree = _full_tree(structure, 1)
+    for spec in structure.fields:
+        if spec.nullable and spec.tag is None and spec.kafka_type not in ("uuid", "datetime_i64"):
+            tree[spec.name] = None
+        elif spec.structure is not None:
+            inner = _null_tree(spec.structure)
+            tree[spec.name] = [inner] if spec.is_array else inner
+    return tree
+
+
+def trees(entity: type[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Generate any tree that the schema allows."""
+    return _trees(structure_of(entity))
+
+
+def _trees(structure: Structure) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({spec.name: _any(spec) for spec in structure.fields})
+
+
+def _any(spec: Field) -> st.SearchStrategy[Any]:
+    if spec.structure is not None:
+        item: st.SearchStrategy[Any] = _trees(spec.structure)
+    elif spec.kafka_type == "string":
+        item = st.text(st.characters(codec="utf-8"), max_size=20)
+    elif spec.kafka_type in ("bytes", "records"):
+        item = st.binary(max_size=200)
+    elif spec.kafka_type == "uuid":
+        item = st.uuids()
+    elif spec.kafka_type == "bool":
+        item = st.booleans()
+    elif spec.kafka_type == "float64":
+        item = st.floats(allow_nan=False)
+    elif spec.kafka_type == "error_code":
+        item = st.sampled_from([0, 3, 35, -1, 100])
+    elif spec.kafka_type == "datetime_i64":
+        item = st.integers(0, 4_000_000_000_000)
+    elif spec.kafka_type == "timedelta_i64":
+        item = st.integers(-(2**40), 2**40)
+    else:
+        code = FIXED_FORMATS[spec.kafka_type]
+        top = 2 ** BITS[code]
+        item = st.integers(0 if code.isupper() else -top, top - 1)
+    if spec.is_array:
+        item = st.lists(item, max_size=3)
+    if spec.nullable and spec.tag is None and spec.kafka_type not in ("uuid", "datetime_i64"):
+        return st.none() | item
+    return item
+
+
+# --- kio -----------------------------------------------------------------------------------------
+
+
+def to_kio(entity: type[Any], tree: dict[str, Any]) -> Any:
+    """Build kio's dataclass from a tree; missing fields get the defaults of our encoder."""
+    return entity(
+        **{
+            spec.name: _to_kio(entity, spec, tree.get(spec.name, spec.default))
+            for spec in structure_of(entity).fields
+        }
+    )
+
+
+def _to_kio(entity: type[Any], spec: Field, value: Any) -> Any:
+    if value is None:
+        return None
+    if spec.is_array:
+        return tuple(_item_to_kio(entity, spec, item) for item in value)
+    return _item_to_kio(entity, spec, value)
+
+
+def _item_to_kio(entity: type[Any], spec: Field, value: Any) -> Any:
+    if spec.structure is not None:
+        return to_kio(nested_type(entity, spec.name), value)
+    if spec.kafka_type == "error_code":
+        return ErrorCode(value)
+    if spec.kafka_type.startswith("timedelta"):
+        return datetime.timedelta(milliseconds=value)
+    if spec.kafka_type == "datetime_i64":
+        if value == -1 and spec.nullable:
+            return None
+        return datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(
+            milliseconds=value
+        )
+    return value
+
+
+def nested_type(entity: type[Any], name: str) -> type[Any]:
+    """Return the dataclass in a field's annotation, such as ``tuple[X, ...] | None``."""
+    annotation = next(field.type for field in dataclasses.fields(entity) if field.name == name)
+    while not dataclasses.is_dataclass(annotation):
+        annotation = next(arg for arg in get_args(annotation) if arg is not type(None))
+    return cast(type[Any], annotation)
+
+
+def from_kio(message: Any) -> dict[str, Any]:
+    """Return a kio message as a tree of wire values: lists for tuples, the zero UUID as UUID."""
+    return {
+        spec.name: _from_kio(spec, getattr(message, spec.name))
+        for spec in structure_of(type(message)).fields
+    }
+
+
+def _from_kio(spec: Field, value: Any) -> Any:
+    if spec.is_array:
+        return None if value is None else [_item_from_kio(spec, item) for item in value]
+    return _item_from_kio(spec, value)
+
+
+def _item_from_kio(spec: Field, value: Any) -> Any:
+    if spec.kafka_type == "uuid":
+        return UUID(int=0) if value is None else value
+    if value is None and spec.kafka_type != "datetime_i64":
+        return None
+    if spec.structure is not None:
+        return from_kio(value)
+    if spec.kafka_type in FIXED_FORMATS:
+        return to_wire(spec.kafka_type, value)
+    return value
+
+
+def as_tree(entity: type[Any], message: Message) -> dict[str, Any]:
+    """Return a decoded message as ``from_kio`` returns kio's of the same bytes."""
+    return _as_tree(structure_of(entity), message)
+
+
+def _as_tree(structure: Structure, message: Message) -> dict[str, Any]:
+    tree = message.as_tree()
+    for spec in structure.fields:
+        value = getattr(message, spec.name)
+        if spec.kafka_type == "uuid" and value is None:
+            tree[spec.name] = UUID(int=0)
+        elif spec.structure is not None and value is not None:
+            tree[spec.name] = (
+                [_as_tree(spec.structure, item) for item in value]
+                if spec.is_array
+                else _as_tree(spec.structure, value)
+            )
+    return tree
+
+
+def kio_bytes(entity: type[Any], tree: dict[str, Any]) -> bytes:
+    """Encode a tree with kio's own writer."""
+    out = io.BytesIO()
+    entity_writer(entity)(out, to_kio(entity, tree))
+    return out.getvalue()
+
+
+def kio_read(entity: type[Any], body: bytes) -> Any:
+    """Decode bytes with kio's own reader, which must read them to their end."""
+    message, end = entity_reader(entity)(bytes(body), 0)
+    assert end == len(body)
+    return message

@@ -1,0 +1,68 @@
+"""The registry of APIs, and what the server advertises."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, cast
+
+import pytest
+import uvloop
+
+from tests.protocols.kafka.fake_engine import FakeEngine
+from tidemill.engine.engine import Engine
+from tidemill.protocols.kafka import apis
+from tidemill.protocols.kafka.apis import handles, load_handlers
+from tidemill.protocols.kafka.codec.schema import known_versions
+from tidemill.protocols.kafka.server import KafkaServer
+from tidemill.settings import KafkaListener, Settings
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> dict[int, Any]:
+    load_handlers()
+    copy = dict(apis.REGISTRY)
+    monkeypatch.setattr(apis, "REGISTRY", copy)
+    return copy
+
+
+def test_key_has_one_handler(registry: dict[int, Any]) -> None:
+    with pytest.raises(ValueError, match="two handlers"):
+        handles(0)(lambda ctx, request: {})
+
+
+def test_key_needs_versions(registry: dict[int, Any]) -> None:
+    with pytest.raises(ValueError, match="VERSIONS"):
+        handles(4)(lambda ctx, request: {})
+
+
+def test_a_key_without_a_handler_is_not_registered(registry: dict[int, Any]) -> None:
+    del registry[42]
+    handles(42)(lambda ctx, request: {})
+    assert registry[42].name == "DeleteGroups"
+
+
+def test_every_line_of_the_table_is_known_to_the_codec() -> None:
+    for key, (_, oldest, newest) in apis.VERSIONS.items():
+        assert newest in known_versions(key)
+        assert oldest <= newest
+
+
+@pytest.mark.parametrize(
+    ("bind", "advertised", "expected"),
+    [
+        ("127.0.0.1", None, "127.0.0.1"),
+        ("127.0.0.1", "kafka.example", "kafka.example"),
+        ("0.0.0.0", None, socket.gethostname()),
+    ],
+)
+def test_the_advertised_address_is_one_that_clients_can_use(
+    bind: str, advertised: str | None, expected: str
+) -> None:
+    async def run() -> None:
+        settings = Settings(host=bind, kafka=KafkaListener(port=0, advertised_host=advertised))
+        server = KafkaServer(cast(Engine, FakeEngine(settings)), settings)
+        _, port = await server.start()
+        await server.stop()
+        assert (server.node.host, server.node.port) == (expected, port)
+
+    uvloop.run(run())

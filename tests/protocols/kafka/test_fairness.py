@@ -1,0 +1,93 @@
+"""While one client floods the broker, the requests of others are answered in time."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.conftest import BrokerFactory
+from tests.protocols.kafka.fake_engine import one_batch
+from tests.protocols.kafka.wire import Client
+
+PRODUCE, METADATA, HEARTBEAT, API_VERSIONS = 0, 3, 12, 18
+REQUESTS = 100
+"""Of each kind, in each measurement."""
+P99_MS = 50.0
+TRIES = 3
+"""An unfair broker is unfair every time. A machine is busy now and then."""
+
+SOFTWARE = {"client_software_name": "test", "client_software_version": "1"}
+
+
+def produce(topic: str) -> dict[str, Any]:
+    partition = {"index": 0, "records": one_batch()}
+    return {
+        "acks": -1,
+        "timeout": 5000,
+        "topic_data": [{"name": topic, "partition_data": [partition]}],
+    }
+
+
+KINDS: dict[str, tuple[int, int, dict[str, Any]]] = {
+    "ApiVersions": (API_VERSIONS, 3, SOFTWARE),
+    "Heartbeat": (HEARTBEAT, 4, {"group_id": "g", "generation_id": 1, "member_id": "m"}),
+    "Metadata": (METADATA, 9, {"topics": [{"name": "mine"}]}),
+    "Produce": (PRODUCE, 9, produce("mine")),
+}
+
+
+async def p99_ms(port: int) -> dict[str, float]:
+    """Return the 99th percentile of the time to an answer, for each kind of request."""
+    client = await Client.connect(("127.0.0.1", port))
+    await client.call(METADATA, 9, {"topics": [{"name": "mine"}, {"name": "flood"}]})
+    took: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for _ in range(REQUESTS):
+        for kind, (key, version, tree) in KINDS.items():
+            started = time.perf_counter()
+            client.send(key, version, tree)
+            await client.raw_response()
+            took[kind].append((time.perf_counter() - started) * 1000)
+    client.close()
+    return {kind: sorted(times)[int(len(times) * 0.99) - 1] for kind, times in took.items()}
+
+
+@contextmanager
+def flooding(port: int, kind: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "tests.protocols.kafka.flood", str(port), kind]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        try:
+            assert process.stdout.readline() == b"flooding\n"
+            yield
+            assert process.poll() is None, "the flood ended early"
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("kind", ["records", "names", "urgent"])
+def test_a_flood_delays_others_by_less_than_50_ms(start_broker: BrokerFactory, kind: str) -> None:
+    broker, other = start_broker(), start_broker()
+    slow: dict[str, str] = {}
+    for _ in range(TRIES):
+        # The flood of another broker takes as much of the processors and of the disk. What it adds
+        # to the time of an answer is not the broker's fault.
+        with flooding(other.port, kind):
+            before = asyncio.run(p99_ms(broker.port))
+        with flooding(broker.port, kind):
+            flooded = asyncio.run(p99_ms(broker.port))
+        slow = {
+            name: f"{flooded[name]:.1f} ms, and {before[name]:.1f} ms if another is flooded"
+            for name in KINDS
+            if flooded[name] > P99_MS + 3 * before[name]
+        }
+        if not slow:
+            return
+    assert slow == {}

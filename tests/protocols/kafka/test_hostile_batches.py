@@ -1,0 +1,329 @@
+"""A broker process that gets hostile batches: it refuses them, and others don't notice."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.log.format.test_records import new_records
+from tests.log.format.test_validate import batch, with_deltas
+from tests.protocols.kafka.wire import Client, request
+from tests.support.broker_process import BrokerProcess
+from tests.support.effort import examples
+from tidemill.log.format.batch import HEADER_SIZE
+from tidemill.log.format.compression import Codec, compress
+from tidemill.log.format.crc import crc32c
+from tidemill.log.format.records import NewRecord, decode_records, encode_batch
+
+PRODUCE, LIST_OFFSETS, CREATE_TOPICS = 0, 2, 19
+INVALID_RECORD = 87
+MIB = 1 << 20
+
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("hostile")) as process:
+        yield process
+        assert process.terminate() == 0
+        assert "Traceback" not in process.log(10_000_000), process.log(10_000_000)
+
+
+def tiny_records(count: int) -> bytes:
+    """Return encoded records of 7 to 10 bytes, without two neighbours of the same length."""
+    body = bytearray()
+    for index in range(count):
+        number, rest = bytearray(), 2 * index
+        while rest > 127:
+            number.append(rest & 127 | 128)
+            rest >>= 7
+        number.append(rest)
+        value = b"\1" if index % 2 else b"\2x"
+        body += (
+            bytes([2 * (len(number) + len(value) + 4)]) + b"\0\0" + number + b"\1" + value + b"\0"
+        )
+    return bytes(body)
+
+
+def bomb(codec: int, size: int) -> bytearray:
+    return batch(compress(codec, bytes(size)), 1, codec)
+
+
+def produce(topic: str, *batches: bytes | bytearray, acks: int = -1) -> dict[str, Any]:
+    parts = [{"index": index, "records": bytes(each)} for index, each in enumerate(batches)]
+    return {
+        "acks": acks,
+        "timeout": 30_000,
+        "topic_data": [{"name": topic, "partition_data": parts}],
+    }
+
+
+async def connect(broker: BrokerProcess) -> Client:
+    return await Client.connect(("127.0.0.1", broker.port), limit=1 << 24)
+
+
+async def new_topic(client: Client, partitions: int = 1, **configs: str) -> str:
+    name = f"hostile-{next(_names)}"
+    topic = {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": 1,
+        "assignments": [],
+        "configs": [{"name": key.replace("_", "."), "value": configs[key]} for key in configs],
+    }
+    answer = await client.call(CREATE_TOPICS, 7, {"topics": [topic], "timeout": 10_000})
+    assert answer["topics"][0]["error_code"] == 0
+    return name
+
+
+async def send(
+    client: Client, topic: str, *batches: bytes | bytearray, acks: int = -1
+) -> list[Any]:
+    answer = await client.call(PRODUCE, 9, produce(topic, *batches, acks=acks))
+    parts: list[Any] = answer["responses"][0]["partition_responses"]
+    return parts
+
+
+async def end_offset(client: Client, topic: str) -> int:
+    partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+    tree = {"replica_id": -1, "topics": [{"name": topic, "partitions": [partition]}]}
+    answer = await client.call(LIST_OFFSETS, 6, tree)
+    offset: int = answer["topics"][0]["partitions"][0]["offset"]
+    return offset
+
+
+def consume(broker: BrokerProcess, topic: str, count: int) -> list[tuple[Any, ...]]:
+    """Read records with librdkafka, which must not meet an error."""
+    client = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "none",
+            "enable.auto.commit": False,
+            "check.crcs": True,
+            "fetch.wait.max.ms": 20,
+        }
+    )
+    found: list[tuple[Any, ...]] = []
+    try:
+        client.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        deadline = time.monotonic() + 30
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count} records"
+            for message in client.consume(500, timeout=1):
+                assert message.error() is None, message.error()
+                # Not the headers: this client raises an error if a name is not UTF-8.
+                found.append((message.offset(), message.key(), message.value()))
+    finally:
+        client.close()
+    return found
+
+
+GOOD = encode_batch([NewRecord(b"k", b"good")] * 2, timestamp_ms=0)
+
+HOSTILE = {
+    "random bytes with a valid CRC": batch(bytes(range(256)) * 4, 100),
+    "one record that counts 2**31 - 1": batch(with_deltas(0), 2**31 - 1),
+    "three records at one offset": batch(with_deltas(0, 0, 0), 3),
+    "records that skip an offset": batch(with_deltas(0, 2), 2),
+    "a million records in no bytes": batch(b"", 1_000_000),
+    "random bytes as zstd": batch(bytes(range(256)), 1, Codec.ZSTD),
+    "3 KB of zstd that become 100 MB": bomb(Codec.ZSTD, 100 * MIB),
+    "gzip that becomes 100 MB": bomb(Codec.GZIP, 100 * MIB),
+    "lz4 that becomes 100 MB": bomb(Codec.LZ4, 100 * MIB),
+    "zeros as uncompressed records": batch(bytes(MIB - 1000), 100_000),
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("acks", [1, -1])
+def test_an_invalid_batch_is_refused_and_readers_are_not_affected(
+    broker: BrokerProcess, data: bytearray, acks: int
+) -> None:
+    async def attack() -> str:
+        client = await connect(broker)
+        topic = await new_topic(client)
+        assert (await send(client, topic, GOOD))[0]["error_code"] == 0
+        (refused,) = await send(client, topic, data, acks=acks)
+        assert refused["error_code"] == INVALID_RECORD
+        assert refused["error_message"]
+        assert await end_offset(client, topic) == 2
+        assert (await send(client, topic, GOOD))[0]["base_offset"] == 2
+        client.close()
+        return topic
+
+    topic = asyncio.run(attack())
+    assert [record[0] for record in consume(broker, topic, 4)] == [0, 1, 2, 3]
+
+
+def test_acks_0_closes_the_connection_after_an_invalid_batch(broker: BrokerProcess) -> None:
+    async def attack() -> None:
+        for data in (HOSTILE["three records at one offset"], bomb(Codec.ZSTD, 100 * MIB)):
+            client = await connect(broker)
+            topic = await new_topic(client)
+            client.send(PRODUCE, 9, produce(topic, data, acks=0))
+            assert await client.is_closed()
+            client.close()
+
+    asyncio.run(attack())
+
+
+def test_every_bad_record_is_named_by_its_index(broker: BrokerProcess) -> None:
+    bad = [3, 4, 50, 99]
+    records = [NewRecord(None if index in bad else b"k", b"v") for index in range(100)]
+
+    async def attack() -> None:
+        client = await connect(broker)
+        topic = await new_topic(client, cleanup_policy="compact")
+        for codec, version in itertools.product(Codec, (7, 8, 9, 12)):
+            data = encode_batch(records, timestamp_ms=0, codec=codec)
+            answer = await client.call(PRODUCE, version, produce(topic, data))
+            (refused,) = answer["responses"][0]["partition_responses"]
+            assert refused["error_code"] == INVALID_RECORD
+            if version >= 8:
+                assert [each["batch_index"] for each in refused["record_errors"]] == bad
+                assert {each["batch_index_error_message"] for each in refused["record_errors"]} == {
+                    "it has no key: a compacted topic needs one"
+                }
+                assert refused["error_message"].startswith("4 of 100 records are invalid")
+        assert await end_offset(client, topic) == 0
+        client.close()
+
+    asyncio.run(attack())
+
+
+def test_a_response_names_at_most_ten_thousand_records(broker: BrokerProcess) -> None:
+    data = encode_batch([NewRecord(None, b"")] * 4000, timestamp_ms=0, codec=Codec.ZSTD)
+
+    async def attack() -> None:
+        client = await connect(broker)
+        topic = await new_topic(client, partitions=4, cleanup_policy="compact")
+        parts = await send(client, topic, data, data, data, data)
+        assert [len(part["record_errors"]) for part in parts] == [4000, 4000, 2000, 0]
+        assert {part["error_code"] for part in parts} == {INVALID_RECORD}
+        client.close()
+
+    asyncio.run(attack())
+
+
+def test_long_batches_and_short_ones_of_one_connection_are_appended_in_order(
+    broker: BrokerProcess,
+) -> None:
+    counts = [60_000, 1, 2, 30_000, 3, 100_000, 1]
+
+    async def pipeline() -> None:
+        client = await connect(broker)
+        topic = await new_topic(client)
+        for index, count in enumerate(counts):
+            codec = Codec.ZSTD if index % 3 == 0 else Codec.NONE
+            data = batch(compress(codec, tiny_records(count)), count, codec)
+            client.send(PRODUCE, 9, produce(topic, data))
+        for index in range(len(counts)):
+            _, answer = await client.response(PRODUCE, 9)
+            part = answer["responses"][0]["partition_responses"][0]
+            assert (part["error_code"], part["base_offset"]) == (0, sum(counts[:index]))
+        client.close()
+
+    asyncio.run(pipeline())
+
+
+@pytest.mark.slow
+def test_other_clients_stay_fast_and_memory_stays_bounded_during_an_attack(
+    broker: BrokerProcess,
+) -> None:
+    attacks = [
+        bomb(Codec.ZSTD, 100 * MIB),
+        bomb(Codec.ZSTD, 500 * MIB),
+        bomb(Codec.GZIP, 400 * MIB),
+        bomb(Codec.LZ4, 200 * MIB),
+        batch(compress(Codec.ZSTD, tiny_records(400_000)), 400_000, Codec.ZSTD),
+        batch(tiny_records(100_000), 100_000),
+    ]
+    process = psutil.Process(broker.pid)
+
+    async def attack(topic: str, data: bytearray) -> None:
+        client = await connect(broker)
+        frame = request(PRODUCE, 9, produce(topic, data))
+        try:
+            while True:
+                client.writer.write(frame)
+                await client.raw_response()
+        finally:
+            client.close()
+
+    async def measure(client: Client, topic: str, seconds: float) -> tuple[list[float], int]:
+        took: list[float] = []
+        memory = 0
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            begun = time.perf_counter()
+            await send(client, topic, GOOD, acks=1)
+            took.append(time.perf_counter() - begun)
+            memory = max(memory, process.memory_info().rss)
+            await asyncio.sleep(0.005)
+        return sorted(took), memory
+
+    async def play() -> None:
+        client = await connect(broker)
+        topic, other = await new_topic(client), await new_topic(client)
+        _, before = await measure(client, topic, 0.5)
+        running = [asyncio.ensure_future(attack(other, data)) for data in attacks * 2]
+        try:
+            for _ in range(3):  # a busy machine can spoil one measurement
+                took, memory = await measure(client, topic, 3)
+                if took[int(len(took) * 0.99)] < 0.05:
+                    break
+        finally:
+            assert not any(each.done() for each in running)
+            for each in running:
+                each.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            client.close()
+        assert len(took) > 30
+        assert took[int(len(took) * 0.99)] < 0.05, f"p99 {took[int(len(took) * 0.99)]:.3f} s"
+        assert memory - before < 300 * MIB
+
+    asyncio.run(play())
+
+
+@settings(
+    max_examples=examples(12),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    st.lists(st.tuples(new_records, st.sampled_from(Codec), st.randoms()), min_size=10, max_size=10)
+)
+def test_what_is_accepted_can_be_read_by_librdkafka(broker: BrokerProcess, samples: Any) -> None:
+    async def attack() -> tuple[str, list[tuple[Any, ...]]]:
+        client = await connect(broker)
+        topic = await new_topic(client, message_timestamp_after_max_ms=str(2**62))
+        accepted: list[tuple[Any, ...]] = []
+        for records, codec, random in samples:
+            data = encode_batch(records, timestamp_ms=0, codec=codec)
+            if random.random() < 0.8:
+                data[random.randrange(HEADER_SIZE, len(data))] = random.randrange(256)
+                data[random.randrange(21, len(data))] ^= 1 << random.randrange(8)
+            struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
+            (part,) = await send(client, topic, data)
+            assert part["error_code"] != -1
+            if part["error_code"] == 0:
+                accepted += [
+                    (part["base_offset"] + each.offset, each.key, each.value)
+                    for each in decode_records(data)
+                ]
+        client.close()
+        return topic, accepted
+
+    topic, accepted = asyncio.run(attack())
+    assert consume(broker, topic, len(accepted)) == accepted

@@ -1,0 +1,559 @@
+"""The server on a socket: order, refusals, bounds, back-pressure, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import uvloop
+from structlog.testing import capture_logs
+
+from tests.protocols.kafka.fake_engine import CLUSTER_ID, FakeEngine, one_batch
+from tests.protocols.kafka.messages import kio_bytes
+from tests.protocols.kafka.wire import eventually, request, request_bytes, serving
+from tidemill.net.responses import STUCK_SECONDS
+from tidemill.protocols.kafka.codec.schema import request_type
+from tidemill.protocols.kafka.connection import FIRST_BYTES
+
+PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
+ALL_TOPICS: dict[str, Any] = {"topics": None}
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def loops(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
+    return uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+
+
+def on_both_loops(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(loops: Callable[[], asyncio.AbstractEventLoop]) -> None:
+        with asyncio.Runner(loop_factory=loops) as runner:
+            runner.run(test())
+
+    del run.__wrapped__
+    return run
+
+
+def produce(topic: str, records: bytes, acks: int = -1) -> dict[str, Any]:
+    return {
+        "acks": acks,
+        "timeout": 1000,
+        "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": records}]}],
+    }
+
+
+def fetch(topic: str, offset: int = 0, max_wait: int = 0, min_bytes: int = 1) -> dict[str, Any]:
+    return {
+        "max_wait": max_wait,
+        "min_bytes": min_bytes,
+        "session_epoch": -1,
+        "topics": [
+            {
+                "topic": topic,
+                "partitions": [
+                    {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 10_000_000}
+                ],
+            }
+        ],
+    }
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+@on_both_loops
+async def test_produce_and_fetch_give_the_same_bytes_but_for_the_offset() -> None:
+    async with serving() as s:
+        s.broker.make_topic("t")
+        client = await s.client()
+        sent = [one_batch(b"x" * size) for size in (10, 70_000, 1_000_000, 300, 5_000_000)]
+        for index, records in enumerate(sent):
+            answer = await client.call(PRODUCE, 9, produce("t", records))
+            part = answer["responses"][0]["partition_responses"][0]
+            assert (part["error_code"], part["base_offset"]) == (0, index)
+        got = await client.call(FETCH, 11, fetch("t"))
+        stored = got["responses"][0]["partitions"][0]["records"]
+        assert len(stored) == sum(map(len, sent))
+        position = 0
+        for index, records in enumerate(sent):
+            assert stored[position : position + 8] == struct.pack(">q", index)
+            assert stored[position + 16 : position + len(records)] == records[16:]
+            position += len(records)
+
+
+@on_both_loops
+async def test_produce_requests_overlap_and_are_answered_in_order() -> None:
+    async with serving() as s:
+        s.broker.make_topic("t")
+        s.broker.hold_acks = True
+        client = await s.client()
+        first = client.send(PRODUCE, 9, produce("t", one_batch(b"1")))
+        second = client.send(PRODUCE, 9, produce("t", one_batch(b"2")))
+        third = client.send(PRODUCE, 9, produce("t", one_batch(b"3"), acks=1))
+        await eventually(lambda: s.broker.appended == 3)
+        s.broker.unacked[1].set_result(s.broker.held[1])  # the second first
+        await asyncio.sleep(0)
+        s.broker.ack_all()
+        assert [(await client.response(PRODUCE, 9))[0] for _ in range(3)] == [first, second, third]
+
+
+@on_both_loops
+async def test_other_requests_wait_for_the_answers_before_them() -> None:
+    async with serving() as s:
+        s.broker.make_topic("t")
+        s.broker.hold_acks = True
+        client = await s.client()
+        first = client.send(PRODUCE, 9, produce("t", one_batch()))
+        second = client.send(FETCH, 11, fetch("t"))
+        third = client.send(PRODUCE, 9, produce("t", one_batch(), acks=1))
+        await eventually(lambda: s.broker.appended == 1)
+        other = await s.client()
+        await other.call(METADATA, 9, ALL_TOPICS)  # another connection is served meanwhile
+        assert s.broker.fetches == []
+        s.broker.ack_all()
+        assert (await client.response(PRODUCE, 9))[0] == first
+        assert (await client.response(FETCH, 11))[0] == second
+        assert (await client.response(PRODUCE, 9))[0] == third
+
+
+@on_both_loops
+async def test_many_pipelined_requests_are_answered_in_order() -> None:
+    async with serving() as s:
+        client = await s.client()
+        sent = [client.send(METADATA, 9, ALL_TOPICS) for _ in range(500)]
+        assert [(await client.response(METADATA, 9))[0] for _ in sent] == sent
+
+
+@on_both_loops
+async def test_bytes_may_arrive_one_at_a_time() -> None:
+    async with serving() as s:
+        client = await s.client()
+        for byte in request(METADATA, 9, ALL_TOPICS) * 2:
+            client.writer.write(bytes([byte]))
+            await client.writer.drain()
+            await asyncio.sleep(0)
+        for _ in range(2):
+            assert (await client.response(METADATA, 9))[1]["cluster_id"] == CLUSTER_ID
+
+
+# --- acks=0 --------------------------------------------------------------------------------------
+
+
+@on_both_loops
+async def test_acks_0_gets_no_answer_and_an_error_closes() -> None:
+    async with serving() as s:
+        s.broker.make_topic("t")
+        client = await s.client()
+        client.send(PRODUCE, 9, produce("t", one_batch(), acks=0))
+        await client.call(METADATA, 9, ALL_TOPICS)
+        assert s.broker.appended == 1
+        client.send(PRODUCE, 9, produce("missing", one_batch(), acks=0))
+        assert await client.is_closed()
+
+
+# --- versions ------------------------------------------------------------------------------------
+
+
+@on_both_loops
+async def test_unknown_version_of_api_versions_gets_the_supported_range() -> None:
+    async with serving() as s:
+        client = await s.client()
+        client.writer.write(struct.pack(">ihhi", 12, API_VERSIONS, 77, 5) + b"\xff\xff\0\0")
+        correlation, answer = await client.response(API_VERSIONS, 0)
+        ranges = {a["api_key"]: (a["min_version"], a["max_version"]) for a in answer["api_keys"]}
+        assert (correlation, answer["error_code"], ranges[API_VERSIONS]) == (5, 35, (0, 4))
+        answer = await client.call(
+            API_VERSIONS, 4, {"client_software_name": "x", "client_software_version": "1"}
+        )
+        assert answer["error_code"] == 0
+        assert {a["api_key"]: a["min_version"] for a in answer["api_keys"]}[PRODUCE] == 0
+        assert answer["finalized_features"] == [
+            {"name": "transaction.version", "max_version_level": 2, "min_version_level": 2}
+        ]
+        assert answer["finalized_features_epoch"] >= 0
+        assert answer["supported_features"] == [
+            {"name": "transaction.version", "min_version": 0, "max_version": 2}
+        ]
+
+
+@on_both_loops
+async def test_feature_that_starts_at_zero_is_hidden_from_clients_that_fail_on_it() -> None:
+    async with serving() as s:
+        client = await s.client()
+        about = {"client_software_name": "x", "client_software_version": "1"}
+        answer = await client.call(API_VERSIONS, 3, about)
+        assert answer["supported_features"] == []
+        assert [f["name"] for f in answer["finalized_features"]] == ["transaction.version"]
+
+
+@on_both_loops
+async def test_produce_of_old_clients_is_refused_in_their_own_version() -> None:
+    async with serving() as s:
+        s.broker.make_topic("t")
+        client = await s.client()
+        body = struct.pack(">hiih1sii", 1, 500, 1, 1, b"t", 1, 0) + struct.pack(">i2s", 2, b"ab")
+        client.writer.write(request_bytes(PRODUCE, 2, body, 9))
+        content = await client.raw_response()
+        assert content == struct.pack(">iih1siihqqi", 9, 1, 1, b"t", 1, 0, 35, -1, -1, 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [(999, 0), (METADATA, 99), (FETCH, 3), (-1, -1), (4, 1)]
+)
+def test_unknown_api_or_version_closes_only_its_connection(key: int, version: int) -> None:
+    async def run() -> None:
+        async with serving() as s:
+            good, bad = await s.client(), await s.client()
+            bad.writer.write(struct.pack(">ihhih", 10, key, version, 1, -1))
+            assert await bad.is_closed()
+            await good.call(METADATA, 9, ALL_TOPICS)
+
+    uvloop.run(run())
+
+
+# --- bounds --------------------------------------------------------------------------------------
+
+
+@on_both_loops
+async def test_announced_size_over_the_limit_closes_and_nothing_is_allocated() -> None:
+    async with serving(request_bytes=100_000) as s:
+        for size in (100_001, 2**31 - 1, -1, -(2**31)):
+            client = await s.client()
+            client.writer.write(struct.pack(">i", size) + b"\0" * 10)
+            assert await client.is_closed()
+            client.close()
+
+
+@on_both_loops
+async def test_unsent_part_of_a_large_request_takes_no_memory() -> None:
+    async with serving() as s:
+        clients = [await s.client() for _ in range(20)]
+        for client in clients:
+            client.writer.write(struct.pack(">i", 100_000_000) + b"\0" * 1000)
+        budget = s.server.listener.budget
+        await eventually(lambda: budget.used >= 20 * FIRST_BYTES)
+        assert budget.used == 20 * FIRST_BYTES
+        for client in clients:
+            client.close()
+        await eventually(lambda: budget.used == 0)
+
+
+@on_both_loops
+async def test_connections_over_the_limit_are_closed() -> None:
+    async with serving(connections=2) as s:
+        first, second = await s.client(), await s.client()
+        await first.call(METADATA, 9, ALL_TOPICS)
+        await second.call(METADATA, 9, ALL_TOPICS)
+        third = await s.client()
+        assert await third.is_closed()
+        first.close()
+        await eventually(lambda: s.server.listener.connections == 1)
+        fourth = await s.client()
+        await fourth.call(METADATA, 9, ALL_TOPICS)
+
+
+@on_both_loops
+async def test_unanswered_bytes_stop_the_reading_until_they_are_answered() -> None:
+    async with serving(connection_inflight_bytes=50_000) as s:
+        s.broker.make_topic("t")
+        s.broker.hold_acks = True
+        client = await s.client()
+        body = produce("t", one_batch(b"x" * 10_000))
+        sent = [client.send(PRODUCE, 9, body) for _ in range(400)]
+        budget = s.server.listener.budget
+        await eventually(lambda: budget.unanswered > 50_000)
+        held = -1
+        while held != budget.unanswered:  # what was received before the pause is still there
+            held = budget.unanswered
+            await asyncio.sleep(0.02)
+        assert held < 1_000_000
+        assert s.broker.appended < 400
+        s.broker.hold_acks = False
+        s.broker.ack_all()
+        assert [(await client.response(PRODUCE, 9))[0] for _ in sent] == sent
+
+
+@on_both_loops
+async def test_client_that_does_not_read_is_not_read() -> None:
+    async with serving() as s:
+        s.broker.make_topic("t")
+        writer = await s.client()
+        await writer.call(PRODUCE, 9, produce("t", one_batch(b"x" * 5_000_000)))
+        client = await s.client(limit=1)
+        sent = [client.send(FETCH, 11, fetch("t")) for _ in range(30)]
+        await eventually(lambda: len(s.broker.fetches) >= 1)
+        seen = -1
+        while seen != len(s.broker.fetches):
+            seen = len(s.broker.fetches)
+            await asyncio.sleep(0.05)
+        assert seen < 5
+        await writer.call(METADATA, 9, ALL_TOPICS)
+        assert [(await client.response(FETCH, 11))[0] for _ in sent] == sent
+
+
+@on_both_loops
+async def test_responses_over_the_bound_wait_until_others_are_read() -> None:
+    async with serving(total_inflight_bytes=8_000_000) as s:
+        memory = s.server.listener.responses
+        s.broker.make_topic("t")
+        writer = await s.client()
+        await writer.call(PRODUCE, 9, produce("t", one_batch(b"x" * 20_000_000)))
+        clients = [await s.client(limit=1) for _ in range(4)]
+        for client in clients:
+            client.send(FETCH, 11, fetch("t"))
+        await eventually(lambda: memory.waiting == 3)
+        await writer.call(METADATA, 9, ALL_TOPICS)  # only large responses wait
+        # They are read at the same time: which of them comes first depends on the event loop, and
+        # one that is not read while the others wait is closed.
+        for _, answer in await asyncio.gather(*(each.response(FETCH, 11) for each in clients)):
+            assert len(answer["responses"][0]["partitions"][0]["records"]) > 20_000_000
+        memory.measure()
+        assert (memory.used, memory.waiting) == (0, 0)
+
+
+@on_both_loops
+async def test_client_that_leaves_while_it_waits_for_its_turn_takes_no_memory() -> None:
+    async with serving(total_inflight_bytes=8_000_000) as s:
+        memory = s.server.listener.responses
+        s.broker.make_topic("t")
+        writer = await s.client()
+        await writer.call(PRODUCE, 9, produce("t", one_batch(b"x" * 20_000_000)))
+        slow, leaving, patient = [await s.client(limit=1) for _ in range(3)]
+        for number, client in enumerate((slow, leaving, patient)):
+            client.send(FETCH, 11, fetch("t"))
+            await eventually(lambda n=number: len(s.broker.fetches) == n + 1)
+        await eventually(lambda: memory.waiting == 2)
+        leaving.close()
+        await eventually(lambda: memory.waiting == 1)
+        await slow.response(FETCH, 11)
+        await patient.response(FETCH, 11)
+        memory.measure()
+        assert memory.used == 0
+
+
+@on_both_loops
+async def test_client_that_does_not_read_while_others_wait_is_closed() -> None:
+    async with serving(total_inflight_bytes=8_000_000) as s:
+        s.broker.make_topic("t")
+        writer = await s.client()
+        await writer.call(PRODUCE, 9, produce("t", one_batch(b"x" * 20_000_000)))
+        with capture_logs() as logs:
+            slow = await s.client(limit=1)
+            slow.send(FETCH, 11, fetch("t"))
+            await eventually(lambda: s.server.listener.responses.used > 8_000_000)
+            assert (await writer.call(FETCH, 11, fetch("t")))["error_code"] == 0
+        (line,) = [line for line in logs if line["event"] == "connection.not_reading"]
+        assert line["unread_bytes"] > 8_000_000
+        assert line["seconds"] >= STUCK_SECONDS
+
+
+@on_both_loops
+async def test_total_bound_holds_over_connections_and_gives_way_to_one_at_a_time() -> None:
+    async with serving(total_inflight_bytes=300_000) as s:
+        s.broker.make_topic("t")
+        clients = [await s.client() for _ in range(6)]
+        body = kio_bytes(request_type(PRODUCE, 9), produce("t", one_batch(b"x" * 400_000)))
+        message = request_bytes(PRODUCE, 9, body)
+        for client in clients:  # all begin: together far more than the bound
+            client.writer.write(message[:200_000])
+        for client in clients:
+            client.writer.write(message[200_000:])
+        for client in clients:
+            assert (await client.response(PRODUCE, 9))[1]["responses"]
+        assert s.broker.appended == 6
+
+
+def test_idle_connection_is_closed() -> None:
+    async def run() -> None:
+        async with serving(idle_seconds=1) as s:
+            client = await s.client()
+            await client.call(METADATA, 9, ALL_TOPICS)
+            assert await client.is_closed()
+
+    uvloop.run(run())
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+@on_both_loops
+async def test_malformed_requests_close_their_connection_and_leave_the_others() -> None:
+    async with serving() as s:
+        good = await s.client()
+        absurd = b"\xff\xff\xff\xff\x0f" + b"\0" * 20
+        for bad in (
+            request_bytes(METADATA, 12, absurd),
+            request_bytes(PRODUCE, 9, absurd),
+            request_bytes(METADATA, 12, b""),
+            struct.pack(">i", 3) + b"abc",
+            struct.pack(">i", 0),
+            struct.pack(">ihhih", 10, METADATA, 9, 1, 500),
+        ):
+            client = await s.client()
+            client.writer.write(bad)
+            assert await client.is_closed()
+            await good.call(METADATA, 9, ALL_TOPICS)
+
+
+def test_one_log_line_says_who_and_why() -> None:
+    async def run() -> None:
+        async with serving() as s:
+            client = await s.client()
+            port = client.writer.get_extra_info("sockname")[1]
+            tree = {"client_software_name": "soft", "client_software_version": "1.2"}
+            await client.call(API_VERSIONS, 3, tree)
+            with capture_logs() as lines:
+                client.writer.write(request_bytes(METADATA, 12, b"\xff\xff\xff\xff\x07\0"))
+                assert await client.is_closed()
+            (line,) = lines
+            assert (line["event"], line["log_level"]) == ("connection.closed", "warning")
+            assert line["peer"] == f"127.0.0.1:{port}"
+            assert (line["client_id"], line["software"]) == ("test", "soft 1.2")
+            assert (line["api"], line["version"]) == ("Metadata", 12)
+            assert "length 2147483646 of topics" in line["error"]
+
+    uvloop.run(run())
+
+
+@on_both_loops
+async def test_memory_that_is_used_up_is_told_as_that_and_closes_one_connection() -> None:
+    async with serving() as s:
+        for place in ("get_buffer", "received"):
+            client = await s.client()
+            await client.call(METADATA, 9, ALL_TOPICS)
+            (link,) = s.server.listener._links
+
+            def fail(*_: object) -> memoryview:
+                raise MemoryError
+
+            session = link._session
+            assert session is not None
+            link._session = cast("Any", SimpleNamespace(**{
+                name: getattr(session, name)
+                for name in ("get_buffer", "received", "closed", "writable", "stop", "is_busy")
+            }))  # fmt: skip
+            setattr(link._session, place, fail)
+            with capture_logs() as logs:
+                client.send(METADATA, 9, ALL_TOPICS)
+                assert await client.is_closed()
+            (line,) = [line for line in logs if line["event"] == "connection.closed"]
+            assert (line["why"], line["log_level"]) == ("out of memory", "error")
+            assert "exc_info" not in line
+            await eventually(lambda: s.server.listener.connections == 0)
+        other = await s.client()
+        await other.call(METADATA, 9, ALL_TOPICS)
+
+
+@on_both_loops
+async def test_fault_in_a_handler_closes_one_connection() -> None:
+    def fail(*_: object) -> Any:
+        raise ZeroDivisionError
+
+    faulty = FakeEngine()
+    faulty.topics.all = fail  # type: ignore[method-assign]
+    faulty.records.read = fail  # type: ignore[assignment, method-assign]
+    async with serving(faulty) as s:
+        s.broker.make_topic("t")
+        for key, version, tree in ((METADATA, 9, ALL_TOPICS), (FETCH, 11, fetch("t"))):
+            client = await s.client()
+            client.send(key, version, tree)
+            assert await client.is_closed()
+
+
+@on_both_loops
+async def test_client_that_leaves_during_a_long_poll_frees_it() -> None:
+    async with serving() as s:
+        s.broker.make_topic("t")
+        client = await s.client()
+        client.send(FETCH, 11, fetch("t", max_wait=60_000))
+        await eventually(lambda: len(s.broker.fetches) == 1)
+        client.close()
+        await eventually(lambda: not s.server.shared.tasks and not s.server.listener.connections)
+
+
+# --- stop ----------------------------------------------------------------------------------------
+
+
+@on_both_loops
+async def test_stop_answers_long_polls_and_open_produces_then_closes() -> None:
+    broker = FakeEngine()
+    async with serving(broker) as s:
+        broker.make_topic("t")
+        broker.hold_acks = True
+        poller, producer, idle = await s.client(), await s.client(), await s.client()
+        producer.send(PRODUCE, 9, produce("t", one_batch(), acks=-1))
+        await eventually(lambda: broker.appended == 1)
+        poller.send(FETCH, 11, fetch("t", offset=1, max_wait=60_000))
+        await eventually(lambda: len(broker.fetches) == 1)
+        poller.send(METADATA, 9, ALL_TOPICS)  # never starts
+        stopping = asyncio.ensure_future(s.server.stop(grace_seconds=10))
+        assert (await poller.response(FETCH, 11))[1]["error_code"] == 0
+        assert await poller.is_closed()
+        assert await idle.is_closed()
+        broker.ack_all()
+        assert (await producer.response(PRODUCE, 9))[1]["responses"]
+        assert await producer.is_closed()
+        await stopping
+
+
+@on_both_loops
+async def test_stop_does_not_wait_for_members_of_a_group() -> None:
+    joins = []
+
+    async def join(request: Any) -> None:
+        joins.append(request)
+        await asyncio.Event().wait()
+
+    broker = FakeEngine()
+    broker.groups.join = join
+    async with serving(broker) as s:
+        client = await s.client()
+        client.send(11, 5, {"group_id": "g", "protocol_type": "consumer"})
+        await eventually(lambda: len(joins) == 1)
+        async with asyncio.timeout(5):
+            await s.server.stop(grace_seconds=60)
+        assert await client.is_closed()
+
+
+@on_both_loops
+async def test_stop_cuts_what_does_not_end_in_time() -> None:
+    async with serving() as s:
+        s.broker.make_topic("t")
+        s.broker.hold_acks = True
+        client = await s.client()
+        client.send(PRODUCE, 9, produce("t", one_batch()))
+        await eventually(lambda: s.broker.appended == 1)
+        await s.server.stop(grace_seconds=0.05)
+        assert await client.is_closed()
+        s.broker.ack_all()
+
+
+@on_both_loops
+async def test_a_write_to_many_partitions_comes_before_the_next_one() -> None:
+    async with serving() as s:
+        s.broker.make_topic("t", 300)
+        client = await s.client()
+        many = produce("t", b"")
+        many["topic_data"][0]["partition_data"] = [
+            {"index": index, "records": one_batch(b"first %d" % index)} for index in range(300)
+        ]
+        first = client.send(PRODUCE, 9, many)
+        second = client.send(PRODUCE, 9, produce("t", one_batch(b"second")))
+        correlation, answer = await client.response(PRODUCE, 9)
+        assert correlation == first
+        answered = [
+            (part["index"], part["error_code"], part["base_offset"])
+            for topic in answer["responses"]
+            for part in topic["partition_responses"]
+        ]
+        assert answered == [(index, 0, 0) for index in range(300)]
+        correlation, answer = await client.response(PRODUCE, 9)
+        assert correlation == second
+        assert answer["responses"][0]["partition_responses"][0]["base_offset"] == 1
+        for index in range(300):
+            assert s.broker.log("t", index).batches[0][1].endswith(b"first %d" % index)

@@ -1,0 +1,175 @@
+"""Parsing records: dead letters are separated, with the reason and their position."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tidemill.spark.pipelines.dead_letters import HEADERS, REASON, parse
+from tidemill.spark.pipelines.declared import Pipeline, Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "flight STRING, delay INT, at TIMESTAMP, gate STRUCT<name: STRING>, tags ARRAY<STRING>"
+SOURCE = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "timestampType int, headers array<struct<key: string, value: binary>>"
+)
+AT = "2013-01-01T05:00:00Z"
+APPENDED = datetime(2013, 1, 1, 6, 0, 0, 123_000, UTC)
+
+GOOD = [
+    f'{{"flight": "AA1", "delay": 5, "at": "{AT}"}}',
+    f' \n{{"flight": "AA2", "delay": null, "at": "{AT}", "unknown": [1, 2]}}',
+    f'{{"at": "{AT}", "gate": {{"name": "B7"}}, "tags": ["x", null]}}',
+]
+BAD: list[tuple[bytes | None, str]] = [
+    (None, "the value is null"),
+    (b"", "not a JSON object"),
+    (b"not json", "not a JSON object"),
+    (b'{"flight": "AA1"', ""),
+    (b"[1, 2]", "not a JSON object"),
+    (f'[{{"flight": "AA1", "at": "{AT}"}}]'.encode(), "not a JSON object"),
+    (b'"text"', "not a JSON object"),
+    (b"42", "not a JSON object"),
+    (f'{{"flight": "AA1", "delay": "soon", "at": "{AT}"}}'.encode(), "delay is not INT: soon"),
+    (f'{{"delay": 5000000000, "at": "{AT}"}}'.encode(), "delay is not INT: 5000000000"),
+    (f'{{"gate": "B7", "at": "{AT}"}}'.encode(), "gate is not STRUCT"),
+    (b'{"flight": "AA1", "at": "yesterday"}', "at is not TIMESTAMP: yesterday"),
+    (b'{"flight": "AA1"}', "the event time at is missing"),
+    (b'{"flight": "AA1", "at": null}', "the event time at is missing"),
+    (b'{"flight": "\xff", "at": "' + AT.encode() + b'"}', "not UTF-8"),
+    *[
+        (f'{{"flight": "AA1", "at": "{AT}"}}{more}'.encode(), "more than its JSON object")
+        for more in (
+            " trailing",
+            f'{{"flight": "AA2", "at": "{AT}"}}',
+            f',{{"flight": "AA2", "at": "{AT}"}}',
+            ',"delay": 5',
+            ',"delay": {}',
+            ',"delay": null},"more": {"delay": null',
+            "}",
+            "] trailing",
+        )
+    ],
+]
+
+
+def stream(*, dead_letters: str | None = "") -> Stream:
+    return Pipeline("night").stream(
+        "departures", topic="dep", schema=SCHEMA, event_time="at", dead_letters=dead_letters
+    )
+
+
+def source(spark: SparkSession, values: list[bytes | None]) -> DataFrame:
+    headers = [("trace", b"1")]
+    rows = [
+        (b"k%d" % i, value, "dep", 3, 100 + i, APPENDED, 0, headers if i % 2 else None)
+        for i, value in enumerate(values)
+    ]
+    return spark.createDataFrame(rows, SOURCE)
+
+
+@pytest.fixture(scope="module")
+def parsed(spark: SparkSession) -> tuple[list[Any], list[Any]]:
+    """Rows and dead letters of all records, good and bad in turn."""
+    values = [value for value, _ in BAD] + [value.encode() for value in GOOD]
+    good, bad = parse(source(spark, values), stream(), "night")
+    return good.collect(), bad.collect()
+
+
+def test_what_fits_the_schema_is_a_row(parsed: tuple[list[Any], list[Any]]) -> None:
+    rows = sorted(parsed[0], key=lambda row: str(row.flight))
+    assert [row.flight for row in rows] == ["AA1", "AA2", None]
+    assert [row.delay for row in rows] == [5, None, None]
+    assert rows[2].gate.name == "B7"
+    assert rows[2].tags == ["x", None]
+    assert set(rows[0].asDict()) == {"flight", "delay", "at", "gate", "tags"}
+
+
+def test_each_other_record_is_a_dead_letter_as_it_came(
+    parsed: tuple[list[Any], list[Any]],
+) -> None:
+    letters = {bytes(row.key): row for row in parsed[1]}
+    assert len(parsed[1]) == len(letters) == len(BAD)
+    for i, (value, _) in enumerate(BAD):
+        found = letters[b"k%d" % i].value
+        assert (None if found is None else bytes(found)) == value
+
+
+@pytest.mark.parametrize(("number", "reason"), [(i, why) for i, (_, why) in enumerate(BAD)])
+def test_a_dead_letter_says_why_and_where_from(
+    parsed: tuple[list[Any], list[Any]], number: int, reason: str
+) -> None:
+    (letter,) = (row for row in parsed[1] if bytes(row.key) == b"k%d" % number)
+    headers = [(header.key, bytes(header.value)) for header in letter.headers]
+    if number % 2:  # those that it came with are kept
+        assert headers.pop(0) == ("trace", b"1")
+    assert tuple(name for name, _ in headers) == HEADERS
+    told = {name: value.decode() for name, value in headers}
+    assert reason in told[REASON]
+    assert told[REASON]
+    assert told["source.topic"] == "dep"
+    assert (told["source.partition"], told["source.offset"]) == ("3", str(100 + number))
+    assert told["source.timestamp"] == str(int(APPENDED.timestamp() * 1000))
+    assert (told["pipeline"], told["stream"]) == ("night", "departures")
+
+
+def test_a_field_that_nobody_asks_for_is_still_checked(spark: SparkSession) -> None:
+    values: list[bytes | None] = [
+        f'{{"flight": "AA1", "delay": "soon", "at": "{AT}"}}'.encode(),
+        GOOD[0].encode(),
+    ]
+    good, bad = parse(source(spark, values), stream(), "night")
+    assert good.select("flight").count() == 1
+    assert bad.count() == 1
+
+
+@pytest.mark.parametrize(
+    "schema", ["flight: STRING, delay: INT", "flight STRING NOT NULL, delay INT -- in minutes"]
+)
+def test_a_schema_may_be_written_as_spark_takes_it(spark: SparkSession, schema: str) -> None:
+    declared = Pipeline("night").stream("departures", schema=schema)
+    records = source(spark, [b'{"flight": "AA1", "delay": 5}', b'{"delay": "soon"}'])
+
+    good, bad = parse(records, declared, "night")
+
+    assert [tuple(row) for row in good.collect()] == [("AA1", 5)]
+    assert [bytes(row.key) for row in bad.collect()] == [b"k1"]
+
+
+def test_a_record_that_fails_the_query_is_not_merely_counted(spark: SparkSession) -> None:
+    records = source(spark, [GOOD[0].encode(), b"not json"])
+    good, _ = parse(records, stream(dead_letters=None), "night")
+
+    with pytest.raises(Exception, match="offset 101 of partition 3 can't be parsed"):
+        good.groupBy().count().collect()
+    with pytest.raises(Exception, match="offset 101 of partition 3 can't be parsed"):
+        good.filter("delay > 0").select("flight").collect()
+
+
+@pytest.mark.parametrize("dead_letters", ["", None])
+def test_a_record_is_parsed_once(spark: SparkSession, dead_letters: str | None) -> None:
+    from pyspark.sql import functions as f
+
+    def observe(df: DataFrame) -> DataFrame:
+        return df.observe("records", f.max("timestamp").alias("newest"))
+
+    records = source(spark, [GOOD[0].encode()])
+    good, bad = parse(records, stream(dead_letters=dead_letters), "night", observe)
+
+    for df in (good, good.filter("delay > 0"), good.groupBy("flight").count(), bad):
+        plan = df._jdf.queryExecution().optimizedPlan().toString()
+        assert plan.count("from_json(StructField(__tidemill_all") == 1, plan
+
+
+def test_without_a_topic_for_them_the_first_fails_the_query(spark: SparkSession) -> None:
+    good, _ = parse(source(spark, [b"not json"]), stream(dead_letters=None), "night")
+    with pytest.raises(Exception, match="offset 100 of partition 3 can't be parsed") as failure:
+        good.collect()
+    assert "stream departures" in str(failure.value)

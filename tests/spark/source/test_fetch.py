@@ -1,0 +1,56 @@
+"""The decoder through librdkafka keeps the contract, and its columns are what Spark expects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contracts.fetch import Fetch, FetchContract
+from tidemill.spark.datasource.data_source import COLUMNS, HEADERS_COLUMN
+from tidemill.spark.source import fetch as through_librdkafka
+
+
+class TestThroughLibrdkafka(FetchContract):
+    @pytest.fixture
+    def fetch(self) -> Fetch:
+        return through_librdkafka.fetch
+
+
+@pytest.fixture(autouse=True, scope="module")
+def close_consumers() -> Iterator[None]:
+    yield
+    through_librdkafka.close_idle_consumers()
+
+
+def test_the_columns_are_those_that_spark_makes_of_the_declared_ones() -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import (
+        ArrayType,
+        BinaryType,
+        IntegerType,
+        LongType,
+        StringType,
+        StructType,
+        TimestampType,
+    )
+
+    declared = (
+        StructType()
+        .add("key", BinaryType())
+        .add("value", BinaryType())
+        .add("topic", StringType())
+        .add("partition", IntegerType())
+        .add("offset", LongType())
+        .add("timestamp", TimestampType())
+        .add("timestampType", IntegerType())
+    )
+    assert ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in declared) == COLUMNS
+    assert to_arrow_schema(declared, timezone="UTC") == through_librdkafka.SCHEMA
+    header = StructType().add("key", StringType()).add("value", BinaryType())
+    declared = declared.add("headers", ArrayType(header))
+    assert declared["headers"].dataType.simpleString() == HEADERS_COLUMN.split(" ", 1)[1].replace(
+        ": ", ":"
+    ).replace(", ", ",")
+    expected = to_arrow_schema(declared, timezone="UTC")
+    assert expected == through_librdkafka.SCHEMA_WITH_HEADERS

@@ -1,0 +1,146 @@
+"""What operating systems do differently: each function with and without the call of Linux."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import errno
+import fcntl
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemill import system
+
+SOURCE = Path(__file__).parents[1] / "src"
+LINUX_ONLY = {
+    *("fdatasync", "posix_fallocate", "posix_fadvise", "preadv", "pwritev", "RWF_NOWAIT"),
+    *("sendfile", "copy_file_range", "splice", "eventfd", "memfd_create", "pipe2", "pidfd_open"),
+    *("sched_getaffinity", "sched_setaffinity", "epoll", "O_DIRECT", "O_TMPFILE", "O_PATH"),
+    *("mallopt", "malloc_trim", "syncfs", "prctl", "uvloop", "F_FULLFSYNC", "CDLL", "prlimit"),
+    *("SOCK_NONBLOCK", "SOCK_CLOEXEC", "TCP_CORK", "TCP_QUICKACK", "MAP_POPULATE"),
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[int]:
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture
+def mac(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Hide what Linux has; return the commands of ``fcntl``, which do nothing."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    for name in ("fdatasync", "preadv", "pwritev", "RWF_NOWAIT"):
+        monkeypatch.delattr(os, name, raising=False)
+    calls: list[int] = []
+    monkeypatch.setattr(fcntl, "fcntl", lambda fd, command: calls.append(command))
+    return calls
+
+
+def test_only_one_module_uses_what_only_linux_has() -> None:
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        if path == SOURCE / "tidemill" / "system.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            names: list[str] = []
+            if isinstance(node, ast.Attribute):
+                names = [node.attr]
+                if ast.unparse(node) == "sys.platform":
+                    names = ["sys.platform"]
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                names = [each.name for each in node.names]
+                names.append(getattr(node, "module", None) or "")
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                names = ["/proc"] if node.value.startswith(("/proc/", "/sys/")) else []
+            bad = {*names} & {*LINUX_ONLY, "sys.platform", "/proc"}
+            found += [f"{path.relative_to(SOURCE)}: {name}" for name in bad]
+    assert found == []
+
+
+def test_synced_bytes_reach_the_disk_on_macos(file: int, mac: list[int]) -> None:
+    system.datasync(file)
+    system.fullsync(file)
+    assert mac == [51, 51]  # F_FULLFSYNC; fsync alone stops at the disk's cache
+
+
+def test_a_file_system_without_a_full_sync_gets_the_ordinary_one(
+    file: int, mac: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+
+    def refuse(fd: int, command: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    code = errno.ENOTSUP
+    system.datasync(file)
+    assert synced == [file]
+    code = errno.EIO  # a failed sync is never retried in another way
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        system.datasync(file)
+    assert synced == [file]
+
+
+def test_other_systems_without_fdatasync_use_fsync(
+    file: int, mac: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "freebsd14")
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    system.datasync(file)
+    system.fullsync(file)
+    assert (synced, mac) == ([file, file], [])
+
+
+def test_a_file_system_is_synced_as_a_whole_on_linux_only(
+    file: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert system.sync_file_system(file) == (sys.platform == "linux")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not system.sync_file_system(file)
+
+
+def test_buffers_are_written_one_after_the_other_without_pwritev(file: int, mac: list[int]) -> None:
+    assert system.write_at(file, [b"abc", bytearray(b"de"), memoryview(b"f")], 2) == 6
+    assert os.pread(file, 100, 0) == b"\0\0abcdef"
+
+
+def test_a_write_that_is_cut_writes_nothing_behind_the_cut(
+    file: int, mac: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: whole(fd, bytes(data)[:2], at))
+    assert system.write_at(file, [b"abc", b"de"], 0) == 2
+    assert os.pread(file, 100, 0) == b"ab"
+
+
+def test_without_a_read_that_does_not_wait_a_thread_has_to_read(file: int, mac: list[int]) -> None:
+    os.write(file, b"abc")
+    assert system.read_cached(file, 3, 0) is None
+
+
+def test_the_event_loop_is_asyncio_s_without_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    loop = system.new_event_loop()
+    try:
+        assert isinstance(loop, asyncio.SelectorEventLoop)
+    finally:
+        loop.close()
+
+
+def test_calls_that_the_c_library_lacks_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Empty:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+    monkeypatch.setattr("ctypes.CDLL", Empty)
+    system.keep_freed_memory(1)
+    system.return_memory(1)
+    system.end_with_parent()
