@@ -3,9 +3,10 @@
 #
 #     scripts/setup.sh demo test
 #
-# Does nothing, quickly, when they are installed and pyproject.toml has not changed since. Installs
-# a Java (the extra jre) only where Spark would find none: neither in JAVA_HOME nor on PATH, 17 or
-# newer. VENV names the environment's folder, PYTHON the interpreter to make it with.
+# Does nothing, quickly, when they are installed and neither pyproject.toml nor the C sources have
+# changed since. Installs a Java (the extra jre) only where Spark would find none: neither in
+# JAVA_HOME nor on PATH, 17 or newer. VENV names the environment's folder, PYTHON the interpreter to
+# make it with.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -37,7 +38,7 @@ fi
 installed=""
 if [ -f "$stamp" ]; then
     installed=$(cat "$stamp")
-    stale=$(find pyproject.toml -newer "$stamp")
+    stale=$(find pyproject.toml scripts/build_native.py src/native -newer "$stamp")
 else
     stale=yes
 fi

@@ -1,0 +1,29 @@
+/* The compiled part of tidemill: the module tidemill._native.
+ *
+ * Each other file in this folder implements functions for one purpose and declares them in native.h.
+ * All of them take bytes from outside, so every length is checked before it is used, in slices that
+ * the caller bounds, and a fault is reported with its position. They know no sockets and no files.
+ */
+#include "native.h"
+
+static PyMethodDef methods[] = {
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {
+#ifdef Py_mod_multiple_interpreters
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "tidemill._native",
+    .m_doc = "The compiled part of tidemill. Use it through tidemill.native.",
+    .m_size = 0,
+    .m_methods = methods,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&definition); }

@@ -1,0 +1,1 @@
+"""The compiled extension (sources in ``src/native``)."""

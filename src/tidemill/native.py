@@ -1,0 +1,25 @@
+"""Gives access to the compiled extension, where it was built.
+
+Each function of the extension has an edition in Python that gives the same results, so tidemill
+works where there was no compiler. ``TIDEMILL_NATIVE=0`` in the environment switches the extension
+off. This module must not know what the functions do.
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+
+SWITCH = "TIDEMILL_NATIVE"
+"""The environment variable that switches the extension off with 0."""
+
+
+def load() -> ModuleType | None:
+    """Return the compiled extension; None if it was not built, or is switched off."""
+    if os.environ.get(SWITCH) == "0":
+        return None
+    try:
+        from tidemill import _native
+    except ImportError:
+        return None
+    return _native

@@ -1,0 +1,71 @@
+"""The compiled extension is built where it can be, and is not needed."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tidemill import native
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def build() -> ModuleType:
+    path = ROOT / "scripts" / "build_native.py"
+    spec = importlib.util.spec_from_file_location("build_native", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "src" / "native", tmp_path / "src" / "native")
+    (tmp_path / "src" / "tidemill").mkdir()
+    return tmp_path
+
+
+def test_a_checkout_with_a_compiler_has_the_extension() -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    assert native.load() is not None
+
+
+def test_the_extension_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(native.SWITCH, "0")
+    assert native.load() is None
+
+
+def test_a_build_without_a_compiler_leaves_the_extension_out(
+    build: ModuleType, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(native.SWITCH, raising=False)
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert build.compile_extension(sources) is None
+    assert list((sources / "src" / "tidemill").iterdir()) == []
+
+
+def test_a_build_that_must_have_the_extension_fails_without_a_compiler(
+    build: ModuleType, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(native.SWITCH, "1")
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(SystemExit, match="can't compile the extension"):
+        build.compile_extension(sources)
+
+
+def test_sources_with_a_mistake_are_not_built(
+    build: ModuleType, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    monkeypatch.delenv(native.SWITCH, raising=False)
+    (sources / "src" / "native" / "module.c").write_text("#error no\n")
+    assert build.compile_extension(sources) is None
