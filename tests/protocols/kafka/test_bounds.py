@@ -26,7 +26,6 @@ from tidemill.protocols.kafka.answer import LEAST_ELEMENTS
 from tidemill.protocols.kafka.apis import VERSIONS, load_handlers
 from tidemill.protocols.kafka.codec.messages import encode_request
 from tidemill.protocols.kafka.codec.schema import (
-    PRODUCE,
     Structure,
     request_type,
     structure_of,
@@ -40,8 +39,6 @@ ELEMENTS = LEAST_ELEMENTS - 10 if IS_NIGHTLY else 4000
 """Nightly, the limit of the settings below, less what surrounds the large array. Otherwise so many
 that each of them may take 5 microseconds, which is less than any does."""
 HOLD_MS = 20.0
-PRODUCE_HOLD_MS = 40.0
-"""A Produce request, which has a lower limit of elements, is decoded and encoded in one piece."""
 Path_ = tuple[str, ...]
 
 
@@ -208,8 +205,7 @@ def test_no_array_of_any_request_holds_the_loop(tmp_path: Path) -> None:
                 frame = request_bytes(key, version, bytes(encode_request(key, version, tree)))
                 tries = 0
                 # What is slow is slow every time. A page fault or an interrupt is not.
-                most = PRODUCE_HOLD_MS if key == PRODUCE else HOLD_MS
-                while (hold := await hold_ms(server, key, frame)) > most:
+                while (hold := await hold_ms(server, key, frame)) > HOLD_MS:
                     tries += 1
                     if tries == 3:
                         slow[name] = round(hold, 1)

@@ -102,6 +102,54 @@ async def test_produce_requests_overlap_and_are_answered_in_order() -> None:
         assert [(await client.response(PRODUCE, 9))[0] for _ in range(3)] == [first, second, third]
 
 
+@pytest.mark.parametrize("size", [10, 4000], ids=["small batches", "large batches"])
+def test_a_produce_request_to_many_partitions_is_answered_in_order(size: int) -> None:
+    """It is handled in slices. What arrives meanwhile must not overwrite its records."""
+    topics, partitions = 3, 150
+    records = [[one_batch(bytes([t, p]) * size) for p in range(partitions)] for t in range(topics)]
+    wide: dict[str, Any] = {"acks": -1, "timeout": 1000}
+    wide["topic_data"] = [
+        {
+            "name": f"wide{t}",
+            "partition_data": [
+                {"index": p, "records": batch} for p, batch in enumerate(records[t])
+            ],
+        }
+        for t in range(topics)
+    ]
+
+    async def run() -> None:
+        async with serving() as s:
+            for t in range(topics):
+                s.broker.make_topic(f"wide{t}", partitions)
+            client, other = await s.client(), await s.client()
+            first = client.send(PRODUCE, 9, wide)
+            second = client.send(PRODUCE, 9, produce("wide0", one_batch(b"later")))
+            s.broker.make_topic("t")
+            for _ in range(50):
+                await other.call(PRODUCE, 9, produce("t", one_batch(b"x" * 100_000)))
+            correlation, answer = await client.response(PRODUCE, 9)
+            assert correlation == first
+            assert [each["name"] for each in answer["responses"]] == ["wide0", "wide1", "wide2"]
+            for each in answer["responses"]:
+                found = each["partition_responses"]
+                assert [part["index"] for part in found] == list(range(partitions))
+                assert {(part["error_code"], part["base_offset"]) for part in found} == {(0, 0)}
+            correlation, answer = await client.response(PRODUCE, 9)
+            assert correlation == second
+            assert answer["responses"][0]["partition_responses"][0]["base_offset"] == 1
+            for t in range(topics):
+                for p in (0, 64, partitions - 1):
+                    wanted = fetch(f"wide{t}")
+                    wanted["topics"][0]["partitions"][0]["partition"] = p
+                    got = await client.call(FETCH, 11, wanted)
+                    stored = got["responses"][0]["partitions"][0]["records"]
+                    assert stored[16 : len(records[t][p])] == records[t][p][16:]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+
+
 @on_both_loops
 async def test_other_requests_wait_for_the_answers_before_them() -> None:
     async with serving() as s:

@@ -39,17 +39,25 @@ Answer = list[Buffer] | Coroutine[Any, Any, list[Buffer]]
 """A framed response, empty where there is none; or a coroutine that returns it."""
 
 
-def answer(api: Api, ctx: RequestContext, view: memoryview, body: int) -> Answer:
+def answer(api: Api, ctx: RequestContext, view: memoryview, body: int) -> Answer | None:
     """Handle one request, whose body is at position ``body`` of ``view``.
 
     ``view`` can be reused when this returns and, if that is a coroutine, has run to its first wait.
+
+    Returns:
+        The response; None if the request has so many elements that it must be handled by
+        ``answer_wide``.
 
     Raises:
         ProtocolError: the request can't be decoded.
         TidemillError: the handler refuses in a way that the API has no code for.
     """
     if api.decode is not None:
-        return _answered(ctx, api.handler(ctx, api.decode(view, body, ctx.api_version)))
+        try:
+            next(api.decode(view, body, ctx.api_version))
+        except StopIteration as end:
+            return _answered(ctx, api.handler(ctx, end.value))
+        return None
     if len(view) <= SMALL_BYTES:
         request = decode_request(ctx.api_key, ctx.api_version, view, body)
         return _answered(ctx, api.handler(ctx, request))
@@ -60,6 +68,22 @@ def answer(api: Api, ctx: RequestContext, view: memoryview, body: int) -> Answer
             hint="Send several requests with fewer elements each.",
         )
     return _answer_large(api, ctx, view, body)
+
+
+async def answer_wide(api: Api, ctx: RequestContext, view: memoryview, body: int) -> list[Buffer]:
+    """Handle one request that ``answer`` did not, in slices.
+
+    ``view`` must not be reused until this returns.
+
+    Raises:
+        ProtocolError: the request can't be decoded.
+        TidemillError: the handler refuses in a way that the API has no code for.
+    """
+    assert api.decode is not None
+    ctx.exclusive = True
+    request = await ctx.turns.run(api.decode(view, body, ctx.api_version))
+    answered = _answered(ctx, api.handler(ctx, request))
+    return answered if isinstance(answered, list) else await answered
 
 
 async def _answer_large(api: Api, ctx: RequestContext, view: memoryview, body: int) -> list[Buffer]:

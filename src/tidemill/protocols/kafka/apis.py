@@ -49,7 +49,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
@@ -214,8 +214,9 @@ class RequestContext:
 
 
 Handler: TypeAlias = Callable[[RequestContext, Any], Reply | Awaitable[Reply]]
-Decoder: TypeAlias = Callable[[memoryview, int, int], Any]
-"""(frame, position of the body, version) -> request."""
+Decoder: TypeAlias = Callable[[memoryview, int, int], Generator[None, None, Any]]
+"""(frame, position of the body, version) -> a generator that yields after every few elements, and
+returns the request."""
 
 
 @dataclass(frozen=True, slots=True)

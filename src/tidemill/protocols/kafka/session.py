@@ -24,7 +24,7 @@ from tidemill.net.errors import ProtocolError
 from tidemill.net.link import Link
 from tidemill.net.listener import Listener
 from tidemill.net.turns import Turns
-from tidemill.protocols.kafka.answer import Answer, answer
+from tidemill.protocols.kafka.answer import Answer, answer, answer_wide
 from tidemill.protocols.kafka.apis import PARKED, URGENT, Api, ConnectionState, RequestContext
 from tidemill.protocols.kafka.codec.headers import frame_response, parse_header, peek_header
 from tidemill.protocols.kafka.codec.primitives import Buffer
@@ -40,6 +40,7 @@ log = structlog.get_logger("tidemill.kafka")
 
 _MANY_QUEUED, _FEW_QUEUED = 128, 32
 """A connection with more queued requests is not read, until there are few."""
+_NO_FRAME = Frame(memoryview(b""), None)
 FRAME_OVERHEAD = 512
 """Bytes that an unanswered request counts for besides its own."""
 
@@ -255,10 +256,22 @@ class KafkaSession:
                 client_id,
                 self._state,
             )
-            self._answer(api, ctx, size, answer(api, ctx, view, body))
+            answered = answer(api, ctx, view, body)
+            if answered is None:
+                answered, frame = self._answer_wide(api, ctx, _kept(frame), body), _NO_FRAME
+            self._answer(api, ctx, size, answered)
         except Exception as error:
             self._fail(error, about)
             self._link.release_request(size)
+        finally:
+            if frame.owner is not None:
+                self._shared.pool.give(frame.owner)
+
+    async def _answer_wide(
+        self, api: Api, ctx: RequestContext, frame: Frame, body: int
+    ) -> list[Buffer]:
+        try:
+            return await answer_wide(api, ctx, frame.view, body)
         finally:
             if frame.owner is not None:
                 self._shared.pool.give(frame.owner)

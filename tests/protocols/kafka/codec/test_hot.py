@@ -31,6 +31,18 @@ FETCH_VERSIONS = range(4, 19)
 TOPIC_ID = UUID(int=77)
 LONG_RECORDS = bytes(5000)
 
+
+def decoded(frame: memoryview, position: int, version: int) -> ProduceRequest:
+    """Decode a Produce request without pauses."""
+    steps = decode_produce(frame, position, version)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            request: ProduceRequest = end.value
+            return request
+
+
 # --- Produce request -----------------------------------------------------------------------------
 
 
@@ -59,7 +71,7 @@ def test_a_produce_request_has_the_values_that_kio_wrote(version: int, data: st.
     entity = request_type(PRODUCE, version)
     tree = data.draw(trees(entity))
     frame = memoryview(b"head" + kio_bytes(entity, tree))
-    assert as_tree(version, decode_produce(frame, 4, version)) == tree
+    assert as_tree(version, decoded(frame, 4, version)) == tree
     compiled = decode_request(PRODUCE, version, frame, 4)
     assert message_tree(entity, compiled) == tree
 
@@ -68,7 +80,7 @@ def test_a_produce_request_has_the_values_that_kio_wrote(version: int, data: st.
 def test_records_are_views_into_the_frame(version: int) -> None:
     entity = request_type(PRODUCE, version)
     frame = bytearray(kio_bytes(entity, full_tree(entity)))
-    records = decode_produce(memoryview(frame), 0, version).topics[0].partitions[0][1]
+    records = decoded(memoryview(frame), 0, version).topics[0].partitions[0][1]
     assert records is not None
     records[0] = 0xAB
     assert 0xAB in frame
@@ -81,9 +93,9 @@ def test_a_truncated_produce_request_is_refused(version: int, shape: Any) -> Non
     body = kio_bytes(entity, shape(entity))
     for cut in range(len(body)):
         with pytest.raises(ProtocolError):
-            decode_produce(memoryview(body[:cut]), 0, version)
+            decoded(memoryview(body[:cut]), 0, version)
     with pytest.raises(ProtocolError, match="follow"):
-        decode_produce(memoryview(body + b"\0"), 0, version)
+        decoded(memoryview(body + b"\0"), 0, version)
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])
@@ -91,7 +103,7 @@ def test_unknown_tags_of_a_produce_request_are_skipped(version: int) -> None:
     entity = request_type(PRODUCE, version)
     tree = full_tree(entity)
     body = kio_bytes(entity, tree)[:-1] + b"\1\x09\2xy"
-    assert as_tree(version, decode_produce(memoryview(body), 0, version)) == tree
+    assert as_tree(version, decoded(memoryview(body), 0, version)) == tree
 
 
 @pytest.mark.parametrize(
@@ -106,13 +118,13 @@ def test_unknown_tags_of_a_produce_request_are_skipped(version: int) -> None:
 )
 def test_a_produce_request_with_an_invalid_length_is_refused(body: bytes) -> None:
     with pytest.raises(ProtocolError):
-        decode_produce(memoryview(body), 0, 7)
+        decoded(memoryview(body), 0, 7)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_produce_requests_of_old_clients_are_decoded(version: int) -> None:
     body = struct.pack(">hiih1sii", 1, 500, 1, 1, b"t", 1, 4) + struct.pack(">i2s", 2, b"ab")
-    request = decode_produce(memoryview(body), 0, version)
+    request = decoded(memoryview(body), 0, version)
     assert (request.acks, request.timeout_ms, request.topics[0].name) == (1, 500, "t")
     assert [(i, bytes(r or b"")) for i, r in request.topics[0].partitions] == [(4, b"ab")]
 

@@ -20,7 +20,8 @@ from tidemill.net.errors import ProtocolError
 from tidemill.protocols.kafka.codec.primitives import Buffer, read_uvarint, uvarint
 
 MAX_ELEMENTS = 5000
-"""Topics and partitions in a Produce request. It is decoded in one piece."""
+"""Topics and partitions in a Produce request."""
+_ELEMENTS_PER_STEP = 64
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -53,17 +54,20 @@ class ProduceRequest(NamedTuple):
 # --- Produce request -----------------------------------------------------------------------------
 
 
-def decode_produce(frame: memoryview, position: int, version: int) -> ProduceRequest:
-    """Decode a Produce request whose body starts at ``position``.
+ProduceSteps: TypeAlias = Generator[None, None, ProduceRequest]
+
+
+def decode_produce(frame: memoryview, position: int, version: int) -> ProduceSteps:
+    """Decode a Produce request whose body starts at ``position``. Yield after every few elements.
 
     Raises:
         ProtocolError: the rest of the frame is not exactly one such request.
     """
     try:
         if version >= 9:
-            request, end = _decode_compact(frame, position, by_id=version >= 13)
+            request, end = yield from _decode_compact(frame, position, by_id=version >= 13)
         else:
-            request, end = _decode_legacy(frame, position, transactional=version >= 3)
+            request, end = yield from _decode_legacy(frame, position, transactional=version >= 3)
     except (struct.error, IndexError):
         raise ProtocolError(_TRUNCATED) from None
     if end != len(frame):
@@ -75,13 +79,16 @@ def decode_produce(frame: memoryview, position: int, version: int) -> ProduceReq
     return request
 
 
-def _decode_compact(frame: memoryview, position: int, *, by_id: bool) -> tuple[ProduceRequest, int]:
+def _decode_compact(
+    frame: memoryview, position: int, *, by_id: bool
+) -> Generator[None, None, tuple[ProduceRequest, int]]:
     """Decode v9 or newer: compact lengths, and tagged fields, of which it skips all."""
     transactional_id, position = _compact_text(frame, position)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, position)
     count, position = read_uvarint(frame, position + 6)
     elements = _checked_count(count - 1, frame, position, MAX_ELEMENTS)
     topics: list[ProduceTopic] = []
+    decoded = 0
     for _ in range(count - 1):
         name, topic_id = "", None
         if by_id:
@@ -99,6 +106,12 @@ def _decode_compact(frame: memoryview, position: int, *, by_id: bool) -> tuple[P
             start, position = position, position + max(length - 1, 0)
             partitions.append((index, frame[start:position] if length else None))
             position = _skip_tags(frame, position)
+            decoded += 1
+            if not decoded % _ELEMENTS_PER_STEP:
+                yield
+        decoded += 1
+        if not decoded % _ELEMENTS_PER_STEP:
+            yield
         position = _skip_tags(frame, position)
         topics.append(ProduceTopic(name, topic_id, partitions))
     position = _skip_tags(frame, position)
@@ -107,7 +120,7 @@ def _decode_compact(frame: memoryview, position: int, *, by_id: bool) -> tuple[P
 
 def _decode_legacy(
     frame: memoryview, position: int, *, transactional: bool
-) -> tuple[ProduceRequest, int]:
+) -> Generator[None, None, tuple[ProduceRequest, int]]:
     """Decode v0 to v8: 16-bit lengths of strings and 32-bit lengths of arrays."""
     transactional_id = None
     if transactional:
@@ -116,6 +129,7 @@ def _decode_legacy(
     position += 10
     elements = _checked_count(count, frame, position, MAX_ELEMENTS)
     topics: list[ProduceTopic] = []
+    decoded = 0
     for _ in range(count):
         given, position = _legacy_text(frame, position)
         (inner,) = _I32.unpack_from(frame, position)
@@ -129,6 +143,12 @@ def _decode_legacy(
             start = position + 8
             position = start + max(length, 0)
             partitions.append((index, frame[start:position] if length >= 0 else None))
+            decoded += 1
+            if not decoded % _ELEMENTS_PER_STEP:
+                yield
+        decoded += 1
+        if not decoded % _ELEMENTS_PER_STEP:
+            yield
         topics.append(ProduceTopic(_not_null(given), None, partitions))
     return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
 
@@ -233,11 +253,25 @@ _PRODUCED = {
 
 def encode_produce(version: int, topics: ProducedTopics, throttle_ms: int = 0) -> bytes:
     """Encode the body of a Produce response, v0 to v13."""
+    steps = encode_produce_in_steps(version, topics, throttle_ms)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            body: bytes = end.value
+            return body
+
+
+def encode_produce_in_steps(
+    version: int, topics: ProducedTopics, throttle_ms: int = 0
+) -> Generator[None, None, bytes]:
+    """Encode like ``encode_produce``. Yield after every few partitions."""
     if version >= 9:
-        return _encode_produce_compact(version, topics, throttle_ms)
+        return (yield from _encode_produce_compact(version, topics, throttle_ms))
     pack = _PRODUCED[5 if version >= 5 else 2 if version >= 2 else 0].pack
     fields = 5 if version >= 5 else 4 if version >= 2 else 3
     out = bytearray(_I32.pack(len(topics)))
+    encoded = 0
     for name, _, partitions in topics:
         out += _legacy_string(name)
         out += _I32.pack(len(partitions))
@@ -248,14 +282,20 @@ def encode_produce(version: int, topics: ProducedTopics, throttle_ms: int = 0) -
                 for index, reason in partition.record_errors:
                     out += _I32.pack(index) + _legacy_string(reason)
                 out += _legacy_string(partition.error_message)
+            encoded += 1
+            if not encoded % _ELEMENTS_PER_STEP:
+                yield
     if version >= 1:
         out += _I32.pack(throttle_ms)
     return bytes(out)
 
 
-def _encode_produce_compact(version: int, topics: ProducedTopics, throttle_ms: int) -> bytes:
+def _encode_produce_compact(
+    version: int, topics: ProducedTopics, throttle_ms: int
+) -> Generator[None, None, bytes]:
     pack = _PRODUCED[5].pack
     out = bytearray(uvarint(len(topics) + 1))
+    encoded = 0
     for name, topic_id, partitions in topics:
         out += _topic_key(version >= 13, name, topic_id)
         out += uvarint(len(partitions) + 1)
@@ -269,6 +309,9 @@ def _encode_produce_compact(version: int, topics: ProducedTopics, throttle_ms: i
                 for index, reason in partition.record_errors:
                     out += _I32.pack(index) + _compact_string(reason) + b"\0"
                 out += (b"\0" if message is None else _compact_string(message)) + b"\0"
+            encoded += 1
+            if not encoded % _ELEMENTS_PER_STEP:
+                yield
         out.append(0)
     out += _I32.pack(throttle_ms)
     out.append(0)

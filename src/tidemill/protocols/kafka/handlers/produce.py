@@ -20,6 +20,7 @@ from tidemill.protocols.kafka.codec.hot import (
     ProduceTopic,
     decode_produce,
     encode_produce,
+    encode_produce_in_steps,
 )
 from tidemill.protocols.kafka.codec.schema import PRODUCE
 from tidemill.protocols.kafka.error_codes import (
@@ -53,9 +54,8 @@ def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Reply | Awai
     refusal = _refusal(ctx, request)
     if refusal is not None:
         return _answer(ctx, request, *_refuse_all(request, refusal))
-    if sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_TOGETHER:
-        ctx.exclusive = True
-        return _in_parts(ctx, request, list(_parts(request)))
+    if ctx.exclusive:
+        return _in_parts(ctx, request)
     asked, writes = _plan(ctx, request)
     try:
         results = _append(ctx, request, writes)
@@ -67,42 +67,49 @@ def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Reply | Awai
 
 
 def _parts(request: ProduceRequest) -> Iterator[ProduceRequest]:
-    """Cut a request to many partitions into parts. They have copies of the records: the frame's
-    buffer is used again before they are appended."""
+    """Cut a request to many partitions into parts."""
+    part: list[ProduceTopic] = []
+    room = PARTITIONS_TOGETHER
     for topic in request.topics:
-        for start in range(0, len(topic.partitions), PARTITIONS_TOGETHER):
-            copied = [
-                (index, None if records is None else memoryview(bytearray(records)))
-                for index, records in topic.partitions[start : start + PARTITIONS_TOGETHER]
-            ]
-            yield request._replace(topics=[topic._replace(partitions=copied)])
+        # A topic without partitions is answered, too.
+        for start in range(0, len(topic.partitions), PARTITIONS_TOGETHER) or (0,):
+            taken = topic.partitions[start : start + PARTITIONS_TOGETHER]
+            if part and len(taken) > room:
+                yield request._replace(topics=part)
+                part, room = [], PARTITIONS_TOGETHER
+            part.append(topic._replace(partitions=taken))
+            room -= max(len(taken), 1)
+    if part:
+        yield request._replace(topics=part)
 
 
-async def _in_parts(
-    ctx: RequestContext, request: ProduceRequest, parts: Sequence[ProduceRequest]
-) -> Reply:
+async def _in_parts(ctx: RequestContext, request: ProduceRequest) -> Reply:
     """Append one part after the other, so that other connections are served in between."""
     appended: list[tuple[ProduceRequest, _Asked, _Results]] = []
-    for part in parts:
-        if ctx.turns.is_due:
-            await ctx.turns.pause()
+    for part in _parts(request):
+        await ctx.turns.pause_if_due()
         asked, writes = _plan(ctx, part)
         try:
             appended.append((part, asked, _append(ctx, part, writes)))
         except TidemillError as error:
             appended.append((part, *_refuse_all(part, error)))
     topics: list[_Produced] = []
-    room = MAX_RECORD_ERRORS // len(parts)
+    room = MAX_RECORD_ERRORS // max(len(appended), 1)
     for part, asked, results in appended:
         if not isinstance(results, list):
             try:
                 results = await results
             except TidemillError as error:
                 asked, results = _refuse_all(part, error)
-        topics += _produced_topics(ctx.api_version, asked, results, room)
-        if ctx.turns.is_due:
-            await ctx.turns.pause()
-    return _encode(ctx, request, topics)
+        for name, topic_id, partitions in _produced_topics(ctx.api_version, asked, results, room):
+            if topics and topics[-1][:2] == (name, topic_id):  # it was cut
+                topics[-1][2].extend(partitions)
+            else:
+                topics.append((name, topic_id, partitions))
+        await ctx.turns.pause_if_due()
+    if request.acks == 0:
+        return _encode(ctx, request, topics)
+    return await ctx.turns.run(encode_produce_in_steps(ctx.api_version, topics))
 
 
 def _append(
