@@ -144,3 +144,14 @@ def test_addresses_are_read_as_librdkafka_reads_them(
     servers: str, found: list[tuple[str, int]]
 ) -> None:
     assert list(addresses(servers)) == found
+
+
+def test_only_what_is_certain_is_told_before_a_request_has_failed() -> None:
+    with server(closes) as port:
+        address = f"127.0.0.1:{port}"
+        assert explain(address, {}) is not None
+        assert explain(address, {}, only_certain=True) is None
+    with server(kafka) as port:
+        found = explain(f"127.0.0.1:{port}", {"security.protocol": "SSL"}, only_certain=True)
+        assert found is not None
+        assert "does not speak TLS" in found[0]

@@ -1,7 +1,7 @@
 """Finds out what a server at an address speaks, to explain why a client gets no answer from it.
 
-It asks once without TLS and once with it, and only after a request has failed. This module must not
-know a client library or the broker.
+It asks once without TLS, and once with it if there was no answer. This module must not know a
+client library or the broker.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _speaks_tls(connection: socket.socket) -> bool:
 
 
 def explain(
-    servers: str, properties: Mapping[str, str], prefix: str = ""
+    servers: str, properties: Mapping[str, str], prefix: str = "", *, only_certain: bool = False
 ) -> tuple[str, str] | None:
     """Say why the servers don't answer a client that has these properties.
 
@@ -83,6 +83,9 @@ def explain(
         servers: addresses with commas, as in ``bootstrap.servers``.
         properties: librdkafka's properties.
         prefix: what a user writes before the name of a property, as ``-X``.
+        only_certain: leave out what needs a failed request as a proof: a broker that is too busy to
+            answer looks like another server, and a client may know certificates that Python
+            does not.
 
     Returns:
         What is wrong, and which property to change; None if nothing was found.
@@ -97,7 +100,7 @@ def explain(
                     f"It may be a broker with TLS: set {prefix}security.protocol=SSL, and "
                     f"{prefix}ssl.ca.location=FILE to the certificate that signed the broker's.",
                 )
-            case Protocol.TLS, True:
+            case Protocol.TLS, True if not only_certain:
                 reason = _certificate_problem(host, port, properties)
                 if reason:
                     return (
@@ -111,7 +114,7 @@ def explain(
                     f"Leave out {prefix}security.protocol, or use the address of a listener that "
                     "does.",
                 )
-            case Protocol.OTHER, _:
+            case Protocol.OTHER, _ if not only_certain:
                 return (
                     f"the server at {where} is not a Kafka-compatible broker",
                     "Check host and port.",

@@ -87,14 +87,40 @@ class Cluster:
         """Return the cluster for the flags ``-b`` and ``-X``, after a check that it is reachable.
 
         Raises:
-            UnreachableError: no address accepts a connection.
+            UnreachableError: no address accepts a connection, or only one side speaks TLS.
             UsageError: a flag is malformed.
         """
         given = pairs(properties, "--property")
         _check_files(given)
         cluster = cls(given.get("bootstrap.servers", servers), given)
         cluster.check_reachable()
+        cluster.check_tls()
         return cluster
+
+    def check_tls(self) -> None:
+        """Check that both sides speak TLS, or none. librdkafka itself would try until its timeout.
+
+        Raises:
+            UnreachableError: only one side does, or the broker's certificate is not valid here.
+        """
+        found = explain(self.servers, self.properties, "-X ", only_certain=True)
+        if found is None and self.properties.get("security.protocol", "").lower().endswith("ssl"):
+            found = explain(self.servers, self.properties, "-X ")
+            if found is not None and self._answers_soon():
+                return
+        if found is not None:
+            text, hint = found
+            raise UnreachableError(text, hint=hint)
+
+    def _answers_soon(self) -> bool:
+        """Return whether a broker answers a request of librdkafka's within a few seconds."""
+        from confluent_kafka import KafkaException
+
+        try:
+            self.admin.list_topics(timeout=CONNECT_SECONDS)
+        except KafkaException:
+            return False
+        return True
 
     def check_reachable(self) -> None:
         """Check that a broker accepts connections. librdkafka itself would try again and again.
