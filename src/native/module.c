@@ -7,6 +7,7 @@
 #include "native.h"
 
 static PyMethodDef methods[] = {
+    {"walk_records", tidemill_walk_records, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

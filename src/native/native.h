@@ -6,4 +6,6 @@
 #include <Python.h>
 #include <stdint.h>
 
+PyObject *tidemill_walk_records(PyObject *module, PyObject *args);
+
 #endif

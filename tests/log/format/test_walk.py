@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +13,7 @@ from tests.log.format.test_records import GOOD, MALFORMED, new_records
 from tests.support.effort import examples
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidRecordError
+from tidemill.log.format import walk as walk_module
 from tidemill.log.format.batch import HEADER_SIZE, build_batch, parse_header
 from tidemill.log.format.records import (
     Headers,
@@ -22,10 +23,22 @@ from tidemill.log.format.records import (
     encode_record,
     scan_records,
 )
-from tidemill.log.format.walk import PAUSE_AFTER, Walked, walk_records
+from tidemill.log.format.walk import COMPILED_PAUSE_AFTER, PAUSE_AFTER, Walked, walk_records
 from tidemill.log.steps import run_steps
+from tidemill.native import load
 
 PLAIN: Headers = ()
+
+
+@pytest.fixture(autouse=True, scope="module", params=["compiled", "python"])
+def edition(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run each test with both editions of the walk."""
+    compiled = load()
+    if request.param == "compiled" and compiled is None:
+        pytest.skip("the compiled extension was not built")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(walk_module, "_native", compiled if request.param == "compiled" else None)
+        yield request.param
 
 
 def body_of(records: Sequence[NewRecord]) -> bytes:
@@ -182,8 +195,9 @@ def test_a_changed_byte_among_records_of_one_size(
 # --- pauses --------------------------------------------------------------------------------------
 
 
-def test_many_records_are_walked_in_steps() -> None:
-    records = [NewRecord(b"k", bytes(index % 7)) for index in range(4 * PAUSE_AFTER)]
+def test_many_records_are_walked_in_steps(edition: str) -> None:
+    step = COMPILED_PAUSE_AFTER if edition == "compiled" else PAUSE_AFTER
+    records = [NewRecord(b"k", bytes(index % 7)) for index in range(4 * step)]
     assert len(list(walk_records(body_of(records), len(records)))) >= 3
 
 

@@ -4,8 +4,9 @@ A record is walked from length to length: its parts must fill it exactly, offset
 and so on, and keys of headers must be there. Contents are not decoded. ``records`` has the layout
 of a record, ``validate`` decides which batches are walked. Knows no codecs and no topics.
 
-This is the broker's most expensive loop per record. So it is written out without calls for lengths
-of one and two bytes, and ``uniform`` spares it for runs of records that have the same lengths.
+This is the broker's most expensive loop per record, so the compiled extension does it, where there
+is one. The edition in Python is written out without calls for lengths of one and two bytes, and
+``uniform`` spares it for runs of records that have the same lengths.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tidemill.log.errors import InvalidRecordError
 from tidemill.log.format.batch import Buffer
 from tidemill.log.format.uniform import count_uniform
 from tidemill.log.steps import Steps, run_steps
+from tidemill.native import load
 
 SMALLEST_RECORD = 7
 """Bytes of a record without key, value and headers: each of its parts takes one."""
@@ -23,6 +25,10 @@ SMALLEST_RECORD = 7
 PAUSE_AFTER = 512
 """Number of records, or headers of a record, between two pauses: at most about 0.5 ms."""
 
+COMPILED_PAUSE_AFTER = 8192
+"""The same for the compiled edition: at most about 0.5 ms."""
+
+_native = load()
 _TWO_BYTES = 1 << 14
 """Above every number that is encoded in two bytes."""
 _FEW_HEADERS = 128
@@ -61,6 +67,21 @@ class _Seen:
         least, most = self.behind or (delta, delta)
         self.behind = min(least, delta), max(most, delta)
 
+    def add(self, ahead: int, least: int, most: int, without_key: int) -> None:
+        """Count records that were checked together.
+
+        Args:
+            ahead: the largest timestamp delta that is not negative; -1: none.
+            least: the smallest negative one in zigzag; 0: none.
+            most: the largest of those.
+            without_key: number of records without a key.
+        """
+        self.ahead = max(self.ahead, 2 * ahead)
+        if least:
+            self.add_behind(least)
+            self.add_behind(most)
+        self.without_key += without_key
+
     def result(self) -> Walked:
         least, most = self.behind or (-1, -1)
         latest = self.ahead >> 1 if self.ahead >= 0 else -((least + 1) >> 1)
@@ -84,17 +105,15 @@ def walk_records(body: Buffer, count: int) -> Steps[Walked]:
     position = index = 0
     try:
         while True:
-            run = count_uniform(body, position, index, count)
-            if run is not None:
-                seen.ahead = max(seen.ahead, run.latest_delta)
-                seen.without_key += run.without_key
-                position, index = run.end, index + run.records
+            if _native is None:
+                last, index, position = _next_in_python(body, position, index, count, seen)
             else:
-                last = min(index + PAUSE_AFTER, count)
-                index, position = _walk_some(body, position, index, last, seen)
-                if index < last:
-                    position = yield from _walk_one(body, position, index, seen)
-                    index += 1
+                last = min(index + COMPILED_PAUSE_AFTER, count)
+                position, index, *summary = _native.walk_records(body, position, index, last)
+                seen.add(*summary)
+            if index < last:
+                position = yield from _walk_one(body, position, index, seen)
+                index += 1
             if index == count:
                 break
             yield None
@@ -103,6 +122,23 @@ def walk_records(body: Buffer, count: int) -> Steps[Walked]:
     if position != len(body):
         raise InvalidRecordError(f"{len(body) - position} bytes follow the last of {count} records")
     return seen.result()
+
+
+def _next_in_python(
+    body: Buffer, position: int, index: int, count: int, seen: _Seen
+) -> tuple[int, int, int]:
+    """Check some records.
+
+    Returns:
+        The end of what was to be checked; index and position of the next record. If that is before
+        the end, the record has many headers.
+    """
+    run = count_uniform(body, position, index, count)
+    if run is None:
+        last = min(index + PAUSE_AFTER, count)
+        return last, *_walk_some(body, position, index, last, seen)
+    seen.add(run.latest_delta >> 1, 0, 0, run.without_key)
+    return index + run.records, index + run.records, run.end
 
 
 def _walk_some(body: Buffer, position: int, first: int, last: int, seen: _Seen) -> tuple[int, int]:
