@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from tidemill import native
+from tidemill.cli.server import doctor
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -69,3 +70,13 @@ def test_sources_with_a_mistake_are_not_built(
     monkeypatch.delenv(native.SWITCH, raising=False)
     (sources / "src" / "native" / "module.c").write_text("#error no\n")
     assert build.compile_extension(sources) is None
+
+
+@pytest.mark.parametrize(("switch", "status"), [("", "ok"), ("0", "warn")])
+def test_doctor_tells_whether_the_extension_is_used(
+    switch: str, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if native.load() is None:
+        pytest.skip("the extension was not built")
+    monkeypatch.setenv(native.SWITCH, switch)
+    assert doctor._compiled().status == status

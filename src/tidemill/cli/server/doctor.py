@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemill import native
 from tidemill.cli import output
 from tidemill.cli.options import Config, DataDir, Host, Json, KafkaPort, Set
 from tidemill.cli.server.doctor_extras import extras_finding
@@ -106,6 +107,7 @@ def _findings(settings: Settings, *, verify: bool) -> Iterator[Finding]:
         _python,
         _java,
         extras_finding,
+        _compiled,
         lambda: _open_files(settings),
         lambda: _disk(settings.data_dir),
         lambda: _port(settings.host, settings.kafka.port, doctor_data.is_in_use(settings.data_dir)),
@@ -117,6 +119,19 @@ def _findings(settings: Settings, *, verify: bool) -> Iterator[Finding]:
 
 
 # --- the machine ---------------------------------------------------------------------------------
+
+
+def _compiled() -> Finding:
+    if native.load() is not None:
+        return Finding("ok", "compiled", "the extension in C is used")
+    if os.environ.get(native.SWITCH) == "0":
+        return Finding("warn", "compiled", f"{native.SWITCH}=0 switches the extension in C off")
+    return Finding(
+        "warn",
+        "compiled",
+        "tidemill was installed without its extension in C, and is slower",
+        "Install a C compiler and Python's headers (python3-dev), then tidemill again.",
+    )
 
 
 def _python() -> Finding:
