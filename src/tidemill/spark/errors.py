@@ -60,6 +60,12 @@ class OtherTopicError(DataLossError):
     )
 
 
+class ParseLimitError(TidemillError):
+    """Values are too large in total to become Arrow columns in one step."""
+
+    default_hint = "Read fewer records in one step: set maxOffsetsPerTrigger."
+
+
 class DeliveryError(TidemillError):
     """The broker did not accept records, so the batch is incomplete in the topic."""
 

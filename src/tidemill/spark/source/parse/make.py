@@ -1,0 +1,41 @@
+"""Makes the parser of a format. Must not know: how a format is parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tidemill.spark.errors import OptionError
+from tidemill.spark.source.parse.contract import Parser
+from tidemill.spark.source.parse.schema import ParseSchema
+
+FORMATS = ("json",)
+"""Formats of values."""
+
+
+def make_parser(
+    schema: ParseSchema, value_format: str = "json", *, only: Collection[str] | None = None
+) -> Parser:
+    """Return a parser of a format.
+
+    Args:
+        schema: The columns.
+        value_format: One of ``FORMATS``.
+        only: Columns to build, by name; None for all. A value is still checked by all columns of
+            the schema. The array of a column that is not built is all null.
+
+    Raises:
+        OptionError: The format is unknown, or ``only`` has a name that is not in the schema.
+    """
+    if value_format not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise OptionError(
+            f"unknown format of values {value_format!r}", hint=f"Use one of: {known}."
+        )
+    names = {column.name for column in schema.columns}
+    unknown = sorted(set(only or ()) - names)
+    if unknown:
+        raise OptionError(f"the schema has no column {', '.join(unknown)}")
+    built = tuple(only is None or column.name in only for column in schema.columns)
+    from tidemill.spark.source.parse.json_python import JsonParser
+
+    return JsonParser(schema, built)

@@ -1,0 +1,99 @@
+"""The columns that values are parsed to. Must not know: formats of values.
+
+A schema can be pickled, so that the driver makes it once for all tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidemill.spark.errors import OptionError, SchemaError
+
+TIMESTAMP_FORMATS = ("iso", "epoch_s", "epoch_ms", "epoch_us")
+"""What a number in a TIMESTAMP column means. With ``iso`` it is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedColumn:
+    """A column of a schema.
+
+    Attributes:
+        name: Name of the column, and of the field in the value.
+        type: Spark's name of the type: ``TIMESTAMP``, ``ARRAY<STRING>``.
+        arrow: The Arrow type that Spark expects for it.
+    """
+
+    name: str
+    type: str
+    arrow: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class ParseSchema:
+    """The columns that values are parsed to.
+
+    Attributes:
+        columns: The columns, in order.
+        event_time: The column that must not be null; a value without it is refused.
+        timestamp_format: One of ``TIMESTAMP_FORMATS``.
+    """
+
+    columns: tuple[ParsedColumn, ...]
+    event_time: str | None = None
+    timestamp_format: str = "iso"
+
+    @classmethod
+    def from_ddl(
+        cls,
+        ddl: str,
+        *,
+        event_time: str | None = None,
+        timestamp_format: str = "iso",
+        skip: Collection[str] = (),
+    ) -> ParseSchema:
+        """Return the schema of a text in Spark's DDL.
+
+        Args:
+            ddl: Columns as in CREATE TABLE: ``"id BIGINT, at TIMESTAMP"``.
+            event_time: Name of the column that must not be null.
+            timestamp_format: One of ``TIMESTAMP_FORMATS``.
+            skip: Names of columns to leave out, because they don't come from the value.
+
+        Raises:
+            SchemaError: The text is malformed; a type is not supported; two names are the same or
+                differ only in case; or ``event_time`` is not a column.
+            OptionError: The timestamp format is unknown.
+        """
+        from tidemill.spark.base.ddl import columns
+        from tidemill.spark.source.parse.types import arrow_type
+
+        made = tuple(
+            ParsedColumn(column.name, column.type, arrow_type(column.name, column.type))
+            for column in columns(ddl)
+            if column.name not in skip
+        )
+        return cls(made, event_time, timestamp_format)
+
+    def __post_init__(self) -> None:
+        if self.timestamp_format not in TIMESTAMP_FORMATS:
+            raise OptionError(
+                f"unknown timestamp format {self.timestamp_format!r}",
+                hint=f"Use one of: {', '.join(TIMESTAMP_FORMATS)}.",
+            )
+        names = [column.name for column in self.columns]
+        if self.event_time is not None and self.event_time not in names:
+            same = [name for name in names if name.lower() == self.event_time.lower()]
+            if len(same) != 1:
+                raise SchemaError(
+                    f"the event time {self.event_time} is not a column of the schema",
+                    hint=f"Its columns are {', '.join(names) or 'none'}.",
+                )
+            object.__setattr__(self, "event_time", same[0])
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The columns as an Arrow schema."""
+        return pa.schema([(column.name, column.arrow) for column in self.columns])
