@@ -17,7 +17,15 @@ from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from tidemill.net.errors import ProtocolError
-from tidemill.protocols.kafka.codec.primitives import Buffer, read_uvarint, uvarint
+from tidemill.protocols.kafka.codec.primitives import (
+    Buffer,
+    array_length,
+    compact_string,
+    legacy_string,
+    read_uvarint,
+    topic_key,
+    uvarint,
+)
 
 MAX_ELEMENTS = 5000
 """Topics and partitions in a Produce request."""
@@ -244,7 +252,7 @@ class ProducedPartition(NamedTuple):
 ProducedTopics: TypeAlias = Sequence[tuple[str, UUID | None, Sequence[ProducedPartition]]]
 """(name, topic id, partitions). Responses have the name up to v12, the id since v13."""
 
-_PRODUCED = {
+_PARTITION_FIELDS = {
     0: struct.Struct(">ihq"),
     2: struct.Struct(">ihqq"),
     5: struct.Struct(">ihqqq"),
@@ -268,20 +276,20 @@ def encode_produce_in_steps(
     """Encode like ``encode_produce``. Yield after every few partitions."""
     if version >= 9:
         return (yield from _encode_produce_compact(version, topics, throttle_ms))
-    pack = _PRODUCED[5 if version >= 5 else 2 if version >= 2 else 0].pack
+    pack = _PARTITION_FIELDS[5 if version >= 5 else 2 if version >= 2 else 0].pack
     fields = 5 if version >= 5 else 4 if version >= 2 else 3
     out = bytearray(_I32.pack(len(topics)))
     encoded = 0
     for name, _, partitions in topics:
-        out += _legacy_string(name)
+        out += legacy_string(name)
         out += _I32.pack(len(partitions))
         for partition in partitions:
             out += pack(*partition[:fields])
             if version >= 8:
                 out += _I32.pack(len(partition.record_errors))
                 for index, reason in partition.record_errors:
-                    out += _I32.pack(index) + _legacy_string(reason)
-                out += _legacy_string(partition.error_message)
+                    out += _I32.pack(index) + legacy_string(reason)
+                out += legacy_string(partition.error_message)
             encoded += 1
             if not encoded % _ELEMENTS_PER_STEP:
                 yield
@@ -293,11 +301,11 @@ def encode_produce_in_steps(
 def _encode_produce_compact(
     version: int, topics: ProducedTopics, throttle_ms: int
 ) -> Generator[None, None, bytes]:
-    pack = _PRODUCED[5].pack
+    pack = _PARTITION_FIELDS[5].pack
     out = bytearray(uvarint(len(topics) + 1))
     encoded = 0
     for name, topic_id, partitions in topics:
-        out += _topic_key(version >= 13, name, topic_id)
+        out += topic_key(version >= 13, name, topic_id)
         out += uvarint(len(partitions) + 1)
         for partition in partitions:
             out += pack(*partition[:5])
@@ -307,8 +315,8 @@ def _encode_produce_compact(
             else:
                 out += uvarint(len(partition.record_errors) + 1)
                 for index, reason in partition.record_errors:
-                    out += _I32.pack(index) + _compact_string(reason) + b"\0"
-                out += (b"\0" if message is None else _compact_string(message)) + b"\0"
+                    out += _I32.pack(index) + compact_string(reason) + b"\0"
+                out += (b"\0" if message is None else compact_string(message)) + b"\0"
             encoded += 1
             if not encoded % _ELEMENTS_PER_STEP:
                 yield
@@ -338,8 +346,6 @@ class FetchedPartition:
 FetchedTopics: TypeAlias = Sequence[tuple[str, UUID | None, Sequence[FetchedPartition]]]
 """(name, topic id, partitions). Responses have the name up to v12, the id since v13."""
 
-_FETCHED_V4 = struct.Struct(">ihqq")
-_FETCHED_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
 _FETCH_HEAD = struct.Struct(">ihi")
 _NO_REPLICA = _I32.pack(-1)
@@ -386,16 +392,16 @@ def encode_fetch_in_steps(
         else _I32.pack(throttle_ms)
     )
     buffers: list[Buffer] = []
-    out += _count(compact, len(topics))
+    out += array_length(compact, len(topics))
     for name, topic_id, partitions in topics:
-        out += _topic_key(by_id, name, topic_id) if compact else _legacy_string(name)
-        out += _count(compact, len(partitions))
+        out += topic_key(by_id, name, topic_id) if compact else legacy_string(name)
+        out += array_length(compact, len(partitions))
         for index, partition in enumerate(partitions):
             if index % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
                 yield
             _append_fields(out, version, compact, partition)
             records = partition.records
-            out += _count(compact, len(records))
+            out += array_length(compact, len(records))
             if len(records) < _COPY_BELOW:
                 out += records
             else:
@@ -417,7 +423,7 @@ def _append_fields(
 ) -> None:
     """Append the fields of a partition that come before its records."""
     if version >= 5:
-        out += _FETCHED_V5.pack(
+        out += _PARTITION_FIELDS[5].pack(
             partition.partition,
             partition.error_code,
             partition.high_watermark,
@@ -425,7 +431,7 @@ def _append_fields(
             partition.log_start_offset,
         )
     else:
-        out += _FETCHED_V4.pack(
+        out += _PARTITION_FIELDS[2].pack(
             partition.partition,
             partition.error_code,
             partition.high_watermark,
@@ -433,34 +439,12 @@ def _append_fields(
         )
     aborted = partition.aborted
     if aborted is None:
-        out += _count(compact, -1)
+        out += array_length(compact, -1)
     else:
-        out += _count(compact, len(aborted))
+        out += array_length(compact, len(aborted))
         for entry in aborted:
             out += _ABORTED.pack(*entry)
             if compact:
                 out.append(0)
     if version >= 11:
         out += _NO_REPLICA
-
-
-def _topic_key(by_id: bool, name: str, topic_id: UUID | None) -> bytes:
-    if not by_id:
-        return _compact_string(name)
-    return bytes(16) if topic_id is None else topic_id.bytes
-
-
-def _count(compact: bool, count: int) -> bytes:
-    return uvarint(count + 1) if compact else _I32.pack(count)
-
-
-def _compact_string(text: str) -> bytes:
-    content = text.encode()
-    return uvarint(len(content) + 1) + content
-
-
-def _legacy_string(text: str | None) -> bytes:
-    if text is None:
-        return b"\xff\xff"
-    content = text.encode()
-    return _I16.pack(len(content)) + content

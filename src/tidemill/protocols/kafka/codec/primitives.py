@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TypeAlias
+from uuid import UUID
 
 from tidemill.net.errors import ProtocolError
 
@@ -64,6 +65,32 @@ def uvarint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def compact_string(text: str) -> bytes:
+    """Encode a string of a flexible version (KIP-482)."""
+    content = text.encode()
+    return uvarint(len(content) + 1) + content
+
+
+def legacy_string(text: str | None) -> bytes:
+    """Encode a string, or null, of a version that is not flexible."""
+    if text is None:
+        return b"\xff\xff"
+    content = text.encode()
+    return len(content).to_bytes(2, "big") + content
+
+
+def topic_key(by_id: bool, name: str, topic_id: UUID | None) -> bytes:
+    """Encode a topic's id, or its name, as flexible versions have it."""
+    if not by_id:
+        return compact_string(name)
+    return bytes(16) if topic_id is None else topic_id.bytes
+
+
+def array_length(compact: bool, count: int) -> bytes:
+    """Encode the length of an array, of a flexible version or not."""
+    return uvarint(count + 1) if compact else count.to_bytes(4, "big", signed=True)
 
 
 def skip_tags(data: Buffer, position: int, end: int, elements: int) -> tuple[int, int]:
