@@ -22,6 +22,8 @@ from bench import (
     throughput,
     transactions,
 )
+from bench.nexmark import section as nexmark
+from bench.nexmark.queries import QUERIES
 from bench.report import Report, Section, print_section, print_table, write_markdown
 from bench.run import Options, Run
 
@@ -31,6 +33,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "latency": latency.section,
     "transactions": transactions.section,
     "pipelines": pipelines.section,
+    "nexmark": nexmark.section,
     "memory": memory.section,
     "history": history.section,
     "startup": startup.section,
@@ -41,7 +44,10 @@ SPARE_GB = 15
 
 
 def main() -> int:
-    args = _parser().parse_args()
+    parser = _parser()
+    args = parser.parse_args()
+    if unknown := set(args.queries) - set(QUERIES):
+        parser.error(f"unknown queries: {', '.join(sorted(unknown))}")
     options = _options(args)
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-", dir=args.dir) as folder:
         run = Run(options(Path(folder)))
@@ -73,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Measure tidemill, as ratios taken within one run."
     )
-    parser.add_argument("--quick", action="store_true", help="fewer cases, less data, 1.5 minutes")
+    parser.add_argument("--quick", action="store_true", help="fewer cases, less data, ten minutes")
     parser.add_argument(
         "--only",
         action="append",
@@ -85,6 +91,19 @@ def _parser() -> argparse.ArgumentParser:
         "--kafka",
         action=argparse.BooleanOptionalAction,
         help="compare with Apache Kafka (KAFKA_HOME, or jars through Maven); default: if found",
+    )
+    parser.add_argument(
+        "--connector",
+        action=argparse.BooleanOptionalAction,
+        help="compare with Spark's Kafka connector (through Maven, once); default: if found",
+    )
+    parser.add_argument("--events", type=int, help="events of Nexmark (default 1000000)")
+    parser.add_argument(
+        "--queries",
+        type=lambda text: tuple(text.split(",")),
+        default=(),
+        metavar="NAMES",
+        help=f"queries of Nexmark, of {','.join(QUERIES)}",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures as JSON")
     parser.add_argument(
@@ -120,6 +139,9 @@ def _options(args: argparse.Namespace) -> Callable[[Path], Options]:
             partitions=int(pick(args.partitions, 5000, 500)),
             kafka=args.kafka,
             against=args.against,
+            events=int(pick(args.events, 1_000_000, 50_000)),
+            queries=args.queries,
+            connector=args.connector,
         )
 
     return build

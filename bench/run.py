@@ -30,6 +30,9 @@ class Options:
         partitions: Number of partitions for the start-up times.
         kafka: Whether to compare with Apache Kafka; None if it is found.
         against: Another checkout of tidemill for the section ``regression``, or None.
+        events: Number of events of Nexmark.
+        queries: Queries of Nexmark; empty for all.
+        connector: Whether to compare with Spark's Kafka connector; None if it is found.
     """
 
     folder: Path
@@ -40,6 +43,9 @@ class Options:
     partitions: int
     kafka: bool | None
     against: Path | None = None
+    events: int = 1_000_000
+    queries: tuple[str, ...] = ()
+    connector: bool | None = None
 
 
 class Run:

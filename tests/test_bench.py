@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 TINY = [
     *("--quick", "--no-kafka", "--rounds", "1", "--megabytes", "2"),
     *("--history-gb", "0.01", "--partitions", "20"),
+    *("--events", "2000", "--queries", "q4", "--no-connector"),
 ]
 
 
@@ -26,6 +27,10 @@ TINY = [
         ("transactions", 0),
         pytest.param(
             *("pipelines", 3),
+            marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)],
+        ),
+        pytest.param(
+            *("nexmark", 0),
             marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)],
         ),
         ("memory", 1),
@@ -45,7 +50,7 @@ def test_a_section_measures_and_reports(section: str, aims: int, tmp_path: Path)
         cwd=ROOT,
         check=True,
         stdout=subprocess.PIPE,
-        timeout=800 if section == "pipelines" else 100,
+        timeout=800 if section in ("pipelines", "nexmark") else 100,
     )
 
     [measured] = json.loads(as_json.read_text())["sections"]

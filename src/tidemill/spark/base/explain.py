@@ -122,7 +122,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
     (
         r"KAFKA_DATA_SOURCE_NOT_ENABLED",
         'Spark\'s own source needs its jar: Pipeline(spark={"spark.jars.packages": "org.apache.'
-        'spark:spark-sql-kafka-0-10_2.13:4.3.0"}). Without the jar, use the format tidemill.',
+        'spark:spark-sql-kafka-0-10_2.13:4.2.0"}). Without the jar, use the format tidemill.',
     ),
 )
 

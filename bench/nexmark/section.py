@@ -1,0 +1,161 @@
+"""Measures Nexmark: each query as a pipeline of tidemill and as plain Structured Streaming.
+
+Spark runs in its own process (``client``). A run fails unless the results of both contenders equal
+those of a batch computation over the same events.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from bench import connector, targets
+from bench.nexmark.expected import expected
+from bench.nexmark.generator import events
+from bench.nexmark.load import load
+from bench.nexmark.queries import QUERIES
+from bench.nexmark.rows import Digest
+from bench.nexmark.turns import PLAIN, TIDEMILL, Settings, Turn
+from bench.report import Aim, Section, Table
+from bench.run import Run, ratio
+from bench.targets import ROOT
+
+COLUMNS = [
+    *("query", "what", "rows", "plain wall s", "plain CPU s", "tidemill wall s", "tidemill CPU s"),
+    *("wall ratio", "CPU ratio", "plain broker CPU s", "tidemill broker CPU s"),
+]
+NOTE = (
+    "{events:,} events, of which 46 in 50 are bids; JSON, from topics of 2 partitions to a topic, "
+    "until all is read (AvailableNow). Both contenders: one warm JVM, local[2], RocksDB, 2 shuffle "
+    "partitions, one broker. tidemill: exactly once, and dead letters to a topic. Plain: at least "
+    "once, and a record that can't be parsed becomes a row of nulls. CPU: Python, JVM and Python "
+    "workers. Medians of {rounds} rounds; ratio: the median of the rounds' tidemill / plain. All "
+    "results equal those of a batch computation."
+)
+RATIO = 0.7
+CLIENT_TIMEOUT_S = 7200.0
+
+
+def section(run: Run) -> Section:
+    """Measure the queries of the option, or all.
+
+    Raises:
+        RuntimeError: A result differs from the batch computation, or the client failed.
+    """
+    options = run.options
+    names = list(options.queries or QUERIES)
+    note = NOTE.format(events=options.events, rounds=options.rounds)
+    table = Table("Nexmark", COLUMNS, note=note)
+    jars = _connector_jars(run)
+    with targets.tidemill(options.folder) as target:
+        run.say(f"nexmark: writing {options.events:,} events")
+        written = load(target, events(options.events))
+        run.say("nexmark: computing the results in a batch")
+        results = {name: expected(written, name) for name in names}
+        del written
+        settings = Settings(
+            bootstrap=target.bootstrap,
+            broker_pid=target.pid,
+            folder=str(options.folder),
+            queries=names,
+            rounds=options.rounds,
+            jars=jars,
+        )
+        turns = run_client(run, settings, results)
+    for name in names:
+        table.rows.append(row(name, [turn for turn in turns if turn.query == name]))
+    return Section("nexmark", [table], aims(table))
+
+
+def run_client(run: Run, settings: Settings, results: Mapping[str, Digest]) -> list[Turn]:
+    """Run ``client`` and return its turns.
+
+    Raises:
+        RuntimeError: A result differs from the expected one, or the client failed.
+    """
+    command = [sys.executable, "-m", "bench.nexmark.client"]
+    command.append(json.dumps(dataclasses.asdict(settings)))
+    turns: list[Turn] = []
+    client = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert client.stdout is not None
+        for line in client.stdout:
+            turn = Turn(**json.loads(line))
+            check(turn, results[turn.query])
+            run.say(
+                f"nexmark: {turn.query}, {turn.contender}: {turn.wall_s:.1f} s, "
+                f"CPU {turn.cpu_s:.1f} s, broker {turn.broker_cpu_s:.1f} s"
+            )
+            turns.append(turn)
+        if code := client.wait(CLIENT_TIMEOUT_S):
+            raise RuntimeError(f"the client ended with {code}; its error is on stderr")
+    finally:
+        if client.poll() is None:
+            client.terminate()  # it ends its JVM
+            client.wait(60)
+    return turns
+
+
+def check(turn: Turn, wanted: Digest) -> None:
+    """Compare the result of a turn with the batch computation.
+
+    Raises:
+        RuntimeError: They differ.
+    """
+    if (turn.rows, turn.hash) != (wanted.rows, wanted.hash):
+        raise RuntimeError(
+            f"{turn.contender} returned a wrong result for {turn.query}: {turn.rows} rows with "
+            f"hash {turn.hash}, expected {wanted.rows} rows with hash {wanted.hash}"
+        )
+
+
+def row(query: str, turns: Sequence[Turn]) -> list[str | float | int | None]:
+    """Return the row of a query; cells of a contender that is missing are empty."""
+    ours = [turn for turn in turns if turn.contender == TIDEMILL]
+    plain = [turn for turn in turns if turn.contender == PLAIN]
+
+    def median(found: Sequence[Turn], field: str) -> float | None:
+        return statistics.median(getattr(turn, field) for turn in found) if found else None
+
+    def against(field: str) -> float | None:
+        if not plain:
+            return None
+        return ratio([getattr(t, field) for t in ours], [getattr(t, field) for t in plain])
+
+    return [
+        *(query, QUERIES[query].what, ours[0].rows),
+        *(median(plain, "wall_s"), median(plain, "cpu_s")),
+        *(median(ours, "wall_s"), median(ours, "cpu_s")),
+        *(against("wall_s"), against("cpu_s")),
+        *(median(plain, "broker_cpu_s"), median(ours, "broker_cpu_s")),
+    ]
+
+
+def aims(table: Table) -> list[Aim]:
+    """Return the aims: the worst ratios of wall and of CPU. None without the other contender."""
+    found = []
+    for name in ("wall ratio", "CPU ratio"):
+        index = COLUMNS.index(name)
+        rows = [each for each in table.rows if isinstance(each[index], float)]
+        if rows:
+            worst = max(rows, key=lambda each: float(each[index] or 0))
+            what = f"Nexmark, {name} to plain Spark, worst query ({worst[0]})"
+            found.append(Aim(what, float(worst[index] or 0), RATIO, "", at_most=True))
+    return found
+
+
+def _connector_jars(run: Run) -> list[str]:
+    """Return the jars of Spark's connector, or none if it can't take part."""
+    if run.options.connector is False:
+        return []
+    try:
+        return [str(jar) for jar in connector.find_connector()]
+    except connector.ConnectorNotFoundError as error:
+        if run.options.connector:
+            raise
+        run.say(f"note: no Spark Kafka connector to compare with: {error}")
+        return []
