@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, cast
 
@@ -49,6 +50,9 @@ _PERMANENT = frozenset(
 # from Exception. If the error occurs in a callback, it raises a SystemError.
 RAISED = cast("tuple[type[BaseException], ...]", (KafkaException, KafkaError, SystemError))
 """Types that a call to librdkafka may raise."""
+
+_UNUSED_S = 60.0
+"""A client that was idle for so long makes room for another one."""
 
 Client = TypeVar("Client")
 
@@ -147,15 +151,26 @@ class ClientPool(Generic[Client]):
     and the look-up of leaders, which in small micro-batches take longer than reading. The pool is
     not thread-safe, because a worker runs one task at a time.
 
+    A full pool keeps the clients that it has: tasks come in turn, so if the oldest one made room,
+    each would be closed just before it is needed. A client makes room when it was idle for a while.
+
     Args:
         close: Closes a client.
         limit: Most idle clients to keep.
+        clock: Returns monotonic seconds.
     """
 
-    def __init__(self, close: Callable[[Client], None], *, limit: int = 4) -> None:
+    def __init__(
+        self,
+        close: Callable[[Client], None],
+        *,
+        limit: int = 4,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._close = close
         self._limit = limit
-        self._idle: dict[tuple[tuple[str, str], ...], Client] = {}
+        self._clock = clock
+        self._idle: dict[tuple[tuple[str, str], ...], tuple[Client, float]] = {}
         self._pid = os.getpid()
 
     def take(self, settings: Mapping[str, str], make: Callable[[], Client]) -> Client:
@@ -167,17 +182,20 @@ class ClientPool(Generic[Client]):
         """
         if self._pid != os.getpid():  # librdkafka's threads do not survive a fork
             self._idle, self._pid = {}, os.getpid()
-        return self._idle.pop(_key(settings), None) or make()
+        pooled = self._idle.pop(_key(settings), None)
+        return make() if pooled is None else pooled[0]
 
     def give(self, settings: Mapping[str, str], client: Client) -> None:
         """Take back a client that can be used again."""
-        key = _key(settings)
-        if key in self._idle:
-            self._close(client)
+        key, now = _key(settings), self._clock()
+        if len(self._idle) >= self._limit:
+            oldest = next(iter(self._idle))
+            if now - self._idle[oldest][1] > _UNUSED_S:
+                self.drop(self._idle.pop(oldest)[0])
+        if key in self._idle or len(self._idle) >= self._limit:
+            self.drop(client)
             return
-        self._idle[key] = client
-        while len(self._idle) > self._limit:
-            self._close(self._idle.pop(next(iter(self._idle))))
+        self._idle[key] = client, now
 
     def drop(self, client: Client) -> None:
         """Close a client that may be in an invalid state."""
@@ -187,7 +205,7 @@ class ClientPool(Generic[Client]):
     def clear(self) -> None:
         """Close all idle clients."""
         while self._idle:
-            self._close(self._idle.popitem()[1])
+            self._close(self._idle.popitem()[1][0])
 
 
 def _key(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -18,7 +18,13 @@ from confluent_kafka import Producer
 
 from tidemill.spark.sinks.topic.delivery import at_least_once, exactly_once
 
-MOMENTS = ("between rows", "before the marker", "before the commit", "after the commit")
+MOMENTS = (
+    "before the marker",
+    "after the marker",
+    "between rows",
+    "before the commit",
+    "after the commit",
+)
 
 
 def die() -> None:
@@ -34,6 +40,8 @@ def dying_producer(moment: str) -> type[Producer]:
             if moment == "before the marker":
                 die()
             super().send_offsets_to_transaction(*args)
+            if moment == "after the marker":
+                die()
 
         def commit_transaction(self, *args: Any) -> None:
             if moment == "before the commit":

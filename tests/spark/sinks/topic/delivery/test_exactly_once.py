@@ -134,26 +134,136 @@ def test_a_share_without_rows_leaves_no_marker_and_the_next_is_written(sink: Sin
     assert sink.values() == [1]
 
 
-def test_a_producer_is_kept_for_the_next_batch_of_the_same_run(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = []
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each transactional producer that was created."""
+    made: list[int] = []
 
     def counted(*args: Any) -> Producer:
         made.append(1)
         return Producer(*args)
 
     monkeypatch.setattr(at_least_once, "Producer", counted)
+    return made
+
+
+class AnotherProcess:
+    """A worker that shares no producers with this one."""
+
+    def __init__(self, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._sink, self._patch = sink, monkeypatch
+        self._pool = type(exactly_once._pool)(exactly_once._close)
+
+    def write(self, share: Share, batches: Any) -> int:
+        with self._patch.context() as patch:
+            patch.setattr(exactly_once, "_pool", self._pool)
+            return self._sink.write(share, batches)
+
+    def close(self) -> None:
+        self._pool.clear()
+
+
+@pytest.fixture
+def another_process(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> Iterator[AnotherProcess]:
+    another = AnotherProcess(sink, monkeypatch)
+    yield another
+    another.close()
+
+
+def test_a_producer_is_kept_for_the_next_batches_of_the_same_run(
+    sink: Sink, connections: list[int]
+) -> None:
     share = new_share(run="one#0")
     for number in range(4):
         sink.write(replace(share, batch_id=number), rows(number))
-    assert len(made) == 1
-    # Another process may have written in between: it is not to be trusted any more.
+    assert len(connections) == 1
+    # The marker of another run must be checked.
     sink.write(replace(share, batch_id=4, run="two#0"), rows(4))
-    assert len(made) == 2
-    sink.write(replace(share, batch_id=6, run="two#0"), rows(5))
-    assert len(made) == 3
-    assert sink.values() == [0, 1, 2, 3, 4, 5]
+    assert len(connections) == 2
+    assert sink.values() == [0, 1, 2, 3, 4]
+
+
+def test_a_producer_is_kept_while_its_task_has_no_rows(sink: Sink, connections: list[int]) -> None:
+    share = new_share(run="one#0")
+    for number in (0, 1, 2, 5, 6, 100):
+        assert sink.write(replace(share, batch_id=number), rows(number)) == 1
+        assert sink.write(replace(share, batch_id=number), rows(number)) == 0
+    assert len(connections) == 1
+    assert sink.values() == [0, 1, 2, 5, 6, 100]
+
+
+def test_a_batch_before_the_last_one_is_never_taken_for_written(sink: Sink) -> None:
+    """Only a query of another checkpoint asks for it."""
+    share = new_share(run="#0")
+    sink.write(replace(share, batch_id=5), rows(5))
+    with pytest.raises(DeliveryError, match="the query of another checkpoint wrote batch 5"):
+        sink.write(replace(share, batch_id=2), rows(2))
+
+
+@pytest.mark.parametrize("missed", [1, 3])
+def test_a_producer_that_was_fenced_meanwhile_is_replaced_before_rows_are_sent(
+    sink: Sink, another_process: AnotherProcess, connections: list[int], missed: int
+) -> None:
+    """Spark gives a task to any of its workers, so each of them may have written the last batch."""
+    share = new_share(run="one#0", owner="q")
+    assert sink.write(share, rows(0)) == 1
+    for number in range(1, 1 + missed):
+        assert another_process.write(replace(share, batch_id=number), rows(number)) == 1
+    last = replace(share, batch_id=missed + 1)
+    assert sink.write(last, rows(missed + 1)) == 1
+    assert sink.write(last, rows(missed + 1)) == 0
+    assert len(connections) == 3
+    assert sink.values() == list(range(missed + 2))
+
+
+def test_a_producer_that_was_fenced_meanwhile_finds_what_was_written(
+    sink: Sink, another_process: AnotherProcess
+) -> None:
+    share = new_share(run="one#0", owner="q")
+    assert sink.write(share, rows(0)) == 1
+    later = replace(share, batch_id=3)
+    assert another_process.write(later, rows(3)) == 1
+    assert sink.write(later, rows(3)) == 0
+    assert sink.values() == [0, 3]
+
+
+def test_a_run_that_was_started_elsewhere_is_not_written_again(
+    sink: Sink, another_process: AnotherProcess
+) -> None:
+    """The driver that lost its place still runs, and has producers of its own."""
+    old = new_share(run="old#0", owner="q")
+    assert sink.write(old, rows(0)) == 1
+    new = replace(old, run="new#0")
+    for number in (0, 1, 2):
+        assert another_process.write(replace(new, batch_id=number), rows(number)) == bool(number)
+    with pytest.raises(DeliveryError):
+        sink.write(replace(old, batch_id=1), rows(1))
+    assert sink.write(replace(old, batch_id=2), rows(2)) == 0
+    assert sink.values() == [0, 1, 2]
+
+
+def test_a_worker_with_many_tasks_keeps_a_producer_for_each(
+    sink: Sink, connections: list[int]
+) -> None:
+    share = new_share(run="one#0")
+    tasks = 12
+    for number in range(3):
+        for task in range(tasks):
+            sink.write(replace(share, task=task, batch_id=number), rows(task))
+    assert len(connections) == tasks
+
+
+def test_a_worker_with_too_many_tasks_keeps_as_many_producers_as_it_may(
+    sink: Sink, connections: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = type(exactly_once._pool)(exactly_once._close, limit=3)
+    monkeypatch.setattr(exactly_once, "_pool", pool)
+    share = new_share(run="one#0")
+    for number in range(3):
+        for task in range(5):
+            sink.write(replace(share, task=task, batch_id=number), rows(task))
+    assert len(connections) == 5 + 2 + 2
+    pool.clear()
 
 
 def test_an_earlier_attempt_is_fenced_and_its_rows_are_not_seen(sink: Sink) -> None:
@@ -317,7 +427,7 @@ def test_a_writer_that_is_killed_leaves_all_or_nothing_and_the_next_one_writes_o
     ended = subprocess.run([*command, *arguments], timeout=90, check=False)
     assert ended.returncode == -signal.SIGKILL
     was_written = moment == "after the commit"
-    if not was_written:  # what it wrote is in the log, and not to be seen
+    if moment in ("between rows", "before the commit"):  # its rows are in the log, and invisible
         assert read_to_end(sink.bootstrap, sink.topic, isolation="read_uncommitted")
     assert sink.write(share, rows(*range(200))) == (0 if was_written else 200)
     assert sink.values() == list(range(200))

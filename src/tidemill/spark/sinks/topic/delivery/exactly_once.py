@@ -7,6 +7,13 @@ number of the batch plus one. Either both rows and marker are committed or neith
 finds its marker writes nothing. An earlier attempt that still runs can't commit any more, because
 the new producer has the same transactional id and fences it.
 
+A process keeps its producers for the next batches of the same run. A producer that is not fenced
+has written the last marker of its task, because a marker is only written by a producer with the
+task's transactional id, and each new one fences those before. So a kept producer need not read the
+marker again, however many batches had no rows. It writes its marker first: if a worker of another
+process has taken over meanwhile, the broker says so before a row is sent, and a new producer takes
+over in turn.
+
 Must not know: Spark, options' names, queries. Sources: KIP-98, KIP-129 (the idea in Kafka Streams),
 KIP-447.
 """
@@ -53,7 +60,9 @@ _NOT_YET = RETRIABLE | {
     KafkaError.UNSTABLE_OFFSET_COMMIT,
 }
 _REQUEST_S = 30.0
-_POOLED = 8
+_POOLED = 32
+"""Most producers that a process keeps. Each costs four threads, eight file descriptors and half a
+megabyte."""
 _PAUSE_S = 0.05
 
 Answer = TypeVar("Answer")
@@ -117,12 +126,11 @@ def write_share(
     if first is None:
         return 0
     settings = transactional_settings(kafka, share.name)
-    writer = _take(settings, share, marker_topic)
-    if writer.next_batch > share.batch_id:
-        _pool.give(settings, writer)
+    writer = _begin(settings, share, marker_topic)
+    if writer is None:
         return 0
     try:
-        rows = _write(writer, itertools.chain([first], rest), topic, share, marker_topic)
+        rows = _write(writer, itertools.chain([first], rest), topic, share)
     except BaseException:
         _pool.drop(writer)  # aborts the transaction if the broker can be reached
         raise
@@ -160,9 +168,10 @@ class _Writer:
         outcome: Counts its failed records.
         last_error: Its last error.
         group: Metadata of the consumer group, as the client needs it.
-        next_batch: First batch whose share is not written to ``marker_topic``, as far as this
-            process knows.
+        next_batch: First batch whose share is not written to ``marker_topic``, unless another
+            producer has fenced this one.
         run: The run of the share that it was created for.
+        owner: The query of the share that it was created for.
         marker_topic: The topic of the marker that it has read.
         servers: Addresses of the brokers, for messages.
     """
@@ -173,13 +182,16 @@ class _Writer:
     group: object
     next_batch: int
     run: str
+    owner: str
     marker_topic: str
     servers: str
 
     def can_continue_with(self, share: Share, marker_topic: str) -> bool:
-        """Whether no other producer can have written since, so that ``next_batch`` is right."""
-        same = (self.run, self.marker_topic) == (share.run, marker_topic)
-        return same and self.next_batch >= share.batch_id
+        """Whether the marker that it knows was checked for this share's query and run."""
+        known = (self.run, self.owner, self.marker_topic)
+        is_same = known == (share.run, share.owner, marker_topic)
+        # Spark runs only its last batch again, so an earlier one is another query's.
+        return is_same and share.batch_id >= self.next_batch - 1
 
 
 def _close(writer: _Writer | None) -> None:
@@ -197,18 +209,32 @@ def _close(writer: _Writer | None) -> None:
 _pool: ClientPool[_Writer | None] = ClientPool(_close, limit=_POOLED)
 
 
-def _take(settings: Mapping[str, str], share: Share, marker_topic: str) -> _Writer:
-    """Return the writer of the previous batch in the same run, or a new one.
+def _begin(settings: Mapping[str, str], share: Share, marker_topic: str) -> _Writer | None:
+    """Return a writer whose open transaction contains the marker; None if the share is written.
 
-    Any other writer of this process may be fenced meanwhile, and the broker would report that only
-    after the rows have been taken from Spark.
+    It is the writer of an earlier batch in the same run, or a new one. No row has been sent yet.
     """
     pooled = _pool.take(settings, lambda: None)
-    if pooled is not None and pooled.can_continue_with(share, marker_topic):
-        return pooled
     if pooled is not None:
-        _pool.drop(pooled)
-    return _connect(settings, share, marker_topic)
+        if pooled.can_continue_with(share, marker_topic):
+            # Another process may have fenced it, or the broker may have forgotten its producer id.
+            with contextlib.suppress(DeliveryError):
+                return _begin_with(pooled, settings, share)
+        else:
+            _pool.drop(pooled)
+    return _begin_with(_connect(settings, share, marker_topic), settings, share)
+
+
+def _begin_with(writer: _Writer, settings: Mapping[str, str], share: Share) -> _Writer | None:
+    if writer.next_batch > share.batch_id:
+        _pool.give(settings, writer)
+        return None
+    try:
+        _add_marker(writer, share)
+    except BaseException:
+        _pool.drop(writer)
+        raise
+    return writer
 
 
 def _connect(settings: Mapping[str, str], share: Share, marker_topic: str) -> _Writer:
@@ -224,8 +250,17 @@ def _connect(settings: Mapping[str, str], share: Share, marker_topic: str) -> _W
     marker = _read_marker(settings, share, marker_topic)
     _check_marker(marker, share, marker_topic)
     group = _group_metadata(settings, share)
-    next_batch = max(marker.offset, 0)
-    return _Writer(producer, outcome, last, group, next_batch, share.run, marker_topic, servers)
+    return _Writer(
+        producer=producer,
+        outcome=outcome,
+        last_error=last,
+        group=group,
+        next_batch=max(marker.offset, 0),
+        run=share.run,
+        owner=share.owner,
+        marker_topic=marker_topic,
+        servers=servers,
+    )
 
 
 def _group_metadata(settings: Mapping[str, str], share: Share) -> object:
@@ -307,31 +342,38 @@ def _content_of(marker: TopicPartition) -> dict[str, str]:
     return {key: str(content[key]) for key in content} if isinstance(content, dict) else {}
 
 
+def _add_marker(writer: _Writer, share: Share) -> None:
+    """Begin a transaction, and add the marker to it.
+
+    Raises:
+        DeliveryError: The producer is fenced, or can't begin a transaction for another reason.
+        UnreachableError: The brokers did not answer in time.
+    """
+    content = {"sink": share.sink_id, "task": share.task, "batch": share.batch_id}
+    plan = {"plan": share.fingerprint} if share.fingerprint else {}
+    text = json.dumps({**content, "query": share.owner, **plan})
+    offset = TopicPartition(writer.marker_topic, 0, share.batch_id + 1, text)
+
+    def add() -> None:
+        writer.producer.send_offsets_to_transaction([offset], writer.group, _REQUEST_S)
+
+    what = f"begin the transaction of batch {share.batch_id}"
+    _retry(writer.producer.begin_transaction, what, writer.servers, writer.last_error)
+    _retry(add, what, writer.servers, writer.last_error)
+
+
 def _write(
-    writer: _Writer,
-    batches: Iterator[pa.RecordBatch],
-    topic: str | None,
-    share: Share,
-    marker_topic: str,
+    writer: _Writer, batches: Iterator[pa.RecordBatch], topic: str | None, share: Share
 ) -> int:
+    """Send the rows in the open transaction, and commit it. Return the number of rows."""
     servers = writer.servers
     sender = Sender(writer.producer, writer.outcome, writer.last_error, servers)
-    writer.producer.begin_transaction()
     rows = 0
     for batch in batches:
         sender.send(batch, topic)
         rows += batch.num_rows
     sender.flush()
-    content = {"sink": share.sink_id, "task": share.task, "batch": share.batch_id}
-    plan = {"plan": share.fingerprint} if share.fingerprint else {}
-    text = json.dumps({**content, "query": share.owner, **plan})
-    offset = TopicPartition(marker_topic, 0, share.batch_id + 1, text)
     what = f"commit batch {share.batch_id}"
-
-    def add_marker() -> None:
-        writer.producer.send_offsets_to_transaction([offset], writer.group, _REQUEST_S)
-
-    _retry(add_marker, what, servers, writer.last_error)
     _retry(lambda: writer.producer.commit_transaction(_REQUEST_S), what, servers, writer.last_error)
     return rows
 
