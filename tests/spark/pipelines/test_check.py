@@ -105,8 +105,18 @@ MISTAKES: list[tuple[Declare, str, str]] = [
     ),
     (
         lambda p: p.stream("x", schema="a INT, A INT"),
-        "stream x: the schema has more than one column a",
-        "",
+        "stream x: the schema has columns whose names differ only in case: a, A",
+        "Spark takes such names for the same. Leave one of them out.",
+    ),
+    (
+        lambda p: p.stream("x", schema="a STRUCT<b: INT, B: INT>"),
+        "stream x: column a of the schema has fields whose names differ only in case: b, B",
+        "Spark takes such names for the same. Leave one of them out.",
+    ),
+    (
+        lambda p: p.table("x", key="a", schema="a INT, b INT, B INT"),
+        "table x: the schema has columns whose names differ only in case: b, B",
+        "Spark takes such names for the same. Leave one of them out.",
     ),
     (
         lambda p: p.stream("x", schema="id INT", format="avro"),

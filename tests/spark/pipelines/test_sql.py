@@ -62,6 +62,10 @@ GOOD = [
     "SELECT airport, count(*) AS n FROM departures GROUP BY airport ORDER BY `count(1)`",
     "SELECT JFK FROM departures PIVOT (count(flight) FOR airport IN ('JFK', 'LGA'))",
     "SELECT airport, count(*) AS n, window.start AS s FROM departures GROUP BY ALL",
+    # Hints name aliases
+    "SELECT /*+ BROADCAST(a), MERGE(a, d) */ flight FROM departures d, aircraft a",
+    "SELECT /*+ REPARTITION(3, flight), COALESCE(2), nonsense */ flight FROM departures",
+    "SELECT flight FROM (SELECT /*+ MAPJOIN(d) */ flight FROM departures AS d)",
     # A name within its own definition is the outer one
     "WITH departures AS (SELECT * FROM departures WHERE delay > 0) SELECT airport FROM departures",
 ]
@@ -136,6 +140,8 @@ def test_what_is_certainly_wrong_is_reported(text: str, message: str, hint: str)
         ("SELECT 1 FROM d WHERE x IN (SELECT y FROM e)", ("d", "e")),
         ("SELECT 1 FROM d JOIN csv.`/x` JOIN hub.e", ("d",)),
         ("WITH e AS (SELECT 1) SELECT 1 FROM hub.e, e", ()),
+        ("SELECT /*+ BROADCAST(d) */ 1 FROM departures AS d", ("departures",)),
+        ("SELECT 1 FROM (SELECT /*+ MAPJOIN(x), MERGE(d, x) */ 1 FROM d, e AS x)", ("d", "e")),
         ("SELECT 1", ()),
         ("nonsense ( here", None),
     ],
@@ -156,6 +162,7 @@ def test_the_tables_that_are_read(text: str, tables: tuple[str, ...] | None) -> 
         ("WITH x AS (SELECT a FROM t GROUP BY a) SELECT * FROM x JOIN s", [("t",)]),
         ("WITH t AS (SELECT a FROM t) SELECT a FROM t GROUP BY ALL", [("t",)]),
         ("SELECT a FROM t GROUP BY a UNION ALL SELECT a FROM s", [("t",)]),
+        ("SELECT /*+ SHUFFLE_HASH(x) */ a FROM t AS x GROUP BY a", [("t",)]),
         ("nonsense ( here", []),
     ],
 )

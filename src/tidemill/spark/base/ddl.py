@@ -6,6 +6,8 @@ Must not know: Spark, pipelines.
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp, parse_one
@@ -37,18 +39,45 @@ def columns(ddl: str) -> tuple[Column, ...]:
         ddl: The schema.
 
     Raises:
-        SchemaError: The text is not a list of columns, a type is unknown, or a name occurs twice.
+        SchemaError: The text is not a list of columns, a type is unknown, or a name of a column or
+            of a field occurs twice. Upper and lower case are the same.
     """
     if not ddl.strip():
         raise SchemaError("the schema has no columns", hint=_HINT)
     made = _fields(ddl)
     if made is None:
         made = _columns(ddl)
-    names = [column.name.lower() for column in made]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise SchemaError(f"the schema has more than one column {', '.join(twice)}")
+    _check_names([column.name for column in made], "")
     return tuple(made)
+
+
+def same_names(names: Sequence[str]) -> list[str]:
+    """Return the names that occur more than once, if upper and lower case are the same."""
+    counts = Counter(name.lower() for name in names)
+    return [name for name in names if counts[name.lower()] > 1]
+
+
+def _check_names(names: Sequence[str], column: str) -> None:
+    """Check the names of columns, or of the fields of a struct in ``column``."""
+    twice = same_names(names)
+    if not twice:
+        return
+    where, what = (
+        (f"column {column} of the schema", "field") if column else ("the schema", "column")
+    )
+    if len({name.lower() for name in twice}) == len(set(twice)):
+        raise SchemaError(f"{where} has more than one {what} {', '.join(dict.fromkeys(twice))}")
+    raise SchemaError(
+        f"{where} has {what}s whose names differ only in case: {', '.join(twice)}",
+        hint="Spark takes such names for the same. Leave one of them out.",
+    )
+
+
+def _check_fields(column: str, kind: exp.Expr) -> None:
+    """Check the names of the fields of all structs in a column's type."""
+    for each in kind.find_all(exp.DataType):
+        fields = [field.name for field in each.expressions if isinstance(field, exp.ColumnDef)]
+        _check_names(fields, column)
 
 
 def escaped(name: str) -> str:
@@ -84,6 +113,7 @@ def _columns(ddl: str) -> list[Column]:
         kind = each.kind if isinstance(each, exp.ColumnDef) else None
         if kind is None:
             raise SchemaError(f"{each.sql('spark')!r} is not a column with a type", hint=_HINT)
+        _check_fields(each.name, kind)
         made.append(Column(each.name, kind.sql("spark")))
     if not made:
         raise SchemaError(f"can't parse the schema {ddl!r}", hint=_HINT)
@@ -102,6 +132,7 @@ def _fields(ddl: str) -> list[Column] | None:
     for each in struct.expressions if isinstance(struct, exp.DataType) else ():
         if not isinstance(each, exp.ColumnDef) or each.kind is None:
             return None
+        _check_fields(each.name, each.kind)
         made.append(Column(each.name, each.kind.sql("spark")))
     return made or None
 

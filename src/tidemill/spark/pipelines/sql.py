@@ -115,9 +115,13 @@ def _parsed(text: str) -> exp.Expr | None:
     """Parse a statement; None if the parser does not understand it."""
     try:
         text = _SESSION.sub("session_window(", _STREAM.sub(r"\1 ", text))
-        return parse_one(text, dialect="spark")
+        statement = parse_one(text, dialect="spark")
     except SqlglotError:
         return None
+    # The argument of a hint has the form of a table, but names an alias of one.
+    for hint in list(statement.find_all(exp.Hint)):
+        hint.pop()
+    return statement
 
 
 class _Reads:

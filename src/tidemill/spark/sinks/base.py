@@ -222,7 +222,8 @@ class Sink:
             checkpoint: The state of the query's checkpoint.
 
         Raises:
-            PipelineError: The result lacks a column that the sink needs.
+            PipelineError: The result lacks a column that the sink needs, or has several columns or
+                fields with the same name. Upper and lower case are the same.
             TidemillError: The sink can't write this result, or can't continue from this checkpoint.
         """
         names = {name.lower() for name in df.columns}
@@ -231,6 +232,14 @@ class Sink:
             raise PipelineError(
                 f"the result has no column {', '.join(missing)}, which {type(self).__name__} needs",
                 hint=f"Its columns are {', '.join(df.columns)}.",
+            )
+        for column, twice in _same_names(df.schema.jsonValue()):
+            where = f"column {column} of the result" if column else "the result"
+            what = "fields" if column else "columns"
+            raise PipelineError(
+                f"{where} has {what} with the same name: {', '.join(twice)}",
+                hint="Names that differ only in case are the same for Spark and for most sinks. "
+                "Rename one of them: SELECT ... AS ...",
             )
 
     def open(self, run: Run) -> Writer:
@@ -267,3 +276,23 @@ def mistakes_of(check: Callable[[], object]) -> Iterator[Mistake]:
         check()
     except TidemillError as error:
         yield Mistake(str(error), error.hint)
+
+
+def _same_names(kind: Any, column: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Yield the names that occur more than once in a struct of ``kind``, and in which column.
+
+    Args:
+        kind: The type as in ``StructType.jsonValue``.
+        column: The column with this type; empty for the columns themselves.
+    """
+    from tidemill.spark.base.ddl import same_names
+
+    if not isinstance(kind, Mapping):
+        return
+    fields = kind.get("fields", ())
+    if twice := same_names([each["name"] for each in fields]):
+        yield column, twice
+    for each in fields:
+        yield from _same_names(each["type"], column or each["name"])
+    for part in ("elementType", "keyType", "valueType"):
+        yield from _same_names(kind.get(part), column)

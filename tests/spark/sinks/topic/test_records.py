@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tidemill.spark import ChangelogSink, SqliteSink, TopicSink
+from tidemill.spark import ChangelogSink, ParquetSink, SqliteSink, TopicSink
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.sinks import CheckpointState, Sink
 from tidemill.spark.sinks.topic.records import missing_key_column, records
@@ -113,7 +113,18 @@ def test_a_row_of_a_changelog_has_a_whole_key(
 @pytest.mark.parametrize(
     ("columns", "sink", "message"),
     [
-        ("1 AS id, 2 AS id", TopicSink("t"), "TopicSink can't write the result: .* `id` is ambig"),
+        ("1 AS id, 2 AS id", TopicSink("t"), "the result has columns with the same name: id, id"),
+        (
+            "1 AS a, 2 AS b, 3 AS A",
+            TopicSink("t"),
+            "the result has columns with the same name: a, ",
+        ),
+        (
+            "1 AS a, array(map(1, named_struct('x', 1, 'X', 2))) AS b",
+            TopicSink("t"),
+            "column b of the result has fields with the same name: x, X",
+        ),
+        ("1 AS a, 3 AS A", ParquetSink("x"), "the result has columns with the same name: a, A"),
         ("1 AS id, 2 AS _deleted", ChangelogSink("t", "id"), "ChangelogSink can't write the resul"),
         ("1 AS id", TopicSink("t", "idd"), "the result has no column idd"),
     ],
@@ -129,6 +140,9 @@ def test_what_no_record_can_hold_is_told_before_the_start(
     "sink", [TopicSink("t"), ChangelogSink("t", "id"), SqliteSink("t", "id", path="x")]
 )
 def test_what_can_be_written_is_let_through(spark: SparkSession, sink: Sink) -> None:
-    df = spark.sql("SELECT 1 AS id, max(n * 1.5), true AS _deleted FROM VALUES (1) AS t(n)")
+    df = spark.sql(
+        "SELECT 1 AS id, max(n * 1.5), true AS _deleted, named_struct('id', 1, 'x', 2) AS other "
+        "FROM VALUES (1) AS t(n)"
+    )
 
     sink.check_result(df, FRESH)
