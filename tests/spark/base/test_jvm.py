@@ -194,6 +194,13 @@ def test_processes_are_started_by_vfork_where_java_can(monkeypatch: pytest.Monke
     assert option not in command({}, version=17)
 
 
+def test_the_optimising_compiler_starts_late_unless_the_user_says_otherwise() -> None:
+    mine = "-XX:Tier4InvocationThreshold=7"
+    words = command({"spark.driver.extraJavaOptions": mine})
+    ours = "-XX:Tier4InvocationThreshold=50000"
+    assert words.index(ours) < words.index(mine)  # Java takes the last one
+
+
 def test_a_jvm_that_never_answers_is_given_up_and_ended(tmp_path: Path) -> None:
     java = fake_java(tmp_path, JAVA_17)
     java.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n")

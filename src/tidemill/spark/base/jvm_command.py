@@ -51,6 +51,16 @@ _JVM_FLAGS = (
 # Hadoop starts a process (chmod) for each file that a query writes into its checkpoint. This way to
 # start one takes half the processor time of the default. Java 26 deprecates it.
 _VFORK = "-Djdk.lang.Process.launchMechanism=VFORK"
+# By default, more than half of the processor time of a start is spent in the optimising compiler
+# (C2), on methods that are called a few thousand times and then hardly ever again. With ten times
+# Java's thresholds it compiles what is hot for a second. Measured: 12.6 s of processor time instead
+# of 17.5 s until the first result of a query, and the same rate of rows afterwards.
+_TIER_4 = (
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
 AT_START = (
     "spark.driver.memory",
     "spark.driver.defaultJavaOptions",
@@ -78,7 +88,9 @@ def jvm_command(
         log_config: The log4j2 settings.
     """
     opened = [] if java.version >= 24 else [f"--add-opens={_OPENED_BEFORE_24}=ALL-UNNAMED"]
-    options = [_VFORK] if is_linux() and java.version < 26 else []
+    options = [*_TIER_4]
+    if is_linux() and java.version < 26:
+        options.append(_VFORK)
     options += shlex.split(conf.get("spark.driver.defaultJavaOptions", ""))
     options += shlex.split(conf.get("spark.driver.extraJavaOptions", ""))
     if not any(option.startswith(f"-D{key}=") for option in options for key in _LOG4J_KEYS):
