@@ -8,10 +8,20 @@
 
 static PyMethodDef methods[] = {
     {"walk_records", tidemill_walk_records, METH_VARARGS, NULL},
+    {"crc32c", tm_py_crc32c, METH_O, "Return the CRC-32C of a buffer."},
+    {"scan_batches", tm_py_scan_batches, METH_O, "Return the end of the complete record batches."},
     {NULL, NULL, 0, NULL},
 };
 
+static int add_types(PyObject *module)
+{
+    if (tm_add_block(module) < 0) return -1;
+    if (tm_add_decoder(module) < 0) return -1;
+    return 0;
+}
+
 static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, add_types},
 #ifdef Py_mod_multiple_interpreters
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif

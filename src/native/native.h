@@ -7,5 +7,25 @@
 #include <stdint.h>
 
 PyObject *tidemill_walk_records(PyObject *module, PyObject *args);
+/* crc32c.c */
+uint32_t tm_crc32c(const uint8_t *data, size_t size);
+PyObject *tm_py_crc32c(PyObject *module, PyObject *arg);
+
+/* block.c: memory that Arrow reads through the buffer protocol. */
+typedef struct {
+    uint8_t *data;
+    size_t size, room;
+} tm_bytes;
+int tm_reserve_more(tm_bytes *to, size_t extra);
+static inline int tm_reserve(tm_bytes *to, size_t extra)
+{
+    return to->room - to->size >= extra ? 0 : tm_reserve_more(to, extra);
+}
+PyObject *tm_block(tm_bytes *from);
+int tm_add_block(PyObject *module);
+
+/* decoder.c */
+int tm_add_decoder(PyObject *module);
+PyObject *tm_py_scan_batches(PyObject *module, PyObject *arg);
 
 #endif

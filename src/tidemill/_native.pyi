@@ -1,6 +1,73 @@
 """The compiled extension (sources in ``src/native``)."""
 
+from collections.abc import Callable
+
 from typing_extensions import Buffer
+
+class Block:
+    """Bytes of one Arrow buffer, through the buffer protocol."""
+
+class Decoder:
+    """Turns record batches (message format v2) into Arrow columns.
+
+    Args:
+        with_headers: Whether to decode headers.
+        check_crcs: Whether to compare the CRC-32C of each batch.
+        decompress: Returns decompressed records, given a codec number and the compressed bytes.
+    """
+
+    def __init__(
+        self,
+        with_headers: bool,
+        check_crcs: bool,
+        decompress: Callable[[int, memoryview], Buffer],
+        /,
+    ) -> None: ...
+    def feed(self, records: Buffer, aborted: list[tuple[int, int]] | None, /) -> None:
+        """Take the record set of a response.
+
+        Args:
+            records: Stored batches. The last one can be incomplete.
+            aborted: Producer id and first offset of aborted transactions, by offset. Their records
+                are left out. None to read all records.
+        """
+
+    def read(
+        self, first: int, end: int, max_rows: int, max_bytes: int, /
+    ) -> tuple[int, int, int, tuple[Block | None, ...]]:
+        """Return the next records as Arrow buffers.
+
+        Args:
+            first: The first wanted offset.
+            end: The offset after the last wanted one.
+            max_rows: Most rows.
+            max_bytes: Most bytes of keys, values and headers, unless one record is larger.
+
+        Returns:
+            The offset to continue with; what ended the call (0: a limit, 1: the end of the record
+            set, 2: the end of the range, 3: a batch in an old message format); the number of rows;
+            and the buffers of the columns key, value, offset, timestamp (microseconds),
+            timestampType and headers.
+
+        Raises:
+            ValueError: The records are damaged.
+        """
+
+    def release(self) -> None:
+        """Release the record set."""
+
+def crc32c(data: Buffer, /) -> int:
+    """Return the CRC-32C of a buffer."""
+
+def scan_batches(records: Buffer, /) -> tuple[int, int]:
+    """Return the end of the complete record batches.
+
+    Args:
+        records: Stored batches. The last one can be incomplete.
+
+    Returns:
+        The offset after the last complete batch, or -1 if there is none; and their bytes.
+    """
 
 def walk_records(
     body: Buffer, position: int, first: int, last: int, /

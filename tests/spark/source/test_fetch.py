@@ -1,4 +1,4 @@
-"""The decoder through librdkafka keeps the contract, and its columns are what Spark expects."""
+"""Both editions of ``fetch`` keep the contract, and the columns are what Spark expects."""
 
 from __future__ import annotations
 
@@ -7,20 +7,32 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contracts.fetch import Fetch, FetchContract
+from tidemill import native
 from tidemill.spark.datasource.data_source import COLUMNS, HEADERS_COLUMN
-from tidemill.spark.source import fetch as through_librdkafka
+from tidemill.spark.source import fetch as source_fetch
+from tidemill.spark.source import librdkafka
 
 
 class TestThroughLibrdkafka(FetchContract):
     @pytest.fixture
     def fetch(self) -> Fetch:
-        return through_librdkafka.fetch
+        return librdkafka.fetch
+
+
+class TestNative(FetchContract):
+    """Settings and formats that the native edition does not understand go to librdkafka."""
+
+    @pytest.fixture
+    def fetch(self) -> Fetch:
+        if native.load() is None:
+            pytest.skip("the extension was not built")
+        return source_fetch.fetch
 
 
 @pytest.fixture(autouse=True, scope="module")
-def close_consumers() -> Iterator[None]:
+def close_clients() -> Iterator[None]:
     yield
-    through_librdkafka.close_idle_consumers()
+    source_fetch.close_idle_clients()
 
 
 def test_the_columns_are_those_that_spark_makes_of_the_declared_ones() -> None:
@@ -46,11 +58,11 @@ def test_the_columns_are_those_that_spark_makes_of_the_declared_ones() -> None:
         .add("timestampType", IntegerType())
     )
     assert ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in declared) == COLUMNS
-    assert to_arrow_schema(declared, timezone="UTC") == through_librdkafka.SCHEMA
+    assert to_arrow_schema(declared, timezone="UTC") == source_fetch.SCHEMA
     header = StructType().add("key", StringType()).add("value", BinaryType())
     declared = declared.add("headers", ArrayType(header))
     assert declared["headers"].dataType.simpleString() == HEADERS_COLUMN.split(" ", 1)[1].replace(
         ": ", ":"
     ).replace(", ", ",")
     expected = to_arrow_schema(declared, timezone="UTC")
-    assert expected == through_librdkafka.SCHEMA_WITH_HEADERS
+    assert expected == source_fetch.SCHEMA_WITH_HEADERS

@@ -35,6 +35,9 @@ OTHER_VARIABLES = {
     CONFIG_VARIABLE: "The settings file, if there is no --config.",
     "TIDEMILL_BOOTSTRAP_SERVERS": "The broker that client commands connect to, if there is no -b.",
     "TIDEMILL_DEBUG": "If set, errors show their stack trace, as with --debug.",
+    "TIDEMILL_NATIVE": "0 switches the compiled extension off.",
+    "TIDEMILL_SOURCE_CLIENT": "With librdkafka, pipelines read topics with librdkafka and not with "
+    "the compiled extension, which is faster.",
 }
 """Variables with tidemill's prefix that are not settings of the broker."""
 DEFAULT_FILE = Path("tidemill.toml")

@@ -1,91 +1,40 @@
 """Reads the records of one range of offsets from a Kafka broker into Arrow record batches.
 
-All decoding is behind one function, ``fetch``, with a contract test (``tests/contracts/fetch.py``),
-because a native decoder is to replace this one. Must not know: Spark, options' names, queries.
+There are two editions with the same contract (``tests/contracts/fetch.py``): the native one, where
+the compiled extension was built, and the one with librdkafka for everything that the native one
+does not understand. Must not know: Spark, options' names, queries.
 """
 
 from __future__ import annotations
 
-import contextlib
-import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import os
+from collections.abc import Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tidemill.errors import RequestTimedOutError, UnreachableError
-from tidemill.spark.base.clients import ClientPool, LastError, log, make_client
-from tidemill.spark.errors import DataLossError, with_note
+from tidemill.spark.source.native import edition as native
+from tidemill.spark.source.native.errors import OldFormatError
+from tidemill.spark.source.plan import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    SCHEMA,
+    SCHEMA_WITH_HEADERS,
+    FetchPlan,
+)
 from tidemill.spark.source.planning.ranges import OffsetRange
 
-_HEADERS = pa.list_(
-    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-)
-SCHEMA = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestampType", pa.int32()),
-    ]
-)
-"""Columns of the records: those of Spark's Kafka source."""
-SCHEMA_WITH_HEADERS = SCHEMA.append(pa.field("headers", _HEADERS))
+__all__ = [
+    "BATCH_BYTES",
+    "BATCH_ROWS",
+    "SCHEMA",
+    "SCHEMA_WITH_HEADERS",
+    "FetchPlan",
+    "close_idle_clients",
+    "fetch",
+]
 
-BATCH_ROWS = 16_384
-"""Most rows in a record batch. With this many, the cost per batch is negligible."""
-BATCH_BYTES = 16 * 1024 * 1024
-"""Approximate limit of the bytes in a record batch. Arrow's columns must stay below 2 GiB."""
-# The first batch is small, because the size of the records is not known yet.
-_FIRST_ROWS = 32
-_GROWTH = 8
-_POLL_S = 0.02
-
-DEFAULT_SETTINGS: Mapping[str, str] = {
-    # The default of the Java client and of Spark, but not of librdkafka.
-    "isolation.level": "read_uncommitted",
-    "check.crcs": "true",
-    # All records of a range exist already: a long poll at its end would only delay the next one.
-    "fetch.wait.max.ms": "10",
-    "fetch.error.backoff.ms": "50",
-    "fetch.queue.backoff.ms": "5",
-}
-"""Settings of librdkafka that the user can override."""
-_FIXED_SETTINGS: Mapping[str, str] = {
-    "enable.auto.commit": "false",
-    "enable.auto.offset.store": "false",
-    "auto.offset.reset": "error",
-    "enable.partition.eof": "true",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class FetchPlan:
-    """The settings for reading, the same for all ranges of a query.
-
-    Attributes:
-        kafka: The user's settings of librdkafka.
-        include_headers: Whether to add the column ``headers``.
-        fail_on_data_loss: Whether to raise an error if records of the range were removed. If not,
-            they are skipped.
-        timeout_ms: Longest wait for the next record.
-        group_id_prefix: Prefix of the consumer group id at the brokers.
-        batch_rows: Most rows in a record batch.
-    """
-
-    kafka: Mapping[str, str]
-    include_headers: bool = False
-    fail_on_data_loss: bool = True
-    timeout_ms: int = 120_000
-    group_id_prefix: str = "tidemill-source"
-    batch_rows: int = field(default=BATCH_ROWS)
+SWITCH = "TIDEMILL_SOURCE_CLIENT"
+"""The environment variable that chooses librdkafka with ``librdkafka``."""
 
 
 def fetch(wanted: OffsetRange, plan: FetchPlan) -> Iterator[pa.RecordBatch]:
@@ -107,221 +56,25 @@ def fetch(wanted: OffsetRange, plan: FetchPlan) -> Iterator[pa.RecordBatch]:
         RequestTimedOutError: The broker did not respond in time.
         OptionError: librdkafka does not know a setting.
     """
-    reader = _RangeReader(wanted, plan)
-    try:
-        yield from reader.batches()
-    except GeneratorExit:
-        reader.release()
-        raise
-    except BaseException:
-        reader.abandon()
-        raise
-    reader.release()
-
-
-@dataclass(slots=True)
-class _PooledConsumer:
-    consumer: Consumer
-    last_error: LastError
-    known_topics: set[str] = field(default_factory=set)
-
-
-def _close(pooled: _PooledConsumer) -> None:
-    pooled.consumer.close()
-
-
-_pool: ClientPool[_PooledConsumer] = ClientPool(_close)
-
-
-def close_idle_consumers() -> None:
-    """Close the consumers that this process keeps for its next range."""
-    _pool.clear()
-
-
-class _RangeReader:
-    """Reads one range once.
-
-    Args:
-        wanted: The range.
-        plan: How to read it.
-    """
-
-    def __init__(self, wanted: OffsetRange, plan: FetchPlan) -> None:
-        self._range = wanted
-        self._plan = plan
-        self._position = wanted.start
-        self._settings = {**DEFAULT_SETTINGS, **plan.kafka, **_FIXED_SETTINGS}
-        self._pooled = _pool.take(self._settings, self._connect)
-        self._consumer = self._pooled.consumer
-        self._deadline = 0.0
-
-    def _connect(self) -> _PooledConsumer:
-        last = LastError()
-        group = {"group.id": f"{self._plan.group_id_prefix}-{uuid.uuid4()}"}
-        return _PooledConsumer(make_client(Consumer, {**group, **self._settings}, last), last)
-
-    def release(self) -> None:
-        """Return the consumer to the pool."""
-        self._consumer.unassign()
-        _pool.give(self._settings, self._pooled)
-
-    def abandon(self) -> None:
-        """Close the consumer, which may be in an invalid state after an error."""
-        _pool.drop(self._pooled)
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records of the range."""
-        r, schema = self._range, SCHEMA_WITH_HEADERS if self._plan.include_headers else SCHEMA
-        self._pooled.last_error.error = None
-        self._learn_leaders()
-        self._consumer.assign([TopicPartition(r.topic, r.partition, r.start)])
-        self._progressed()
-        rows = min(_FIRST_ROWS, self._plan.batch_rows)
-        while self._position < r.end:
-            messages = self._next(rows)
-            if messages:
-                batch = to_record_batch(messages, r.topic, r.partition, schema)
-                fitting = BATCH_BYTES * len(messages) // max(1, batch.nbytes)
-                rows = max(1, min(self._plan.batch_rows, fitting, rows * _GROWTH))
-                yield batch
-                self._progressed()  # do not count the time that the caller took
-
-    def _learn_leaders(self) -> None:
-        """Request the leaders of the topic.
-
-        Without this request librdkafka takes a third of a second to learn about a new topic.
-        """
-        topic = self._range.topic
-        if topic not in self._pooled.known_topics:
-            with contextlib.suppress(KafkaException):  # a real error occurs again when it reads
-                self._consumer.list_topics(topic, timeout=self._plan.timeout_ms / 1000)
-                self._pooled.known_topics.add(topic)
-
-    def _next(self, rows: int) -> list[Message]:
-        """Return up to ``rows`` messages of the range; fewer only at its end."""
-        taken: list[Message] = []
-        while len(taken) < rows and self._position < self._range.end:
-            want = min(rows - len(taken), self._range.end - self._position)
-            messages = self._consumer.consume(want, _POLL_S)
-            if not messages:
-                self._check_deadline()
-                continue
-            self._progressed()
-            if any(map(Message.error, messages)):
-                self._take_each(messages, taken)
-            else:
-                self._take(messages, taken)
-        return taken
-
-    def _take(self, messages: list[Message], taken: list[Message]) -> None:
-        """Append the messages below the end of the range. Only the last ones can be above it."""
-        self._position = _offset(messages[-1]) + 1
-        if self._position > self._range.end:
-            messages = [m for m in messages if _offset(m) < self._range.end]
-        taken.extend(messages)
-
-    def _take_each(self, messages: list[Message], taken: list[Message]) -> None:
-        for message in messages:
-            error = message.error()
-            if error is None:
-                self._take([message], taken)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                # The position is the end of the log. The last offsets may have no record: markers,
-                # or records that compaction removed.
-                self._position = max(self._position, min(_offset(message), self._range.end))
-            else:
-                self._on_error(error)
-
-    def _on_error(self, error: KafkaError) -> None:
-        r = self._range
-        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            self._skip_lost(error)
-        elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
-            self._lost(f"{r.topic}-{r.partition} was deleted, with offsets from {self._position}")
-            self._position = r.end
-        elif error.fatal() or not error.retriable():
-            raise UnreachableError(
-                f"can't read {r.topic}-{r.partition} at offset {self._position}: {error.str()}"
-            )
-
-    def _skip_lost(self, error: KafkaError) -> None:
-        """Continue after lost records, at the first one that exists, if it is in the range."""
-        r = self._range
-        first, last = self._consumer.get_watermark_offsets(
-            TopicPartition(r.topic, r.partition), timeout=self._plan.timeout_ms / 1000
-        )
-        self._lost(
-            f"{r.topic}-{r.partition} has offsets {first} to {last}, but {self._position} to "
-            f"{r.end} were not read yet ({error.str()})"
-        )
-        if self._position < first < r.end:
-            self._position = first
-            self._consumer.assign([TopicPartition(r.topic, r.partition, first)])
+    batches = None
+    if os.environ.get(SWITCH) != "librdkafka":
+        batches = native.start(wanted, plan)
+    if batches is not None:
+        try:
+            yield from batches
+        except OldFormatError as error:
+            wanted = OffsetRange(wanted.topic, wanted.partition, error.position, wanted.end)
         else:
-            self._position = r.end
+            return
+    from tidemill.spark.source import librdkafka
 
-    def _lost(self, message: str) -> None:
-        if self._plan.fail_on_data_loss:
-            raise with_note(DataLossError(message))
-        log.warning("%s; continuing without them because failOnDataLoss is false", message)
-
-    def _progressed(self) -> None:
-        self._deadline = time.monotonic() + self._plan.timeout_ms / 1000
-
-    def _check_deadline(self) -> None:
-        last = self._pooled.last_error
-        last.raise_if_permanent(self._settings["bootstrap.servers"])
-        if time.monotonic() > self._deadline:
-            r = self._range
-            raise with_note(
-                RequestTimedOutError(
-                    f"{r.topic}-{r.partition}: no record at offset {self._position} (of "
-                    f"{r.start} to {r.end}) within {self._plan.timeout_ms} ms{last.text}",
-                    hint="Check the broker, or raise kafkaConsumer.pollTimeoutMs.",
-                )
-            )
+    yield from librdkafka.fetch(wanted, plan)
 
 
-def to_record_batch(
-    messages: Sequence[Message], topic: str, partition: int, schema: pa.Schema
-) -> pa.RecordBatch:
-    """Return messages of one partition as columns.
+def close_idle_clients() -> None:
+    """Close the connections that this process keeps for its next range."""
+    import sys
 
-    Args:
-        messages: The messages.
-        topic: Their topic.
-        partition: Their partition.
-        schema: ``SCHEMA`` or ``SCHEMA_WITH_HEADERS``.
-    """
-    # Unbound methods in ``map`` avoid a Python frame for each record.
-    count = len(messages)
-    stamps: list[tuple[int, int]] = list(map(Message.timestamp, messages))
-    types, millis = [stamp[0] for stamp in stamps], [stamp[1] for stamp in stamps]
-    micros = pc.multiply(pa.array(millis, pa.int64()), 1000)
-    columns: list[Any] = [
-        pa.array(map(Message.key, messages), pa.binary(), size=count),
-        pa.array(map(Message.value, messages), pa.binary(), size=count),
-        pa.repeat(pa.scalar(topic, pa.string()), count),
-        pa.repeat(pa.scalar(partition, pa.int32()), count),
-        pa.array(map(Message.offset, messages), pa.int64(), size=count),
-        micros.cast(schema.field("timestamp").type),
-        # librdkafka: 0 none, 1 create, 2 append; Spark, after the Java client: -1, 0, 1.
-        pc.subtract(pa.array(types, pa.int32()), pa.scalar(1, pa.int32())),
-    ]
-    if len(schema) > len(columns):
-        columns.append(pa.array(map(_headers, messages), schema.field("headers").type, size=count))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _headers(message: Message) -> list[dict[str, Any]] | None:
-    headers = message.headers()
-    if headers is None:
-        return None
-    pairs = headers.items() if isinstance(headers, dict) else headers
-    return [{"key": key, "value": value} for key, value in pairs]
-
-
-def _offset(message: Message) -> int:
-    offset = message.offset()
-    assert offset is not None
-    return offset
+    native.close_idle_clients()
+    if (used := sys.modules.get("tidemill.spark.source.librdkafka")) is not None:
+        used.close_idle_consumers()

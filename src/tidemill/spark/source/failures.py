@@ -1,0 +1,103 @@
+"""The errors of reading a range, with the same texts in both editions of ``fetch``.
+
+Must not know: Spark, Kafka clients, queries.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tidemill.errors import RequestTimedOutError, UnreachableError
+from tidemill.spark.errors import DataLossError, with_note
+from tidemill.spark.source.plan import FetchPlan
+from tidemill.spark.source.planning.ranges import OffsetRange
+
+log = logging.getLogger("tidemill.spark")
+
+
+def deleted(wanted: OffsetRange, position: int, plan: FetchPlan) -> None:
+    """Report that the partition does not exist any more.
+
+    Raises:
+        DataLossError: ``fail_on_data_loss`` is set.
+    """
+    _lost(f"{wanted.topic}-{wanted.partition} was deleted, with offsets from {position}", plan)
+
+
+def removed(
+    wanted: OffsetRange, position: int, plan: FetchPlan, *, first: int, last: int, cause: str
+) -> None:
+    """Report that the log does not contain the offset.
+
+    Args:
+        wanted: The range.
+        position: The offset.
+        plan: How the range is read.
+        first: The first offset of the log.
+        last: The offset of its next record.
+        cause: The error of the broker.
+
+    Raises:
+        DataLossError: ``fail_on_data_loss`` is set.
+    """
+    _lost(
+        f"{wanted.topic}-{wanted.partition} has offsets {first} to {last}, but {position} to "
+        f"{wanted.end} were not read yet ({cause})",
+        plan,
+    )
+
+
+def _lost(message: str, plan: FetchPlan) -> None:
+    if plan.fail_on_data_loss:
+        raise with_note(DataLossError(message))
+    log.warning("%s; continuing without them because failOnDataLoss is false", message)
+
+
+def timed_out(
+    wanted: OffsetRange, position: int, plan: FetchPlan, cause: str
+) -> RequestTimedOutError:
+    """Return the error if no record came in time.
+
+    Args:
+        wanted: The range.
+        position: The offset of the next record.
+        plan: How the range is read.
+        cause: The end of the sentence: ``: `` and the last error, or an empty string.
+    """
+    return with_note(
+        RequestTimedOutError(
+            f"{wanted.topic}-{wanted.partition}: no record at offset {position} (of "
+            f"{wanted.start} to {wanted.end}) within {plan.timeout_ms} ms{cause}",
+            hint="Check the broker, or raise kafkaConsumer.pollTimeoutMs.",
+        )
+    )
+
+
+def unreadable(
+    wanted: OffsetRange, position: int, cause: str, hint: str | None = None
+) -> UnreachableError:
+    """Return the error if the partition can't be read.
+
+    Args:
+        wanted: The range.
+        position: The offset of the next record.
+        cause: Why.
+        hint: What to do.
+    """
+    where = f"{wanted.topic}-{wanted.partition} at offset {position}"
+    return with_note(UnreachableError(f"can't read {where}: {cause}", hint=hint))
+
+
+def rejected(servers: str, cause: str) -> UnreachableError:
+    """Return the error if waiting can't help: wrong credentials, or TLS does not match.
+
+    Args:
+        servers: Addresses of the brokers.
+        cause: Why.
+    """
+    return with_note(
+        UnreachableError(
+            f"the brokers at {servers} rejected the connection: {cause}",
+            hint="Check the options kafka.security.protocol, kafka.sasl.* and kafka.ssl.*.",
+        )
+    )

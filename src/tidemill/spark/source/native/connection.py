@@ -1,0 +1,256 @@
+"""One connection to a broker: TLS, login, requests and their responses.
+
+A connection carries one request at a time. Must not know: ranges, plans, Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+import time
+
+from tidemill.spark.source.native import messages, sasl
+from tidemill.spark.source.native.errors import ConnectionFailedError, ConnectionRejectedError
+from tidemill.spark.source.native.settings import ClientSettings
+
+_FAMILIES = {"any": socket.AF_UNSPEC, "v4": socket.AF_INET, "v6": socket.AF_INET6}
+_FIRST_BUFFER = 64 * 1024
+_KEPT_BUFFER = 16 * 1024 * 1024
+_SIZE_AND_ID = struct.Struct(">ii")
+
+
+class Connection:
+    """A connection that is logged in.
+
+    Args:
+        address: Host and port of the broker.
+        settings: The settings.
+        context: The TLS context; None without TLS.
+        timeout_s: Seconds until the connection is given up.
+
+    Attributes:
+        fetch_version: The version of Fetch that both sides understand.
+
+    Raises:
+        ConnectionFailedError: The broker can't be reached, or is not one.
+        ConnectionRejectedError: The broker rejects the credentials, or TLS does not match.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        settings: ClientSettings,
+        context: ssl.SSLContext | None,
+        timeout_s: float,
+    ) -> None:
+        self._address = address
+        self._settings = settings
+        self._buffer = bytearray(_FIRST_BUFFER)
+        self._correlation_id = 0
+        self._waits_for: int | None = None
+        self._socket = _connect(address, settings, context, timeout_s)
+        try:
+            self.fetch_version = self._agree(timeout_s)
+            if settings.with_sasl:
+                self._log_in(timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a response is still to come."""
+        return self._waits_for is not None
+
+    def close(self) -> None:
+        """Close the connection."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def shrink(self) -> None:
+        """Give back memory that only very large responses need."""
+        if len(self._buffer) > _KEPT_BUFFER:
+            self._buffer = bytearray(_FIRST_BUFFER)
+
+    def call(self, api: int, body: bytes, timeout_s: float) -> memoryview:
+        """Send a request and return the body of its response, valid until the next request.
+
+        Raises:
+            ConnectionFailedError: There is no response in time, or the connection is lost.
+        """
+        self.send(api, messages.VERSIONS[api], body)
+        return self.receive(timeout_s)
+
+    def send(self, api: int, version: int, body: bytes) -> None:
+        """Send a request. The response is to be received before the next one is sent.
+
+        Raises:
+            ConnectionFailedError: The connection is lost.
+        """
+        assert self._waits_for is None
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        frame = messages.header(api, version, self._correlation_id, self._settings.client_id) + body
+        self._socket.settimeout(self._settings.request_timeout_ms / 1000)
+        try:
+            self._socket.sendall(struct.pack(">i", len(frame)) + frame)
+        except OSError as error:
+            raise self._failed("Send failed", error) from error
+        self._waits_for = self._correlation_id
+
+    def receive(self, timeout_s: float) -> memoryview:
+        """Return the body of the response, valid until the next request.
+
+        Args:
+            timeout_s: Seconds to wait.
+
+        Raises:
+            ConnectionFailedError: There is no response in time, or the connection is lost.
+        """
+        deadline = time.monotonic() + timeout_s
+        received, size = 0, 8
+        while received < size:
+            if received >= len(self._buffer):
+                self._enlarge(size)
+            received += self._receive_into(received, deadline)
+            if size == 8 and received >= 8:
+                size = self._frame_size()
+        if received != size:
+            raise ConnectionFailedError(f"{self._name}: a response is longer than announced")
+        self._waits_for = None
+        return memoryview(self._buffer)[8:size]
+
+    def _receive_into(self, at: int, deadline: float) -> int:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise ConnectionFailedError(f"{self._name}: no response in time")
+        try:
+            self._socket.settimeout(left)
+            count = self._socket.recv_into(memoryview(self._buffer)[at:])
+        except OSError as error:
+            raise self._failed("Receive failed", error) from error
+        if not count:
+            raise ConnectionFailedError(f"{self._name}: Disconnected")
+        return count
+
+    def _frame_size(self) -> int:
+        length, correlation_id = _SIZE_AND_ID.unpack_from(self._buffer)
+        if not 4 <= length <= self._settings.response_bytes:
+            raise ConnectionFailedError(
+                f"{self._name}: a response of {length} bytes is invalid, or larger than "
+                f"receive.message.max.bytes ({self._settings.response_bytes})"
+            )
+        if correlation_id != self._waits_for:
+            raise ConnectionFailedError(f"{self._name}: a response belongs to no request")
+        return 4 + int(length)
+
+    def _enlarge(self, size: int) -> None:
+        """Take more memory, but not much more than the bytes that have come."""
+        larger = bytearray(min(size, max(4 * len(self._buffer), 1024 * 1024)))
+        larger[: len(self._buffer)] = self._buffer
+        self._buffer = larger
+
+    def _agree(self, timeout_s: float) -> int:
+        view = self.call(messages.API_VERSIONS, b"", timeout_s)
+        error, found = messages.parse_api_versions(view)
+        least, most = found.get(messages.FETCH, (0, 0))
+        version = min(most, messages.VERSIONS[messages.FETCH])
+        if error or version < max(least, messages.LEAST_FETCH):
+            raise ConnectionFailedError(
+                f"{self._name}: the broker's Fetch versions {least} to {most} are not supported"
+            )
+        return version
+
+    def _log_in(self, timeout_s: float) -> None:
+        s = self._settings
+        view = self.call(messages.SASL_HANDSHAKE, messages.sasl_handshake(s.mechanism), timeout_s)
+        error, mechanisms = messages.parse_sasl_handshake(view)
+        if error:
+            raise ConnectionRejectedError(
+                f"{self._name}: the broker does not support the SASL mechanism {s.mechanism}; it "
+                f"supports {', '.join(mechanisms)}"
+            )
+        if s.mechanism == "PLAIN":
+            self._authenticate(sasl.plain(s.username, s.password), timeout_s)
+            return
+        algorithm = "sha256" if s.mechanism == "SCRAM-SHA-256" else "sha512"
+        scram = sasl.Scram(algorithm, s.username, s.password)
+        challenge = self._authenticate(scram.first(), timeout_s)
+        scram.check(self._authenticate(scram.final(challenge), timeout_s))
+
+    def _authenticate(self, message: bytes, timeout_s: float) -> bytes:
+        body = messages.sasl_authenticate(message)
+        view = self.call(messages.SASL_AUTHENTICATE, body, timeout_s)
+        error, text, answer = messages.parse_sasl_authenticate(view)
+        if error:
+            raise ConnectionRejectedError(f"{self._name}: SASL authentication failed: {text}")
+        return answer
+
+    @property
+    def _name(self) -> str:
+        return _name(self._address)
+
+    def _failed(self, what: str, error: OSError) -> ConnectionFailedError:
+        return ConnectionFailedError(f"{self._name}: {what}: {error.strerror or error}")
+
+
+def _name(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _connect(
+    address: tuple[str, int],
+    settings: ClientSettings,
+    context: ssl.SSLContext | None,
+    timeout_s: float,
+) -> socket.socket:
+    """Return a socket that is connected to the first address of the host that answers."""
+    host, port = address
+    timeout_s = min(timeout_s, settings.setup_timeout_ms / 1000)
+    try:
+        found = socket.getaddrinfo(host, port, _FAMILIES[settings.family], socket.SOCK_STREAM)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConnectionFailedError(f"{_name(address)}: Failed to resolve: {reason}") from error
+    last: OSError | None = None
+    for family, kind, protocol, _, resolved in found:
+        plain = socket.socket(family, kind, protocol)
+        try:
+            _set_options(plain, settings)
+            plain.settimeout(timeout_s)
+            plain.connect(resolved)
+            return plain if context is None else _wrap(plain, context, address)
+        except OSError as error:
+            plain.close()
+            last = error
+        except BaseException:
+            plain.close()
+            raise
+    reason = "no address" if last is None else last.strerror or last
+    raise ConnectionFailedError(f"{_name(address)}: Connect failed: {reason}") from last
+
+
+def _set_options(plain: socket.socket, settings: ClientSettings) -> None:
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if settings.keepalive:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if settings.receive_buffer:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer)
+    if settings.send_buffer:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.send_buffer)
+
+
+def _wrap(plain: socket.socket, context: ssl.SSLContext, address: tuple[str, int]) -> socket.socket:
+    try:
+        return context.wrap_socket(plain, server_hostname=address[0])
+    except ssl.SSLCertVerificationError as error:
+        raise ConnectionRejectedError(
+            f"{_name(address)}: SSL handshake failed: the certificate is not valid here: "
+            f"{error.verify_message}"
+        ) from error
+    except ssl.SSLError as error:
+        raise ConnectionRejectedError(
+            f"{_name(address)}: SSL handshake failed: {error.reason or error}"
+        ) from error

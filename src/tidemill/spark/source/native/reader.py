@@ -1,0 +1,270 @@
+"""Reads one range with the native client and decoder.
+
+While records are decoded, the response with the next ones is already under way. Must not know:
+Spark, queries.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import ModuleType
+
+import pyarrow as pa
+
+from tidemill.spark.source import failures
+from tidemill.spark.source.native import messages
+from tidemill.spark.source.native.client import UNKNOWN_TOPIC, Client
+from tidemill.spark.source.native.codecs import Decompressor
+from tidemill.spark.source.native.columns import BatchMaker
+from tidemill.spark.source.native.connection import Connection
+from tidemill.spark.source.native.errors import (
+    BrokerError,
+    ConnectionFailedError,
+    ConnectionRejectedError,
+    OldFormatError,
+)
+from tidemill.spark.source.plan import BATCH_BYTES, SCHEMA, SCHEMA_WITH_HEADERS, FetchPlan
+from tidemill.spark.source.planning.ranges import OffsetRange
+
+_OFFSET_OUT_OF_RANGE = 1
+_RETRIABLE = frozenset({5, 6, 7, 8, 9, 13, 56, 74, 75, 78})
+"""LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, BROKER_NOT_AVAILABLE,
+REPLICA_NOT_AVAILABLE, NETWORK_EXCEPTION, KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH,
+UNKNOWN_LEADER_EPOCH, OFFSET_NOT_AVAILABLE."""
+
+_KNOWN_TOPIC_PATIENCE_S = 2.0
+"""Seconds for which a topic that was there can be unknown before it counts as deleted."""
+_LEAST_FETCH_BYTES = 64 * 1024
+_EMPTY_WAIT_MS = 500
+_LEAST_LIMIT = 128 * 1024 * 1024
+_OVERHEAD = 64 * 1024
+"""Bytes of a response besides the records, more than enough."""
+_FULL, _OLD_FORMAT = 0, 3
+
+
+class RangeReader:
+    """Reads one range once.
+
+    Args:
+        wanted: The range.
+        plan: How to read it.
+        client: The client, for this range only.
+        extension: ``tidemill._native``.
+    """
+
+    def __init__(
+        self, wanted: OffsetRange, plan: FetchPlan, client: Client, extension: ModuleType
+    ) -> None:
+        self._range = wanted
+        self._plan = plan
+        self._client = client
+        self._settings = client.settings
+        self._position = wanted.start
+        self._scan_batches = extension.scan_batches
+        limit = max(_LEAST_LIMIT, self._settings.response_bytes)
+        self._decoder = extension.Decoder(
+            plan.include_headers, self._settings.check_crcs, Decompressor(limit)
+        )
+        schema = SCHEMA_WITH_HEADERS if plan.include_headers else SCHEMA
+        self._maker = BatchMaker(wanted.topic, wanted.partition, schema)
+        self._partition_bytes = self._settings.partition_bytes
+        self._wait_ms = self._settings.wait_ms
+        self._leader: Connection | None = None
+        self._requested: int | None = None  # the offset of the request under way
+        self._cause = ""
+        self._failures = 0
+        self._unknown_since: float | None = None
+        self._out_of_range: BrokerError | None = None
+        self._deadline = 0.0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the records of the range.
+
+        Raises:
+            OldFormatError: The log contains a message format that the decoder does not know.
+            TidemillError: As ``fetch`` says.
+        """
+        self._progressed()
+        while self._position < self._range.end:
+            try:
+                if self._out_of_range is not None:
+                    self._skip_lost(self._out_of_range)
+                    continue
+                response = self._receive()
+            except ConnectionFailedError as error:
+                self._retry(str(error))
+            except ConnectionRejectedError as error:
+                raise failures.rejected(self._servers, str(error)) from error
+            except BrokerError as error:
+                self._on_error(error)
+            else:
+                self._failures, self._unknown_since = 0, None
+                yield from self._decode(response)
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def _receive(self) -> messages.FetchResponse:
+        """Return the response that begins at the position."""
+        if self._leader is None or self._requested != self._position:
+            r = self._range
+            if self._requested is not None:  # a response that does not fit is never received
+                self._client.forget(r.topic, r.partition, self._leader)
+            self._leader = self._client.leader(r.topic, r.partition, self._left_s())
+            self._request(self._position)
+        self._requested = None
+        view = self._leader.receive(self._left_s())
+        response = messages.parse_fetch(view, self._leader.fetch_version)
+        if response.error:
+            raise BrokerError(response.error)
+        return response
+
+    def _request(self, offset: int) -> None:
+        assert self._leader is not None
+        s = self._settings
+        size = self._partition_bytes
+        if (known := self._client.record_bytes.get(self._range.topic)) is not None:
+            needed = int((self._range.end - offset) * known * 1.25) + _LEAST_FETCH_BYTES
+            size = min(size, needed)
+        request = messages.FetchRequest(
+            topic=self._range.topic,
+            partition=self._range.partition,
+            offset=offset,
+            partition_bytes=size,
+            max_bytes=max(s.max_bytes, size),
+            min_bytes=s.min_bytes,
+            wait_ms=self._wait_ms,
+            committed=s.read_committed,
+        )
+        version = self._leader.fetch_version
+        self._leader.send(messages.FETCH, version, request.encode(version))
+        self._requested = offset
+
+    # --- records ---------------------------------------------------------------------------------
+
+    def _decode(self, response: messages.FetchResponse) -> Iterator[pa.RecordBatch]:
+        before, r = self._position, self._range
+        following, size = self._scan_batches(response.records)
+        if following > before:
+            self._client.record_bytes[r.topic] = size / (following - before)
+            if following < r.end:
+                self._request_ahead(following)
+        self._decoder.feed(
+            response.records, response.aborted if self._settings.read_committed else None
+        )
+        try:
+            ended = _FULL
+            while ended == _FULL:
+                self._position, ended, rows, buffers = self._read()
+                if rows:
+                    yield self._maker.make(rows, buffers)
+                    self._progressed()  # do not count the time that the caller took
+        finally:
+            self._decoder.release()
+        if ended == _OLD_FORMAT:
+            raise OldFormatError(self._position)
+        if self._position > before:
+            self._wait_ms = self._settings.wait_ms
+            self._progressed()
+        elif response.records:
+            self._enlarge()
+        else:
+            self._wait_ms = max(self._wait_ms, _EMPTY_WAIT_MS)
+            self._check_deadline()
+
+    def _request_ahead(self, offset: int) -> None:
+        try:
+            self._request(offset)
+        except ConnectionFailedError:  # the records that have come are good
+            self._client.forget(self._range.topic, self._range.partition, self._leader)
+            self._leader, self._requested = None, None
+
+    def _read(self) -> tuple[int, int, int, tuple[object, ...]]:
+        try:
+            result: tuple[int, int, int, tuple[object, ...]] = self._decoder.read(
+                self._position, self._range.end, self._plan.batch_rows, BATCH_BYTES
+            )
+        except ValueError as error:
+            raise failures.unreadable(
+                self._range,
+                self._position,
+                f"the stored records are damaged: {error}",
+                hint="Check the broker's disk. A later starting offset skips the records.",
+            ) from error
+        return result
+
+    def _enlarge(self) -> None:
+        """Request more bytes, because the first batch is larger than the response was."""
+        most = self._settings.response_bytes - _OVERHEAD
+        if self._partition_bytes >= most:
+            raise failures.unreadable(
+                self._range,
+                self._position,
+                f"the next batch is larger than {most} bytes",
+                hint="Raise kafka.receive.message.max.bytes.",
+            )
+        self._partition_bytes = min(4 * self._partition_bytes, most)
+        self._client.record_bytes.pop(self._range.topic, None)
+
+    # --- errors ----------------------------------------------------------------------------------
+
+    def _on_error(self, error: BrokerError) -> None:
+        if error.code == _OFFSET_OUT_OF_RANGE:
+            self._out_of_range = error
+        elif error.code == UNKNOWN_TOPIC:
+            now = time.monotonic()
+            self._unknown_since = self._unknown_since or now
+            if now - self._unknown_since >= self._patience_s():
+                failures.deleted(self._range, self._position, self._plan)
+                self._position = self._range.end
+                return
+            self._retry(error.text, keep_connection=True)
+        elif error.code in _RETRIABLE:
+            self._retry(error.text, keep_connection=True)
+        else:
+            raise failures.unreadable(self._range, self._position, error.text)
+
+    def _patience_s(self) -> float:
+        known = self._client.has_known(self._range.topic)
+        patience = _KNOWN_TOPIC_PATIENCE_S if known else self._settings.propagation_ms / 1000
+        return min(patience, self._plan.timeout_ms / 1000)
+
+    def _skip_lost(self, error: BrokerError) -> None:
+        """Continue after lost records, at the first one that exists, if it is in the range."""
+        r = self._range
+        first, last = (
+            self._client.offset(r.topic, r.partition, which, self._left_s())
+            for which in (messages.EARLIEST, messages.LATEST)
+        )
+        self._out_of_range = None
+        if first <= self._position <= last:  # the log has changed since
+            self._retry(error.text, keep_connection=True)
+            return
+        failures.removed(r, self._position, self._plan, first=first, last=last, cause=error.text)
+        self._position = first if self._position < first < r.end else r.end
+
+    def _retry(self, cause: str, *, keep_connection: bool = False) -> None:
+        """Wait a moment before the request is sent again, to the leader of then."""
+        r = self._range
+        self._cause = f": {cause}"
+        self._client.forget(r.topic, r.partition, None if keep_connection else self._leader)
+        self._leader, self._requested = None, None
+        self._check_deadline()
+        self._failures += 1
+        if self._failures > 1:  # the first one may be a connection that was idle for too long
+            time.sleep(min(self._settings.backoff_ms / 1000, max(0.0, self._left_s())))
+
+    def _progressed(self) -> None:
+        self._deadline = time.monotonic() + self._plan.timeout_ms / 1000
+
+    def _left_s(self) -> float:
+        left = self._deadline - time.monotonic()
+        return max(0.001, min(left, self._settings.request_timeout_ms / 1000))
+
+    def _check_deadline(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise failures.timed_out(self._range, self._position, self._plan, self._cause)
+
+    @property
+    def _servers(self) -> str:
+        return str(self._plan.kafka.get("bootstrap.servers", ""))
