@@ -17,6 +17,7 @@ from confluent_kafka.admin import NewPartitions
 
 from tests.support.processes import poll_until
 from tidemill.spark import spark_session
+from tidemill.spark.source.planning.admission import FIRST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -175,6 +176,27 @@ def test_a_stream_goes_on_from_its_checkpoint_in_limited_batches(
     streams.copy(source, target, "checkpoint")
     copied = [int(row.value) for row in streams.batch(subscribe=target).collect()]
     assert sorted(copied) == list(range(65))
+
+
+@on_tidemill
+def test_a_backlog_is_read_in_bounded_batches_unless_one_batch_is_asked_for(
+    streams: Streams, broker: Broker
+) -> None:
+    topic = broker.topic(2)
+    queue = {"queue.buffering.max.messages": str(FIRST)}
+    for partition in (0, 1):
+        broker.produce(topic, [b"v"] * (FIRST // 2 + 5), partition=partition, settings=queue)
+
+    def sizes(**trigger: Any) -> list[int]:
+        frame = streams.stream(subscribe=topic, startingOffsets="earliest")
+        writer = frame.writeStream.format("noop").trigger(**trigger)
+        checkpoint = str(streams.folder / f"checkpoint-{next(iter(trigger))}")
+        query = streams.start(writer.option("checkpointLocation", checkpoint))
+        query.awaitTermination()
+        return [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
+
+    assert sizes(availableNow=True) == [FIRST, 10]
+    assert sizes(once=True) == [FIRST + 10]
 
 
 @on_tidemill

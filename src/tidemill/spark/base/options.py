@@ -30,7 +30,8 @@ SOURCE_OPTIONS: Mapping[str, str] = {
     "endingOffsets": "latest or JSON, exclusive; batch queries only.",
     "endingOffsetsByTimestamp": "JSON {topic: {partition: ms}}; batch queries only.",
     "endingTimestamp": "Milliseconds since 1970; batch queries only.",
-    "maxOffsetsPerTrigger": "Most offsets per micro-batch, in proportion to each backlog.",
+    "maxOffsetsPerTrigger": "Most offsets per micro-batch, in proportion to each backlog. Default: "
+    "400,000 in the first batch, then as many as take about 15 s.",
     "minPartitions": "At least about this many tasks: ranges of offsets are split.",
     "maxRecordsPerPartition": "Most offsets per task: ranges of offsets are split.",
     "failOnDataLoss": "Whether lost records fail the query (true) or are skipped (false).",

@@ -17,6 +17,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from tidemill.clock import SystemClock
+from tidemill.spark.source.planning.admission import FIRST, Admission
 from tidemill.spark.source.planning.options import Position, SourceOptions
 from tidemill.spark.source.planning.ranges import OffsetRange
 
@@ -82,6 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._planner_or_none: Planner | None = None
+        self._admission = Admission(SystemClock())
         self._initial: QueryOffsets | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -100,12 +103,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        return ReadMaxRows(self._options.max_offsets_per_trigger or FIRST)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return self._planner.next_end(_offsets(start), rows).to_json()
+        most: int | Admission | None = self._options.max_offsets_per_trigger or self._admission
+        if isinstance(limit, ReadAllAvailable):  # Trigger.Once
+            most = None
+        return self._planner.next_end(_offsets(start), most).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         newest = self._planner.newest()

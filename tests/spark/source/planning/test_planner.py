@@ -8,8 +8,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from tidemill.clock import ManualClock
 from tidemill.errors import UnknownTopicOrPartitionError
 from tidemill.spark.errors import DataLossError, OptionError, OtherTopicError
+from tidemill.spark.source.planning.admission import AIM_MS, FIRST, Admission
 from tidemill.spark.source.planning.options import (
     LATEST,
     Position,
@@ -179,6 +181,23 @@ def test_a_batch_is_what_is_new(cluster: FakeCluster) -> None:
 
 def test_a_limit_bounds_the_batch(cluster: FakeCluster) -> None:
     assert stream(cluster).next_end(at(0, 5), 15) == at(5, 15)
+
+
+def test_an_admission_bounds_each_batch_by_how_long_the_last_one_took(cluster: FakeCluster) -> None:
+    cluster.put("t", (0, 1_000_000), (0, 1_000_000))
+    planner, clock = stream(cluster), ManualClock(1_700_000_000_370)
+    admission = Admission(clock)
+    first = planner.next_end(at(0, 0), admission)
+    assert first == at(FIRST // 2, FIRST // 2)
+    clock.advance(2 * AIM_MS)
+    second = planner.next_end(first, admission)
+    assert second == at(FIRST * 3 // 4, FIRST * 3 // 4)
+    clock.advance(AIM_MS // 8)
+    last = planner.next_end(second, admission)
+    assert last == at(1_000_000, 1_000_000)
+    for _ in range(3):
+        clock.advance(60_370)
+        assert planner.next_end(last, admission) == last
 
 
 def test_min_partitions_and_max_records_split_it(cluster: FakeCluster) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from tidemill.spark.base.options import invalid_option
 from tidemill.spark.errors import DataLossError, OtherTopicError, with_note
+from tidemill.spark.source.planning.admission import Admission
 from tidemill.spark.source.planning.options import (
     EARLIEST,
     LATEST,
@@ -112,12 +113,12 @@ class Planner:
         """Return the last known ends of the partitions, for progress reports."""
         return self._newest
 
-    def next_end(self, start: QueryOffsets, limit: int | None) -> QueryOffsets:
+    def next_end(self, start: QueryOffsets, limit: int | Admission | None) -> QueryOffsets:
         """Return the end of the batch that starts at ``start``; ``start`` if it is empty.
 
         Args:
             start: Where the batch starts.
-            limit: Most offsets, approximately; None for no limit.
+            limit: Most offsets, approximately, or what decides about them; None for no limit.
 
         Raises:
             OtherTopicError: A topic was created again, or the brokers are others
@@ -138,7 +139,10 @@ class Planner:
                     f"{_name(tp)} ends at offset {ends[tp]}, but the query is at offset {offset}: "
                     f"its log has become shorter{_OR_OTHER_BROKERS * (not latest.topic_ids)}"
                 )
-        if limit is not None:
+        if isinstance(limit, Admission):
+            ends = limit_offsets(begin, ends, limit.next_limit())
+            limit.planned(sum(max(0, end - begin[tp]) for tp, end in ends.items()))
+        elif limit is not None:
             ends = limit_offsets(begin, ends, limit)
         return QueryOffsets(ends, latest.topic_ids)
 

@@ -13,15 +13,23 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from tests.conftest import BrokerFactory
 from tests.contracts.deliver import DeliverContract, Write, Written, batch
 from tests.spark.conftest import Broker
 from tests.spark.sinks.topic.delivery.dying_writer import MOMENTS
 from tests.support.committed import read_to_end, values
-from tests.support.processes import free_port
+from tests.support.processes import free_port, poll_until
 from tidemill.errors import UnreachableError
 from tidemill.spark.errors import CheckpointRestoredError, DeliveryError, OptionError
 from tidemill.spark.sinks.topic.delivery import at_least_once, exactly_once
@@ -305,6 +313,36 @@ def test_rows_that_fail_half_way_leave_nothing_behind(sink: Sink) -> None:
     assert sink.values() == []
     assert sink.write(share, rows(1, 2)) == 2
     assert sink.values() == [1, 2]
+
+
+def test_a_share_that_takes_longer_than_its_transaction_may_says_what_to_do(
+    broker: Broker, sink: Sink
+) -> None:
+    share = new_share(3)
+    timeout_ms = 1_000
+
+    def is_aborted() -> bool:
+        """The abort leaves a marker after the rows, and readers may read to it."""
+        at = {TopicPartition(sink.topic, 0): OffsetSpec.latest()}  # type: ignore[no-untyped-call]
+        ends = [
+            next(iter(broker.admin.list_offsets(at, isolation_level=level).values())).result(20)
+            for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+        ]
+        return bool(ends[0].offset == ends[1].offset > 2)
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield rows(1, 2)[0]
+        poll_until(is_aborted, 60, "the end of the transaction")
+        yield rows(3)[0]
+
+    with pytest.raises(DeliveryError, match="took longer than the transaction timeout of 1 s") as e:
+        sink.write(share, slow(), **{"transaction.timeout.ms": f"{timeout_ms}"})
+    assert "task 0 of batch 3" in str(e.value)
+    assert "kafka.transaction.timeout.ms" in e.value.hint
+    assert "maxOffsetsPerTrigger" in e.value.hint
+    assert sink.values() == []
+    assert sink.write(share, rows(1, 2, 3)) == 3
+    assert sink.values() == [1, 2, 3]
 
 
 def test_a_null_topic_ends_the_transaction(broker: Broker) -> None:

@@ -116,8 +116,9 @@ def write_share(
         The number of rows written: 0 if the share was written before.
 
     Raises:
-        DeliveryError: Readers of committed records see no row of the share. Or the response to a
-            commit was lost, and they see either all rows or none.
+        DeliveryError: Readers of committed records see no row of the share, for example because it
+            took longer than ``transaction.timeout.ms``. Or the response to a commit was lost, and
+            they see either all rows or none.
         UnreachableError: The brokers did not answer in time.
         OptionError: librdkafka does not know a setting.
     """
@@ -129,10 +130,14 @@ def write_share(
     writer = _begin(settings, share, marker_topic)
     if writer is None:
         return 0
+    began = time.monotonic()
     try:
         rows = _write(writer, itertools.chain([first], rest), topic, share)
-    except BaseException:
+    except BaseException as error:
         _pool.drop(writer)  # aborts the transaction if the broker can be reached
+        timeout_s = int(settings["transaction.timeout.ms"]) / 1000
+        if isinstance(error, DeliveryError) and time.monotonic() - began >= timeout_s:
+            raise _timed_out(share, timeout_s) from error
         raise
     writer.next_batch = share.batch_id + 1
     _pool.give(settings, writer)
@@ -360,6 +365,19 @@ def _add_marker(writer: _Writer, share: Share) -> None:
     what = f"begin the transaction of batch {share.batch_id}"
     _retry(writer.producer.begin_transaction, what, writer.servers, writer.last_error)
     _retry(add, what, writer.servers, writer.last_error)
+
+
+def _timed_out(share: Share, timeout_s: float) -> DeliveryError:
+    """Return the error for a transaction that the broker aborted because it was open too long."""
+    return with_note(
+        DeliveryError(
+            f"task {share.task} of batch {share.batch_id} took longer than the transaction timeout "
+            f"of {timeout_s:g} s, so the broker aborted its transaction",
+            hint="A restart runs the same batch again: set kafka.transaction.timeout.ms to more, "
+            "900000 at most by default. Set maxOffsetsPerTrigger (max_offsets_per_trigger of a "
+            "stream) so that later batches are smaller.",
+        )
+    )
 
 
 def _write(
