@@ -116,6 +116,14 @@ def jvm_of(spark: SparkSession) -> Any:
     return spark._jvm
 
 
+def registered_cores(spark: SparkSession) -> int:
+    """Return the number of cores of the executors that have registered with the driver."""
+    context: Any = spark.sparkContext
+    if context._jsc.sc().getExecutorMemoryStatus().size() <= 1:  # the driver itself
+        return 0  # the default parallelism is 2 then, too
+    return int(context.defaultParallelism)
+
+
 def make_active(spark: SparkSession) -> None:
     """Name the session to the JVM's thread that serves this thread.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill import extras
-from tidemill.spark.base import jvm, pyspark_private
+from tidemill.spark.base import jvm, partitions, pyspark_private
 from tidemill.spark.base.explain import cause_of
 from tidemill.spark.base.jvm_command import AT_START
 from tidemill.spark.errors import MissingPackageError, with_note
@@ -68,9 +68,6 @@ _MASTER = re.compile(
     r"|yarn|spark://.+|k8s://.+"
 )
 
-MAX_LOCAL_SHUFFLE_PARTITIONS = 4
-"""On one machine, more state stores than this make batches slower."""
-
 
 def create_session(
     app_name: str, master: str, extra: Mapping[str, str], log_file: Path | None
@@ -119,6 +116,8 @@ def create_session(
     # The callers of Spark receive its errors; Python's side of the JVM would print each of them.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     pyspark_private.silence_accumulator_server(spark)
+    if not is_local:
+        _choose_partitions(spark, settings)
     return spark
 
 
@@ -154,7 +153,7 @@ def session_settings(master: str, extra: Mapping[str, str]) -> dict[str, str]:
     defaults = dict(DEFAULTS)
     if master.startswith("local"):
         defaults |= LOCAL_DEFAULTS
-        defaults["spark.sql.shuffle.partitions"] = str(_local_partitions(master))
+        defaults[partitions.SETTING] = str(partitions.local_partitions(master))
     for key in user_defaults():
         defaults.pop(key, None)
     return defaults | dict(extra)
@@ -170,20 +169,15 @@ def at_start(settings: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in settings.items() if key in AT_START}
 
 
-def _local_partitions(master: str) -> int:
-    """Return the number of shuffle partitions for a local master.
-
-    The forms are ``local``, ``local[n]``, ``local[n,retries]``, ``local[*]`` and
-    ``local-cluster[workers,cores,MiB]``.
-    """
-    numbers = [int(each) for each in re.findall(r"\d+", master)]
-    if master.startswith("local-cluster"):
-        count = numbers[0] * numbers[1] if len(numbers) > 1 else 1
-    elif "*" in master:
-        count = os.cpu_count() or 1
-    else:
-        count = numbers[0] if numbers else 1
-    return max(1, min(count, MAX_LOCAL_SHUFFLE_PARTITIONS))
+def _choose_partitions(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    """Set the number of shuffle partitions of a session on a cluster, unless the user has."""
+    context = spark.sparkContext
+    known = {**user_defaults(), **dict(context.getConf().getAll()), **settings}
+    if partitions.SETTING not in known and partitions.SETTING not in spark.conf.getAll:
+        count = partitions.cluster_partitions(
+            known, lambda: pyspark_private.registered_cores(spark)
+        )
+        spark.conf.set(partitions.SETTING, count)
 
 
 def user_defaults() -> dict[str, str]:
