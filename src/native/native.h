@@ -28,4 +28,7 @@ int tm_add_block(PyObject *module);
 int tm_add_decoder(PyObject *module);
 PyObject *tm_py_scan_batches(PyObject *module, PyObject *arg);
 
+/* json_type.c */
+int tm_add_json_parser(PyObject *module);
+
 #endif

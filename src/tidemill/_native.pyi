@@ -1,6 +1,7 @@
 """The compiled extension (sources in ``src/native``)."""
 
 from collections.abc import Callable
+from typing import Any
 
 from typing_extensions import Buffer
 
@@ -83,3 +84,64 @@ def walk_records(
         negative (-1: none); the smallest and the largest negative one, in zigzag (0: none); and the
         number of records without a key.
     """
+
+class JsonParser:
+    """A parser of JSON values for one schema (``tidemill.spark.source.parse.json_native``)."""
+
+    def __new__(
+        cls,
+        row: tuple[Any, ...],
+        built: tuple[bool, ...],
+        event_time: int,
+        timestamp_power: int,
+        /,
+    ) -> JsonParser:
+        """Prepare for a schema.
+
+        Args:
+            row: the node of the row, a struct of all columns. A node is its name in UTF-8, its
+                kind (``json_kind`` in src/native/json.h), the bytes of a value of a fixed size or
+                0, precision, scale, and the nodes in it.
+            built: whether to build each column.
+            event_time: number of the column that must not be null, or -1.
+            timestamp_power: a number times ten to this is microseconds; -1 if no number is a
+                timestamp.
+
+        Raises:
+            ValueError: the schema is invalid.
+        """
+
+    def parse(
+        self,
+        valid: Buffer | None,
+        offsets: Buffer,
+        data: Buffer,
+        large: bool,
+        first: int,
+        count: int,
+        check: bool,
+        limit: int,
+        /,
+    ) -> tuple[int, bytes, bytes, list[tuple[int, int, Block | None, Block | None, Block | None]]]:
+        """Parse the values of an Arrow array of bytes.
+
+        Args:
+            valid: its validity bits, if it has nulls.
+            offsets: its offsets, of 64 bits if it is large and of 32 if not.
+            data: its bytes.
+            large: whether it is large.
+            first: number of the first value.
+            count: number of values.
+            check: build no columns.
+            limit: most bytes of columns.
+
+        Returns:
+            The number of rows; a bit for each value, whether it was accepted; why values were
+            refused, five int64 for each field that refuses its value (``json_problem``); and for
+            each node but the row its length, its nulls, and its buffers of validity, offsets and
+            data, None where it has none.
+
+        Raises:
+            OverflowError: the values have more than 2 GiB, or the columns more than the limit.
+            ValueError: the buffers are too short, or the offsets are not ascending.
+        """

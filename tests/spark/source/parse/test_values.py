@@ -13,7 +13,7 @@ from tests.spark.source.parse.tables import ACCEPTED, EPOCHS, REFUSED
 
 
 @pytest.mark.parametrize(("ddl", "text", "value"), ACCEPTED)
-def test_a_value_of_the_ddlis_accepted(parse: Parse, ddl: str, text: str, value: Any) -> None:
+def test_a_value_of_the_type_is_accepted(parse: Parse, ddl: str, text: str, value: Any) -> None:
     found = parse(f"x {ddl}", f'{{"x": {text}}}', f'{{ "a":[] ,"x" :\n{text}\t, "b":{{}} }} ')
     assert found.reasons == []
     assert found.accepted is None
@@ -25,7 +25,7 @@ def test_a_value_of_the_ddlis_accepted(parse: Parse, ddl: str, text: str, value:
 
 
 @pytest.mark.parametrize(("ddl", "text", "shown"), REFUSED)
-def test_a_value_of_another_ddlis_refused(parse: Parse, ddl: str, text: str, shown: str) -> None:
+def test_a_value_of_another_type_is_refused(parse: Parse, ddl: str, text: str, shown: str) -> None:
     found = parse(f"x {ddl}", f'{{"x": {text}}}')
     assert [reason for _, reason in found.reasons] == [f"x is not {ddl}: {shown}"]
     assert found.columns[0].to_pylist() == []

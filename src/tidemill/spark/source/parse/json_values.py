@@ -121,7 +121,7 @@ def decimal(text: str, precision: int, scale: int) -> Decimal:
     kept = len(parts.digits) + shift
     if not parts.digits or kept < 0:
         value = 0
-    elif kept > precision + 1:
+    elif kept > precision:
         raise ValueError(text)
     elif shift >= 0:
         value = int(parts.digits) * 10**shift

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from tidemill import native
 from tidemill.spark.errors import OptionError
 from tidemill.spark.source.parse.contract import Parser
 from tidemill.spark.source.parse.schema import ParseSchema
@@ -15,7 +16,7 @@ FORMATS = ("json",)
 def make_parser(
     schema: ParseSchema, value_format: str = "json", *, only: Collection[str] | None = None
 ) -> Parser:
-    """Return a parser of a format.
+    """Return a parser of a format. It is native where the extension was built.
 
     Args:
         schema: The columns.
@@ -36,6 +37,11 @@ def make_parser(
     if unknown:
         raise OptionError(f"the schema has no column {', '.join(unknown)}")
     built = tuple(only is None or column.name in only for column in schema.columns)
+    extension = native.load()
+    if extension is not None:
+        from tidemill.spark.source.parse.json_native import NativeJsonParser
+
+        return NativeJsonParser(extension, schema, built)
     from tidemill.spark.source.parse.json_python import JsonParser
 
     return JsonParser(schema, built)

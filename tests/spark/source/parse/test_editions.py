@@ -1,0 +1,188 @@
+"""Both editions of the parser give the same results, also for damaged and random values."""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import b64encode
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.spark.source.parse.tables import ACCEPTED, REFUSED
+from tests.support.effort import examples
+from tidemill import native
+from tidemill.spark.source.parse import Parsed, ParseSchema
+from tidemill.spark.source.parse.json_native import NativeJsonParser
+from tidemill.spark.source.parse.json_python import JsonParser
+
+pytestmark = pytest.mark.skipif(native.load() is None, reason="the extension is not built")
+
+DDL = (
+    "a BOOLEAN, b TINYINT, c BIGINT, d FLOAT, e DOUBLE, f DECIMAL(9, 4), g STRING, h BINARY, "
+    "i DATE, j TIMESTAMP, k TIMESTAMP_NTZ, l STRUCT<a: INT, b: STRUCT<c: STRING, d: DATE>>, "
+    'm ARRAY<STRING>, n ARRAY<ARRAY<STRUCT<x: DOUBLE>>>, o MAP<STRING, ARRAY<INT>>, `é "` INT'
+)
+NAMES = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", 'é "', "x", "A"]
+TEXTS = sorted({text for _, text, _ in ACCEPTED + REFUSED})
+
+
+def editions(**options: Any) -> tuple[JsonParser, NativeJsonParser]:
+    schema = ParseSchema.from_ddl(DDL, **options)
+    built = (True,) * len(schema.columns)
+    extension = native.load()
+    assert extension is not None
+    return JsonParser(schema, built), NativeJsonParser(extension, schema, built)
+
+
+def same(values: list[bytes], **options: Any) -> Parsed:
+    """Check that both editions give the same result, and return it."""
+    array = pa.array(values, pa.binary())
+    python, compiled = editions(**options)
+    expected, found = python.parse(array), compiled.parse(array)
+    assert found.reasons == expected.reasons
+    assert found.accepted == expected.accepted
+    for a, b in zip(found.columns, expected.columns, strict=True):
+        a.validate(full=True)
+        assert a.type == b.type
+        assert _comparable(a.to_pylist()) == _comparable(b.to_pylist())
+    assert compiled.check(array) == expected.reasons
+    return found
+
+
+def _comparable(value: Any) -> Any:
+    """Return a value in which NaN is equal to itself, and 0.0 differs from -0.0."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else repr(value)
+    if isinstance(value, dict):
+        return {name: _comparable(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_comparable(each) for each in value]
+    return value
+
+
+_MOMENTS = st.from_regex(
+    r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([T ][0-9]{1,2}(:[0-9]{1,2}){0,2}(\.[0-9]{0,8})?"
+    r"( ?(Z|[+-][0-9]{1,4}|[+-][0-9]{1,2}:[0-9]{2}))?)?",
+    fullmatch=True,
+)
+_NUMBERS = st.one_of(
+    st.from_regex(r"-?(0|[1-9][0-9]{0,25})(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?", fullmatch=True),
+    st.integers(-(2**70), 2**70).map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.floats(width=32, allow_nan=False, allow_infinity=False).map(repr),
+)
+_SCALARS = st.one_of(
+    st.sampled_from(TEXTS),
+    _NUMBERS,
+    st.text(max_size=40).map(json.dumps),
+    st.text(max_size=40).map(lambda text: json.dumps(text, ensure_ascii=False)),
+    _MOMENTS.map(json.dumps),
+    st.binary(max_size=9).map(lambda raw: json.dumps(b64encode(raw).decode())),
+)
+_SPACE = st.sampled_from(["", "", "", " ", "\n\t"])
+
+
+@st.composite
+def _values(draw: st.DrawFn, depth: int = 3) -> str:
+    if depth == 0 or draw(st.integers(0, 3)):
+        scalar: str = draw(_SCALARS)
+        return scalar
+    if draw(st.booleans()):
+        return "[" + ",".join(draw(st.lists(_values(depth - 1), max_size=3))) + "]"
+    made: str = draw(_objects(depth - 1))
+    return made
+
+
+@st.composite
+def _objects(draw: st.DrawFn, depth: int = 3) -> str:
+    fields = [
+        draw(_SPACE) + json.dumps(name) + draw(_SPACE) + ":" + draw(_SPACE) + draw(_values(depth))
+        for name in draw(st.lists(st.sampled_from(NAMES), max_size=8))
+    ]
+    return "{" + ",".join(fields) + draw(_SPACE) + "}"
+
+
+@st.composite
+def _damaged(draw: st.DrawFn) -> bytes:
+    value = bytearray(draw(_objects()).encode("utf-8", "surrogatepass"))
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(value)))
+        what = draw(st.integers(0, 2))
+        if what == 0:
+            del value[at : at + draw(st.integers(1, 4))]
+        elif what == 1:
+            value[at:at] = draw(st.binary(min_size=1, max_size=3))
+        else:
+            value[at:at] = draw(st.sampled_from([b'"', b"\\", b"{", b"}", b"[", b"]", b",", b"0"]))
+    return bytes(value)
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(st.lists(_damaged(), min_size=1, max_size=12))
+def test_random_values(values: list[bytes]) -> None:
+    same(values, timestamp_format="epoch_ms")
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("bcdefgj"), _NUMBERS), min_size=1, max_size=20))
+def test_random_numbers(fields: list[tuple[str, str]]) -> None:
+    values = [f'{{"{name}": {text}}}'.encode() for name, text in fields]
+    same(values, timestamp_format="epoch_s", event_time="j")
+    same(values, timestamp_format="epoch_us")
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(st.lists(_MOMENTS, min_size=1, max_size=20))
+def test_random_moments(texts: list[str]) -> None:
+    same([f'{{"{name}": "{text}"}}'.encode() for text in texts for name in "ijk"])
+
+
+def test_each_text_of_the_tables_in_each_column() -> None:
+    values = [f"{{{json.dumps(name)}: {text}}}".encode() for name in NAMES for text in TEXTS]
+    found = same(values)
+    assert 500 < len(found.columns[0]) < len(values)
+
+
+def test_each_beginning_and_each_changed_byte_of_a_value() -> None:
+    value = (
+        '{"c": -12.5e1, "g": "a\\u00e9é\\n\U0001f600 and a longer text", "j": '
+        '"2013-01-01T05:00:00.123Z", "l": {"b": {"c": [1, {"d": null}]}}, "m": ["x", null], '
+        '"n": [[{"x": 1.5}], []], "o": {"k": [1, 2], "l": null}, "a": true, "y": [false, {}]}'
+    ).encode()
+    same([value[:end] for end in range(len(value) + 1)])
+    changed = [
+        value[:at] + bytes([byte]) + value[at + 1 :]
+        for at in range(len(value))
+        for byte in b'"\\{}[]:, 0e-.n\x00\x1f\x7f\x80\xc3\xff'
+    ]
+    same(changed)
+
+
+def test_texts_of_every_length_around_the_end_of_the_data() -> None:
+    same(
+        [
+            b'{"g":"' + b"x" * length + end
+            for end in (b'"}', b'"', b"", b"\\")
+            for length in range(50)
+        ]
+    )
+
+
+def test_many_keys_of_a_map_may_not_repeat() -> None:
+    keys = [f'"k{i}": [{i}]' for i in range(1000)]
+    good = "{" + ", ".join(keys) + "}"
+    bad = "{" + ", ".join([*keys, keys[500]]) + "}"
+    found = same([f'{{"o": {good}}}'.encode(), f'{{"o": {bad}}}'.encode()])
+    assert [row for row, _ in found.reasons] == [1]
+    assert len(found.columns[14][0]) == 1000
+
+
+def test_columns_grow_with_nested_values() -> None:
+    many = ", ".join('{"x": 0.5}' for _ in range(5000))
+    values = [f'{{"n": [[{many}], null, []], "g": "{"x" * 9999}"}}'.encode(), b"no", b"{}"] * 3
+    found = same(values)
+    assert len(found.columns[13].flatten().flatten()) == 15000
