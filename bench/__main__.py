@@ -16,7 +16,6 @@ from bench import (
     librdkafka,
     machine,
     memory,
-    pipelines,
     regression,
     startup,
     throughput,
@@ -24,6 +23,8 @@ from bench import (
 )
 from bench.nexmark import section as nexmark
 from bench.nexmark.queries import QUERIES
+from bench.pipelines import section as pipelines
+from bench.pipelines import start as pipeline_start
 from bench.report import Report, Section, print_section, print_table, write_markdown
 from bench.run import Options, Run
 
@@ -33,6 +34,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "latency": latency.section,
     "transactions": transactions.section,
     "pipelines": pipelines.section,
+    "pipeline-start": pipeline_start.section,
     "nexmark": nexmark.section,
     "memory": memory.section,
     "history": history.section,

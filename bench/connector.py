@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -81,6 +82,26 @@ def find_connector(folder: Path | None = None) -> list[Path]:
             f"mvn could not fetch the connector {VERSION}: {done.stdout[-1000:].strip()}"
         )
     return found
+
+
+def jars_or_none(wanted: bool | None) -> list[str]:
+    """Return the connector's jars, or none if it does not take part.
+
+    Args:
+        wanted: Whether it takes part; None if it is found.
+
+    Raises:
+        ConnectorNotFoundError: It is wanted, but not found.
+    """
+    if wanted is False:
+        return []
+    try:
+        return [str(jar) for jar in find_connector()]
+    except ConnectorNotFoundError as error:
+        if wanted:
+            raise
+        print(f"note: no Spark Kafka connector to compare with: {error}", file=sys.stderr)
+        return []
 
 
 def _jars_in(folder: Path) -> list[Path] | None:

@@ -93,13 +93,17 @@ class Run:
             The results of each contender, in the order of the rounds.
         """
         results: dict[str, list[Result]] = {name: [] for name in contenders}
-        names = list(contenders)
-        for turn in range(rounds or self.options.rounds):
-            first = turn % len(names)
-            for name in names[first:] + names[:first]:
-                machine.settle()
-                results[name].append(contenders[name]())
+        for name in in_turn(list(contenders), rounds or self.options.rounds):
+            machine.settle()
+            results[name].append(contenders[name]())
         return results
+
+
+def in_turn(names: Sequence[str], rounds: int) -> Iterator[str]:
+    """Yield each name once per round; each round starts with another one."""
+    for number in range(rounds):
+        first = number % len(names)
+        yield from [*names[first:], *names[:first]]
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+ON_SPARK = ("pipelines", "pipeline-start", "nexmark")
 ROOT = Path(__file__).parent.parent
 TINY = [
     *("--quick", "--no-kafka", "--rounds", "1", "--megabytes", "2"),
@@ -33,6 +34,10 @@ TINY = [
             *("nexmark", 0),
             marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)],
         ),
+        pytest.param(
+            *("pipeline-start", 2),
+            marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)],
+        ),
         ("memory", 1),
         ("history", 1),
         ("startup", 1),
@@ -50,7 +55,7 @@ def test_a_section_measures_and_reports(section: str, aims: int, tmp_path: Path)
         cwd=ROOT,
         check=True,
         stdout=subprocess.PIPE,
-        timeout=800 if section in ("pipelines", "nexmark") else 100,
+        timeout=800 if section in ON_SPARK else 100,
     )
 
     [measured] = json.loads(as_json.read_text())["sections"]

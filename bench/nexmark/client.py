@@ -21,6 +21,7 @@ from bench.nexmark import pipelines, plain
 from bench.nexmark.queries import QUERIES
 from bench.nexmark.rows import canonical, digest, read_topic
 from bench.nexmark.turns import PLAIN, TIDEMILL, Settings, Turn
+from bench.run import in_turn
 from tidemill.spark import Runner, RunOptions, spark_session
 from tidemill.spark.base import jvm
 
@@ -56,11 +57,8 @@ class Client:
         for name in self._contenders:
             self.turn(WARM_UP, name)
         for query in self._settings.queries:
-            names = list(self._contenders)
-            for number in range(self._settings.rounds):
-                first = number % len(names)
-                for name in names[first:] + names[:first]:
-                    print(json.dumps(dataclasses.asdict(self.turn(query, name))), flush=True)
+            for name in in_turn(list(self._contenders), self._settings.rounds):
+                print(json.dumps(dataclasses.asdict(self.turn(query, name))), flush=True)
 
     def turn(self, query: str, contender: str) -> Turn:
         """Run one query once, and read its result."""

@@ -50,7 +50,7 @@ def section(run: Run) -> Section:
     names = list(options.queries or QUERIES)
     note = NOTE.format(events=options.events, rounds=options.rounds)
     table = Table("Nexmark", COLUMNS, note=note)
-    jars = _connector_jars(run)
+    jars = connector.jars_or_none(options.connector)
     with targets.tidemill(options.folder) as target:
         run.say(f"nexmark: writing {options.events:,} events")
         written = load(target, events(options.events))
@@ -146,16 +146,3 @@ def aims(table: Table) -> list[Aim]:
             what = f"Nexmark, {name} to plain Spark, worst query ({worst[0]})"
             found.append(Aim(what, float(worst[index] or 0), RATIO, "", at_most=True))
     return found
-
-
-def _connector_jars(run: Run) -> list[str]:
-    """Return the jars of Spark's connector, or none if it can't take part."""
-    if run.options.connector is False:
-        return []
-    try:
-        return [str(jar) for jar in connector.find_connector()]
-    except connector.ConnectorNotFoundError as error:
-        if run.options.connector:
-            raise
-        run.say(f"note: no Spark Kafka connector to compare with: {error}")
-        return []

@@ -1,0 +1,37 @@
+"""Plain Structured Streaming with Spark's own Kafka connector, as the measured queries need it.
+
+Must not know: tidemill, how queries are measured.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import functions as f
+
+
+def stream(spark: Any, brokers: str, topic: str, schema: str) -> Any:
+    """Return the records of a topic as rows of a schema."""
+    return (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", brokers)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .load()
+        .select(f.from_json(f.col("value").cast("string"), schema).alias("v"))
+        .select("v.*")
+    )
+
+
+def windowed(records: Any, window: str) -> Any:
+    """Return the highest number and the count of each tumbling window."""
+    counted = records.groupBy(f.window("at", window)).agg({"n": "max", "*": "count"})
+    return counted.selectExpr("window.start", "`max(n)` AS n", "`count(1)` AS records")
+
+
+def as_json(result: Any) -> Any:
+    """Return rows as records of JSON, keyed by ``start`` if there is such a column."""
+    value = f.to_json(f.struct(*result.columns)).alias("value")
+    if "start" not in result.columns:
+        return result.select(value)
+    return result.select(f.col("start").cast("string").alias("key"), value)

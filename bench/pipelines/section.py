@@ -1,0 +1,181 @@
+"""Measures pipelines on Spark: latency from a record to its result, and the source and sink alone.
+
+Spark runs in its own process (``client``). Each latency is that of one record without other load,
+from before it is produced until a reader of committed records has its result. It includes the wait
+for the next trigger.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+from bench import connector, librdkafka, targets
+from bench.pipelines.results import PLAIN, QUERIES, TIDEMILL, TRIGGERS, Latency, Rate, Settings
+from bench.report import Aim, Section, Table
+from bench.run import Run, percentile
+from bench.targets import ROOT
+
+LATENCY_COLUMNS = ["query", "trigger", "contender", "records", "p50 ms", "p99 ms"]
+LATENCY_NOTE = (
+    "One record after the other, into a topic, through Spark (local[2]), into another topic, read "
+    "with read_committed. tidemill writes exactly once, plain Spark at least once. Windowed: the "
+    "current count of a tumbling window, in update mode."
+)
+RATE_COLUMNS = [
+    *("part", "contender", "rows", "first rows/s", "warm rows/s", "warm CPU s per 10^6 rows"),
+]
+RATE_NOTE = (
+    "Records with 100 B values. Source: one partition, read by one task and discarded. Sink: two "
+    "tasks write rows of Parquet files to a topic; tidemill exactly once, plain Spark at least "
+    "once. First: the first turn in this JVM. Warm: the median of the turns after it."
+)
+P50_MS = {"stateless": 150, "windowed": 250}
+"""Aims at a trigger of 0."""
+ROWS_PER_SECOND = 3_000_000
+CPU_RATIO = 0.5
+SIZE = 100
+MOST_ROWS = 3_000_000
+SOURCE = "pipelines-source"
+CLIENT_TIMEOUT_S = 3600.0
+
+
+def section(run: Run) -> Section:
+    """Measure a stateless query, a windowed query, the source and the sink.
+
+    Raises:
+        RuntimeError: The client failed.
+    """
+    options = run.options
+    rows = min(MOST_ROWS, 2 * options.megabytes * 1_000_000 // SIZE)
+    with targets.tidemill(options.folder) as target:
+        librdkafka.prepare(target)
+        target.create_topic(SOURCE, 1)
+        librdkafka.client("produce", target, SOURCE, count=rows, size=SIZE, acks=-1)
+        settings = Settings(
+            bootstrap=target.bootstrap,
+            folder=str(options.folder),
+            records=5 if options.rounds == 1 else 25 if options.quick else 100,
+            rounds=min(2, options.rounds),
+            source=SOURCE,
+            rows=rows,
+            runs=1 + options.rounds,
+            jars=connector.jars_or_none(options.connector),
+        )
+        run.say("pipelines: latency of a stateless query and of a windowed one; source and sink")
+        found = list(client(run, settings))
+    latencies = [each for each in found if isinstance(each, Latency)]
+    rates = [each for each in found if isinstance(each, Rate)]
+    tables = [latency_table(latencies), rate_table(rates)]
+    return Section("pipelines", tables, [*latency_aims(latencies), *rate_aims(rates)])
+
+
+def client(run: Run, settings: Settings) -> Iterator[Latency | Rate]:
+    """Run ``client`` and yield its results.
+
+    Raises:
+        RuntimeError: It failed; its traceback is on stderr.
+    """
+    command = [sys.executable, "-m", "bench.pipelines.client"]
+    command.append(json.dumps(dataclasses.asdict(settings)))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            fields = json.loads(line)
+            if fields.pop("kind") == "Latency":
+                latency = Latency(**fields)
+                p50 = percentile(latency.seconds, 50) * 1e3
+                run.say(f"{latency.query}, {latency.trigger}, {latency.contender}: {p50:.0f} ms")
+                yield latency
+            else:
+                rate = Rate(**fields)
+                run.say(
+                    f"{rate.part}, {rate.contender}: {rate.rows / rate.wall_s:,.0f} rows/s, "
+                    f"CPU {rate.cpu_s:.1f} s"
+                )
+                yield rate
+        if code := process.wait(CLIENT_TIMEOUT_S):
+            raise RuntimeError(f"the client ended with {code}; its error is on stderr")
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(60)
+
+
+def latency_table(found: Sequence[Latency]) -> Table:
+    """Return the percentiles of each case over all rounds."""
+    table = Table("Pipelines: latency from append to result", LATENCY_COLUMNS, note=LATENCY_NOTE)
+    for query, trigger, contender in itertools.product(QUERIES, TRIGGERS, (TIDEMILL, PLAIN)):
+        if took := milliseconds(found, query, trigger, contender):
+            p50, p99 = percentile(took, 50), percentile(took, 99)
+            table.rows.append([query, trigger, contender, len(took), p50, p99])
+    return table
+
+
+def latency_aims(found: Sequence[Latency]) -> list[Aim]:
+    """Return the aims: p50 at a trigger of 0, and p99 not above plain Spark's."""
+    aims = []
+    for query in QUERIES:
+        p50 = percentile(milliseconds(found, query, TRIGGERS[0], TIDEMILL), 50)
+        what = f"latency from append to result, {query} query, trigger of 0, p50"
+        aims.append(Aim(what, p50, P50_MS[query], "ms", at_most=True))
+    for query, trigger in itertools.product(QUERIES, TRIGGERS):
+        if theirs := milliseconds(found, query, trigger, PLAIN):
+            ours = percentile(milliseconds(found, query, trigger, TIDEMILL), 99)
+            what = f"latency, {query} query, trigger of {trigger}, p99: that of plain Spark"
+            aims.append(Aim(what, ours, percentile(theirs, 99), "ms", at_most=True))
+    return aims
+
+
+def milliseconds(found: Sequence[Latency], query: str, trigger: str, contender: str) -> list[float]:
+    """Return the latencies of one case."""
+    case = (query, trigger, contender)
+    turns = [each for each in found if (each.query, each.trigger, each.contender) == case]
+    return [seconds * 1e3 for turn in turns for seconds in turn.seconds]
+
+
+def rate_table(found: Sequence[Rate]) -> Table:
+    """Return the rates of each part and contender."""
+    table = Table("Pipelines: source and sink alone", RATE_COLUMNS, note=RATE_NOTE)
+    for part in dict.fromkeys(each.part for each in found):
+        for contender in (TIDEMILL, PLAIN):
+            if turns := turns_of(found, part, contender):
+                first = turns[0].rows / turns[0].wall_s
+                table.rows.append(
+                    [part, contender, turns[0].rows, first, warm_rate(turns), warm_cpu(turns)]
+                )
+    return table
+
+
+def rate_aims(found: Sequence[Rate]) -> list[Aim]:
+    """Return the aims of the source: its rate, and its processor time to the connector's."""
+    part = "source, streaming"
+    ours, plain = turns_of(found, part, TIDEMILL), turns_of(found, part, PLAIN)
+    what = f"source of pipelines, rows/s of one task, {SIZE} B"
+    aims = [Aim(what, warm_rate(ours), ROWS_PER_SECOND, "", at_most=False)]
+    if plain:
+        what = "CPU of the source to that of Spark's connector, streaming"
+        ratio = warm_cpu(ours) / warm_cpu(plain)
+        aims.append(Aim(what, ratio, CPU_RATIO, "", at_most=True))
+    return aims
+
+
+def turns_of(found: Sequence[Rate], part: str, contender: str) -> list[Rate]:
+    """Return the turns of one part and contender, in their order."""
+    return [each for each in found if (each.part, each.contender) == (part, contender)]
+
+
+def warm_rate(turns: Sequence[Rate]) -> float:
+    """Return the median of rows per second, without the first turn."""
+    return statistics.median(each.rows / each.wall_s for each in turns[1:] or turns)
+
+
+def warm_cpu(turns: Sequence[Rate]) -> float:
+    """Return the median of processor seconds per million rows, without the first turn."""
+    return statistics.median(each.cpu_s / each.rows * 1e6 for each in turns[1:] or turns)
