@@ -35,8 +35,9 @@ def start(wanted: OffsetRange, plan: FetchPlan) -> Iterator[pa.RecordBatch] | No
     """
     kafka = {**DEFAULT_SETTINGS, **plan.kafka}
     extension, settings = native.load(), understand(kafka)
-    if extension is None or settings is None:
+    if settings is None or not hasattr(extension, "Decoder"):  # None, or built from older sources
         return None
+    assert extension is not None
     try:
         client = _pool.take(kafka, settings)
     except OSError:  # a certificate can't be read: librdkafka says which

@@ -164,7 +164,7 @@ def parse_metadata(view: memoryview, topic: str) -> Metadata:
         brokers[node] = (host, port)
     cursor.text()  # cluster id
     cursor.i32()  # controller
-    error, leaders = 3, {}
+    result = None
     for _ in range(cursor.count(9)):
         code, name = cursor.i16(), cursor.text()
         cursor.i8()  # whether it is internal
@@ -175,8 +175,10 @@ def parse_metadata(view: memoryview, topic: str) -> Metadata:
             cursor.take(4 * cursor.count(4))  # replicas in sync
             found[partition] = (partition_error, leader)
         if name == topic:
-            error, leaders = code, found
-    return Metadata(brokers, error, leaders)
+            result = Metadata(brokers, code, found)
+    if result is None:
+        raise _malformed()
+    return result
 
 
 def list_offset(topic: str, partition: int, which: int, *, committed: bool) -> bytes:

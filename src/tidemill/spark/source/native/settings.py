@@ -19,6 +19,9 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 Parse = Callable[[str], Any]
 
+_MESSAGE_MAX_BYTES = 1_000_000
+"""The default of message.max.bytes, below which librdkafka accepts no fetch.max.bytes."""
+
 
 def _integer(least: int, most: int) -> Parse:
     def parse(text: str) -> int:
@@ -127,8 +130,7 @@ _IRRELEVANT: Mapping[str, Parse] = {
     "api.version.request.timeout.ms": _integer(1, 300_000),
     "allow.auto.create.topics": _only(_boolean, False),
     "client.dns.lookup": _only(_text, "use_all_dns_ips"),
-    "security.providers": _only(_text, ""),
-    "message.max.bytes": _integer(1000, 1_000_000),
+    "message.max.bytes": _integer(1000, _MESSAGE_MAX_BYTES),
 }
 """Settings without an effect on reading a range, as long as the value can be parsed."""
 
@@ -211,7 +213,7 @@ def understand(kafka: Mapping[str, str]) -> ClientSettings | None:
 
 def _is_consistent(settings: ClientSettings) -> bool:
     """Whether settings fit together. If not, librdkafka says what is wrong."""
-    if settings.response_bytes < settings.max_bytes + _OVERHEAD:
+    if not _MESSAGE_MAX_BYTES <= settings.max_bytes <= settings.response_bytes - _OVERHEAD:
         return False
     if bool(settings.certificate_location) != bool(settings.key_location):
         return False

@@ -1,0 +1,97 @@
+"""The native edition reads librdkafka's settings, or leaves them to librdkafka."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from tidemill.spark.source.native import settings as native_settings
+from tidemill.spark.source.native.settings import ClientSettings, understand
+from tidemill.spark.source.plan import DEFAULT_SETTINGS
+
+SERVERS = {"bootstrap.servers": "a:1,b"}
+SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "u", "sasl.password": "p"}
+
+
+def test_the_defaults() -> None:
+    found = understand({**DEFAULT_SETTINGS, **SERVERS})
+    assert found == ClientSettings(servers=(("a", 1), ("b", 9092)))
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "value"),
+    [
+        ({"isolation.level": "READ_COMMITTED"}, "read_committed", True),
+        ({"check.crcs": "FALSE"}, "check_crcs", False),
+        ({"fetch.message.max.bytes": "1000"}, "partition_bytes", 1000),
+        ({"max.partition.fetch.bytes": "1000"}, "partition_bytes", 1000),
+        ({"security.protocol": "ssl"}, "with_tls", True),
+        ({**SASL, "sasl.mechanism": "scram-sha-512"}, "mechanism", "SCRAM-SHA-512"),
+        ({"queued.min.messages": "5", "group.id": "g"}, "wait_ms", 10),
+    ],
+)
+def test_settings_that_it_understands(given: dict[str, str], field: str, value: Any) -> None:
+    assert getattr(understand({**SERVERS, **given}), field) == value
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"no.such.thing": "1"},
+        {"check.crcs": "maybe"},
+        {"fetch.wait.max.ms": "-1"},
+        {"fetch.wait.max.ms": "1e3"},
+        {"fetch.wait.max.ms": "9" * 5000},
+        {"isolation.level": ""},
+        {"queued.min.messages": "0"},
+        {"bootstrap.servers": ""},
+        {"bootstrap.servers": "a:99999"},
+        {"client.rack": "east"},
+        {"debug": "all"},
+        {"fetch.message.max.bytes": "1000", "max.partition.fetch.bytes": "2000"},
+        {"fetch.max.bytes": "200000000"},
+        {"fetch.max.bytes": "999999"},
+        {"allow.auto.create.topics": "true"},
+        {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"},
+        {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"},
+        SASL,  # the default mechanism is GSSAPI
+        {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"},
+        {"ssl.certificate.location": "cert.pem"},
+        {"ssl.key.pem": "x"},
+        {"ssl.keystore.location": "x"},
+    ],
+)
+def test_settings_that_are_left_to_librdkafka(given: dict[str, str]) -> None:
+    assert understand({**SERVERS, **given}) is None
+
+
+VALUES = {
+    "bootstrap.servers": "a:1",
+    "isolation.level": "read_committed",
+    "broker.address.family": "v4",
+    "security.protocol": "plaintext",
+    "sasl.mechanism": "PLAIN",
+    "sasl.mechanisms": "PLAIN",
+    "ssl.endpoint.identification.algorithm": "none",
+    "client.dns.lookup": "use_all_dns_ips",
+    "receive.message.max.bytes": "100000000",
+    "fetch.max.bytes": "1000000",
+    "allow.auto.create.topics": "false",
+    "log_level": "2",
+}
+READS_FILES = {"ssl.ca.pem", "ssl.ca.location", "ssl.certificate.location", "ssl.key.location"}
+
+
+def test_librdkafka_knows_every_setting_in_the_tables_and_accepts_its_values() -> None:
+    parsers = {name: parse for name, (_, parse) in native_settings._UNDERSTOOD.items()}
+    parsers |= native_settings._IRRELEVANT
+    for name in sorted(set(parsers) - READS_FILES):
+        value = VALUES.get(name, "1000")
+        try:
+            parsers[name](value)
+        except KeyError:  # a boolean
+            value = "true"
+            parsers[name](value)
+        Consumer({"group.id": "g", name: value}).close()
