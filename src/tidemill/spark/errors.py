@@ -82,6 +82,15 @@ class SchemaError(TidemillError):
     """A schema is malformed, or rows don't match the schema of their table."""
 
 
+class RecordError(TidemillError):
+    """A record can't be parsed, and the query has no place for such records."""
+
+    default_hint = (
+        "Set the option mode to DROPMALFORMED to leave such records out. In a pipeline, declare "
+        'the stream with dead_letters="TOPIC": they are then written to that topic.'
+    )
+
+
 class JoinError(TidemillError):
     """A join is malformed, or its inputs can't be joined."""
 

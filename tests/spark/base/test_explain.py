@@ -113,10 +113,11 @@ RESTORED = FOREACH.replace(
     "KeyError: 'mine'", "tidemill.spark.errors.CheckpointRestoredError: batch 6 is planned again"
 )
 
-NO_ROW = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent \
-failure: Lost task 0.0 in stage 1.0 (TID 1) (host executor driver): org.apache.spark.\
-SparkRuntimeException: [USER_RAISED_EXCEPTION] stream s: the record at offset 2 of partition 0 \
-can't be parsed: id is no INT: OutOfMemoryError SQLSTATE: P0001"""
+NO_ROW = WORKER.replace(
+    "ValueError: no good",
+    "tidemill.spark.errors.RecordError: topic t: the record at offset 2 of partition 0 can't be "
+    "parsed: id is not INT: OutOfMemoryError\nhint: from the source",
+)
 
 UNREACHABLE = """[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed: Traceback:
 tidemill.errors.UnreachableError: no broker answers at localhost:9092
@@ -139,7 +140,7 @@ cast(string(value) as int)"""
         (RESTORED, "batch 6 is planned again", True),
         (
             NO_ROW,
-            "stream s: the record at offset 2 of partition 0 can't be parsed: id is no INT: "
+            "topic t: the record at offset 2 of partition 0 can't be parsed: id is not INT: "
             "OutOfMemoryError",
             True,
         ),

@@ -101,7 +101,7 @@ def test_a_record_that_is_no_row_ends_a_query_that_has_nowhere_to_put_it(
 
     assert (status.state, status.restarts) == ("failed", 0)
     assert status.error.startswith(
-        "stream flights: the record at offset 2 of partition 0 can't be parsed: the value is not "
+        f"topic {place.topic}: the record at offset 2 of partition 0 can't be parsed: the value is "
     )
     assert 'dead_letters="' in status.error
 

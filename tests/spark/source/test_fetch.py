@@ -8,7 +8,7 @@ import pytest
 
 from tests.contracts.fetch import Fetch, FetchContract
 from tidemill import native
-from tidemill.spark.datasource.data_source import COLUMNS, HEADERS_COLUMN
+from tidemill.spark.datasource.columns import COLUMNS, HEADERS_COLUMN
 from tidemill.spark.source import fetch as source_fetch
 from tidemill.spark.source import librdkafka
 

@@ -114,7 +114,7 @@ def _columns(ddl: str) -> list[Column]:
         if kind is None:
             raise SchemaError(f"{each.sql('spark')!r} is not a column with a type", hint=_HINT)
         _check_fields(each.name, kind)
-        made.append(Column(each.name, kind.sql("spark")))
+        made.append(Column(each.name, _type_text(kind)))
     if not made:
         raise SchemaError(f"can't parse the schema {ddl!r}", hint=_HINT)
     return made
@@ -133,8 +133,15 @@ def _fields(ddl: str) -> list[Column] | None:
         if not isinstance(each, exp.ColumnDef) or each.kind is None:
             return None
         _check_fields(each.name, each.kind)
-        made.append(Column(each.name, each.kind.sql("spark")))
+        made.append(Column(each.name, _type_text(each.kind)))
     return made or None
+
+
+def _type_text(kind: exp.DataType) -> str:
+    """Return Spark's name of a type, without the constraints and comments of its fields."""
+    for field in kind.find_all(exp.ColumnDef):
+        field.set("constraints", None)
+    return kind.sql("spark")
 
 
 _HINT = (

@@ -10,7 +10,13 @@ import re
 from dataclasses import dataclass, replace
 
 from tidemill.errors import TidemillError
-from tidemill.spark.errors import DataLossError, OtherTopicError, PipelineError, WindowError
+from tidemill.spark.errors import (
+    DataLossError,
+    OtherTopicError,
+    PipelineError,
+    RecordError,
+    WindowError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +143,11 @@ _PYTHON = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)): ?(.
 _FRAME = re.compile(r'^\s*File "([^"<]+)", line (\d+)', re.MULTILINE)
 _LIBRARIES = ("/pyspark/", "/py4j/", "/tidemill/", "/site-packages/", "/lib/python")
 
-# The error of a record that can't be parsed. A restart reads the same offsets, so it is final.
+# The error of a record that can't be parsed. A restart reads the same offsets, so it is final. The
+# reason has text of the record, so it must be found before any text of Spark's.
 _NO_ROW = re.compile(
-    r"\[USER_RAISED_EXCEPTION\] "
-    r"(stream \S+: the record at offset \d+ of partition \d+ can't be parsed: .+)"
-)
-_NO_ROW_HINT = (
-    'Declare the stream with dead_letters="TOPIC": such records are then written to that topic.'
+    r"tidemill\.spark\.errors\.RecordError: "
+    r"(topic \S+: the record at offset \d+ of partition \d+ can't be parsed: .+)"
 )
 
 _FINAL = frozenset(
@@ -154,6 +158,7 @@ _FINAL = frozenset(
         "OptionError",
         "OtherTopicError",
         "PipelineError",
+        "RecordError",
         "RowError",
         "SchemaError",
     }
@@ -213,7 +218,7 @@ def _explain(error: BaseException | str) -> Explanation:
     text = _without_plan(str(error).rpartition(SPARKS_MESSAGE)[2])
     no_row = _NO_ROW.search(text)
     if no_row is not None:
-        return Explanation(spark_message(no_row[1]), _NO_ROW_HINT, is_final=True)
+        return Explanation(spark_message(no_row[1]), RecordError.default_hint, is_final=True)
     if is_busy(text):
         return Explanation(f"{_BUSY} (Spark: {spark_message(text)})", _BUSY_HINT, is_busy=True)
     for pattern, meaning, hint in _KNOWN:

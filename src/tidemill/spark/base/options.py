@@ -38,6 +38,14 @@ SOURCE_OPTIONS: Mapping[str, str] = {
     "includeHeaders": "Whether to add a column with the headers of the records.",
     "groupIdPrefix": "Prefix of the consumer group id at the brokers. Nothing is committed.",
     "kafkaConsumer.pollTimeoutMs": "Longest wait for the next record of a range, in ms.",
+    "value.format": "json: the values are parsed into the columns of .schema() or value.schema.",
+    "value.schema": "The columns as DDL; .schema() takes precedence.",
+    "event.time": "A TIMESTAMP column of the value: a record in which it is null is refused.",
+    "timestamp.format": "What a number in a TIMESTAMP column means: epoch_s, epoch_ms, epoch_us, "
+    "or iso: it can't be parsed (the default).",
+    "mode": "FAILFAST: a record that can't be parsed fails the query. DROPMALFORMED: it is left "
+    "out.",
+    "rows": "accepted, or refused: the records that can't be parsed, with the reason.",
 }
 """Options of the source besides ``kafka.*``."""
 

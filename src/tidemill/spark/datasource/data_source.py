@@ -19,10 +19,10 @@ from pyspark.sql.datasource import (
 )
 
 from tidemill.spark.base.options import invalid_option
+from tidemill.spark.datasource.columns import columns_of, reading_of
 from tidemill.spark.datasource.readers import BatchReader, StreamReader
 from tidemill.spark.sinks.topic.options import parse_sink_options
 from tidemill.spark.source.planning.options import (
-    SourceOptions,
     check_batch_options,
     check_stream_options,
     parse_source_options,
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME = "tidemill"
-COLUMNS = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
-    "timestampType int"
-)
-"""Columns of a topic, as DDL."""
 _SET_BY_EACH_QUERY = {
     "SPARK_LOCAL_DIRS": "",
     "SPARK_AUTH_SOCKET_TIMEOUT": "15",
@@ -45,7 +40,6 @@ _SET_BY_EACH_QUERY = {
     "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
 }
 """Variables for the Python process of a stream that Spark's source runner sets at each start."""
-HEADERS_COLUMN = "headers array<struct<key: string, value: binary>>"
 
 
 class TidemillDataSource(DataSource):
@@ -60,26 +54,29 @@ class TidemillDataSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        """Return the columns of Spark's Kafka source; ``headers`` only with ``includeHeaders``.
+        """Return the columns if ``.schema()`` was not called.
+
+        They are those of Spark's Kafka source; ``headers`` only with ``includeHeaders``. With
+        ``value.format`` they are those of ``value.schema``; with ``rows=refused`` those of the
+        source and the reason.
 
         Raises:
-            OptionError: An option is invalid. Spark calls this method first, in ``load()``, so the
-                user sees the error before a query runs.
+            OptionError: An option is invalid or missing. Spark calls this method first, in
+                ``load()``, so the user sees the error before a query runs.
         """
-        options = parse_source_options(self.options)
-        return f"{COLUMNS}, {HEADERS_COLUMN}" if options.include_headers else COLUMNS
+        return columns_of(parse_source_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader for ``spark.read``."""
-        options = self._source_options(schema)
+        options = parse_source_options(self.options)
         check_batch_options(options)
-        return BatchReader(options)
+        return BatchReader(reading_of(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader for ``spark.readStream``."""
-        options = self._source_options(schema)
+        options = parse_source_options(self.options)
         check_stream_options(options)
-        return StreamReader(options)
+        return StreamReader(reading_of(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer for ``df.write`` in mode ``append``."""
@@ -96,17 +93,6 @@ class TidemillDataSource(DataSource):
         from tidemill.spark.datasource.writers import TopicStreamWriter
 
         return TopicStreamWriter(schema, parse_sink_options(self.options))
-
-    def _source_options(self, schema: StructType) -> SourceOptions:
-        options = parse_source_options(self.options)
-        # Compare text, because parsing DDL needs a session and this process has none.
-        fixed, given = self.schema().replace(": ", ":"), schema.simpleString()
-        if given != f"struct<{fixed.replace(', ', ',').replace(' ', ':')}>":
-            raise invalid_option(
-                f"the columns are fixed ({fixed}), not {given}",
-                "Leave .schema() out, and parse the column value.",
-            )
-        return options
 
 
 def register(spark: SparkSession) -> None:

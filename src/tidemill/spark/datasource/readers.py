@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 from tidemill.clock import SystemClock
 from tidemill.spark.source.planning.admission import FIRST, Admission
 from tidemill.spark.source.planning.options import Position, SourceOptions
+from tidemill.spark.source.planning.parsing import RowPlan
 from tidemill.spark.source.planning.ranges import OffsetRange
 
 if TYPE_CHECKING:
@@ -35,7 +36,22 @@ class _Task(InputPartition):
     wanted: OffsetRange
 
 
-def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBatch]:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The records that the tasks of a query read.
+
+    Attributes:
+        options: The options of the source.
+        rows: How records become rows; None for the records themselves.
+        needs_headers: Whether to read the headers of the records.
+    """
+
+    options: SourceOptions
+    rows: RowPlan | None = None
+    needs_headers: bool = False
+
+
+def _read(reading: Reading, task: InputPartition) -> Iterator[pa.RecordBatch]:
     """Read the records of a task. Runs in a worker."""
     from tidemill.spark.source.fetch import FetchPlan, fetch
 
@@ -43,14 +59,20 @@ def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBat
         return iter(())
     if not task.wanted.size:  # the task keeps its number although its records were removed
         return iter(())
+    options = reading.options
     plan = FetchPlan(
         kafka=options.kafka,
-        include_headers=options.include_headers,
+        include_headers=reading.needs_headers,
         fail_on_data_loss=options.fail_on_data_loss,
         timeout_ms=options.poll_timeout_ms,
         group_id_prefix=options.group_id_prefix,
     )
-    return fetch(task.wanted, plan)
+    records = fetch(task.wanted, plan)
+    if reading.rows is None:
+        return records
+    from tidemill.spark.source.rows import parse_records
+
+    return parse_records(records, reading.rows)
 
 
 def _planner(options: SourceOptions, default_start: Position) -> Planner:
@@ -63,15 +85,16 @@ def _planner(options: SourceOptions, default_start: Position) -> Planner:
 class BatchReader(DataSourceReader):
     """Reads from the starting to the ending offsets. Both are fixed when the query is planned."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._options = reading.options
 
     def partitions(self) -> list[InputPartition]:
         planner = _planner(self._options, Position("earliest"))
         return [_Task(r) for r in planner.batch_ranges()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, partition)
+        return _read(self._reading, partition)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -81,8 +104,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     workers, which only call ``read``.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._options = reading.options
         self._planner_or_none: Planner | None = None
         self._admission = Admission(SystemClock())
         self._initial: QueryOffsets | None = None
@@ -122,7 +146,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [_Task(r) for r in self._planner.ranges(_offsets(start), _offsets(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, partition)
+        return _read(self._reading, partition)
 
 
 def _offsets(content: Mapping[str, Any]) -> QueryOffsets:

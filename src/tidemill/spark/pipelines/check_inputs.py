@@ -13,7 +13,7 @@ from tidemill.spark.base.ddl import Column, columns
 from tidemill.spark.base.duration import Duration, microseconds
 from tidemill.spark.base.options import TOPIC_NAME
 from tidemill.spark.errors import SchemaError, WindowError
-from tidemill.spark.pipelines.declared import Place, Stream, Table
+from tidemill.spark.pipelines.declared import ISO, Place, Stream, Table
 from tidemill.spark.pipelines.problems import Problem, invalid_topic
 from tidemill.spark.pipelines.sql import suggestion
 
@@ -57,7 +57,9 @@ def stream_problems(stream: Stream, schemas: Schemas) -> Iterator[Problem]:
         yield Problem(stream.place, f"{what}: {error}", error.hint)
         return
     schemas[stream.name] = made
-    yield from _event_time(what, stream, made)
+    mistakes = list(_event_time(what, stream, made))
+    yield from mistakes
+    yield from _parsing(what, stream, made, with_event_time=not mistakes)
 
 
 def table_problems(table: Table, schemas: Schemas) -> Iterator[Problem]:
@@ -148,6 +150,28 @@ def _event_time(what: str, stream: Stream, made: tuple[Column, ...]) -> Iterator
             f"{what}: event_time {stream.event_time} is {kind}, not TIMESTAMP",
             "Declare it as TIMESTAMP: ISO 8601 texts are parsed as timestamps.",
         )
+
+
+def _parsing(
+    what: str, stream: Stream, made: tuple[Column, ...], *, with_event_time: bool
+) -> Iterator[Problem]:
+    """Yield the mistake for which the source could not parse the values."""
+    if stream.format == "raw":
+        if stream.timestamp_format != ISO:
+            yield Problem(
+                stream.place,
+                f"{what}: timestamp_format has no effect with the format raw",
+                "Remove it: the values are not parsed.",
+            )
+        return
+    # Not earlier: it imports Arrow, which takes a while.
+    from tidemill.spark.source.rows import parse_schema
+
+    event_time = stream.event_time if with_event_time else None
+    try:
+        parse_schema(made, stream.schema, event_time, stream.timestamp_format)
+    except TidemillError as error:
+        yield Problem(stream.place, f"{what}: {error}", error.hint)
 
 
 def _unknown_column(

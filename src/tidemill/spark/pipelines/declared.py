@@ -35,6 +35,8 @@ from tidemill.spark.tables.source import TableSource
 Mode = Literal["append", "update", "complete"]
 Starting = Literal["earliest", "latest"] | int
 
+ISO = "iso"
+"""The format of timestamps in which only ISO 8601 texts are timestamps."""
 DEFAULT_TRIGGER = "200 milliseconds"
 """How often a query looks for new records. Without a pause, an idle one asks 80 times a second."""
 
@@ -68,6 +70,7 @@ class Stream:
         max_offsets_per_trigger: most offsets in a micro-batch, or None.
         dead_letters: the topic for records that can't be parsed; None: such a record fails the
             query.
+        timestamp_format: what a number in a TIMESTAMP column means.
         place: the line that declares the stream.
     """
 
@@ -80,6 +83,7 @@ class Stream:
     starting: Starting
     max_offsets_per_trigger: int | None
     dead_letters: str | None
+    timestamp_format: str
     place: Place
 
     @property
@@ -180,13 +184,17 @@ class Pipeline:
         starting: Starting = "earliest",
         max_offsets_per_trigger: int | None = None,
         dead_letters: str | None = "",
+        timestamp_format: str = ISO,
     ) -> Stream:
         """Declare a stream.
 
         Args:
             name: the name by which queries use the stream.
             topic: the topic with its records; default: the name.
-            schema: columns of the value, as in CREATE TABLE: ``"id BIGINT, at TIMESTAMP"``.
+            schema: columns of the value, as in CREATE TABLE: ``"id BIGINT, at TIMESTAMP"``. The
+                columns ``_key BINARY``, ``_topic STRING``, ``_partition INT``, ``_offset BIGINT``,
+                ``_timestamp TIMESTAMP`` and ``_headers ARRAY<STRUCT<key: STRING, value: BINARY>>``
+                come from the record.
             format: ``json``, or ``raw`` for the columns key, value, topic, partition, offset,
                 timestamp, timestampType and headers as they are.
             event_time: a column of type TIMESTAMP with the time of an event.
@@ -196,6 +204,9 @@ class Pipeline:
             max_offsets_per_trigger: most offsets in one micro-batch.
             dead_letters: the topic for records that can't be parsed; default: ``<topic>.dlq``.
                 None: such a record fails the query.
+            timestamp_format: what a number in a TIMESTAMP column means: ``epoch_s``, ``epoch_ms``
+                or ``epoch_us``, since 1970; with ``iso`` it can't be parsed. A query that keeps
+                state can't continue from its checkpoint after a change of the unit.
 
         Returns:
             The declaration.
@@ -211,6 +222,7 @@ class Pipeline:
             starting=starting,
             max_offsets_per_trigger=max_offsets_per_trigger,
             dead_letters=f"{topic}.dlq" if dead_letters == "" else dead_letters,
+            timestamp_format=timestamp_format,
             place=_caller(),
         )
         self.streams.append(made)

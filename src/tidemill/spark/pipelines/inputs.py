@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import TidemillError
 from tidemill.spark.base import jvm
+from tidemill.spark.base.ddl import columns, escaped
 from tidemill.spark.base.duration import Duration, as_interval
 from tidemill.spark.base.explain import hint_for, is_busy, spark_message
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.pipelines import sql
-from tidemill.spark.pipelines.dead_letters import parse
-from tidemill.spark.pipelines.declared import Pipeline, Place, Query, Stream, Table
+from tidemill.spark.pipelines.declared import ISO, Pipeline, Place, Query, Stream, Table
 from tidemill.spark.pipelines.fingerprint import mark
 from tidemill.spark.pipelines.problems import Problem
 from tidemill.spark.pipelines.progress import APPENDED
+from tidemill.spark.pipelines.reading.dead_letters import dead_letters
+from tidemill.spark.pipelines.reading.stream_source import TIME, StreamSource
 from tidemill.spark.pipelines.resolve import inputs_of
 from tidemill.spark.tables.changelog import ChangelogTopic
 from tidemill.spark.tables.changes import DEFAULT_LIMIT
@@ -185,9 +187,7 @@ class Builder:
         self._pipeline = pipeline
         # Exactly once from log to log: records of a transaction count when it is committed.
         self._kafka = {"isolation.level": "read_committed", **kafka}
-        self._starting = starting
-        self._format = source_format
-        self._sources: dict[str, DataFrame] = {}
+        self._source = StreamSource(spark, self._kafka, starting, source_format)
 
     def try_build(self, query: Query) -> Built | Problem:
         """Return a query's result, or the mistake that the user's function or Spark reports.
@@ -241,42 +241,20 @@ class Builder:
         stream = self._pipeline.find(name)
         if not isinstance(stream, Stream):
             raise PipelineError(f"{name} is not a stream")
-        return parse(self._source(stream), stream, self._pipeline.name)[1]
-
-    def _source(self, stream: Stream) -> DataFrame:
-        # Spark starts a Python process to load a source, so each stream is loaded once.
-        if stream.name not in self._sources:
-            self._sources[stream.name] = self._load(stream)
-        return self._sources[stream.name]
-
-    def _load(self, stream: Stream) -> DataFrame:
-        reader = self._spark.readStream.format(self._format).option("includeHeaders", "true")
-        for key, value in self._kafka.items():
-            reader = reader.option(f"kafka.{key}", value)
-        reader = reader.option("subscribe", stream.topic)
-        starting = stream.starting if self._starting is None else self._starting
-        if isinstance(starting, int):
-            reader = reader.option("startingTimestamp", str(starting)).option(
-                "startingOffsetsByTimestampStrategy", "latest"
-            )
-        else:
-            reader = reader.option("startingOffsets", starting)
-        if stream.max_offsets_per_trigger is not None:
-            reader = reader.option("maxOffsetsPerTrigger", str(stream.max_offsets_per_trigger))
-        return reader.load()
+        return dead_letters(self._source.refused(stream), name, self._pipeline.name)
 
     def _stream(self, stream: Stream) -> DataFrame:
         from pyspark.sql import functions as f
 
-        def observed(df: DataFrame) -> DataFrame:
-            return _observed(df, stream.name, f.col("timestamp"))
-
-        source = self._source(stream)
         if stream.format == "raw":
-            df = observed(source)
+            df = _observed(self._source.records(stream), stream.name, f.col("timestamp"))
         else:
-            df, _ = parse(source, stream, self._pipeline.name, observed)
-        df = mark(df, f"topic {stream.topic}")
+            df = _observed(self._source.rows(stream), stream.name, f.col(TIME))
+            df = df.select(*[escaped(each.name) for each in columns(stream.schema)])
+        # Earlier releases took numbers for seconds, so their checkpoints fit both formats.
+        times = stream.timestamp_format
+        parsed = "" if times in (ISO, "epoch_s") else f" with {times} timestamps"
+        df = mark(df, f"topic {stream.topic}{parsed}")
         if stream.event_time is not None and stream.watermark is not None:
             df = df.withWatermark(stream.event_time, as_interval(stream.watermark))
         # The alias allows a column to be named with its stream: col("departures.flight").

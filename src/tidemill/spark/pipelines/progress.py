@@ -63,7 +63,8 @@ class QueryStatus:
         sink: the description of the sink.
         batch: the number of the last batch; -1 before the first one.
         rows_per_second: the speed of the last batch with rows.
-        rows: rows read since the start of the run.
+        rows: rows read since the start of the run; records that can't be parsed are not rows, and
+            are those of the query for dead letters.
         late_rows: rows dropped since the start of the run because they were behind the watermark.
         watermark: the event time behind which rows are late; None if there is none yet.
         has_watermark: whether the query has a watermark or will have one.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.spark.base.ddl import Column as SchemaColumn
 from tidemill.spark.base.ddl import columns, struct
+from tidemill.spark.base.json_text import row_text
 from tidemill.spark.errors import JoinError
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class TableSchema:
                 result.
         """
         from pyspark.sql import functions as f
+        from pyspark.sql import types as t
 
         made = [
             part.cast(column.type).alias(column.name)
@@ -105,7 +107,12 @@ class TableSchema:
         whole = made[0].isNotNull()
         for part in made[1:]:
             whole &= part.isNotNull()
-        return f.when(whole, f.to_json(f.struct(*made)))
+        # Of the types, only timestamps matter to how a row becomes text.
+        kinds = [
+            t.TimestampType() if column.type.startswith("TIMESTAMP") else t.StringType()
+            for column in self.key
+        ]
+        return f.when(whole, row_text(made, kinds))
 
     def key_columns(self, key: Column, place: Column) -> list[Column]:
         """Return the key's columns, parsed from a record's key. An invalid key fails the query.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.base.ddl import escaped
+from tidemill.spark.base.json_text import with_json_text
 from tidemill.spark.errors import RowError, SchemaError, SinkError, with_note
 from tidemill.spark.sinks.base import DELETED
 
@@ -157,7 +158,8 @@ def collect(df: Any, layout: Layout, target: str) -> pa.Table:
         SinkError: The batch is larger than the driver accepts.
     """
     try:
-        rows: pa.Table = df.selectExpr(*_expressions(layout)).toArrow()
+        nested = [column.name for column in layout.columns if column.type == "json"]
+        rows: pa.Table = with_json_text(df, nested).selectExpr(*_expressions(layout)).toArrow()
     except Exception as error:
         if "maxResultSize" not in str(error):
             raise
@@ -172,13 +174,8 @@ def collect(df: Any, layout: Layout, target: str) -> pa.Table:
 
 
 def _expressions(layout: Layout) -> list[str]:
-    """Return the table's columns and ``_deleted`` as Spark SQL; nested types as JSON."""
-    chosen = [
-        f"to_json({escaped(column.name)}) AS {escaped(column.name)}"
-        if column.type == "json"
-        else escaped(column.name)
-        for column in layout.columns
-    ]
+    """Return the table's columns and ``_deleted`` as Spark SQL."""
+    chosen = [escaped(column.name) for column in layout.columns]
     if layout.deletes:
         chosen.append(f"coalesce({DELETED}, false) AS {DELETED}")
     return chosen

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tidemill.spark.base.ddl import escaped
+from tidemill.spark.base.json_text import row_text
 from tidemill.spark.sinks.base import DELETED
 
 if TYPE_CHECKING:
@@ -44,13 +45,18 @@ def records(df: DataFrame, key: tuple[str, ...], *, tombstones: bool = False) ->
     if not key and _is_record(df.dtypes):
         return df
     deleted = next((c for c in df.columns if tombstones and c.lower() == DELETED), None)
-    value: Column = f.to_json(f.struct(*[_column(c) for c in df.columns if c != deleted]))
+    kinds = {each.name: each.dataType for each in df.schema.fields}
+    written = [name for name in df.columns if name != deleted]
+    value: Column = row_text([_column(name) for name in written], [kinds[n] for n in written])
     if deleted is not None:
         value = f.when(_column(deleted), f.lit(None)).otherwise(value)
     if not key:
         return df.select(value.alias("value"))
     parts = [_required(name) if tombstones else _column(name) for name in key]
-    made = parts[0].cast("string") if len(parts) == 1 else f.to_json(f.struct(*parts))
+    if len(parts) == 1:
+        return df.select(parts[0].cast("string").alias("key"), value.alias("value"))
+    types = {name.lower(): kind for name, kind in kinds.items()}
+    made = row_text(parts, [types[name.lower()] for name in key])
     return df.select(made.alias("key"), value.alias("value"))
 
 

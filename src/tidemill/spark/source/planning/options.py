@@ -22,6 +22,7 @@ from tidemill.spark.base.options import (
     known_options,
     positive,
 )
+from tidemill.spark.source.planning.parsing import ParsingOptions, parsing_options
 
 EARLIEST = -2
 """An offset that means the first one in the log (Kafka's ListOffsets)."""
@@ -86,6 +87,7 @@ class SourceOptions:
         include_headers: Whether to add the column ``headers``.
         group_id_prefix: Prefix of the consumer group id.
         poll_timeout_ms: Longest wait for the next record of a range.
+        parsing: How values are parsed; None if they are not.
     """
 
     subscription: Subscription
@@ -100,6 +102,7 @@ class SourceOptions:
     include_headers: bool = False
     group_id_prefix: str = "tidemill-source"
     poll_timeout_ms: int = 120_000
+    parsing: ParsingOptions | None = None
 
 
 def parse_source_options(raw: Mapping[str, str]) -> SourceOptions:
@@ -135,6 +138,7 @@ def parse_source_options(raw: Mapping[str, str]) -> SourceOptions:
         include_headers=boolean(given, "includeHeaders", default=False),
         group_id_prefix=given.get("groupIdPrefix", "tidemill-source"),
         poll_timeout_ms=positive(given, "kafkaConsumer.pollTimeoutMs") or 120_000,
+        parsing=parsing_options(given),
     )
 
 

@@ -1,0 +1,127 @@
+"""Decides the columns of a query on the data source, and what its tasks read for them.
+
+It parses no DDL: the process that plans a query would have to import a parser for that. Must not
+know: pipelines, how records are read and parsed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemill.spark.base.options import invalid_option
+from tidemill.spark.datasource.readers import Reading
+from tidemill.spark.source.planning.options import SourceOptions
+from tidemill.spark.source.planning.parsing import REASON, RowPlan
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "timestampType int"
+)
+"""Columns of a topic, as DDL."""
+HEADERS_COLUMN = "headers array<struct<key: string, value: binary>>"
+
+
+def columns_of(options: SourceOptions) -> str:
+    """Return the columns of a query for which the user gave no schema, as DDL.
+
+    Raises:
+        OptionError: Values are to be parsed, and there is no schema for them.
+    """
+    parsing = options.parsing
+    if parsing is None or parsing.refused:
+        return _fixed_columns(options)
+    if parsing.schema is None:
+        raise invalid_option(
+            f"option value.format {parsing.format} needs a schema",
+            "Call .schema(), or set the option value.schema.",
+        )
+    return parsing.schema
+
+
+def reading_of(options: SourceOptions, schema: StructType) -> Reading:
+    """Return what the tasks of a query read.
+
+    Args:
+        options: The options of the source.
+        schema: The columns that Spark expects.
+
+    Raises:
+        OptionError: The source can't yield these columns.
+    """
+    parsing = options.parsing
+    if parsing is None or parsing.refused:
+        _check_fixed(options, schema)
+    rows, needs_headers = None, options.include_headers
+    if parsing is not None:
+        if not parsing.refused:
+            _check_nullable(schema)
+            needs_headers = "_headers" in schema.fieldNames()
+        rows = RowPlan(
+            schema=(parsing.refused and parsing.schema) or ddl_of(schema),
+            format=parsing.format,
+            event_time=parsing.event_time,
+            timestamp_format=parsing.timestamp_format,
+            drop_malformed=parsing.drop_malformed,
+            refused=parsing.refused,
+        )
+    return Reading(options, rows, needs_headers)
+
+
+def ddl_of(schema: StructType) -> str:
+    """Return a schema as DDL, with quoted names. PySpark's own way needs a session."""
+    return ", ".join(f"{_quoted(each.name)} {_type_text(each.dataType)}" for each in schema.fields)
+
+
+def _fixed_columns(options: SourceOptions) -> str:
+    headers = [HEADERS_COLUMN] if options.include_headers else []
+    reason = [f"{REASON} string"] if options.parsing is not None else []
+    return ", ".join([COLUMNS, *headers, *reason])
+
+
+def _check_fixed(options: SourceOptions, schema: StructType) -> None:
+    # Compare text, because parsing DDL needs a session and this process has none.
+    text = _fixed_columns(options)
+    fixed, given = text.replace(": ", ":"), schema.simpleString()
+    if given == f"struct<{fixed.replace(', ', ',').replace(' ', ':')}>":
+        return
+    if options.parsing is not None:
+        raise invalid_option(
+            f"the columns of refused records are fixed ({text}), not {given}",
+            "Leave .schema() out, and set the option value.schema.",
+        )
+    raise invalid_option(
+        f"the columns are fixed ({text}), not {given}",
+        "Set the option value.format to json to parse the values into these columns; or leave "
+        ".schema() out, and parse the column value.",
+    )
+
+
+def _check_nullable(schema: StructType) -> None:
+    """Check that each column and field may be null: any field of a value may be missing."""
+    flags = ('"nullable":false', '"containsNull":false', '"valueContainsNull":false')
+    if any(flag in schema.json() for flag in flags):
+        raise invalid_option(
+            "the schema has columns or fields that can't be null, and any field of a value may be "
+            "missing",
+            "Remove NOT NULL from the schema. A record without its event.time is refused.",
+        )
+
+
+def _type_text(kind: DataType) -> str:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        fields = (f"{_quoted(f.name)}: {_type_text(f.dataType)}" for f in kind.fields)
+        return f"STRUCT<{', '.join(fields)}>"
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{_type_text(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<{_type_text(kind.keyType)}, {_type_text(kind.valueType)}>"
+    return kind.simpleString()
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

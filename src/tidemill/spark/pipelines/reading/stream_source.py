@@ -1,0 +1,165 @@
+"""Read the topics of a pipeline's streams: records, typed rows, or the records that are refused.
+
+The data source ``tidemill`` parses values itself. With Spark's own connector, the same parser runs
+in Python workers behind it. Must not know: queries, sinks, checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tidemill.spark.base.ddl import columns, escaped
+from tidemill.spark.pipelines.check_inputs import RAW_SCHEMA
+from tidemill.spark.pipelines.declared import Stream
+from tidemill.spark.source.planning.parsing import REASON, RECORD_COLUMNS, RowPlan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+TIME = "_timestamp"
+"""The column of typed rows with the time at which a record was appended."""
+
+RECORDS, ROWS, REFUSED = "records", "rows", "refused"
+
+
+class StreamSource:
+    """Loads the topics of streams.
+
+    Args:
+        spark: the session.
+        kafka: settings of librdkafka, with ``bootstrap.servers``.
+        starting: where new queries begin; None leaves it to each stream.
+        source_format: the data source: ``tidemill``, or Spark's own ``kafka``.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        kafka: Mapping[str, str],
+        starting: str | int | None = None,
+        source_format: str = "tidemill",
+    ) -> None:
+        self._spark = spark
+        self._kafka = kafka
+        self._starting = starting
+        self._format = source_format
+        self._loaded: dict[tuple[str, str], DataFrame] = {}
+
+    def records(self, stream: Stream) -> DataFrame:
+        """Return the records, with the columns of the Kafka source."""
+        return self._once(stream, RECORDS)
+
+    def rows(self, stream: Stream) -> DataFrame:
+        """Return the records as rows, with the columns of the schema and with ``TIME``.
+
+        A record that can't be parsed is left out if the stream has a topic for dead letters. If
+        not, it fails the query.
+        """
+        return self._once(stream, ROWS)
+
+    def refused(self, stream: Stream) -> DataFrame:
+        """Return the records that can't be parsed, with the columns of the source and the
+        reason."""
+        return self._once(stream, REFUSED)
+
+    def _once(self, stream: Stream, what: str) -> DataFrame:
+        # Spark starts a Python process to load a source, so each stream is loaded once.
+        key = (stream.name, what)
+        if key not in self._loaded:
+            self._loaded[key] = self._load(stream, what)
+        return self._loaded[key]
+
+    def _load(self, stream: Stream, what: str) -> DataFrame:
+        reader = self._reader(stream)
+        if what == RECORDS:
+            return _load(reader.option("includeHeaders", "true"))
+        plan = row_plan(stream, refused=what == REFUSED)
+        if self._format == "tidemill":
+            return _load(reader.options(**_options(plan)))
+        return parsed_in_workers(_load(reader.option("includeHeaders", "true")), plan)
+
+    def _reader(self, stream: Stream) -> Any:
+        reader = self._spark.readStream.format(self._format)
+        for key, value in self._kafka.items():
+            reader = reader.option(f"kafka.{key}", value)
+        reader = reader.option("subscribe", stream.topic)
+        starting = stream.starting if self._starting is None else self._starting
+        if isinstance(starting, int):
+            reader = reader.option("startingTimestamp", str(starting)).option(
+                "startingOffsetsByTimestampStrategy", "latest"
+            )
+        else:
+            reader = reader.option("startingOffsets", starting)
+        if stream.max_offsets_per_trigger is not None:
+            reader = reader.option("maxOffsetsPerTrigger", str(stream.max_offsets_per_trigger))
+        return reader
+
+
+def row_plan(stream: Stream, *, refused: bool = False) -> RowPlan:
+    """Return how the records of a stream become rows.
+
+    Args:
+        stream: the stream; its schema is valid.
+        refused: whether to return the records that can't be parsed instead.
+    """
+    # Without NOT NULL and comments: any field of a value may be missing.
+    fields = [f"{escaped(each.name)} {each.type}" for each in columns(stream.schema)]
+    if TIME not in {each.name for each in columns(stream.schema)}:
+        fields.append(f"{TIME} {RECORD_COLUMNS[TIME]}")
+    return RowPlan(
+        schema=", ".join(fields),
+        format=stream.format,
+        event_time=stream.event_time,
+        timestamp_format=stream.timestamp_format,
+        drop_malformed=stream.dead_letters is not None,
+        refused=refused,
+    )
+
+
+def _options(plan: RowPlan) -> dict[str, str]:
+    """Return a plan as options of the data source ``tidemill``."""
+    options = {
+        "value.format": plan.format,
+        "value.schema": plan.schema,
+        "timestamp.format": plan.timestamp_format,
+        "mode": "DROPMALFORMED" if plan.drop_malformed else "FAILFAST",
+    }
+    if plan.event_time is not None:
+        options["event.time"] = plan.event_time
+    if plan.refused:
+        options |= {"rows": "refused", "includeHeaders": "true"}
+    return options
+
+
+def _load(reader: Any) -> DataFrame:
+    loaded: DataFrame = reader.load()
+    return loaded
+
+
+def parsed_in_workers(records: DataFrame, plan: RowPlan) -> DataFrame:
+    """Parse records in Python workers.
+
+    Args:
+        records: the records, with the columns of the Kafka source, ``headers`` among them.
+        plan: what to return.
+
+    Returns:
+        The rows, with the columns of the plan's schema; or the refused records, with the columns
+        of the source and the reason.
+    """
+    picked = records.select(*[each.name for each in columns(RAW_SCHEMA)])
+    made = f"{RAW_SCHEMA}, {REASON} STRING" if plan.refused else plan.schema
+    return picked.mapInArrow(_parser_of(plan), made)
+
+
+def _parser_of(
+    plan: RowPlan,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def parse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from tidemill.spark.source.rows import parse_records
+
+        return parse_records(batches, plan)
+
+    return parse

@@ -1,0 +1,133 @@
+"""Turns the records of a topic into typed rows, or picks those that can't be parsed.
+
+It connects ``fetch``, which yields records, with a parser of values. Must not know: Spark, options'
+names, how records are read, how a format is parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+import pyarrow as pa
+
+from tidemill.spark.base.ddl import Column, columns
+from tidemill.spark.errors import RecordError, with_note
+from tidemill.spark.source.parse import Parsed, Parser, ParseSchema, make_parser
+from tidemill.spark.source.parse.contract import Reasons
+from tidemill.spark.source.planning.parsing import (
+    REASON,
+    RECORD_COLUMNS,
+    RowPlan,
+    check_columns,
+)
+
+
+def parse_records(records: Iterable[pa.RecordBatch], plan: RowPlan) -> Iterator[pa.RecordBatch]:
+    """Yield rows, or the refused records, in the order of the records.
+
+    Args:
+        records: Records with the columns of Kafka's sources: ``value``, ``topic``, ``partition``
+            and ``offset``, and those that the schema names.
+        plan: What to return.
+
+    Yields:
+        Record batches, none of them empty. Rows have the columns of the schema, in its order.
+        Refused records have the columns of ``records``, and ``REASON``.
+
+    Raises:
+        RecordError: A record can't be parsed, and the plan has no place for it.
+        SchemaError: The schema is invalid.
+    """
+    names, parser = _prepared(plan)
+    for batch in records:
+        values = _column(batch, "value")
+        if plan.refused:
+            reasons = parser.check(values)
+            if reasons:
+                yield _refused(batch, reasons)
+            continue
+        parsed = parser.parse(values)
+        if parsed.reasons and not plan.drop_malformed:
+            raise _error(batch, *parsed.reasons[0])
+        if len(parsed.reasons) < batch.num_rows:
+            yield _rows(batch, parsed, names)
+
+
+@lru_cache(maxsize=32)
+def _prepared(plan: RowPlan) -> tuple[tuple[str, ...], Parser]:
+    """Return the names of all columns, and the parser. A worker runs many tasks of a query."""
+    made = columns(plan.schema)
+    schema = parse_schema(made, plan.schema, plan.event_time, plan.timestamp_format)
+    return tuple(each.name for each in made), make_parser(schema, plan.format)
+
+
+def parse_schema(
+    columns: Sequence[Column], ddl: str, event_time: str | None, timestamp_format: str
+) -> ParseSchema:
+    """Return what values are parsed to: the columns that don't come from the record.
+
+    Args:
+        columns: All columns of the schema.
+        ddl: The schema.
+        event_time: A column in which null refuses the record, or None.
+        timestamp_format: What a number in a TIMESTAMP column means.
+
+    Raises:
+        SchemaError: A column has a reserved name, or its type is not supported.
+        OptionError: The timestamp format is unknown.
+    """
+    check_columns(columns)
+    # The time of a record is never null.
+    of_record = event_time is not None and event_time.lower() in RECORD_COLUMNS
+    return ParseSchema.from_ddl(
+        ddl,
+        event_time=None if of_record else event_time,
+        timestamp_format=timestamp_format,
+        skip=tuple(RECORD_COLUMNS),
+    )
+
+
+def _rows(batch: pa.RecordBatch, parsed: Parsed, names: tuple[str, ...]) -> pa.RecordBatch:
+    values = iter(parsed.columns)
+    arrays: list[pa.Array] = []
+    for name in names:
+        if name not in RECORD_COLUMNS:
+            arrays.append(next(values))
+            continue
+        column = _column(batch, name.removeprefix("_"))
+        arrays.append(column if parsed.accepted is None else column.filter(parsed.accepted))
+    return pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+
+def _refused(batch: pa.RecordBatch, reasons: Reasons) -> pa.RecordBatch:
+    picked = batch.take(pa.array([index for index, _ in reasons], pa.int64()))
+    texts = pa.array([reason for _, reason in reasons], pa.string())
+    arrays = [_column(picked, name) for name in picked.schema.names]
+    return pa.RecordBatch.from_arrays([*arrays, texts], names=[*picked.schema.names, REASON])
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column in the type of ``fetch``: Spark gives times another zone."""
+    column = batch.column(name)
+    return column.cast(_TYPES[name]) if name in _TYPES else column
+
+
+_TYPES = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+
+def _error(batch: pa.RecordBatch, index: int, reason: str) -> RecordError:
+    topic, partition, offset = (
+        batch.column(name)[index].as_py() for name in ("topic", "partition", "offset")
+    )
+    return with_note(
+        RecordError(
+            f"topic {topic}: the record at offset {offset} of partition {partition} can't be "
+            f"parsed: {reason}"
+        )
+    )
