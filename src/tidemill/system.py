@@ -187,3 +187,13 @@ def end_with_parent() -> None:
         prctl = getattr(ctypes.CDLL(None), "prctl", None)
         if prctl is not None:
             prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM
+
+
+def set_process_name(name: str) -> None:
+    """Set the name of this process in ``ps -o comm`` and ``top`` (Linux only).
+
+    Args:
+        name: At most 15 bytes; the kernel cuts off the rest. The command line stays.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
+        file.write(name)

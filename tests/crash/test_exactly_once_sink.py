@@ -191,7 +191,7 @@ class DriverProcess:
 
 
 def _cpu_times(driver: psutil.Process) -> dict[psutil.Process, float]:
-    """Return the CPU seconds of each Python worker that runs tasks, a child of PySpark's daemon."""
+    """Return the CPU seconds of each Python worker that runs tasks, a child of its daemon."""
     found = {}
     for process in driver.children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -203,7 +203,7 @@ def _cpu_times(driver: psutil.Process) -> dict[psutil.Process, float]:
 
 
 def _runs_tasks(process: psutil.Process) -> bool:
-    return bool(process.cmdline()[-2:] == [worker_daemon.__name__, worker_daemon.TASKS])
+    return bool(process.name() == worker_daemon.TASKS_NAME)
 
 
 def _is_jvm(process: psutil.Process) -> bool:

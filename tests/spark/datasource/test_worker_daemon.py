@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from tidemill.spark.datasource.worker_daemon import use_installed_pyspark
+from tidemill.spark.datasource.worker_daemon import TASKS_NAME, use_installed_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,18 +21,18 @@ LOADED_ONLY_BY_TASKS = "tidemill.spark.source.fetch"
 
 
 def describe_worker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return the command of the worker's parent, and where its modules come from."""
+    """Return the name of the worker's parent, and where its modules come from."""
     import os
     import pathlib
 
     import pyspark
 
-    parent = pathlib.Path(f"/proc/{os.getppid()}/cmdline").read_bytes().replace(b"\0", b" ")
+    parent = pathlib.Path(f"/proc/{os.getppid()}/comm").read_text()
     for batch in batches:
         rows = batch.num_rows
         yield pa.record_batch(
             {
-                "parent": [parent.decode()] * rows,
+                "parent": [parent] * rows,
                 "pyspark": [str(pyspark.__file__)] * rows,
                 "is_loaded": [LOADED_ONLY_BY_TASKS in sys.modules] * rows,
             }
@@ -43,7 +43,7 @@ def describe_worker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 def test_a_task_runs_in_a_fork_that_has_its_modules(spark: SparkSession) -> None:
     schema = "parent string, pyspark string, is_loaded boolean"
     (worker,) = spark.range(1).mapInArrow(describe_worker, schema).collect()
-    assert "tidemill.spark.datasource.worker_daemon pyspark.worker" in worker.parent
+    assert worker.parent.strip() == TASKS_NAME
     assert worker.is_loaded
     assert ".zip" not in worker.pyspark  # an archive has no compiled code: a second for each import
 

@@ -29,6 +29,7 @@ from tidemill.spark.base import pyspark_private
 from tidemill.spark.base.java import Java, find_java
 from tidemill.spark.base.jvm_command import jvm_command, log_config_file
 from tidemill.spark.errors import JvmStartError
+from tidemill.spark.workers.server import LAUNCHER, WorkerServer, start_server
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
@@ -215,6 +216,7 @@ def _spark_home() -> Path:
 
 _lock = threading.Lock()
 _running: JvmProcess | None = None
+_workers: WorkerServer | None = None
 
 
 def ensure_gateway(
@@ -222,6 +224,7 @@ def ensure_gateway(
     *,
     environ: Mapping[str, str] | None = None,
     output: IO[bytes] | None = None,
+    forks_workers: bool = False,
 ) -> JvmProcess | None:
     """Connect PySpark to a JVM of ours, unless it is already connected.
 
@@ -229,6 +232,7 @@ def ensure_gateway(
         conf: Returns the Spark settings. Called only if a JVM is started.
         environ: Variables for the JVM in addition to those of this process.
         output: File for the output of the JVM and the Python workers; default: our stderr.
+        forks_workers: Whether the Python workers run on this machine, as forks of one process.
 
     Returns:
         The JVM, or None if PySpark is connected to a JVM that is not ours: inside of
@@ -238,17 +242,38 @@ def ensure_gateway(
         JavaNotFoundError: There is no Java 17 or newer.
         JvmStartError: The JVM ended or did not answer in time.
     """
-    global _running
+    global _running, _workers
     with _lock:
         if _running is not None and _running.alive and pyspark_private.has_gateway():
             return _running
         if pyspark_private.has_gateway() or pyspark_private.names_a_gateway():
             return None
-        jvm = start_jvm(conf(), environ=environ, output=output)
-        pyspark_private.connect_gateway(jvm.port, jvm.secret)
+        # Before the JVM: it imports while the JVM starts.
+        workers = start_server(output) if forks_workers else None
+        more = {} if workers is None else workers.environ
+        try:
+            jvm = start_jvm(conf(), environ={**more, **(environ or {})}, output=output)
+            pyspark_private.connect_gateway(jvm.port, jvm.secret)
+        except BaseException:
+            if workers is not None:
+                workers.stop()
+            raise
         atexit.register(shutdown)
-        _running = jvm
+        _stop_workers()  # those of a JVM that has ended by itself
+        _running, _workers = jvm, workers
         return jvm
+
+
+def worker_python() -> str:
+    """Return the program that Spark has to run for a Python worker on this machine."""
+    return sys.executable if _workers is None or not is_up() else str(LAUNCHER)
+
+
+def _stop_workers() -> None:
+    global _workers
+    workers, _workers = _workers, None
+    if workers is not None:
+        workers.stop()
 
 
 def is_up() -> bool:
@@ -287,5 +312,6 @@ def shutdown(timeout_s: float = STOP_TIMEOUT_S) -> None:
             pyspark_private.stop_active_context()
         pyspark_private.disconnect_gateway()
         _running.stop(timeout_s)
+        _stop_workers()
         atexit.unregister(shutdown)
         _running = None

@@ -105,6 +105,7 @@ def create_session(
             },
             environ={name: value for name, value in environ.items() if name not in os.environ},
             output=output,
+            forks_workers=is_local and not master.startswith("local-cluster"),
         )
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
@@ -194,7 +195,7 @@ def user_defaults() -> dict[str, str]:
 
 
 def use_this_python_in(spark: SparkSession) -> None:
-    """Run the Python workers of a session on this machine with this interpreter.
+    """Run the Python workers of a session on this machine with this interpreter, or forks of it.
 
     PySpark otherwise takes ``python3`` from PATH. In a notebook, or if the environment is not
     activated, that is another Python, in which tidemill is not installed.
@@ -203,7 +204,7 @@ def use_this_python_in(spark: SparkSession) -> None:
         spark: The session. One on a cluster keeps its setting.
     """
     if (spark.sparkContext.master or "").startswith("local"):
-        spark.sparkContext.pythonExec = sys.executable
+        spark.sparkContext.pythonExec = jvm.worker_python()
 
 
 def _use_this_python(is_local: bool) -> None:

@@ -4,7 +4,8 @@
 
 PySpark's own daemon imports nothing, so that each of its workers spends most of a second of
 processor time on imports. Spark starts one daemon for each worker module. Sessions name this module
-in ``spark.python.daemon.module``. Must not know: sessions, pipelines.
+in ``spark.python.daemon.module``. On one machine, the daemon itself is a fork of a process that has
+imported everything (``tidemill.spark.workers``). Must not know: sessions, pipelines.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ import warnings
 import zipfile
 from pathlib import Path
 
+from tidemill.system import set_process_name
+
 TASKS = "pyspark.worker"
 """The module of the workers that run tasks."""
+TASKS_NAME = "spark-tasks"
+"""The name of the daemon and of these workers in ``ps``."""
 
 _VERSION = "pyspark/version.py"
 _DATA_SOURCE = "tidemill.spark.datasource.data_source"
@@ -70,10 +75,15 @@ def preload(worker_module: str) -> None:
 def main() -> None:
     """Import what the workers need, then serve Spark as PySpark's daemon does."""
     use_installed_pyspark(sys.path)
-    from pyspark.daemon import manager
+    from pyspark import daemon
 
-    preload(sys.argv[1] if len(sys.argv) > 1 else TASKS)
-    manager()
+    worker_module = sys.argv[1] if len(sys.argv) > 1 else TASKS
+    set_process_name(TASKS_NAME if worker_module == TASKS else "spark-daemon")
+    preload(worker_module)
+    # Its only use of this function: the traceback of a worker that notices the end of the JVM
+    # before the signal of its daemon.
+    daemon.print = lambda *_, **__: None  # type: ignore[attr-defined]
+    daemon.manager()
 
 
 if __name__ == "__main__":
