@@ -46,6 +46,9 @@ MODULES = (
     "tidemill.spark.sinks.topic.delivery",
     "tidemill.spark.source.cluster",
     "tidemill.spark.source.fetch",
+    "tidemill.spark.source.librdkafka",
+    "tidemill.spark.source.native.edition",
+    "tidemill.spark.source.parse.make",
     "tidemill.spark.source.planning.planner",
 )
 """Modules that are imported before the first fork. One that can't be imported is left out."""
