@@ -99,6 +99,9 @@ def _parser() -> argparse.ArgumentParser:
         action=argparse.BooleanOptionalAction,
         help="compare with Spark's Kafka connector (through Maven, once); default: if found",
     )
+    parser.add_argument(
+        "--flink", type=Path, metavar="PYTHON", help="compare Nexmark with Flink: a Python with it"
+    )
     parser.add_argument("--events", type=int, help="events of Nexmark (default 1000000)")
     parser.add_argument(
         "--queries",
@@ -144,6 +147,7 @@ def _options(args: argparse.Namespace) -> Callable[[Path], Options]:
             events=int(pick(args.events, 1_000_000, 50_000)),
             queries=args.queries,
             connector=args.connector,
+            flink=args.flink,
         )
 
     return build

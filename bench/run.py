@@ -33,6 +33,7 @@ class Options:
         events: Number of events of Nexmark.
         queries: Queries of Nexmark; empty for all.
         connector: Whether to compare with Spark's Kafka connector; None if it is found.
+        flink: A Python interpreter with apache-flink, to compare Nexmark with it, or None.
     """
 
     folder: Path
@@ -46,6 +47,7 @@ class Options:
     events: int = 1_000_000
     queries: tuple[str, ...] = ()
     connector: bool | None = None
+    flink: Path | None = None
 
 
 class Run:

@@ -10,9 +10,9 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from bench.nexmark.generator import Events
+from bench.nexmark.streams import AUCTIONS, BIDS, PERSONS
 from bench.targets import Target
 
-PERSONS, AUCTIONS, BIDS = "nexmark.person", "nexmark.auction", "nexmark.bid"
 PARTITIONS = 2
 """Partitions of each topic: one for each core of the session."""
 FLUSH_TIMEOUT_S = 120.0

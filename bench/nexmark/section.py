@@ -14,12 +14,13 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from bench import connector, targets
+from bench.nexmark import flink
 from bench.nexmark.expected import expected
 from bench.nexmark.generator import events
 from bench.nexmark.load import load
 from bench.nexmark.queries import QUERIES
 from bench.nexmark.rows import Digest
-from bench.nexmark.turns import PLAIN, TIDEMILL, Settings, Turn
+from bench.nexmark.turns import FLINK, PLAIN, TIDEMILL, Settings, Turn
 from bench.report import Aim, Section, Table
 from bench.run import Run, ratio
 from bench.targets import ROOT
@@ -27,12 +28,14 @@ from bench.targets import ROOT
 COLUMNS = [
     *("query", "what", "rows", "plain wall s", "plain CPU s", "tidemill wall s", "tidemill CPU s"),
     *("wall ratio", "CPU ratio", "plain broker CPU s", "tidemill broker CPU s"),
+    *("Flink wall s", "Flink CPU s"),
 ]
 NOTE = (
     "{events:,} events, of which 46 in 50 are bids; JSON, from topics of 2 partitions to a topic, "
-    "until all is read (AvailableNow). Both contenders: one warm JVM, local[2], RocksDB, 2 shuffle "
-    "partitions, one broker. tidemill: exactly once, and dead letters to a topic. Plain: at least "
-    "once, and a record that can't be parsed becomes a row of nulls. CPU: Python, JVM and Python "
+    "until all is read (AvailableNow). tidemill and plain Spark: one warm JVM, local[2], RocksDB, "
+    "2 shuffle partitions, one broker. tidemill: exactly once, and dead letters to a topic. Plain: "
+    "at least once, and a record that can't be parsed becomes a row of nulls. Flink, if it took "
+    "part: SQL, parallelism 2, in its own JVM, after the others. CPU: Python, JVM and Python "
     "workers. Medians of {rounds} rounds; ratio: the median of the rounds' tidemill / plain. All "
     "results equal those of a batch computation."
 )
@@ -66,6 +69,10 @@ def section(run: Run) -> Section:
             jars=jars,
         )
         turns = run_client(run, settings, results)
+        if options.flink is not None:
+            for turn in flink.turns(settings, options.flink):
+                report(run, turn, results)
+                turns.append(turn)
     for name in names:
         table.rows.append(row(name, [turn for turn in turns if turn.query == name]))
     return Section("nexmark", [table], aims(table))
@@ -84,13 +91,8 @@ def run_client(run: Run, settings: Settings, results: Mapping[str, Digest]) -> l
     try:
         assert client.stdout is not None
         for line in client.stdout:
-            turn = Turn(**json.loads(line))
-            check(turn, results[turn.query])
-            run.say(
-                f"nexmark: {turn.query}, {turn.contender}: {turn.wall_s:.1f} s, "
-                f"CPU {turn.cpu_s:.1f} s, broker {turn.broker_cpu_s:.1f} s"
-            )
-            turns.append(turn)
+            turns.append(Turn(**json.loads(line)))
+            report(run, turns[-1], results)
         if code := client.wait(CLIENT_TIMEOUT_S):
             raise RuntimeError(f"the client ended with {code}; its error is on stderr")
     finally:
@@ -98,6 +100,19 @@ def run_client(run: Run, settings: Settings, results: Mapping[str, Digest]) -> l
             client.terminate()  # it ends its JVM
             client.wait(60)
     return turns
+
+
+def report(run: Run, turn: Turn, results: Mapping[str, Digest]) -> None:
+    """Check a turn, and print it as progress.
+
+    Raises:
+        RuntimeError: Its result differs from the expected one.
+    """
+    check(turn, results[turn.query])
+    run.say(
+        f"nexmark: {turn.query}, {turn.contender}: {turn.wall_s:.1f} s, "
+        f"CPU {turn.cpu_s:.1f} s, broker {turn.broker_cpu_s:.1f} s"
+    )
 
 
 def check(turn: Turn, wanted: Digest) -> None:
@@ -117,6 +132,7 @@ def row(query: str, turns: Sequence[Turn]) -> list[str | float | int | None]:
     """Return the row of a query; cells of a contender that is missing are empty."""
     ours = [turn for turn in turns if turn.contender == TIDEMILL]
     plain = [turn for turn in turns if turn.contender == PLAIN]
+    others = [turn for turn in turns if turn.contender == FLINK]
 
     def median(found: Sequence[Turn], field: str) -> float | None:
         return statistics.median(getattr(turn, field) for turn in found) if found else None
@@ -132,11 +148,12 @@ def row(query: str, turns: Sequence[Turn]) -> list[str | float | int | None]:
         *(median(ours, "wall_s"), median(ours, "cpu_s")),
         *(against("wall_s"), against("cpu_s")),
         *(median(plain, "broker_cpu_s"), median(ours, "broker_cpu_s")),
+        *(median(others, "wall_s"), median(others, "cpu_s")),
     ]
 
 
 def aims(table: Table) -> list[Aim]:
-    """Return the aims: the worst ratios of wall and of CPU. None without the other contender."""
+    """Return the aims: the worst ratios to plain Spark and to Flink, of those that took part."""
     found = []
     for name in ("wall ratio", "CPU ratio"):
         index = COLUMNS.index(name)
@@ -145,4 +162,15 @@ def aims(table: Table) -> list[Aim]:
             worst = max(rows, key=lambda each: float(each[index] or 0))
             what = f"Nexmark, {name} to plain Spark, worst query ({worst[0]})"
             found.append(Aim(what, float(worst[index] or 0), RATIO, "", at_most=True))
+    ours, theirs = COLUMNS.index("tidemill wall s"), COLUMNS.index("Flink wall s")
+    pairs = {str(each[0]): (each[ours], each[theirs]) for each in table.rows}
+    ratios = {
+        name: a / b
+        for name, (a, b) in pairs.items()
+        if isinstance(a, float) and isinstance(b, float)
+    }
+    if ratios:
+        slowest = max(ratios, key=lambda name: ratios[name])
+        what = f"Nexmark, wall to Flink, worst query ({slowest})"
+        found.append(Aim(what, ratios[slowest], 1.0, "", at_most=True))
     return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TIDEMILL, PLAIN = "tidemill", "plain Spark"
+TIDEMILL, PLAIN, FLINK = "tidemill", "plain Spark", "Flink"
 """The contenders."""
 
 

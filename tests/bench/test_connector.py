@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bench.connector import ARTIFACTS, VERSION, ConnectorNotFoundError, find_connector
+from bench.connector import FLINK, SPARK, VERSION, Connector, ConnectorNotFoundError, find_connector
 
 from bench import connector
 from tidemill.spark.base.explain import hint_for
@@ -19,22 +19,23 @@ def test_the_hint_and_the_guide_name_the_version_that_is_measured() -> None:
     assert COORDINATES in (ROOT / "docs/guide-pipelines.md").read_text()
 
 
-def test_jars_in_the_cache_are_used(tmp_path: Path) -> None:
-    jars = [tmp_path / f"{name}-1.2.3.jar" for name in ARTIFACTS]
+@pytest.mark.parametrize("wanted", [SPARK, FLINK])
+def test_jars_in_the_cache_are_used(wanted: Connector, tmp_path: Path) -> None:
+    jars = [tmp_path / f"{name}-1.2.3.jar" for name in wanted.artifacts]
     for jar in jars:
         jar.touch()
 
-    assert find_connector(tmp_path) == jars
+    assert find_connector(wanted, tmp_path) == jars
 
 
 def test_without_jars_and_without_maven_an_error_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / f"{ARTIFACTS[0]}-1.jar").touch()  # one of four is not enough
+    (tmp_path / f"{SPARK.artifacts[0]}-1.jar").touch()  # one of four is not enough
 
     with pytest.raises(ConnectorNotFoundError, match="there is no mvn"):
-        find_connector(tmp_path)
+        find_connector(SPARK, tmp_path)
 
 
 def test_an_error_of_maven_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +44,7 @@ def test_an_error_of_maven_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
     with pytest.raises(ConnectorNotFoundError, match="no such artifact"):
-        find_connector(tmp_path / "jars")
+        find_connector(SPARK, tmp_path / "jars")
 
 
 def test_the_cache_is_outside_of_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
