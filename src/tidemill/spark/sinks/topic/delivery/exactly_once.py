@@ -130,13 +130,12 @@ def write_share(
     writer = _begin(settings, share, marker_topic)
     if writer is None:
         return 0
-    began = time.monotonic()
     try:
         rows = _write(writer, itertools.chain([first], rest), topic, share)
     except BaseException as error:
         _pool.drop(writer)  # aborts the transaction if the broker can be reached
         timeout_s = int(settings["transaction.timeout.ms"]) / 1000
-        if isinstance(error, DeliveryError) and time.monotonic() - began >= timeout_s:
+        if isinstance(error, DeliveryError) and time.monotonic() - writer.began >= timeout_s:
             raise _timed_out(share, timeout_s) from error
         raise
     writer.next_batch = share.batch_id + 1
@@ -179,6 +178,7 @@ class _Writer:
         owner: The query of the share that it was created for.
         marker_topic: The topic of the marker that it has read.
         servers: Addresses of the brokers, for messages.
+        began: When its last transaction began, on the monotonic clock in seconds.
     """
 
     producer: Producer
@@ -190,6 +190,7 @@ class _Writer:
     owner: str
     marker_topic: str
     servers: str
+    began: float = 0.0
 
     def can_continue_with(self, share: Share, marker_topic: str) -> bool:
         """Whether the marker that it knows was checked for this share's query and run."""
@@ -363,6 +364,7 @@ def _add_marker(writer: _Writer, share: Share) -> None:
         writer.producer.send_offsets_to_transaction([offset], writer.group, _REQUEST_S)
 
     what = f"begin the transaction of batch {share.batch_id}"
+    writer.began = time.monotonic()
     _retry(writer.producer.begin_transaction, what, writer.servers, writer.last_error)
     _retry(add, what, writer.servers, writer.last_error)
 
