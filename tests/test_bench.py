@@ -26,6 +26,7 @@ TINY = [
         ("librdkafka", 0),
         ("latency", 1),
         ("transactions", 0),
+        ("parse", 2),
         pytest.param(
             *("pipelines", 3),
             marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)],

@@ -54,7 +54,8 @@ class NativeJsonParser:
         """
         self._schema = schema
         self._built = built
-        names = [column.name for column in schema.columns]
+        self._types = {column.name: column.type for column in schema.columns}
+        names = list(self._types)
         event_time = names.index(schema.event_time) if schema.event_time else -1
         fields = [pa.field(column.name, column.arrow) for column in schema.columns]
         row = (b"", _STRUCT, 0, 0, 0, tuple(_node(field) for field in fields))
@@ -108,10 +109,9 @@ class NativeJsonParser:
         told: Reasons = []
         if not problems:
             return told
-        data = values.buffers()[2]
+        data = memoryview(values.buffers()[2] or b"")
         for row, kind, node, start, end in _PROBLEM.iter_unpack(problems):
-            raw = data[start:end].to_pybytes() if end else b""
-            reason = self._reason(kind, node, raw)
+            reason = self._reason(kind, node, bytes(data[start:end]))
             if told and told[-1][0] == row:
                 reason = reasons.joined([told.pop()[1], reason])
             told.append((row, reason))
@@ -125,8 +125,7 @@ class NativeJsonParser:
         path = self._paths[node]
         if kind == _OTHER_CASE:
             return reasons.other_case(path, raw)
-        types = {column.name: column.type for column in self._schema.columns}
-        return reasons.wrong_type(path, types[path], raw)
+        return reasons.wrong_type(path, self._types[path], raw)
 
 
 _KINDS: list[tuple[Any, int]] = [

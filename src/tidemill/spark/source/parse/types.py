@@ -42,7 +42,7 @@ def arrow_type(column: str, ddl: str) -> pa.DataType:
         ddl: The type in DDL.
 
     Raises:
-        SchemaError: The type is not supported, or has two fields of the same name.
+        SchemaError: The type is not supported.
     """
     try:
         parsed = parse_one(f"CAST(x AS {ddl})", dialect="spark").args.get("to")
@@ -94,8 +94,4 @@ def _struct(column: str, kind: exp.DataType, depth: int) -> pa.DataType:
                 f"column {column}: {each.sql('spark')} is not a field with a type", hint=_HINT
             )
         fields.append(pa.field(each.name, _arrow(f"{column}.{each.name}", each.kind, depth + 1)))
-    names = [field.name.lower() for field in fields]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise SchemaError(f"column {column} has more than one field {', '.join(twice)}")
     return pa.struct(fields)
