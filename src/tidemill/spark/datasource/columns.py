@@ -58,6 +58,11 @@ def reading_of(options: SourceOptions, schema: StructType) -> Reading:
     if parsing is not None:
         if not parsing.refused:
             _check_nullable(schema)
+            if options.include_headers:
+                raise invalid_option(
+                    "option includeHeaders adds no column to parsed values",
+                    "Add _headers ARRAY<STRUCT<key: STRING, value: BINARY>> to the schema.",
+                )
             needs_headers = "_headers" in schema.fieldNames()
         rows = RowPlan(
             schema=(parsing.refused and parsing.schema) or ddl_of(schema),
