@@ -73,6 +73,10 @@ class JvmProcess:
         """None while the JVM runs; the negative signal number if a signal ended it."""
         return self._process.poll()
 
+    def kill(self) -> None:
+        """Kill the JVM, without waiting for its end."""
+        self._process.kill()
+
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End the JVM by end-of-file on its input, and by a signal after the timeout."""
         end_process(self._process, timeout_s)
@@ -294,6 +298,13 @@ def exit_code(wait_s: float = 0.0) -> int | None:
     while (code := running.exit_code) is None and time.monotonic() < deadline:
         time.sleep(0.02)
     return code
+
+
+def kill() -> None:
+    """Kill this process's JVM, if there is one. Calls that wait for it fail."""
+    running = _running
+    if running is not None:
+        running.kill()
 
 
 def shutdown(timeout_s: float = STOP_TIMEOUT_S) -> None:

@@ -48,8 +48,12 @@ from tidemill.spark.pipelines.status_topic import (
 from tidemill.spark.pipelines.supervisor import (
     FAILED,
     STARTING,
+    STOP_TIMEOUT,
+    STOP_TIMEOUT_KEY,
     RestartPolicy,
+    StopGuard,
     SupervisedQuery,
+    limit_of,
     never_started,
     start_some,
     stop_all,
@@ -66,7 +70,7 @@ _JVM_EXIT_TIMEOUT_S = 5.0
 
 RUN_SETTINGS: Mapping[str, str] = {
     # A batch that can't be interrupted ends together with this process and the JVM.
-    "spark.sql.streaming.stopTimeout": "20s",
+    STOP_TIMEOUT_KEY: STOP_TIMEOUT,
 }
 """Settings of Spark for all runs; those of the pipeline override them."""
 
@@ -161,7 +165,9 @@ class Runner:
         stop = stop or threading.Event()
         check(self._pipeline, self._kafka)
         lock = PipelineLock(self._options.state, self._pipeline.name)
-        with lock, StatusTopic(self._kafka) as topic:
+        stop_timeout = {**RUN_SETTINGS, **self._pipeline.spark}[STOP_TIMEOUT_KEY]
+        guard = StopGuard(stop, jvm.kill, limit_of(stop_timeout))
+        with lock, StatusTopic(self._kafka) as topic, guard:
             publisher = self._publisher = StatusPublisher(topic, self._listener)
             read, written = topics_to_create(self._pipeline)
             topic.create(read)
@@ -177,11 +183,15 @@ class Runner:
                         queries = [self._supervised(each) for each in ready]
                     self._supervise(queries, stop, publisher)
             except BaseException as error:
-                self._publish_failure(queries, error, publisher)
-                raise
+                if not (guard.has_fired and isinstance(error, Exception)):
+                    self._publish_failure(queries, error, publisher)
+                    raise
             finally:
+                guard.begin()
                 if self._is_up():
                     stop_all(queries)
+                if guard.has_fired:
+                    self._report_forced_end(queries, guard.reason)
                 publisher.publish([each.status() for each in queries])
                 if not queries:
                     publisher.publish([never_started(each) for each in self.statuses])
@@ -366,6 +376,12 @@ class Runner:
             publisher.publish(
                 [never_started(s, errors.get(s.query) if errors else text) for s in self.statuses]
             )
+
+    def _report_forced_end(self, queries: Sequence[SupervisedQuery], reason: str) -> None:
+        for each in queries:
+            each.mark_unstopped(reason)
+        if self._warn is not None:
+            self._warn(reason)
 
 
 def _is_connection_error(error: BaseException) -> bool:

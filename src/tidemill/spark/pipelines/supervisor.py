@@ -1,16 +1,22 @@
 """Supervise one query of a running pipeline: take its progress, restart it, report its status.
 
-Must not know: Spark's classes (``start`` wraps them), topics, other queries.
+Spark stops a query within its stop timeout, or reports that it could not. Other calls have no
+limit: a query that is starting, or a job of a sink, waits for workers for ever. So ``StopGuard``
+watches the end of a run, and ends Spark's JVM if it takes too long. Must not know: Spark's classes
+(``start`` wraps them), topics, other queries.
 """
 
 from __future__ import annotations
 
 import logging
+import re
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from tidemill.spark.base.explain import Explanation, explain, with_hint
 from tidemill.spark.pipelines.progress import Meter, QueryStatus, SourceStatus, now_text
@@ -30,6 +36,15 @@ BUSY_PAUSE_S = 2.0
 """Pause after a start that failed because the machine is busy. It does not grow."""
 BUSY_PATIENCE_S = 600.0
 """After so long without any progress, such starts count as failures of the query, too."""
+
+STOP_TIMEOUT_KEY = "spark.sql.streaming.stopTimeout"
+STOP_TIMEOUT = "20s"
+"""How long a query may take to stop, if the pipeline's settings do not say it."""
+GRACE_S = 5.0
+"""How much longer the whole run may take."""
+
+_TIME = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 log = logging.getLogger("tidemill.spark")
 
@@ -186,6 +201,11 @@ class SupervisedQuery:
         if not self.is_over:
             self._state, self._error = FAILED, Explanation(reason)
 
+    def mark_unstopped(self, reason: str) -> None:
+        """Replace the error of a query whose JVM was killed because it did not stop in time."""
+        if self._state not in (DONE, FAILED):
+            self._state, self._error = STOPPED, Explanation(reason)
+
     def status(self) -> QueryStatus:
         """Return the status now; until the first batch of this run, with values of the last run."""
         meter, error, first = self._meter, self._error, self._first
@@ -291,3 +311,83 @@ def _with_offsets(sources: Sequence[SourceStatus], meter: Meter) -> tuple[Source
         lag, read = meter.lags.get(topic, old.lag), meter.read.get(topic, old.read)
         found.append(SourceStatus(topic, lag, read))
     return tuple(found)
+
+
+# --- the end of a run ---
+
+
+def limit_of(stop_timeout: str) -> float | None:
+    """Return how many seconds a run may take to stop; None for no limit.
+
+    Args:
+        stop_timeout: Spark's setting: a time like ``20s``, by default in milliseconds. 0 waits
+            without a limit. Spark rejects a text that is not a time.
+    """
+    found = _TIME.fullmatch(stop_timeout.strip().lower())
+    if found is None:
+        return limit_of(STOP_TIMEOUT)
+    seconds = int(found[1]) * _SECONDS[found[2] or "ms"]
+    return seconds + GRACE_S if seconds else None
+
+
+class StopGuard:
+    """Ends the JVM if a run still has not ended some time after it was asked to stop.
+
+    Use it around the run.
+
+    Args:
+        stop: Set when the run is asked to stop.
+        end_jvm: Ends the JVM.
+        limit_s: Seconds that a stop may take; None for no limit.
+    """
+
+    def __init__(
+        self, stop: threading.Event, end_jvm: Callable[[], object], limit_s: float | None
+    ) -> None:
+        self._stop = stop
+        self._end_jvm = end_jvm
+        self._limit_s = limit_s
+        self._changed = threading.Condition()
+        self._is_stopping = False
+        self._is_over = False
+        self.has_fired = False
+        """Whether the guard has ended the JVM."""
+
+    @property
+    def reason(self) -> str:
+        """The reason why the JVM was killed."""
+        return (
+            f"the run did not stop within {self._limit_s:g} s, so Spark's JVM was killed: a batch "
+            "may wait for workers that are gone. The next start runs that batch again"
+        )
+
+    def begin(self) -> None:
+        """Report that the run is stopping for another reason than ``stop``."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+
+    def __enter__(self) -> Self:
+        if self._limit_s is not None:
+            threading.Thread(target=self._watch, name="stop-guard", daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def _watch(self) -> None:
+        with self._changed:
+            while not (self._is_over or self._is_stopping or self._stop.is_set()):
+                # The event can't wake this thread, which also waits for other things.
+                self._changed.wait(0.25)
+            if self._changed.wait_for(lambda: self._is_over, self._limit_s):
+                return
+            self.has_fired = True
+        self._end_jvm()
