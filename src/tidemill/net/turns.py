@@ -5,8 +5,8 @@ time left. After that, connections wait in a queue and start one request each, r
 a client that sends a thousand requests delays the others by one turn and not by a thousand
 requests. Urgent work has a queue of its own, which gets up to half of a turn first.
 
-Work that is long (a request with many elements) is a coroutine that calls ``pause`` each time its
-slice is over. All long work together gets one slice per turn.
+Work that is long (a request with many elements, see ``work``) is a coroutine that calls ``pause``
+each time its slice is over. All long work together gets one slice per turn.
 
 This module must not know what a request is, any socket or any protocol.
 """
@@ -15,17 +15,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator
 from time import perf_counter
 from typing import TypeVar
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 TURN_SECONDS = 0.002
 """How long requests can start in one pass of the event loop."""
-PART_ITEMS = 250
-"""Items of a large write that are written together."""
 SLICE_SECONDS = 0.001
 """How long a piece of long work runs before it lets others run."""
 
@@ -102,37 +99,6 @@ class Turns:
                 return result
             if perf_counter() > self._slice_end:
                 await self.pause()
-
-    async def each(self, function: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
-        """Return ``function`` of each item, one after the other, with pauses."""
-        results = []
-        for item in items:
-            if perf_counter() > self._slice_end:
-                await self.pause()
-            results.append(await function(item))
-        return results
-
-    async def in_parts(
-        self, function: Callable[[Sequence[T]], Awaitable[Sequence[R]]], items: Sequence[T]
-    ) -> list[R]:
-        """Return ``function`` of parts of ``items``, put together; few items are one part."""
-        if len(items) <= PART_ITEMS:
-            return list(await function(items))
-        results: list[R] = []
-        for start in range(0, len(items), PART_ITEMS):
-            async with self.large:
-                await self.pause()
-                results += await function(items[start : start + PART_ITEMS])
-        return results
-
-    async def collect(self, items: Iterable[T]) -> list[T]:
-        """Return all items of an iterable that takes long, with pauses."""
-        results = []
-        for item in items:
-            results.append(item)
-            if perf_counter() > self._slice_end:
-                await self.pause()
-        return results
 
     # --- inside ----------------------------------------------------------------------------------
 

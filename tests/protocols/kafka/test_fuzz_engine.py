@@ -40,7 +40,7 @@ LEFT_BEHIND_BYTES = 150_000_000
 of the settings below: topics, groups, producers."""
 TURNS = 30
 """Turns of the event loop that a client waits for an answer before it closes its connection."""
-API_VERSIONS, HEARTBEAT = 18, 12
+API_VERSIONS, CREATE_TOPICS, HEARTBEAT = 18, 19, 12
 
 
 @pytest.fixture
@@ -172,3 +172,33 @@ def test_random_requests(tmp_path: Path, seed: int) -> None:
     times.sort()
     assert len(times) > 50
     assert times[int(len(times) * 0.99)] < P99_MS
+
+
+@pytest.mark.usefixtures("tuned_collections")
+def test_what_clients_asked_for_and_left_is_given_up(tmp_path: Path) -> None:
+    topics = [
+        {"name": f"t{n}", "num_partitions": 1, "replication_factor": -1, "timeout": 1000}
+        for n in range(1000)
+    ]
+    frame = request(CREATE_TOPICS, 7, {"topics": topics, "timeout": 1000})
+
+    async def run() -> None:
+        engine = Engine(Settings(data_dir=tmp_path, kafka=KafkaListener(port=0)))
+        await engine.start()
+        try:
+            server = KafkaServer(engine, engine.settings)
+            for _ in range(100):
+                connection = Connection(server)
+                await connection.deliver(frame)
+                connection.close()
+            assert server.listener.budget.used > 0
+            async with asyncio.timeout(60):
+                while server.shared.tasks:
+                    await asyncio.sleep(0)
+            assert server.listener.budget.used == 0
+            assert len(engine.topics.all()) < len(topics)
+        finally:
+            await engine.stop()
+
+    with asyncio.Runner() as runner:
+        runner.run(run())

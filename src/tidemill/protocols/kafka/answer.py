@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
-from tidemill.net.errors import ProtocolError, RequestTooLargeError
+from tidemill.net.errors import ClientGoneError, ProtocolError, RequestTooLargeError
 from tidemill.protocols.kafka.apis import Api, Body, Reply, RequestContext
 from tidemill.protocols.kafka.codec.headers import frame_response
 from tidemill.protocols.kafka.codec.messages import (
@@ -81,7 +81,8 @@ async def answer_wide(api: Api, ctx: RequestContext, view: memoryview, body: int
     """
     assert api.decode is not None
     ctx.exclusive = True
-    request = await ctx.turns.run(api.decode(view, body, ctx.api_version))
+    # What a client has produced is appended, although it may be gone.
+    request = await ctx.turns.turns.run(api.decode(view, body, ctx.api_version))
     answered = _answered(ctx, api.handler(ctx, request))
     return answered if isinstance(answered, list) else await answered
 
@@ -127,7 +128,7 @@ async def _reserve(ctx: RequestContext, size: int) -> None:
         ProtocolError: it is too large, or the client is gone.
     """
     if ctx.connection.closed:
-        raise ProtocolError("the client closed the connection before its answer was complete")
+        raise ClientGoneError("the client closed the connection before its answer was complete")
     if size <= SMALL_BYTES:
         return
     if size > RESPONSE_BYTES:

@@ -57,6 +57,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from tidemill.errors import TidemillError
 from tidemill.net.room import ResponseRoom
 from tidemill.net.turns import Turns
+from tidemill.net.work import Work
 from tidemill.protocols.kafka.codec.primitives import Buffer
 from tidemill.protocols.kafka.fetch_sessions import FetchSessions
 
@@ -175,7 +176,7 @@ class ConnectionState:
     room: ResponseRoom | None = None
     """Memory for the response in the making; None: no limit."""
     fetch_sessions: FetchSessions = dataclass_field(default_factory=FetchSessions)
-    turns: Turns = dataclass_field(default_factory=Turns)
+    turns: Work = dataclass_field(default_factory=lambda: Work(Turns()))
     """Shares the event loop between all connections."""
     stopping: bool = False
     """Whether the server is stopping. A long poll that it cancels responds with what it has."""
@@ -203,7 +204,7 @@ class RequestContext:
     kind is pipelined. A handler sets it before its first wait."""
 
     @property
-    def turns(self) -> Turns:
+    def turns(self) -> Work:
         """Pauses work that takes long, so that other requests can run."""
         return self.connection.turns
 

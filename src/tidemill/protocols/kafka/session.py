@@ -24,6 +24,7 @@ from tidemill.net.errors import ProtocolError
 from tidemill.net.link import Link
 from tidemill.net.listener import Listener
 from tidemill.net.turns import Turns
+from tidemill.net.work import Work
 from tidemill.protocols.kafka.answer import Answer, answer, answer_wide
 from tidemill.protocols.kafka.apis import PARKED, URGENT, Api, ConnectionState, RequestContext
 from tidemill.protocols.kafka.codec.headers import frame_response, parse_header, peek_header
@@ -67,12 +68,13 @@ class Shared:
 class _Slot:
     """A request that has started, and its place in the order of responses."""
 
-    __slots__ = ("api", "buffers", "ctx", "done", "size", "task")
+    __slots__ = ("api", "buffers", "ctx", "done", "is_counted", "size", "task")
 
     def __init__(self, api: Api, ctx: RequestContext, size: int) -> None:
         self.api = api
         self.ctx = ctx
         self.size = size
+        self.is_counted = True
         self.done = False
         self.buffers: list[Buffer] = []
         self.task: asyncio.Task[list[Buffer]] | None = None
@@ -90,7 +92,7 @@ class KafkaSession:
             peer=link.peer,
             client_host=link.host,
             room=link.room,
-            turns=shared.turns,
+            turns=Work(shared.turns, lambda: self._state.closed),
         )
         self._turns = shared.turns
         self._slots: deque[_Slot] = deque()
@@ -161,8 +163,12 @@ class KafkaSession:
         """Release everything: the connection is gone."""
         budget = self._shared.listener.budget
         self._cancel_long_polls()
+        # A request that is being handled takes memory until it ends. The memory of one that waits
+        # for the members of a group counts as the group's.
         for slot in self._slots:
-            budget.remove(slot.size, whole=True)
+            slot.is_counted = slot.task is not None and slot.api.key not in PARKED
+            if not slot.is_counted:
+                budget.remove(slot.size, whole=True)
         queued = sum(len(frame.view) + FRAME_OVERHEAD for frame in self._queue)
         budget.remove(queued, whole=True)
         self._link.room.close()
@@ -326,6 +332,8 @@ class KafkaSession:
     def _finished(self, slot: _Slot, task: asyncio.Task[list[Buffer]]) -> None:
         self._shared.tasks.discard(task)
         slot.task = None
+        if self._state.closed and slot.is_counted:
+            self._shared.listener.budget.remove(slot.size, whole=True)
         cancelled = ProtocolError("the request was cancelled")
         error: BaseException | None = cancelled if task.cancelled() else task.exception()
         if error is not None:

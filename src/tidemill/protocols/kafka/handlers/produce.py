@@ -87,7 +87,7 @@ async def _in_parts(ctx: RequestContext, request: ProduceRequest) -> Reply:
     """Append one part after the other, so that other connections are served in between."""
     appended: list[tuple[ProduceRequest, _Asked, _Results]] = []
     for part in _parts(request):
-        await ctx.turns.pause_if_due()
+        await ctx.turns.turns.pause_if_due()
         asked, writes = _plan(ctx, part)
         try:
             appended.append((part, asked, _append(ctx, part, writes)))
@@ -106,10 +106,10 @@ async def _in_parts(ctx: RequestContext, request: ProduceRequest) -> Reply:
                 topics[-1][2].extend(partitions)
             else:
                 topics.append((name, topic_id, partitions))
-        await ctx.turns.pause_if_due()
+        await ctx.turns.turns.pause_if_due()
     if request.acks == 0:
         return _encode(ctx, request, topics)
-    return await ctx.turns.run(encode_produce_in_steps(ctx.api_version, topics))
+    return await ctx.turns.turns.run(encode_produce_in_steps(ctx.api_version, topics))
 
 
 def _append(

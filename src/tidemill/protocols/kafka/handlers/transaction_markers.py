@@ -11,7 +11,7 @@ from typing import Any
 from tidemill.errors import TidemillError
 from tidemill.log.format.markers import Marker
 from tidemill.log.names import TopicPartition
-from tidemill.net.turns import PART_ITEMS
+from tidemill.net.work import PART_ITEMS
 from tidemill.protocols.kafka.apis import RequestContext, Tree, handles
 from tidemill.protocols.kafka.error_codes import error_code
 
