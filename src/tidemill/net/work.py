@@ -1,6 +1,6 @@
 """The long work of one client: done in slices of the event loop, and ended when the client is gone.
 
-A client can ask for work, close its connection and ask again. If the broker went on with all of it,
+A client can ask for work, close its connection and ask again. If the broker did all of it,
 such clients would fill its memory. This module must not know what the work is, any socket or any
 protocol.
 """
