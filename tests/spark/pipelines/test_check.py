@@ -266,6 +266,11 @@ MISTAKES: list[tuple[Declare, str, str]] = [
         "",
     ),
     (
+        lambda p: p.sql("x", "SELECT 1 FROM late", sink=TopicSink("t"), trigger="RealTime"),
+        "query x: Spark's real-time mode does not take this query: its sources and sinks must",
+        'Use trigger="0 seconds"',
+    ),
+    (
         lambda p: p.sql("x", "SELECT 1 FROM late", sink=TopicSink("t"), trigger="often"),
         "query x: trigger: invalid duration 'often'",
         'Write a text like "6 minutes"',

@@ -33,6 +33,9 @@ MAX_NAMES_LENGTH = MAX_SINK_ID - ID_LENGTH - 2
 """Most letters that the names of a pipeline and of a query may have together: brokers know the
 query's output by ``<pipeline>.<query>.<id>``."""
 
+REAL_TIME = "realtime"
+"""A trigger that Spark has, and a pipeline can't have."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -172,7 +175,7 @@ def _query_problems(
             "Use letters, digits, '.', '_' and '-', at most 100 of them; begin with a letter or "
             "a digit.",
         )
-    yield from duration_problems(what, "trigger", query.trigger, query.place)
+    yield from _trigger_problems(what, query)
     yield from _mode_problems(what, query)
     yield from _sink_problems(what, query, pipeline)
     for name in query.inputs:
@@ -191,6 +194,24 @@ def _query_problems(
         )
     if query.sql is not None:
         yield from _sql_problems(what, query, query.sql, pipeline, schemas)
+
+
+def _trigger_problems(what: str, query: Query) -> Iterator[Problem]:
+    """Yield the mistake of a trigger that is not a duration.
+
+    Source of what real-time mode takes: ``RealTimeModeAllowlist`` of Spark 4.3.
+    """
+    if isinstance(query.trigger, str) and query.trigger.strip().lower() == REAL_TIME:
+        yield Problem(
+            query.place,
+            f"{what}: Spark's real-time mode does not take this query: its sources and sinks must "
+            "be written in Java, and those of a pipeline are not",
+            'Use trigger="0 seconds": each batch starts as soon as the one before has ended. For '
+            'real-time mode use Spark itself: spark.readStream.format("kafka"), '
+            'writeStream.format("kafka") and trigger(realTime="5 minutes").',
+        )
+        return
+    yield from duration_problems(what, "trigger", query.trigger, query.place)
 
 
 def _mode_problems(what: str, query: Query) -> Iterator[Problem]:

@@ -294,7 +294,7 @@ class Pipeline:
             bare: must not be given; Python passes the function here if the parentheses are missing.
             sink: where the result goes; must be given.
             mode: Spark's output mode.
-            trigger: how often to look for new records.
+            trigger: how often to look for new records; ``0 seconds``: without a pause.
             name: the name of the query; default: the name of the function.
 
         Returns:
@@ -344,7 +344,7 @@ class Pipeline:
             text: one SELECT statement.
             sink: where the result goes.
             mode: Spark's output mode.
-            trigger: how often to look for new records.
+            trigger: how often to look for new records; ``0 seconds``: without a pause.
 
         Returns:
             The declaration.
