@@ -105,10 +105,10 @@ void json_column_free(json_column *column) {
     memset(column, 0, sizeof *column);
 }
 
-/* Return memory as an object that owns it; *at becomes NULL. */
-static PyObject *take(void *at, size_t size) {
+/* Return memory, of which some may be free, as an object that owns it; *at becomes NULL. */
+static PyObject *take(void *at, size_t size, size_t room) {
     uint8_t **memory = at;
-    tm_bytes bytes = {.data = *memory, .size = size, .room = size};
+    tm_bytes bytes = {.data = *memory, .size = size, .room = room};
     PyObject *made = tm_block(&bytes);
     if (made) *memory = NULL;
     return made;
@@ -131,23 +131,25 @@ static void pack(uint8_t *bytes, size_t count) {
 
 /* Return (length, nulls, validity or None, offsets or None, data or None), and empty the column. */
 PyObject *json_column_take(const json_node *node, json_column *column) {
-    size_t length = column->length, nulls = length;
+    size_t length = column->length, nulls = length, width = (size_t)node->width;
     PyObject *valid = NULL, *offsets = NULL, *data = NULL, *made = NULL;
     for (size_t i = 0; i < length; i++) nulls -= column->valid[i];
     if (nulls) {
         pack(column->valid, length);
-        valid = take(&column->valid, (length + 7) / 8);
+        valid = take(&column->valid, (length + 7) / 8, column->capacity);
         if (!valid) goto done;
     }
     if (node->kind == JSON_BOOLEAN) {
         pack(column->fixed, length);
-        data = take(&column->fixed, (length + 7) / 8);
+        data = take(&column->fixed, (length + 7) / 8, column->capacity);
     } else if (node->width) {
-        data = take(&column->fixed, length * (size_t)node->width);
+        data = take(&column->fixed, length * width, column->capacity * width);
     } else if (node->kind != JSON_STRUCT) {
-        offsets = take(&column->offsets, 4 * (length + 1));
+        offsets = take(&column->offsets, 4 * (length + 1), 4 * (column->capacity + 1));
         if (!offsets) goto done;
-        if (!node->children) data = take(&column->bytes.at, column->bytes.length);
+        if (!node->children) {
+            data = take(&column->bytes.at, column->bytes.length, column->bytes.capacity);
+        }
     }
     if (PyErr_Occurred()) goto done;
     made = Py_BuildValue("nnOOO", (Py_ssize_t)length, (Py_ssize_t)nulls, valid ? valid : Py_None,

@@ -49,14 +49,15 @@ static int add_node(json_plan *plan, PyObject *given, int column, int level) {
         return -1;
     }
     Py_ssize_t count = PyTuple_Size(children);
-    bool nested = kind == JSON_STRUCT || kind == JSON_LIST || kind == JSON_MAP;
-    bool sized = !nested && kind != JSON_STRING && kind != JSON_BINARY;
-    bool width_ok = sized ? width == 1 || width == 2 || width == 4 || width == 8 || width == 16
-                          : width == 0;
+    /* Bytes of a value by kind: 0 for those without a fixed size, -1 for several sizes. */
+    static const int widths[JSON_KINDS] = {1, -1, 4, 8, 16, 0, 0, 4, 8, 8, 0, 0, 0};
+    bool known = kind >= 0 && kind < JSON_KINDS;
+    bool sizes = width == 1 || width == 2 || width == 4 || width == 8;
+    bool width_ok = known && (widths[kind] < 0 ? sizes : width == widths[kind]);
     bool count_ok = kind == JSON_LIST  ? count == 1
                     : kind == JSON_MAP ? count == 2
                                        : kind == JSON_STRUCT || count == 0;
-    if (kind < 0 || kind >= JSON_KINDS || !width_ok || !count_ok || precision < 0 ||
+    if (!width_ok || !count_ok || precision < 0 ||
         precision > 38 || scale < 0 || scale > precision || level > MAX_LEVELS ||
         count > MAX_NODES || number >= MAX_NODES) {
         PyErr_SetString(PyExc_ValueError, "invalid node of a schema");

@@ -3,6 +3,7 @@
  * docs/json-values.md has the rules; Python's edition is tidemill.spark.source.parse.json_values.
  */
 #include "json.h"
+#include <float.h>
 #include <locale.h>
 #include <math.h>
 #include <stdlib.h>
@@ -120,6 +121,25 @@ static const double TENS[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
 static const float SMALL_TENS[] = {1e0f, 1e1f, 1e2f, 1e3f, 1e4f, 1e5f,
                                    1e6f, 1e7f, 1e8f, 1e9f, 1e10f};
 
+#if LDBL_MANT_DIG == 64
+static const long double LONG_TENS[] = {
+    1e0L,  1e1L,  1e2L,  1e3L,  1e4L,  1e5L,  1e6L,  1e7L,  1e8L,  1e9L,  1e10L, 1e11L, 1e12L, 1e13L,
+    1e14L, 1e15L, 1e16L, 1e17L, 1e18L, 1e19L, 1e20L, 1e21L, 1e22L, 1e23L, 1e24L, 1e25L, 1e26L, 1e27L};
+
+/* As below with 64 bits, where digits and power are exact, too. It is rounded twice then, which is
+ * the same as once unless the first result is halfway between two doubles, or next to that. */
+static bool long_double(uint64_t digits, int power, double *value) {
+    uint64_t bits;
+    long double size = (long double)digits;
+    size = power < 0 ? size / LONG_TENS[-power] : size * LONG_TENS[power];
+    memcpy(&bits, &size, sizeof bits);
+    *value = (double)size;
+    return (bits & 0x7FF) < 0x3FF || (bits & 0x7FF) > 0x401;
+}
+#else
+static bool long_double(uint64_t digits, int power, double *value) { return false; }
+#endif
+
 /* Copy a number of at most JSON_MAX_NUMBER characters as a text of C. */
 static void c_text(const uint8_t *at, const uint8_t *end, char *text) {
     memcpy(text, at, (size_t)(end - at));
@@ -130,13 +150,19 @@ bool json_double(const uint8_t *at, const uint8_t *end, double *value) {
     uint64_t digits;
     int power;
     bool negative;
-    /* Both the digits and the power of ten are doubles, so one operation rounds once (Clinger). */
-    if (small(at, end, &digits, &power, &negative) && digits <= (uint64_t)1 << 53 &&
-        power >= -22 && power <= 22) {
+    if (small(at, end, &digits, &power, &negative) && power >= -27 && power <= 27) {
         double size = (double)digits;
-        size = power < 0 ? size / TENS[-power] : size * TENS[power];
-        *value = negative ? -size : size;
-        return true;
+        bool found = true;
+        if (digits <= (uint64_t)1 << 53 && power >= -22 && power <= 22) {
+            /* Both the digits and the power of ten are doubles: one operation rounds once (Clinger). */
+            size = power < 0 ? size / TENS[-power] : size * TENS[power];
+        } else {
+            found = long_double(digits, power, &size);
+        }
+        if (found) {
+            *value = negative ? -size : size;
+            return true;
+        }
     }
     char text[JSON_MAX_NUMBER + 1];
     c_text(at, end, text);

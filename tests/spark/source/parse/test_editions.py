@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
+import struct
 from base64 import b64encode
 from typing import Any
 
@@ -15,7 +17,8 @@ from hypothesis import strategies as st
 from tests.spark.source.parse.tables import ACCEPTED, REFUSED
 from tests.support.effort import examples
 from tidemill import native
-from tidemill.spark.source.parse import Parsed, ParseSchema
+from tidemill.spark.errors import ParseLimitError
+from tidemill.spark.source.parse import Parsed, ParseSchema, json_native, make_parser
 from tidemill.spark.source.parse.json_native import NativeJsonParser
 from tidemill.spark.source.parse.json_python import JsonParser
 
@@ -186,3 +189,84 @@ def test_columns_grow_with_nested_values() -> None:
     values = [f'{{"n": [[{many}], null, []], "g": "{"x" * 9999}"}}'.encode(), b"no", b"{}"] * 3
     found = same(values)
     assert len(found.columns[13].flatten().flatten()) == 15000
+
+
+def test_columns_that_are_too_large_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = ", ".join(f"f{i}: BIGINT" for i in range(200))
+    parser = make_parser(ParseSchema.from_ddl(f"x ARRAY<STRUCT<{fields}>>"))
+    values = pa.array([b'{"x": [' + b"{}," * 2000 + b"{}]}"])
+    assert parser.check(values) == []
+    monkeypatch.setattr(json_native, "LIMIT", 1_000_000)
+    for work in (parser.parse, parser.check):
+        with pytest.raises(ParseLimitError, match="can't parse 1 values in one step"):
+            work(values)
+
+
+def test_values_of_more_than_two_gigabytes_are_an_error() -> None:
+    size = 2**31
+    untouched = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    offsets = pa.py_buffer(struct.pack("=2q", 0, size))
+    values = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, pa.py_buffer(untouched)])
+    parser = make_parser(ParseSchema.from_ddl("x INT"))
+    with pytest.raises(ParseLimitError, match="more than 2 GiB"):
+        parser.parse(values)
+
+
+@pytest.mark.parametrize(
+    ("valid", "offsets", "data", "first", "count"),
+    [
+        (None, struct.pack("=2i", 0, 3), b"{}", 0, 1),
+        (None, struct.pack("=2i", 2, 0), b"{}", 0, 1),
+        (None, struct.pack("=2i", -1, 2), b"{}", 0, 1),
+        (None, struct.pack("=2i", 0, 2), b"{}", 0, 2),
+        (None, struct.pack("=2i", 0, 2), b"{}", 1, 1),
+        (None, struct.pack("=2i", 0, 2), b"{}", -1, 1),
+        (None, struct.pack("=2i", 0, 2), b"{}", 0, -1),
+        (None, struct.pack("=2i", 0, 2), b"{}", 2**62, 1),
+        (None, struct.pack("=2i", 0, 2), b"{}", 0, 2**31),
+        (None, b"", b"", 0, 0),
+        (b"", struct.pack("=2i", 0, 2), b"{}", 0, 1),
+    ],
+)
+def test_the_extension_refuses_buffers_that_do_not_fit(
+    valid: bytes | None, offsets: bytes, data: bytes, first: int, count: int
+) -> None:
+    parser = _native_parser("x INT")
+    with pytest.raises(ValueError, match="invalid buffers"):
+        parser.parse(valid, offsets, data, False, first, count, False, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (b"", 99, 0, 0, 0, ()),
+        (b"", 10, 0, 0, 0, ((b"x", 1, 3, 0, 0, ()),)),
+        (b"", 10, 0, 0, 0, ((b"x", 3, 1, 0, 0, ()),)),
+        (b"", 10, 0, 0, 0, ((b"x", 4, 16, 39, 0, ()),)),
+        (b"", 10, 0, 0, 0, ((b"x", 11, 0, 0, 0, ()),)),
+        (b"", 10, 0, 0, 0, ((b"x", 12, 0, 0, 0, ((b"k", 1, 4, 0, 0, ()),) * 2),)),
+        (b"", 10, 0, 0, 0, ((b"x", 1, 4, 0, 0, ()), (b"X", 1, 4, 0, 0, ()))),
+        (b"", 1, 4, 0, 0, ()),
+    ],
+)
+def test_the_extension_refuses_schemas_that_make_no_sense(row: tuple[Any, ...]) -> None:
+    extension = native.load()
+    assert extension is not None
+    with pytest.raises(ValueError, match=r"invalid|keys of a map|names of fields"):
+        extension.JsonParser(row, (True,) * len(row[5]), -1, -1)
+
+
+def test_a_schema_without_columns_counts_rows() -> None:
+    schema = ParseSchema(())
+    extension = native.load()
+    assert extension is not None
+    for parser in (JsonParser(schema, ()), NativeJsonParser(extension, schema, ())):
+        found = parser.parse(pa.array([b"{}", b"x", b'{"a": 1}']))
+        assert found.columns == []
+        assert found.reasons == [(1, "the value is not a JSON object")]
+
+
+def _native_parser(ddl: str) -> Any:
+    extension = native.load()
+    assert extension is not None
+    return NativeJsonParser(extension, ParseSchema.from_ddl(ddl), (True,))._parser

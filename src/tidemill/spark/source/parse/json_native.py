@@ -18,8 +18,11 @@ from tidemill.spark.source.parse import reasons
 from tidemill.spark.source.parse.contract import Parsed, Reasons, require_text
 from tidemill.spark.source.parse.schema import ParseSchema
 
-LIMIT = 4 << 30
-"""Most bytes of columns in one step. Nested lists can need more memory than their text."""
+LIMIT = 1 << 30
+"""Most bytes of columns in one step, in addition to four times the bytes of the values.
+
+An array of structs with many fields, which are all missing, needs more memory than its text.
+"""
 
 _BOOLEAN, _INTEGER, _SINGLE, _DOUBLE, _DECIMAL, _STRING, _BINARY = range(7)
 _DATE, _TIMESTAMP, _TIMESTAMP_NTZ, _STRUCT, _LIST, _MAP = range(7, 13)
@@ -96,7 +99,7 @@ class NativeJsonParser:
                 0 if empty else values.offset,
                 len(values),
                 check,
-                LIMIT,
+                LIMIT + 4 * (0 if data is None else data.size),
             )
         except OverflowError as error:
             raise with_note(
