@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["tests.support.lanes"]
 
 # The programs that tests start inherit it.
-if "SPARK_CONF_DIR" not in os.environ:
-    os.environ["SPARK_CONF_DIR"] = str(spark_archive.conf_dir())
+spark_archive.set_variables()
 
 
 # How long an example takes depends on the load of the machine, and is not a defect.

@@ -2,17 +2,14 @@
 
     python -m tests.support.spark_archive
 
-makes the archive in the virtual environment if it is missing (a minute, 180 MB). ``make test`` does
-that beside the first tests. A JVM that starts later uses the archive, and ignores one that does not
-match; without it the tests only take longer. ``tests/conftest.py`` points SPARK_CONF_DIR to the
-settings, so that the programs that tests start have them, too.
-
-Source: JEP 350 (dynamic class data sharing archives).
+makes the archive in the virtual environment if it is missing (a minute, 180 MB): it runs a pipeline
+whose JVM records its classes, as the first pipeline of a user does. ``make test`` does that before
+the tests. Without it the tests only take longer. ``tests/conftest.py`` sets the variables, so that
+the programs that tests start have them, too.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -23,85 +20,46 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.broker_process import BrokerProcess
-from tidemill.spark.base import jvm
-from tidemill.spark.base.java import find_java
+from tests.support.processes import poll_until
+from tidemill.spark.base import class_archive, jvm
 
-STATIC = Path(__file__).parent / "spark_conf" / "spark-defaults.conf"
+SETTINGS = Path(__file__).parent / "spark_conf"
 FOLDER = Path(sys.prefix) / "tidemill-tests"
 DUMP_TIMEOUT_S = 180.0
-_OPTIONS = "spark.driver.defaultJavaOptions"
-_QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 
 
-def archive() -> Path:
-    """Return the file of the archive for this Java, this Spark and these settings.
+def set_variables() -> None:
+    """Set the variables for the JVMs of the tests, unless the caller has set them.
 
-    Raises:
-        JavaNotFoundError: there is no Java.
+    Without an archive, the tests' JVMs must not record one: it would be made beside the tests.
     """
-    from pyspark.version import __version__ as spark
-
-    path = find_java().path.resolve()
-    of = f"{path} {path.stat().st_mtime_ns} {spark} {STATIC.read_text()}"
-    return FOLDER / f"spark-{hashlib.sha256(of.encode()).hexdigest()[:12]}.jsa"
-
-
-def conf_dir() -> Path:
-    """Return the folder for SPARK_CONF_DIR: the tests' settings, with the archive if there is one.
-
-    ``make`` updates the file in it, so that JVMs that start later use the archive.
-    """
-    folder = FOLDER / "spark_conf"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        fresh = folder / f"{os.getpid()}.tmp"
-        fresh.write_text(_settings())
-        fresh.replace(folder / STATIC.name)
-    except OSError:  # an environment that belongs to another user
-        return STATIC.parent
-    return folder
-
-
-def _settings() -> str:
-    archives = list(FOLDER.glob("*.jsa"))
-    # A JVM prints a warning about an archive that does not match to stdout, which tests read.
-    use = f" -XX:SharedArchiveFile={archives[0]} {_QUIET}" if archives else ""
-    return "".join(
-        f"{line}{use}\n" if line.startswith(_OPTIONS) else f"{line}\n"
-        for line in STATIC.read_text().splitlines()
-    )
+    os.environ.setdefault("SPARK_CONF_DIR", str(SETTINGS))
+    folder = str(FOLDER) if list(FOLDER.glob("*.jsa")) else "0"
+    os.environ.setdefault(class_archive.SWITCH, folder)
 
 
 def make() -> None:
-    """Make the archive if it is missing, and delete older ones."""
-    path = archive()
-    if path.is_file():
+    """Make the archive if it is missing."""
+    os.environ["SPARK_CONF_DIR"] = str(SETTINGS)
+    os.environ[class_archive.SWITCH] = str(FOLDER)
+    archive = jvm.class_archive()
+    if archive is None or archive.list is None:
         return
     began = time.monotonic()
-    FOLDER.mkdir(parents=True, exist_ok=True)
     for old in FOLDER.glob("*.jsa"):
         old.unlink()
-    fresh = path.with_suffix(".tmp")
-    fresh.unlink(missing_ok=True)
-    options = f"{_options()} -XX:ArchiveClassesAtExit={fresh} {_QUIET}"
     with tempfile.TemporaryDirectory(prefix="tidemill-archive-") as folder:
-        conf = Path(folder, "conf")
-        conf.mkdir()
-        (conf / STATIC.name).write_text(f"{_OPTIONS} {options}\n")
-        env = {**os.environ, "SPARK_CONF_DIR": str(conf)}
-        done = subprocess.run([sys.executable, "-m", __spec__.name, folder], env=env, check=False)
-    if done.returncode == 0 and fresh.is_file():
-        fresh.replace(path)
-        conf_dir()
-        print(f"Made {path} in {time.monotonic() - began:.0f} s")
-    else:
-        fresh.unlink(missing_ok=True)
-        print("The archive of Spark's classes could not be made: the tests' JVMs start more slowly")
+        subprocess.run([sys.executable, "-m", __spec__.name, folder], check=False)
 
+    def is_over() -> bool:
+        return archive.path.is_file() or archive.failure.is_file()
 
-def _options() -> str:
-    (line,) = (each for each in STATIC.read_text().splitlines() if each.startswith(_OPTIONS))
-    return line.removeprefix(_OPTIONS).strip()
+    try:
+        poll_until(is_over, DUMP_TIMEOUT_S, "the archive is made", interval=0.2)
+    except TimeoutError:
+        print("The archive of Spark's classes was not made: the tests' JVMs start more slowly")
+        return
+    print(f"Made {archive.path} in {time.monotonic() - began:.0f} s")
 
 
 def load_classes(folder: Path) -> None:
@@ -148,7 +106,7 @@ def load_classes(folder: Path) -> None:
             broker.bootstrap, folder / "state", until_caught_up=True, log_file=folder / "log"
         )
         errors = [status.error for status in Runner(p, options).run(None) if status.error]
-        jvm.shutdown(DUMP_TIMEOUT_S)
+        jvm.shutdown()
         del admin, producer  # before the broker ends: they would log that it is gone
     if errors:
         sys.exit("\n".join(errors))

@@ -38,6 +38,7 @@ OTHER_VARIABLES = {
     "TIDEMILL_NATIVE": "0 switches the compiled extension off.",
     "TIDEMILL_SOURCE_CLIENT": "With librdkafka, pipelines read topics with librdkafka and not with "
     "the compiled extension, which is faster.",
+    "TIDEMILL_SPARK_ARCHIVE": "The folder of the archives of Spark's classes; 0 for no archives.",
     "TIDEMILL_SPARK_FORK_SERVER": "If 0, each Python process of Spark imports for itself.",
 }
 """Variables with tidemill's prefix that are not settings of the broker."""

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO
 
 from tidemill.spark.base import pyspark_private
+from tidemill.spark.base.class_archive import ClassArchive, archive_for, make_in_background
 from tidemill.spark.base.java import Java, find_java
 from tidemill.spark.base.jvm_command import jvm_command, log_config_file
 from tidemill.spark.errors import JvmStartError
@@ -51,12 +52,18 @@ class JvmProcess:
     """
 
     def __init__(
-        self, java: Java, process: subprocess.Popen[bytes], port: int, secret: str
+        self,
+        java: Java,
+        process: subprocess.Popen[bytes],
+        port: int,
+        secret: str,
+        archive: ClassArchive | None,
     ) -> None:
         self.java = java
         self.port = port
         self.secret = secret
         self._process = process
+        self._archive = archive
 
     @property
     def pid(self) -> int:
@@ -80,6 +87,9 @@ class JvmProcess:
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End the JVM by end-of-file on its input, and by a signal after the timeout."""
         end_process(self._process, timeout_s)
+        archive, self._archive = self._archive, None
+        if archive is not None and self.exit_code is not None and self.exit_code >= 0:
+            _background.append(make_in_background(archive))
 
 
 def end_process(process: subprocess.Popen[bytes], timeout_s: float) -> None:
@@ -130,7 +140,10 @@ def start_jvm(
         }
         log = _log_of(output)
         # The JVM reads the file once, at its start, so the folder can be deleted after that.
-        command = jvm_command(found, spark_home, conf, log_config_file(Path(folder)))
+        command = jvm_command(found, spark_home.resolve(), conf, log_config_file(Path(folder)))
+        archive = archive_for(command)
+        if archive is not None:
+            command[3:3] = archive.options  # before the user's options, which override them
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -145,7 +158,7 @@ def start_jvm(
             process.kill()
             process.wait()
             raise
-    return JvmProcess(found, process, port, secret)
+    return JvmProcess(found, process, port, secret, archive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +229,26 @@ def _spark_home() -> Path:
     return Path(next(iter(pyspark.__path__)))
 
 
+def class_archive(java: Java | None = None) -> ClassArchive | None:
+    """Return the archive that a JVM with the user's defaults would use or record, if any.
+
+    Args:
+        java: The Java to run; default: ``find_java()``.
+
+    Raises:
+        JavaNotFoundError: There is no Java 17 or newer.
+    """
+    found = java or find_java()
+    return archive_for(jvm_command(found, _spark_home().resolve(), {}, Path("unused")))
+
+
 # --- the JVM of this process ----------------------------------------------------------------------
 
 _lock = threading.Lock()
 _running: JvmProcess | None = None
 _workers: WorkerServer | None = None
+_background: list[object] = []
+"""Processes that outlive this one. Python warns of a running process that nothing refers to."""
 
 
 def ensure_gateway(
