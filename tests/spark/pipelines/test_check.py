@@ -119,6 +119,31 @@ MISTAKES: list[tuple[Declare, str, str]] = [
         "Spark takes such names for the same. Leave one of them out.",
     ),
     (
+        lambda p: p.stream("x", schema="id INT, more VARIANT"),
+        "stream x: column more: the type VARIANT is not supported",
+        "Use BOOLEAN",
+    ),
+    (
+        lambda p: p.stream("x", schema="id INT, _offset INT"),
+        "stream x: column _offset INT: this name is reserved for a column of the record",
+        "Declare it as _offset BIGINT, or rename it.",
+    ),
+    (
+        lambda p: p.stream("x", schema="_offset BIGINT"),
+        "stream x: the schema has no column of the value",
+        "Add one",
+    ),
+    (
+        lambda p: p.stream("x", schema="at TIMESTAMP", timestamp_format="unix"),
+        "stream x: unknown timestamp format 'unix'",
+        "Use one of: iso, epoch_s, epoch_ms, epoch_us.",
+    ),
+    (
+        lambda p: p.stream("x", format="raw", timestamp_format="epoch_ms"),
+        "stream x: timestamp_format has no effect with the format raw",
+        "Remove it",
+    ),
+    (
         lambda p: p.stream("x", schema="id INT", format="avro"),
         "stream x: invalid format 'avro'",
         "Use one of json, raw.",
