@@ -29,7 +29,14 @@ TASKS_NAME = "spark-tasks"
 _VERSION = "pyspark/version.py"
 _DATA_SOURCE = "tidemill.spark.datasource.data_source"
 _PRELOADED: dict[str, tuple[str, ...]] = {
-    TASKS: ("tidemill.spark.source.fetch", "tidemill.spark.sinks.topic.delivery", "pandas"),
+    TASKS: (
+        "tidemill.spark.source.fetch",
+        "tidemill.spark.source.parse.json_native",
+        "tidemill.spark.source.parse.types",
+        "tidemill.spark.source.rows",
+        "tidemill.spark.sinks.topic.delivery",
+        "pandas",
+    ),
     "pyspark.sql.worker.plan_data_source_read": ("pyarrow",),
 }
 """By worker module: what its workers import besides it and the data source."""

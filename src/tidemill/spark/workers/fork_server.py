@@ -48,8 +48,10 @@ MODULES = (
     "tidemill.spark.source.fetch",
     "tidemill.spark.source.librdkafka",
     "tidemill.spark.source.native.edition",
-    "tidemill.spark.source.parse.make",
+    "tidemill.spark.source.parse.json_native",
+    "tidemill.spark.source.parse.types",
     "tidemill.spark.source.planning.planner",
+    "tidemill.spark.source.rows",
 )
 """Modules that are imported before the first fork. One that can't be imported is left out."""
 
