@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.support.processes import poll_until
-from tidemill.spark.base import jvm
+from tidemill.spark.base import jvm, pyspark_private
 from tidemill.spark.base.java import MINIMUM_JAVA, Java, find_java, java_version
 from tidemill.spark.base.jvm import start_jvm
 from tidemill.spark.base.jvm_command import jvm_command
@@ -207,6 +207,19 @@ def test_a_jvm_that_never_answers_is_given_up_and_ended(tmp_path: Path) -> None:
     with pytest.raises(JvmStartError, match="was not ready within"):
         jvm.start_jvm({}, java=Java(java, 17, "PATH"), timeout_s=2.0)
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+def test_a_context_that_can_t_be_stopped_ends_with_its_jvm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    process = subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE)
+    stuck = jvm.JvmProcess(Java(Path("java"), 17, "PATH"), process, 0, "", None)
+    monkeypatch.setattr(jvm, "_running", stuck)
+    monkeypatch.setattr(pyspark_private, "stop_active_context", process.wait)
+    monkeypatch.setattr(pyspark_private, "disconnect_gateway", lambda: None)
+    jvm.shutdown(timeout_s=0.1)
+    assert process.poll() == -signal.SIGKILL
+    assert not jvm.is_up()
 
 
 # --- settings ---

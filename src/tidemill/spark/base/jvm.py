@@ -64,6 +64,10 @@ class JvmProcess:
         self.secret = secret
         self._process = process
         self._archive = archive
+        self._end_timeout_s = 0.0
+        self._is_ending = threading.Event()
+        # Not later: a program that is exiting can't start a thread any more.
+        threading.Thread(target=self._kill_when_late, name="jvm-end", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -83,6 +87,18 @@ class JvmProcess:
     def kill(self) -> None:
         """Kill the JVM, without waiting for its end."""
         self._process.kill()
+
+    def limit_end(self, timeout_s: float) -> None:
+        """Kill the JVM if it still runs after some seconds. Returns immediately."""
+        self._end_timeout_s = timeout_s
+        self._is_ending.set()
+
+    def _kill_when_late(self) -> None:
+        self._is_ending.wait()
+        try:
+            self._process.wait(self._end_timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End the JVM by end-of-file on its input, and by a signal after the timeout."""
@@ -341,13 +357,15 @@ def shutdown(timeout_s: float = STOP_TIMEOUT_S) -> None:
     This also runs when the process exits, because a JVM that loses its live context prints errors.
 
     Args:
-        timeout_s: Seconds that the JVM has to end before it is killed.
+        timeout_s: Seconds that the context has to stop, and that the JVM then has to end, before
+            the JVM is killed.
     """
     global _running
     with _lock:
         if _running is None:
             return
         if _running.alive:
+            _running.limit_end(2 * timeout_s)  # on a cluster that is gone, a stop may block
             pyspark_private.stop_active_context()
         pyspark_private.disconnect_gateway()
         _running.stop(timeout_s)
