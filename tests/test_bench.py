@@ -27,6 +27,7 @@ TINY = [
         ("latency", 1),
         ("transactions", 0),
         ("parse", 2),
+        ("source", 1),
         pytest.param(
             *("pipelines", 3),
             marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -117,6 +118,13 @@ def test_a_lost_connection_is_made_again(broker: FakeBroker) -> None:
     assert read(broker) == [0, 1, 2]
     assert read(broker) == [0, 1, 2]
     assert broker.connections == 2
+
+
+def test_an_address_that_does_not_answer_leaves_time_for_the_others(broker: FakeBroker) -> None:
+    broker.answers[FETCH] = [fetched(THREE)]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        servers = f"127.0.0.1:{silent.getsockname()[1]},{broker.bootstrap}"
+        assert read(broker, kafka={"bootstrap.servers": servers}, timeout_ms=1000) == [0, 1, 2]
 
 
 def test_waiting_ends_at_the_deadline_and_names_the_cause(broker: FakeBroker) -> None:

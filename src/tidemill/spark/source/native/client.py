@@ -147,9 +147,12 @@ class Client:
     def _any(self, deadline: float) -> Connection:
         """Return a connection to any broker."""
         last: ConnectionFailedError | None = None
-        for address in [*self._connections, *self.settings.servers]:
+        known = list(dict.fromkeys([*self._connections, *self.settings.servers]))
+        for number, address in enumerate(known):
+            # An address that does not answer must leave time for the others.
+            share = (deadline - time.monotonic()) / (len(known) - number)
             try:
-                return self._connection(address, deadline - time.monotonic())
+                return self._connection(address, share)
             except ConnectionFailedError as error:
                 last = error
         raise last or ConnectionFailedError("no address of a broker is known")
