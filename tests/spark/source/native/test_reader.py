@@ -347,6 +347,24 @@ def test_tls(tmp_path: Path) -> None:
             read(broker, 0, 1, timeout_ms=300)  # without TLS
 
 
+def test_reading_continues_after_the_broker_was_killed_and_started_again(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "broker") as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
+        admin.create_topics([NewTopic("t", 1)])["t"].result(30)
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 2})
+        for _ in range(3000):
+            producer.produce("t", bytes(1000))
+        assert producer.flush(30) == 0
+        kafka = {"bootstrap.servers": broker.bootstrap, "fetch.message.max.bytes": "100000"}
+        plan = FetchPlan(kafka, timeout_ms=60_000)
+        batches = source_fetch.fetch(OffsetRange("t", 0, 0, 3000), plan)
+        found = [next(batches), next(batches)]
+        broker.kill()
+        broker.start()
+        assert offsets([*found, *batches]) == list(range(3000))
+        assert edition._pool._idle, "librdkafka has read it"
+
+
 def test_a_forked_process_makes_its_own_connections(tmp_path: Path) -> None:
     program = tmp_path / "forks.py"
     program.write_text(FORKS)

@@ -36,6 +36,14 @@ def test_settings_that_it_understands(given: dict[str, str], field: str, value: 
     assert getattr(understand({**SERVERS, **given}), field) == value
 
 
+def test_passwords_are_not_printed() -> None:
+    given = {**SERVERS, **SASL, "sasl.mechanism": "PLAIN", "sasl.password": "very secret"}
+    found = understand({**given, "ssl.key.password": "very secret"})
+    assert found is not None
+    assert (found.password, found.key_password) == ("very secret", "very secret")
+    assert "secret" not in repr(found)
+
+
 @pytest.mark.parametrize(
     "given",
     [

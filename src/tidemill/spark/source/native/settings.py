@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidemill.who_answers import addresses
@@ -168,12 +168,12 @@ class ClientSettings:
     protocol: str = "plaintext"
     mechanism: str = ""
     username: str = ""
-    password: str = ""
+    password: str = field(default="", repr=False)
     ca_location: str = ""
     ca_pem: str = ""
     certificate_location: str = ""
     key_location: str = ""
-    key_password: str = ""
+    key_password: str = field(default="", repr=False)
     verify: bool = True
     identification: str = "https"
 
@@ -200,10 +200,10 @@ def understand(kafka: Mapping[str, str]) -> ClientSettings | None:
             if (parse := _IRRELEVANT.get(name)) is not None:
                 parse(str(text))
                 continue
-            field, parse = _UNDERSTOOD[name]
-            if field in fields:  # two names of one setting: librdkafka decides
+            attribute, parse = _UNDERSTOOD[name]
+            if attribute in fields:  # two names of one setting: librdkafka decides
                 return None
-            fields[field] = parse(str(text))
+            fields[attribute] = parse(str(text))
         fields["read_committed"] = fields.get("read_committed") == "read_committed"
         settings = ClientSettings(**fields)
     except (KeyError, ValueError, TypeError):
