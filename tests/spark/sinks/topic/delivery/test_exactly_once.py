@@ -127,6 +127,12 @@ def test_a_share_is_written_once_however_often_it_is_tried(sink: Sink) -> None:
     assert sink.values() == [1, 2, 3]
 
 
+def test_a_topic_that_the_broker_creates_by_itself_is_written(broker: Broker) -> None:
+    sink = Sink(broker.bootstrap, f"auto-{uuid.uuid4().hex[:8]}")
+    assert sink.write(new_share(), rows(1, 2)) == 2
+    assert sink.values() == [1, 2]
+
+
 def test_shares_of_other_tasks_and_sinks_are_their_own(sink: Sink) -> None:
     share = new_share(7)
     assert sink.write(share, rows(1)) == 1
