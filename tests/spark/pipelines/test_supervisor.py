@@ -310,7 +310,7 @@ def test_a_start_that_takes_too_long_does_not_hold_up_others() -> None:
 
 def test_restarts_are_staggered_as_first_starts_are() -> None:
     """All queries fail together when the machine is busy, and would start together again."""
-    several = running_queries(CONCURRENT_STARTS + 3)
+    several = running_queries(2 * CONCURRENT_STARTS + 1)
     queries = [each.query for each in several]
     for each in several:
         each.query.start()

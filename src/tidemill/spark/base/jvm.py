@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
+import importlib.util
 import os
 import re
 import site
@@ -169,6 +171,7 @@ def start_jvm(
             start_new_session=True,  # Ctrl-C must not reach the JVM before its queries are stopped
         )
         try:
+            importlib.import_module("pyspark.sql")  # takes time, and the JVM takes longer
             port, secret = _wait_for_gateway(process, connection_file, timeout_s, log)
         except BaseException:
             process.kill()
@@ -239,10 +242,11 @@ def _spark_home_for(master: str, spark_home: Path) -> dict[str, str]:
 
 
 def _spark_home() -> Path:
-    """Return the folder of Spark in the installed wheel."""
-    import pyspark
-
-    return Path(next(iter(pyspark.__path__)))
+    """Return the folder of Spark in the installed wheel, without importing PySpark."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+    return Path(next(iter(found.submodule_search_locations)))
 
 
 def class_archive(java: Java | None = None) -> ClassArchive | None:

@@ -36,6 +36,7 @@ import contextlib
 import os
 import signal
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 
 def has_gateway() -> bool:
     """Whether PySpark is connected to a JVM in this process."""
-    return _context()._gateway is not None
+    return "pyspark" in sys.modules and _context()._gateway is not None
 
 
 def names_a_gateway() -> bool:

@@ -88,8 +88,6 @@ def create_session(
     if extras.missing("spark") and (problem := extras.problem_of("spark")) is not None:
         raise with_note(MissingPackageError(problem[0], hint=problem[1]))
     _silence_python()
-    from pyspark.sql import SparkSession
-
     is_local = master.startswith("local")
     _use_this_python(is_local)
     settings = session_settings(master, extra)
@@ -107,6 +105,8 @@ def create_session(
             output=output,
             forks_workers=is_local and not master.startswith("local-cluster"),
         )
+    from pyspark.sql import SparkSession  # not earlier: it was imported while the JVM started
+
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME = "tidemill"
-_SET_BY_EACH_QUERY = {
+SET_BY_EACH_QUERY = {
     "SPARK_LOCAL_DIRS": "",
     "SPARK_AUTH_SOCKET_TIMEOUT": "15",
     "SPARK_BUFFER_SIZE": "65536",
@@ -112,6 +112,6 @@ def register(spark: SparkSession) -> None:
     # these names to it, while another one may be sending the map to its tasks, which then can't
     # read it (OptionalDataException). Names that are in the map already change nothing in its
     # structure; each start overwrites the values.
-    for name, value in _SET_BY_EACH_QUERY.items():
+    for name, value in SET_BY_EACH_QUERY.items():
         spark.sparkContext.environment.setdefault(name, value)
     spark.dataSource.register(TidemillDataSource)

@@ -9,6 +9,7 @@ watches the end of a run, and ends Spark's JVM if it takes too long. Must not kn
 from __future__ import annotations
 
 import logging
+import os
 import re
 import threading
 import time
@@ -28,9 +29,9 @@ HEALTHY_S = 60.0
 STARTUP_TIMEOUT_S = 15.0
 """How long other queries wait at most for the first progress of a query that was started."""
 
-CONCURRENT_STARTS = 2
+CONCURRENT_STARTS = max(2, 2 * (os.cpu_count() or 1))
 """Each query starts Python processes that must answer Spark within ten seconds, so only a few
-queries start at the same time."""
+queries start at the same time: more than cores, because each of them often waits."""
 
 BUSY_PAUSE_S = 2.0
 """Pause after a start that failed because the machine is busy. It does not grow."""
