@@ -149,6 +149,7 @@ def test_of_two_programs_one_makes_it(folder: Path, command: list[str], tmp_path
     other.list.write_text(RECORDED)
     with gate.open("w") as file:  # opens when Java reads: then the first one has the lock
         assert not make(other)
+        assert not other.list.exists()
         file.write("go\n")
     assert process.wait(60) == 0
     assert first.path.is_file()

@@ -160,18 +160,17 @@ def make(archive: ClassArchive) -> bool:
         Whether the archive exists now.
     """
     assert archive.list is not None
-    with _locked(archive.folder) as is_locked:
-        if not is_locked:
-            return False
-        try:
-            _delete_old(archive)
-            if not archive.path.is_file():
-                _dump(archive, archive.list)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            with contextlib.suppress(OSError):
-                archive.failure.write_text(f"{error}\n")
-        finally:
-            archive.list.unlink(missing_ok=True)
+    try:
+        with _locked(archive.folder) as is_locked:
+            if is_locked:
+                _delete_old(archive)
+                if not archive.path.is_file():
+                    _dump(archive, archive.list)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        with contextlib.suppress(OSError):
+            archive.failure.write_text(f"{error}\n")
+    with contextlib.suppress(OSError):
+        archive.list.unlink()
     return archive.path.is_file()
 
 
