@@ -200,6 +200,15 @@ def test_a_backlog_is_read_in_bounded_batches_unless_one_batch_is_asked_for(
 
 
 @on_tidemill
+def test_real_time_mode_does_not_take_a_source_in_python(streams: Streams, broker: Broker) -> None:
+    """If this fails, a pipeline's trigger may be "realtime" (see ``pipelines.check``)."""
+    writer: Any = streams.stream(subscribe=broker.topic()).writeStream.format("console")
+    query = writer.outputMode("update").trigger(realTime="5 minutes").start()
+    with pytest.raises(Exception, match=r"STREAMING_REAL_TIME_MODE\.\w*NOT_SUPPORTED"):
+        query.awaitTermination(60)
+
+
+@on_tidemill
 def test_a_stream_that_starts_at_latest_misses_nothing_from_then_on(
     streams: Streams, broker: Broker
 ) -> None:
