@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import shutil
 from pathlib import Path
@@ -80,3 +81,19 @@ def test_doctor_tells_whether_the_extension_is_used(
         pytest.skip("the extension was not built")
     monkeypatch.setenv(native.SWITCH, switch)
     assert doctor._compiled().status == status
+
+
+def test_an_extension_that_was_built_from_older_sources_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    extension = native.load()
+    if extension is None:
+        pytest.skip("the extension was not built")
+    monkeypatch.delattr(extension, "walk_records")
+    assert native.load() is None
+
+
+def test_all_that_the_extension_has_is_expected_of_it() -> None:
+    stub = ast.parse((ROOT / "src" / "tidemill" / "_native.pyi").read_text())
+    defined = [n.name for n in stub.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
+    assert sorted(defined) == sorted(native.NAMES)

@@ -12,14 +12,16 @@ from types import ModuleType
 
 SWITCH = "TIDEMILL_NATIVE"
 """The environment variable that switches the extension off with 0."""
+NAMES = ("Block", "Decoder", "JsonParser", "crc32c", "scan_batches", "walk_records")
+"""What the extension must have. One that was built from older sources is not used."""
 
 
 def load() -> ModuleType | None:
-    """Return the compiled extension; None if it was not built, or is switched off."""
+    """Return the compiled extension; None if it was not built, is older, or is switched off."""
     if os.environ.get(SWITCH) == "0":
         return None
     try:
         from tidemill import _native
     except ImportError:
         return None
-    return _native
+    return _native if all(hasattr(_native, name) for name in NAMES) else None
