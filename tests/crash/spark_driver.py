@@ -64,8 +64,8 @@ class Driver:
             extra={
                 "spark.sql.shuffle.partitions": "2",
                 "spark.executor.memory": "512m",
-                # There is no limit on how often executors are replaced.
-                "spark.deploy.maxExecutorRetries": "-1",
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
             },
             log_file=Path(job.folder, "jvm.log"),
         )

@@ -1,7 +1,7 @@
-"""Each record is written once although drivers, executors and Python workers are killed.
+"""Each record is written once although drivers, executors, workers and Python processes are killed.
 
-The executors are separate processes (``local-cluster``), as in a cluster. Executors of a driver
-that was killed may run for a moment beside those of the next driver.
+The queries run on a standalone cluster. Executors of a driver that was killed may run for a moment
+beside those of the next driver.
 """
 
 from __future__ import annotations
@@ -26,19 +26,22 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.committed import read_to_end, values
 from tests.support.effort import rounds
 from tests.support.processes import ServerProcess, poll_until
+from tests.support.spark_cluster import SparkCluster
 from tidemill.spark.datasource import worker_daemon
 
 pytestmark = [pytest.mark.crash, pytest.mark.separate, pytest.mark.spark, pytest.mark.timeout(1500)]
 
 DRIVER_KILLS = ("driver: all", "driver: python", "driver: jvm")
 """Which processes of the driver are killed first: both, or one, so that the other one notices."""
-KILLS = (*DRIVER_KILLS, *["executor"] * 5, *["worker"] * 2)
-"""A driver costs the start of three JVMs, an executor that of one, a Python worker none."""
+KILLS = (*DRIVER_KILLS, *["executor"] * 2, "worker", "python")
+"""A driver costs the start of three JVMs, a worker that of two, an executor that of one, a Python
+process none."""
 RANDOM_KILLS = rounds("CRASH_SPARK_KILLS", 20, nightly=20)
-"""Of drivers and executors, in the long run. Every fifth kill more is one of a Python worker."""
-MASTER = "local-cluster[2,1,512]"
-"""Two executors with a task each."""
+"""Of drivers, workers and executors, in the long run. Every fifth kill more is one of a Python
+process."""
 PARTITIONS = 2
+WORKERS = 2
+"""Each has one core, so it runs an executor with one task."""
 _WAIT_S = 180.0
 
 
@@ -87,10 +90,10 @@ class NumberProducer(threading.Thread):
 
 
 class DriverProcess:
-    """The driver's process with its JVMs and Python workers."""
+    """The driver's process with its JVM, and the cluster on which it runs."""
 
-    def __init__(self, job: Job, folder: Path, dice: random.Random) -> None:
-        self._job, self._folder, self._dice = job, folder, dice
+    def __init__(self, job: Job, cluster: SparkCluster, folder: Path, dice: random.Random) -> None:
+        self._job, self._cluster, self._folder, self._dice = job, cluster, folder, dice
         self._driver: ServerProcess | None = None
         self._left: list[psutil.Process] = []
         self.notes: list[str] = []
@@ -141,9 +144,8 @@ class DriverProcess:
         self._left += family
 
     def kill_executor(self) -> bool:
-        """Kill an executor that is connected to the driver. Return whether there is one."""
-        driver = psutil.Process(self.driver.pid)
-        found = [each for each in driver.children(recursive=True) if _is_executor(each)]
+        """Kill an executor. Return whether there is one."""
+        found = [each for each in self._cluster.processes() if _is_executor(each)]
         if not found:
             return False
         _kill(self._dice.choice(found))
@@ -151,19 +153,29 @@ class DriverProcess:
         return True
 
     def kill_worker(self) -> bool:
-        """Kill a Python worker that is busy. Return whether there is one.
+        """Kill a worker of the cluster that has an executor. Return whether there is one."""
+        for worker in self._dice.sample(self._cluster.workers, len(self._cluster.workers)):
+            children = psutil.Process(worker.pid).children(recursive=True)
+            if any(_is_executor(each) for each in children):
+                self._cluster.kill_worker(worker)
+                self._left += children
+                self.notes.append("worker")
+                return True
+        return False
 
-        The death of an idle worker would have no effect: Spark replaces it.
+    def kill_python(self) -> bool:
+        """Kill a Python process that runs a task. Return whether there is one.
+
+        The death of an idle one would have no effect: Spark replaces it.
         """
-        driver = psutil.Process(self.driver.pid)
-        before = _cpu_times(driver)
+        before = _cpu_times(self._cluster)
         time.sleep(0.01)
-        after = _cpu_times(driver)
+        after = _cpu_times(self._cluster)
         busy = [each for each, used in after.items() if used > before.get(each, used)]
         if not busy:
             return False
         _kill(self._dice.choice(busy))
-        self.notes.append("worker")
+        self.notes.append("python")
         return True
 
     def finish(self) -> None:
@@ -190,10 +202,10 @@ class DriverProcess:
         return f"{self.notes}\n" + "\n".join(lines) + f"\n{log}"
 
 
-def _cpu_times(driver: psutil.Process) -> dict[psutil.Process, float]:
-    """Return the CPU seconds of each Python worker that runs tasks, a child of its daemon."""
+def _cpu_times(cluster: SparkCluster) -> dict[psutil.Process, float]:
+    """Return the CPU seconds of each Python process that runs tasks, a child of its daemon."""
     found = {}
-    for process in driver.children(recursive=True):
+    for process in cluster.processes():
         with contextlib.suppress(psutil.Error):
             parent = process.parent()
             if parent is not None and _runs_tasks(process) and _runs_tasks(parent):
@@ -237,8 +249,9 @@ def test_each_record_is_written_once_after_many_random_kills(
     bootstrap: str, tmp_path: Path
 ) -> None:
     dice, seed = _random()
-    kills = [dice.choice([*DRIVER_KILLS, *["executor"] * 9]) for _ in range(RANDOM_KILLS)]
-    kills += ["worker"] * (RANDOM_KILLS // 4)
+    likely = [*DRIVER_KILLS, *["executor"] * 6, *["worker"] * 3]
+    kills = [dice.choice(likely) for _ in range(RANDOM_KILLS)]
+    kills += ["python"] * (RANDOM_KILLS // 4)
     dice.shuffle(kills)
     check_kills(bootstrap, tmp_path, kills, dice, f"seed {seed}")
 
@@ -256,33 +269,38 @@ def check_kills(
     topics = [NewTopic(name, PARTITIONS, 1) for name in ("numbers", "copy", "counts")]
     for future in admin.create_topics(topics).values():
         future.result(30)
-    job = Job(
-        bootstrap,
-        *("numbers", "copy", "counts"),
-        str(folder),
-        str(folder / "events"),
-        str(folder / "stop"),
-        MASTER,
-    )
-    numbers, work = NumberProducer(bootstrap, "numbers"), DriverProcess(job, folder, dice)
-    numbers.start()
-    try:
-        work.start()
-        work.wait_for_batches(1)
-        for kill in kills:
-            time.sleep(dice.random() * 0.3)  # anywhere in a batch
-            if kill in DRIVER_KILLS:
-                work.kill_driver(kill.removeprefix("driver: "))
-                work.start()
-            elif kill == "executor":
-                poll_until(work.kill_executor, 60, "an executor to kill")
-            else:
-                poll_until(work.kill_worker, 60, "a worker to kill")
+    numbers = NumberProducer(bootstrap, "numbers")
+    with SparkCluster(folder / "cluster", workers=WORKERS) as cluster:
+        job = Job(
+            bootstrap,
+            *("numbers", "copy", "counts"),
+            str(folder),
+            str(folder / "events"),
+            str(folder / "stop"),
+            cluster.url,
+        )
+        work = DriverProcess(job, cluster, folder, dice)
+        numbers.start()
+        try:
+            work.start()
             work.wait_for_batches(1)
-        numbers.stop()
-        work.finish()
-    finally:
-        work.end()
+            for kill in kills:
+                time.sleep(dice.random() * 0.3)  # anywhere in a batch
+                if kill in DRIVER_KILLS:
+                    work.kill_driver(kill.removeprefix("driver: "))
+                    work.start()
+                else:
+                    victims = {
+                        "executor": work.kill_executor,
+                        "worker": work.kill_worker,
+                        "python": work.kill_python,
+                    }
+                    poll_until(victims[kill], 60, f"one to kill: {kill}")
+                work.wait_for_batches(1)
+            numbers.stop()
+            work.finish()
+        finally:
+            work.end()
     context = f"{context}; {numbers.count} records; {work.context()}"
     log = (folder / "jvm.log").read_text(errors="replace")
     assert "Lost task" in log, f"no kill hit a task; {context}"
