@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.apache_kafka import KAFKA_VERSION, KafkaNotFoundError, find_classpath, find_java
+from tests.support.apache_kafka import KafkaNotFoundError, find_java, find_tools_classpath
 from tests.support.logs import open_log, open_store, write
 from tidemill.clock import ManualClock
 from tidemill.log.compaction.run import compact
@@ -21,16 +20,9 @@ RECORDS = 120
 @pytest.fixture(scope="module")
 def dump_command() -> list[str]:
     try:
-        java, classpath = find_java(), find_classpath()
+        java, classpath = find_java(), find_tools_classpath()
     except KafkaNotFoundError as error:
         pytest.skip(f"Apache Kafka is not here: {error}")
-    if not os.environ.get("KAFKA_HOME"):
-        tools = Path.home() / ".m2/repository/org/apache/kafka/kafka-tools" / KAFKA_VERSION
-        jar = tools / f"kafka-tools-{KAFKA_VERSION}.jar"
-        if not jar.exists():
-            artifact = f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}"
-            pytest.skip(f"{jar} is missing: mvn dependency:get -Dartifact={artifact}")
-        classpath = f"{jar}{os.pathsep}{classpath}"
     return [java, "-Xmx256m", "-cp", classpath, "org.apache.kafka.tools.DumpLogSegments"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.conftest import MakeTopic
-from tests.support.apache_kafka import KafkaNotFoundError, find_classpath, find_java
+from tests.support.apache_kafka import KafkaNotFoundError, find_java, find_tools_classpath
 
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
@@ -21,7 +21,7 @@ class Tools:
 
     def __init__(self, bootstrap: str) -> None:
         flags = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-        self._java = [find_java(), *flags, "-cp", find_classpath()]
+        self._java = [find_java(), *flags, "-cp", find_tools_classpath()]
         self._bootstrap = bootstrap
 
     def run(self, tool: str, *arguments: str) -> str:

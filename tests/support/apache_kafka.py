@@ -75,6 +75,23 @@ def find_classpath(*, fetch: bool = False) -> str:
         return result.read_text().strip()
 
 
+def find_tools_classpath() -> str:
+    """Return a class path with Kafka's server and its command line tools.
+
+    Raises:
+        KafkaNotFoundError: the jars were not found.
+    """
+    classpath = find_classpath()
+    if os.environ.get("KAFKA_HOME"):
+        return classpath
+    folder = Path.home() / ".m2/repository/org/apache/kafka/kafka-tools" / KAFKA_VERSION
+    jar = folder / f"kafka-tools-{KAFKA_VERSION}.jar"
+    if not jar.exists():
+        artifact = f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}"
+        raise KafkaNotFoundError(f"{jar} is missing: mvn dependency:get -Dartifact={artifact}")
+    return f"{jar}{os.pathsep}{classpath}"
+
+
 def find_java() -> str:
     """Return the ``java`` of JAVA_HOME or of PATH.
 
