@@ -579,6 +579,7 @@ async def test_stop_cuts_what_does_not_end_in_time() -> None:
         await s.server.stop(grace_seconds=0.05)
         assert await client.is_closed()
         s.broker.ack_all()
+        await eventually(lambda: s.server.listener.budget.used == 0, "the end of the request")
 
 
 @on_both_loops
