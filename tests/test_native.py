@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -97,3 +98,14 @@ def test_all_that_the_extension_has_is_expected_of_it() -> None:
     stub = ast.parse((ROOT / "src" / "tidemill" / "_native.pyi").read_text())
     defined = [n.name for n in stub.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
     assert sorted(defined) == sorted(native.NAMES)
+
+
+@pytest.mark.parametrize(
+    "source", sorted((ROOT / "src" / "native").glob("*.c")), ids=lambda path: path.name
+)
+def test_no_format_depends_on_the_headers_that_it_was_compiled_with(source: Path) -> None:
+    """Python 3.13 has no macro any more for the lengths of '#', and 3.11 insists on it."""
+    calls = re.findall(
+        r'(?:PyArg_Parse\w*|Py_BuildValue|PyObject_Call\w*)\([^;]*?"([^"]*)"', source.read_text()
+    )
+    assert [each for each in calls if "#" in each] == []

@@ -226,9 +226,16 @@ static PyObject *result(json_rows *rows, const uint8_t *accepted, size_t bytes) 
         }
         Py_DECREF(column);
     }
-    return Py_BuildValue("ny#y#N", (Py_ssize_t)rows->rows, accepted, (Py_ssize_t)bytes,
-                         rows->problems.at ? (const char *)rows->problems.at : "",
-                         (Py_ssize_t)rows->problems.length, columns);
+    PyObject *bits = PyBytes_FromStringAndSize((const char *)accepted, (Py_ssize_t)bytes);
+    PyObject *problems = PyBytes_FromStringAndSize(
+        rows->problems.at ? (const char *)rows->problems.at : "", (Py_ssize_t)rows->problems.length);
+    if (!bits || !problems) {
+        Py_XDECREF(bits);
+        Py_XDECREF(problems);
+        Py_DECREF(columns);
+        return NULL;
+    }
+    return Py_BuildValue("nNNN", (Py_ssize_t)rows->rows, bits, problems, columns);
 }
 
 static PyObject *run(parser *self, const values *given, bool check, size_t limit) {

@@ -2,6 +2,8 @@
 #ifndef TIDEMILL_NATIVE_H
 #define TIDEMILL_NATIVE_H
 
+/* No format of PyArg_ParseTuple or Py_BuildValue may have a '#': compiled with the headers of Python
+ * 3.13, it fails in 3.11, although the interface is the same (see tests/test_native.py). */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
