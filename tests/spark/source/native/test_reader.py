@@ -139,8 +139,8 @@ def test_waiting_ends_at_the_deadline_and_names_the_cause(broker: FakeBroker) ->
     with pytest.raises(RequestTimedOutError, match="within 300 ms"):
         read(broker, timeout_ms=300)
     broker.answers[FETCH] = [CLOSE]
-    with pytest.raises(RequestTimedOutError, match=r"Disconnected|no response in time"):
-        read(broker, timeout_ms=300)  # the deadline may come in the middle of a new attempt
+    with pytest.raises(RequestTimedOutError, match="Disconnected"):
+        read(broker, timeout_ms=1500)
 
 
 @pytest.mark.parametrize(
@@ -266,13 +266,13 @@ def test_a_response_that_is_too_large_takes_no_memory(
     broker.answers[FETCH] = [fetched(bytes(2_000_000))]
     limit = {"receive.message.max.bytes": "1000512", "fetch.max.bytes": "1000000"}
     with pytest.raises(RequestTimedOutError, match=r"larger than receive\.message\.max\.bytes"):
-        read(broker, timeout_ms=150, kafka=limit)
+        read(broker, timeout_ms=1500, kafka=limit)
 
 
 def test_another_server_is_an_error_in_time(broker: FakeBroker) -> None:
     broker.answers[API_VERSIONS] = [b"HTTP/1.1 400 Bad Request\r\n\r\n"]
     with pytest.raises(RequestTimedOutError, match="malformed"):
-        read(broker, timeout_ms=200)
+        read(broker, timeout_ms=1500)
 
 
 # --- login and TLS -------------------------------------------------------------------------------

@@ -246,7 +246,9 @@ class RangeReader:
     def _retry(self, cause: str, *, keep_connection: bool = False) -> None:
         """Wait a moment before the request is sent again, to the leader of then."""
         r = self._range
-        self._cause = f": {cause}"
+        # An attempt that the deadline has ended says less than the failure before it.
+        if not self._cause or time.monotonic() <= self._deadline:
+            self._cause = f": {cause}"
         self._client.forget(r.topic, r.partition, None if keep_connection else self._leader)
         self._leader, self._requested = None, None
         self._check_deadline()
