@@ -42,24 +42,7 @@ _FIXED_SETTINGS: Mapping[str, str] = {
 
 
 def fetch(wanted: OffsetRange, plan: FetchPlan) -> Iterator[pa.RecordBatch]:
-    """Yield exactly the readable records with offsets in ``[start, end)``, in order.
-
-    A range ends at a position and not after a number of records, because compacted topics and
-    transaction markers leave fewer records than offsets.
-
-    Args:
-        wanted: The range.
-        plan: How to read it.
-
-    Yields:
-        Record batches of ``SCHEMA`` (or ``SCHEMA_WITH_HEADERS``), none of them empty.
-
-    Raises:
-        DataLossError: Records or the topic were removed, and ``fail_on_data_loss`` is set.
-        UnreachableError: The partition can't be read.
-        RequestTimedOutError: The broker did not respond in time.
-        OptionError: librdkafka does not know a setting.
-    """
+    """Yield the records of a range, as ``tidemill.spark.source.fetch.fetch`` promises it."""
     reader = _RangeReader(wanted, plan)
     try:
         yield from reader.batches()
