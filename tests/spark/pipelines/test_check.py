@@ -146,7 +146,7 @@ MISTAKES: list[tuple[Declare, str, str]] = [
     (
         lambda p: p.stream("x", schema="id INT", format="avro"),
         "stream x: invalid format 'avro'",
-        "Use one of json, raw.",
+        "Use one of json, debezium, raw.",
     ),
     (
         lambda p: p.stream("x", schema="id INT", format="raw"),

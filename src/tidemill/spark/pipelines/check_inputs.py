@@ -16,8 +16,9 @@ from tidemill.spark.errors import SchemaError, WindowError
 from tidemill.spark.pipelines.declared import ISO, Place, Stream, Table
 from tidemill.spark.pipelines.problems import Problem, invalid_topic
 from tidemill.spark.pipelines.sql import suggestion
+from tidemill.spark.source.captured.schema import event_schema
 
-FORMATS = ("json", "raw")
+FORMATS = ("json", "debezium", "raw")
 RAW_SCHEMA = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
@@ -52,7 +53,7 @@ def stream_problems(stream: Stream, schemas: Schemas) -> Iterator[Problem]:
         )
         return
     try:
-        made = columns(RAW_SCHEMA if stream.format == "raw" else stream.schema)
+        made = stream_columns(stream)
     except SchemaError as error:
         yield Problem(stream.place, f"{what}: {error}", error.hint)
         return
@@ -60,6 +61,26 @@ def stream_problems(stream: Stream, schemas: Schemas) -> Iterator[Problem]:
     mistakes = list(_event_time(what, stream, made))
     yield from mistakes
     yield from _parsing(what, stream, made, with_event_time=not mistakes)
+
+
+def row_schema(stream: Stream) -> str:
+    """Return the columns of a stream's rows as DDL.
+
+    Raises:
+        SchemaError: the schema of the stream is malformed.
+    """
+    if stream.format == "raw":
+        return RAW_SCHEMA
+    return event_schema(stream.schema) if stream.format == "debezium" else stream.schema
+
+
+def stream_columns(stream: Stream) -> tuple[Column, ...]:
+    """Return the columns of a stream's rows.
+
+    Raises:
+        SchemaError: the schema of the stream is malformed.
+    """
+    return columns(row_schema(stream))
 
 
 def table_problems(table: Table, schemas: Schemas) -> Iterator[Problem]:
@@ -169,7 +190,8 @@ def _parsing(
 
     event_time = stream.event_time if with_event_time else None
     try:
-        parse_schema(made, stream.schema, event_time, stream.timestamp_format)
+        ddl = row_schema(stream)
+        parse_schema(made, ddl, event_time, stream.timestamp_format)
     except TidemillError as error:
         yield Problem(stream.place, f"{what}: {error}", error.hint)
 

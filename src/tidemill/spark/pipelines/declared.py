@@ -29,6 +29,7 @@ from typing import Any, Literal, TypeVar
 from tidemill.spark.base.duration import Duration
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.sinks import Sink
+from tidemill.spark.tables.captured import CapturedTopic
 from tidemill.spark.tables.changelog import ChangelogTopic
 from tidemill.spark.tables.source import TableSource
 
@@ -63,7 +64,8 @@ class Stream:
         name: the name by which queries use the stream.
         topic: the topic with its records.
         schema: columns of a record's value, as DDL; empty for the format ``raw``.
-        format: ``json`` (each record is a JSON object) or ``raw`` (the source's own columns).
+        format: ``json`` (each record is a JSON object), ``debezium`` (each record is a change of a
+            captured table) or ``raw`` (the source's own columns).
         event_time: the column with the time of an event, or None.
         watermark: how long to wait for late records, or None.
         starting: where a new query begins: ``earliest``, ``latest``, or milliseconds since 1970.
@@ -195,7 +197,9 @@ class Pipeline:
                 columns ``_key BINARY``, ``_topic STRING``, ``_partition INT``, ``_offset BIGINT``,
                 ``_timestamp TIMESTAMP`` and ``_headers ARRAY<STRUCT<key: STRING, value: BINARY>>``
                 come from the record.
-            format: ``json``, or ``raw`` for the columns key, value, topic, partition, offset,
+            format: ``json``; ``debezium`` for the changes of a captured table, as the columns op,
+                before, after (with the columns of ``schema``), commit_time, _version, source and
+                transaction_id; or ``raw`` for the columns key, value, topic, partition, offset,
                 timestamp, timestampType and headers as they are.
             event_time: a column of type TIMESTAMP with the time of an event.
             watermark: how long to wait for late records; needs ``event_time``.
@@ -235,6 +239,8 @@ class Pipeline:
         key: str | Sequence[str],
         schema: str,
         topic: str | None = None,
+        format: str = "json",  # noqa: A002 - Spark's own word
+        timestamp_format: str = ISO,
         source: TableSource | None = None,
         keep_versions: Duration | None = None,
         max_offsets_per_trigger: int | None = None,
@@ -247,6 +253,10 @@ class Pipeline:
             schema: all columns, as in CREATE TABLE, those of the key among them.
             topic: a changelog topic with the rows: a record replaces the row of its key, a null
                 value deletes it; default: the name.
+            format: ``json`` for rows as JSON objects, or ``debezium`` for a captured table: its
+                versions are valid from the time at which the database committed them.
+            timestamp_format: what a number in a TIMESTAMP column means, as in ``stream``; only
+                with ``debezium``, and only if records have no schema that says so.
             source: another source of the rows, instead of ``topic``.
             keep_versions: how long after a version was replaced events may still be joined with
                 it (``enrich_as_of``).
@@ -257,15 +267,16 @@ class Pipeline:
             The declaration.
 
         Raises:
-            PipelineError: both ``topic`` and ``source`` are given.
+            PipelineError: both ``topic`` and ``source`` are given, or the format is unknown.
         """
         if source is not None and topic is not None:
             raise PipelineError(
                 f"table {name} has both topic= and source=", hint="Give one of the two."
             )
+        source = source or _of_topic(name, topic or name, format, timestamp_format)
         made = Table(
             name=name,
-            source=ChangelogTopic(name if topic is None else topic) if source is None else source,
+            source=source,
             schema=schema,
             key=(key,) if isinstance(key, str) else tuple(key),
             keep_versions=keep_versions,
@@ -370,6 +381,22 @@ class Pipeline:
     def inputs(self) -> list[Stream | Table]:
         """All streams and tables."""
         return [*self.streams, *self.tables]
+
+
+def _of_topic(name: str, topic: str, format: str, timestamp_format: str) -> TableSource:  # noqa: A002
+    """Return the source of a table that is read from a topic.
+
+    Raises:
+        PipelineError: the format is unknown.
+    """
+    if format == "debezium":
+        return CapturedTopic(topic, timestamp_format)
+    if format != "json" or timestamp_format != ISO:
+        raise PipelineError(
+            f"table {name}: invalid format {format!r} with timestamp_format {timestamp_format!r}",
+            hint='Use format="json" without timestamp_format, or format="debezium".',
+        )
+    return ChangelogTopic(topic)
 
 
 def _input_names(function: QueryFunction) -> tuple[str, ...]:

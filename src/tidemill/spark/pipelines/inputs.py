@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import TidemillError
 from tidemill.spark.base import jvm
-from tidemill.spark.base.ddl import columns, escaped
+from tidemill.spark.base.ddl import escaped
 from tidemill.spark.base.duration import Duration, as_interval
 from tidemill.spark.base.explain import hint_for, is_busy, spark_message
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.pipelines import sql
+from tidemill.spark.pipelines.check_inputs import stream_columns
 from tidemill.spark.pipelines.declared import ISO, Pipeline, Place, Query, Stream, Table
 from tidemill.spark.pipelines.fingerprint import mark
 from tidemill.spark.pipelines.problems import Problem
@@ -250,7 +251,7 @@ class Builder:
             df = _observed(self._source.records(stream), stream.name, f.col("timestamp"))
         else:
             df = _observed(self._source.rows(stream), stream.name, f.col(TIME))
-            df = df.select(*[escaped(each.name) for each in columns(stream.schema)])
+            df = df.select(*[escaped(each.name) for each in stream_columns(stream)])
         # Earlier releases took numbers for seconds, so their checkpoints fit both formats.
         times = stream.timestamp_format
         parsed = "" if times in (ISO, "epoch_s") else f" with {times} timestamps"

@@ -51,7 +51,9 @@ def parse_records(records: Iterable[pa.RecordBatch], plan: RowPlan) -> Iterator[
         if parsed.reasons and not plan.drop_malformed:
             raise _error(batch, *parsed.reasons[0])
         if len(parsed.reasons) < batch.num_rows:
-            yield _rows(batch, parsed, names)
+            rows = _rows(batch, parsed, names)
+            if rows.num_rows:  # a parser may leave out records that have no row
+                yield rows
 
 
 @lru_cache(maxsize=32)

@@ -21,6 +21,7 @@ from tidemill.spark.source.fetch import FetchPlan, fetch
 from tidemill.spark.source.planning.options import EARLIEST, LATEST, Subscription
 from tidemill.spark.source.planning.ranges import OffsetRange, TopicPartition
 from tidemill.spark.source.planning.topics import missing
+from tidemill.spark.tables.captured_records import CapturedRecords, Record
 from tidemill.spark.tables.changes import Change, TableSpec, canonical
 from tidemill.spark.tables.rows import Latest, Versions
 
@@ -57,6 +58,7 @@ class TableCache(Generic[Rows]):
         self._plan = FetchPlan(dict(self.spec.kafka), fail_on_data_loss=False)
         self._topic_id = ""
         self._first: dict[int, int] = {}
+        self._envelopes = CapturedRecords(self.spec)
         self._refreshed_at: float | None = None  # None: the rows are incomplete
         self.rows: Rows = self.make(self.spec)
 
@@ -115,6 +117,7 @@ class TableCache(Generic[Rows]):
 
     def _clear(self) -> None:
         self.rows, self.positions, self._first = self.make(self.spec), {}, {}
+        self._envelopes = CapturedRecords(self.spec)
 
     def _read_all(
         self, first: Mapping[TopicPartition, int], last: Mapping[TopicPartition, int]
@@ -135,6 +138,9 @@ class TableCache(Generic[Rows]):
         columns = (batch.column(name) for name in ("key", "value", "offset"))
         stamps = batch.column("timestamp").cast("int64").to_pylist()
         for key, value, offset, at in zip(*(c.to_pylist() for c in columns), stamps, strict=True):
+            if spec.captured:
+                self._envelopes.apply(Record(key, value, partition, offset, at), rows)
+                continue
             made = None if key is None else canonical(key, spec)
             if made is None:
                 raise JoinError(

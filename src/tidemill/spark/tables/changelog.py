@@ -126,7 +126,7 @@ class ChangelogTopic(TableSource):
             OFFSET: f.col("offset"),
             TIMESTAMP: f.col("timestamp"),
         }
-        return self._rows(context.schema, _load(reader, self.topic, context.kafka), **more)
+        return self._rows(context.schema, load(reader, self.topic, context.kafka), **more)
 
     def value_now(self, context: TableContext, key: Column) -> Column:
         """Return the value of a key when a task begins, from the worker's copy of the table."""
@@ -193,7 +193,8 @@ class ChangelogTopic(TableSource):
         return read.select(*picked, *[made.alias(name) for name, made in more.items()])
 
 
-def _load(reader: Any, topic: str, kafka: Mapping[str, str]) -> DataFrame:
+def load(reader: Any, topic: str, kafka: Mapping[str, str]) -> DataFrame:
+    """Return the records of a topic from the beginning, with the columns of the source."""
     reader = reader.format("tidemill").option("subscribe", topic)
     reader = reader.option("startingOffsets", "earliest")
     for name, value in kafka.items():

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Any
 
 import orjson
 
 from tidemill.spark.errors import JoinError
+from tidemill.spark.source.captured.positions import Position
 
 DEFAULT_LIMIT = 1 << 30
 """Most bytes that one table may take in one process."""
@@ -31,7 +32,8 @@ class Change:
         value: the row as a JSON object; None deletes it.
         partition: the number of the partition.
         offset: the offset in the partition.
-        at: the timestamp in microseconds since 1970.
+        at: the timestamp in microseconds since 1970; of a captured change the commit time.
+        position: the place of a captured change in its database's log, if it is known.
     """
 
     key: bytes
@@ -39,6 +41,7 @@ class Change:
     partition: int
     offset: int
     at: int
+    position: Position | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,9 @@ class TableSpec:
         valid_from: the column of the value with the time from which a version in ``Versions`` is
             valid; None for the record's timestamp.
         limit: most bytes of memory.
+        captured: all columns with their types if records are envelopes of a captured table; empty
+            if they are rows.
+        timestamp_format: what a number in a TIMESTAMP column of a captured table means.
     """
 
     topic: str
@@ -66,6 +72,8 @@ class TableSpec:
     keep: int = 0
     valid_from: str | None = None
     limit: int = DEFAULT_LIMIT
+    captured: tuple[tuple[str, str], ...] = ()
+    timestamp_format: str = "iso"
 
     def plain(self, column: str, value: Any) -> Any:
         """Return a column's value in the spelling that Spark writes: ``"01"`` as ``"1"``."""
@@ -73,6 +81,45 @@ class TableSpec:
             if name == column:
                 return _plain(value, kind)
         return value
+
+
+def following(known: Change | None, change: Change) -> Change | None:
+    """Return a change as it is kept after the last known one of its key.
+
+    The order of a topic is that of the database, but a capture that crashed may repeat changes. So
+    a captured change with an older position than the known one changes nothing. A change without a
+    position, and one whose position is loose, follow the known one, and keep its position.
+
+    Returns:
+        None if the change is older.
+    """
+    position = change.position
+    before = None if known is None else known.position
+    if position is not None and before is not None and position.is_before(before):
+        return None
+    if position is None or position.is_loose:
+        return change if position is before else replace(change, position=before)
+    return change
+
+
+def is_older(change: Change, other: Change) -> bool:
+    """Whether a change is older than one of another partition."""
+    if change.position is not None and other.position is not None:
+        if change.position.is_before(other.position):
+            return True
+        if other.position.is_before(change.position):
+            return False
+    return change.at < other.at
+
+
+def replaces(known: Change, change: Change) -> bool:
+    """Whether a change replaces one of the same key and partition that is valid from one time."""
+    if known.position is not None and change.position is not None:
+        if change.position.is_before(known.position):
+            return False
+        if known.position.is_before(change.position):
+            return True
+    return known.offset < change.offset
 
 
 def canonical(key: bytes, spec: TableSpec) -> bytes | None:
@@ -110,10 +157,25 @@ def foreign_key_of(change: Change, spec: TableSpec) -> bytes | None:
     Raises:
         JoinError: the value is not a JSON object.
     """
-    fields = _object(change, spec)
-    if len(spec.foreign_key) > 1:
-        return _join(fields, spec.foreign_key, spec)
-    name = spec.foreign_key[0][0]
+    return key_of(_object(change, spec), spec.foreign_key, spec)
+
+
+def key_of(
+    fields: dict[str, Any], columns: Sequence[tuple[str, str]], spec: TableSpec
+) -> bytes | None:
+    """Return the key that a row has in some of its columns, in the spelling of ``canonical``.
+
+    Args:
+        fields: the row.
+        columns: each column of the row, with its name in the key.
+        spec: the table with the types of the columns.
+
+    Returns:
+        None if a column is missing.
+    """
+    if len(columns) > 1:
+        return _join(fields, columns, spec)
+    name = columns[0][0]
     found = fields.get(name)
     if found is None:
         return None

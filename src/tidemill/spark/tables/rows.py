@@ -14,8 +14,22 @@ import bisect
 import heapq
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
-from tidemill.spark.tables.changes import Change, TableSpec, foreign_key_of, size_of, valid_from_of
+from tidemill.spark.tables.changes import (
+    Change,
+    TableSpec,
+    following,
+    foreign_key_of,
+    is_older,
+    replaces,
+    size_of,
+    valid_from_of,
+)
+
+KEPT_DELETIONS = 100_000
+"""About how many deletions a captured table keeps, so that a repeated older change is not taken for
+a new row. When there are more, all are dropped."""
 
 
 class Latest:
@@ -39,22 +53,45 @@ class Latest:
         self._deleted: set[bytes] = set()
         self._by_foreign: dict[bytes, set[bytes]] = {}
         self._foreign: dict[bytes, bytes] = {}
+        self._truncated: Change | None = None
         self.size = 0
 
     def apply(self, change: Change) -> None:
         """Add a change; ignore it if a later one of its key and partition is known."""
         key = change.key
+        truncated = self._truncated
+        if (
+            truncated is not None
+            and truncated.partition != change.partition
+            and is_older(change, truncated)
+        ):
+            return
         before = self._rows.get(key)
         if before is None or (before.partition == change.partition and key not in self._others):
             if before is None or before.offset < change.offset:
-                self._put(before, change)
+                self._put(before, following(before, change) or before)
             return
         by_partition = {before.partition: before, **self._others.get(key, {})}
         known = by_partition.get(change.partition)
         if known is not None and known.offset >= change.offset:
             return
-        by_partition[change.partition] = change
-        self._set(key, by_partition)
+        kept = following(known, change)
+        if kept is not None:
+            by_partition[change.partition] = kept
+            self._set(key, by_partition)
+
+    def truncate(self, change: Change) -> None:
+        """Delete all rows, because the whole table was truncated.
+
+        Args:
+            change: the truncation. Rows of other partitions that are older, and are read later, are
+                left out.
+        """
+        for row in list(self.all()):
+            if row.partition == change.partition or is_older(row, change):
+                gone = replace(change, key=row.key, partition=row.partition, offset=row.offset)
+                self._set(row.key, {row.partition: gone})
+        self._truncated = change
 
     def settle(self, first: Mapping[int, int]) -> None:
         """Drop deletions and the rows that retention has removed, after all partitions were read.
@@ -65,7 +102,8 @@ class Latest:
             first: the first offsets of partitions where it has increased.
         """
         gone = self._before(first) if first else set()
-        for key in gone | self._deleted:
+        forgets = not self._spec.captured or len(self._deleted) >= KEPT_DELETIONS
+        for key in gone | self._deleted if forgets else gone:
             kept = {
                 change.partition: change
                 for change in self._changes(key)
@@ -74,7 +112,8 @@ class Latest:
             if all(change.value is None for change in kept.values()):
                 kept = {}
             self._set(key, kept)
-        self._deleted.clear()
+        if forgets:
+            self._deleted.clear()
 
     def shrink(self, partitions: int) -> None:
         """Drop rows to save memory while the topic is being read.
@@ -89,6 +128,10 @@ class Latest:
         """Return the value of a key; None if there is no row."""
         change = self._rows.get(key)
         return None if change is None else change.value
+
+    def before(self, key: bytes) -> bytes | None:
+        """Return the value of a key, for a change that leaves out some of its columns."""
+        return self.get(key)
 
     def all(self) -> Iterator[Change]:
         """Yield all rows."""
@@ -191,6 +234,7 @@ class Versions:
         # The bits take constant memory; a collision only makes the table be read again.
         self._forgotten_to = -(2**62)
         self._forgotten = bytearray()
+        self._truncated: list[Change] = []
         self.size = 0
         self.is_stale = False
 
@@ -200,11 +244,13 @@ class Versions:
         if change.value is not None and since <= self._forgotten_to:
             self.is_stale = self.is_stale or self._was_forgotten(change.key)
         versions = self._rows.setdefault(change.key, [])
+        if self._spec.captured:
+            self._drop_early_deletions(versions, change, since)
         place = bisect.bisect_left(versions, (since, change.partition), key=_place)
         known = versions[place] if place < len(versions) else None
         if known is None or _place(known) != (since, change.partition):
             versions.insert(place, (since, change.partition, change))
-        elif known[2].offset < change.offset:
+        elif replaces(known[2], change):
             versions[place] = (since, change.partition, change)
             self.size -= size_of(known[2])
         else:
@@ -212,6 +258,35 @@ class Versions:
         self._touched.add(change.key)
         self._newest = max(self._newest, since)
         self.size += size_of(change)
+        if change.value is not None:
+            for truncated in self._truncated:
+                if truncated.partition != change.partition and is_older(change, truncated):
+                    self.apply(_end_of(change, truncated))
+
+    def _drop_early_deletions(self, versions: list[_Version], change: Change, since: int) -> None:
+        """Drop deletions that come before a change in the log and are valid after it.
+
+        They are tombstones without their delete: their time is that of the record.
+        """
+        for version in versions[bisect.bisect_right(versions, since, key=_since) :]:
+            _, partition, other = version
+            is_tombstone = other.value is None and other.position is None
+            if is_tombstone and partition == change.partition and other.offset < change.offset:
+                versions.remove(version)
+                self.size -= size_of(other)
+
+    def truncate(self, change: Change) -> None:
+        """End the versions of all rows, because the whole table was truncated.
+
+        Args:
+            change: the truncation. It also ends older versions of other partitions that are read
+                later.
+        """
+        for versions in list(self._rows.values()):
+            newest = versions[-1][2]
+            if newest.partition == change.partition or is_older(newest, change):
+                self.apply(_end_of(newest, change))
+        self._truncated.append(change)
 
     def settle(self, first: Mapping[int, int]) -> None:
         """Drop versions that are no longer kept, and versions that retention has removed.
@@ -234,6 +309,11 @@ class Versions:
         """
         # Without a deletion, an older version of an unread partition would remain valid.
         self._forget(deletions=partitions == 1)
+
+    def before(self, key: bytes) -> bytes | None:
+        """Return the newest value of a key, for a change that leaves out some of its columns."""
+        versions = self._rows.get(key)
+        return _last(_beginning_last(versions, len(versions))).value if versions else None
 
     def get(self, key: bytes, at: int) -> bytes | None:
         """Return the value that a key had at a time; None if it had none.
@@ -335,6 +415,11 @@ def _beginning_last(versions: list[_Version], end: int) -> list[Change]:
     while start and versions[start - 1][0] == since:
         start -= 1
     return [change for _, _, change in versions[start:end]]
+
+
+def _end_of(row: Change, truncated: Change) -> Change:
+    """Return the deletion of a row by a truncation."""
+    return replace(truncated, key=row.key, partition=row.partition, offset=row.offset + 1)
 
 
 def _last(changes: Iterable[Change]) -> Change:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 DELETED, PARTITION, OFFSET, TIMESTAMP = "_deleted", "_partition", "_offset", "_timestamp"
 """Columns of ``TableSource.changes`` besides the table's own."""
+VERSION, COMMIT_TIME = "_version", "_commit_time"
+"""Columns that the changes of a captured table have, too."""
 VALID_FROM, VALID_TO = "valid_from", "valid_to"
 """Columns of ``TableSource.versions`` besides the table's own."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.base.ddl import columns, escaped
-from tidemill.spark.pipelines.check_inputs import RAW_SCHEMA
+from tidemill.spark.pipelines.check_inputs import RAW_SCHEMA, stream_columns
 from tidemill.spark.pipelines.declared import Stream
 from tidemill.spark.source.planning.parsing import REASON, RECORD_COLUMNS, RowPlan
 
@@ -105,8 +105,9 @@ def row_plan(stream: Stream, *, refused: bool = False) -> RowPlan:
         refused: whether to return the records that can't be parsed instead.
     """
     # Without NOT NULL and comments: any field of a value may be missing.
-    fields = [f"{escaped(each.name)} {each.type}" for each in columns(stream.schema)]
-    if TIME not in {each.name for each in columns(stream.schema)}:
+    made = stream_columns(stream)
+    fields = [f"{escaped(each.name)} {each.type}" for each in made]
+    if TIME not in {each.name for each in made}:
         fields.append(f"{TIME} {RECORD_COLUMNS[TIME]}")
     return RowPlan(
         schema=", ".join(fields),

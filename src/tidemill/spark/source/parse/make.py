@@ -9,7 +9,7 @@ from tidemill.spark.errors import OptionError
 from tidemill.spark.source.parse.contract import Parser
 from tidemill.spark.source.parse.schema import ParseSchema
 
-FORMATS = ("json",)
+FORMATS = ("json", "debezium")
 """Formats of values."""
 
 
@@ -32,6 +32,10 @@ def make_parser(
         raise OptionError(
             f"unknown format of values {value_format!r}", hint=f"Use one of: {known}."
         )
+    if value_format == "debezium":
+        from tidemill.spark.source.parse.debezium import DebeziumParser
+
+        return DebeziumParser(schema, make_parser(schema, only=only))
     names = {column.name for column in schema.columns}
     unknown = sorted(set(only or ()) - names)
     if unknown:

@@ -15,7 +15,7 @@ from tidemill.spark.errors import SchemaError
 if TYPE_CHECKING:  # a process that plans a query parses no DDL, and has no need of a parser for it
     from tidemill.spark.base.ddl import Column
 
-FORMATS = ("json",)
+FORMATS = ("json", "debezium")
 RECORD_COLUMNS: Mapping[str, str] = {
     "_key": "BINARY",
     "_topic": "STRING",
@@ -92,7 +92,7 @@ def parsing_options(given: Mapping[str, str]) -> ParsingOptions | None:
         if alone:
             raise invalid_option(
                 f"option {alone[0]} has no effect without value.format",
-                "Set value.format to json, or remove the option.",
+                "Set value.format to json or debezium, or remove the option.",
             )
         return None
     refused = _one_of(given, "rows", _ROWS) == "refused"
