@@ -145,12 +145,14 @@ class Chunk:
         last_key: JSON values of the last row's key, for the next call; None at the table's end.
         high: the stream position up to which the rows can contain changes.
         ts_ms: time of the read, in milliseconds since the epoch.
+        source: what the envelopes' ``source`` block says of these rows (lsn, change_id).
     """
 
     rows: list[Row]
     last_key: list[Any] | None
     high: Position
     ts_ms: int
+    source: Row = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +162,14 @@ class ConsistentRead:
     Attributes:
         position: the next ``poll`` returns the changes after it, and the rows are as of it.
         rows: parts of the tables' rows. Read it to its end, or leave the context.
+        ts_ms: time of the read, in milliseconds since the epoch.
+        source: what the envelopes' ``source`` block says of these rows.
     """
 
     position: Position
     rows: Iterator[tuple[Table, list[Row]]]
+    ts_ms: int
+    source: Row = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

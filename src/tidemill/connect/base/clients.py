@@ -1,0 +1,149 @@
+"""Create Kafka clients, and translate their errors to tidemill's.
+
+``Kafka`` is the address of a cluster with librdkafka's properties. Must not know: a connector.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tidemill.errors import SettingsError, TidemillError, UnreachableError
+from tidemill.who_answers import explain
+
+REQUEST_S = 15.0
+"""How long a request can take."""
+
+_UNREACHABLE = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._RESOLVE,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
+_log = logging.getLogger("tidemill.librdkafka")
+
+
+@dataclass(frozen=True)
+class Kafka:
+    """A Kafka-compatible cluster, as connectors reach it.
+
+    Attributes:
+        servers: ``bootstrap.servers``.
+        properties: librdkafka's properties, e.g. for TLS and SASL. They are never logged.
+    """
+
+    servers: str
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def config(self, client: str, **more: Any) -> dict[str, Any]:
+        """Return librdkafka's configuration. Keywords have underscores for dots."""
+        _log.propagate = False
+        if not _log.handlers:
+            _log.addHandler(logging.NullHandler())
+        own: dict[str, Any] = {
+            "bootstrap.servers": self.servers,
+            "client.id": client,
+            "log_level": 0,
+            "logger": _log,
+            **{key.replace("_", "."): value for key, value in more.items()},
+        }
+        return own | dict(self.properties)
+
+    def producer(self, client: str, **more: Any) -> Producer:
+        """Return a producer."""
+        made: Producer = self._make(Producer, self.config(client, **more))
+        return made
+
+    def consumer(self, client: str, **more: Any) -> Consumer:
+        """Return a consumer that commits nothing. Its group id is not used."""
+        config = self.config(client, group_id=client, enable_auto_commit=False, **more)
+        made: Consumer = self._make(Consumer, config)
+        return made
+
+    def admin(self, client: str) -> AdminClient:
+        """Return an admin client."""
+        made: AdminClient = self._make(AdminClient, self.config(client))
+        return made
+
+    def _make(self, kind: Any, config: dict[str, Any]) -> Any:
+        try:
+            return kind(config)
+        except KafkaException as error:
+            raise SettingsError(f"librdkafka rejects a property: {error.args[0].str()}") from error
+
+    def translate(self, error: KafkaError, what: str) -> TidemillError:
+        """Return librdkafka's error as one of tidemill's types.
+
+        Args:
+            error: the error.
+            what: what failed, as "can't <what>".
+        """
+        if error.code() not in _UNREACHABLE:
+            return TidemillError(f"can't {what}: {error.str()}")
+        found = explain(self.servers, self.properties, "-X ")
+        if found is not None:
+            return UnreachableError(f"can't {what}: {found[0]}", hint=found[1])
+        return UnreachableError(
+            f"can't {what}: no answer from the brokers at {self.servers}: {error.str()}",
+            hint="Check the address, and that the broker runs.",
+        )
+
+    def create_topics(
+        self, client: str, topics: Mapping[str, tuple[int, Mapping[str, str]]]
+    ) -> list[str]:
+        """Create the topics that are missing.
+
+        Args:
+            client: the client id.
+            topics: by name, the number of partitions (-1: the broker's default) and the configs.
+
+        Returns:
+            The topics that were created.
+
+        Raises:
+            TidemillError: a topic can't be created.
+            UnreachableError: no broker answers.
+        """
+        admin = self.admin(client)
+        try:
+            existing = admin.list_topics(timeout=REQUEST_S).topics
+        except KafkaException as error:
+            raise self.translate(error.args[0], "list topics") from error
+        new = [
+            NewTopic(name, num_partitions=count, replication_factor=-1, config=dict(configs))
+            for name, (count, configs) in topics.items()
+            if name not in existing
+        ]
+        if not new:
+            return []
+        for name, future in admin.create_topics(new, operation_timeout=REQUEST_S).items():
+            try:
+                future.result(2 * REQUEST_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise self.translate(error.args[0], f"create topic {name}") from error
+        return [each.topic for each in new]
+
+    def delete_topics(self, client: str, names: list[str]) -> None:
+        """Delete topics. Those that do not exist are left out.
+
+        Raises:
+            TidemillError: a topic can't be deleted.
+        """
+        if not names:
+            return
+        admin = self.admin(client)
+        for name, future in admin.delete_topics(names, operation_timeout=REQUEST_S).items():
+            try:
+                future.result(2 * REQUEST_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise self.translate(error.args[0], f"delete topic {name}") from error

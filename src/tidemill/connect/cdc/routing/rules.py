@@ -1,0 +1,193 @@
+"""Rules for rows: columns that are left out, masked or hashed, and conditions that select rows.
+
+Must not know: Kafka, or a particular database.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tidemill.connect.base.secrets import Secret, resolve
+from tidemill.connect.cdc.contract import Change, Row, Table
+from tidemill.connect.cdc.definition import Definition, TableRules
+from tidemill.connect.cdc.errors import DefinitionError
+
+_CONDITION = re.compile(
+    r"\s*(?P<column>\w+|\"[^\"]+\")\s*"
+    r"(?:(?P<null>is\s+(?:not\s+)?null)|(?P<operator>=|!=|<>|<=|>=|<|>)\s*"
+    r"(?P<value>'(?:[^']|'')*'|-?\d+(?:\.\d+)?|true|false))\s*",
+    re.IGNORECASE,
+)
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+Condition = Callable[[Row], bool]
+
+
+def parse_condition(text: str) -> tuple[str, Condition]:
+    """Return the column and the test of ``column operator value`` or ``column IS [NOT] NULL``.
+
+    A comparison with NULL, or of a text with a number, does not hold.
+
+    Raises:
+        DefinitionError: the text is not a condition.
+    """
+    found = _CONDITION.fullmatch(text)
+    if found is None:
+        raise DefinitionError(
+            f"invalid condition {text!r}",
+            hint="Use: column = 'text', column >= 10, column != true, column IS NOT NULL.",
+        )
+    column = found["column"].strip('"')
+    if found["null"]:
+        wanted = "not" not in found["null"].lower()
+        return column, lambda row: (row.get(column) is None) is wanted
+    compare, literal = _OPERATORS[found["operator"]], _literal(found["value"])
+
+    def test(row: Row) -> bool:
+        value = row.get(column)
+        if isinstance(literal, float) and isinstance(value, str):
+            try:
+                value = float(value)  # a decimal
+            except ValueError:
+                return False
+        if value is None or isinstance(value, str) != isinstance(literal, str):
+            return False
+        return compare(value, literal)
+
+    return column, test
+
+
+def _literal(text: str) -> Any:
+    if text[0] == "'":
+        return text[1:-1].replace("''", "'")
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    return float(text)
+
+
+@dataclass(slots=True)
+class _Prepared:
+    source: Table
+    table: Table
+    rules: TableRules
+    conditions: list[Condition]
+
+
+class Rules:
+    """The rules of a source.
+
+    Args:
+        definition: the source. Its rules are checked when a table first appears.
+
+    Raises:
+        DefinitionError: a condition is invalid.
+    """
+
+    def __init__(self, definition: Definition) -> None:
+        self._rules = definition.table
+        key = resolve(definition.hash_key)
+        self._key = (key.reveal() if isinstance(key, Secret) else str(key)).encode()
+        self._prepared: dict[int, _Prepared | None] = {}
+        for rules in self._rules.values():
+            for text in rules.where:
+                parse_condition(text)
+
+    def apply(self, change: Change) -> Change | None:
+        """Return the change as it is written, or None if it is left out.
+
+        With conditions, an update into the selection is a create, and one out of it a delete.
+        """
+        if not self._rules or change.table is None:
+            return change
+        prepared = self._find(change.table)
+        if prepared is None:
+            return change
+        op, before, after = change.op, change.before, change.after
+        if prepared.conditions:
+            was = before is None or all(test(before) for test in prepared.conditions)
+            now = after is not None and all(test(after) for test in prepared.conditions)
+            if op == "u" and not now:
+                # What is known of the old row is perhaps its key only: a delete is always safe.
+                old = before if before is not None else after
+                op, before, after = "d", old, None
+            elif op == "u" and not was and before is not None and len(before) == len(after or ()):
+                op, before = "c", None
+            elif op in ("c", "r") and not now:
+                return None
+        return Change(
+            prepared.table,
+            op,
+            self._row(prepared, before),
+            self._row(prepared, after),
+            change.ts_ms,
+            change.source,
+            change.transaction,
+        )
+
+    def key_row(self, table: Table, row: Row) -> tuple[Table, Row]:
+        """Return the table and the row as they are written, for the row's key."""
+        prepared = self._find(table) if self._rules else None
+        if prepared is None:
+            return table, row
+        return prepared.table, self._row(prepared, row) or {}
+
+    def _find(self, table: Table) -> _Prepared | None:
+        number = id(table)
+        if number not in self._prepared:
+            rules = self._rules.get(table.id) or self._rules.get(table.name)
+            self._prepared[number] = None if rules is None else self._prepare(table, rules)
+        return self._prepared[number]
+
+    def _prepare(self, table: Table, rules: TableRules) -> _Prepared:
+        names = {column.name for column in table.columns}
+        conditions = [parse_condition(text) for text in rules.where]
+        named = {
+            *rules.exclude_columns,
+            *rules.mask,
+            *rules.hash,
+            *(name for name, _ in conditions),
+        }
+        missing = sorted(named - names)
+        if missing:
+            raise DefinitionError(
+                f"table {table.id} has no column {missing[0]}, which its rules name",
+                hint=f"Columns: {', '.join(sorted(names))}.",
+            )
+        lost = [name for name in table.key if name in rules.exclude_columns or name in rules.mask]
+        if lost:
+            raise DefinitionError(
+                f"column {lost[0]} is in the primary key of {table.id}: without it, rows can't be "
+                "told apart",
+                hint=f'Hash it instead: hash = ["{lost[0]}"]',
+            )
+        columns = tuple(each for each in table.columns if each.name not in rules.exclude_columns)
+        shown = replace(table, columns=columns)
+        return _Prepared(table, shown, rules, [test for _, test in conditions])
+
+    def _row(self, prepared: _Prepared, row: Row | None) -> Row | None:
+        if row is None:
+            return None
+        rules = prepared.rules
+        shown = {name: value for name, value in row.items() if name not in rules.exclude_columns}
+        for name, text in rules.mask.items():
+            if shown.get(name) is not None:
+                shown[name] = text
+        for name in rules.hash:
+            if shown.get(name) is not None:
+                value = str(shown[name]).encode()
+                shown[name] = hmac.new(self._key, value, hashlib.sha256).hexdigest()
+        return shown

@@ -1,0 +1,148 @@
+"""Read tables beside the stream: the queue of snapshots, one chunk at a time.
+
+A table that is read again after a gap (``resync``) ends with deletes of the keys that its topic has
+and the table lacks. Must not know: a particular database.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+
+from tidemill.connect.cdc.contract import Batch, Change, Source, Table
+from tidemill.connect.cdc.snapshot.keyset import KeySet
+from tidemill.connect.cdc.snapshot.window import Window
+from tidemill.connect.cdc.state import TableProgress, WorkerState
+from tidemill.connect.cdc.writer import Writer
+
+ReadTopic = Callable[[str], Iterable[tuple[bytes, bytes | None]]]
+
+
+class Snapshots:
+    """Drives the snapshots of one source.
+
+    Args:
+        source: the database.
+        writer: writes the rows.
+        state: has the queue. It is stored with each commit.
+        read_topic: reads a topic to its end, for the keys that it has.
+        chunk_rows: the largest number of rows of a chunk.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        writer: Writer,
+        state: WorkerState,
+        read_topic: ReadTopic,
+        chunk_rows: int,
+    ) -> None:
+        self._source = source
+        self._writer = writer
+        self._state = state
+        self._read_topic = read_topic
+        self._chunk_rows = chunk_rows
+        self._tables: dict[str, Table] = {}
+        self._window: Window | None = None
+        self._keys: KeySet | None = None
+        for progress in state.snapshots:
+            if progress.resync:  # which keys were seen is not stored
+                progress.after, progress.rows = None, 0
+
+    @property
+    def active(self) -> bool:
+        """Whether there is a table to read."""
+        return bool(self._state.snapshots)
+
+    def know(self, tables: Iterable[Table]) -> None:
+        """Take note of tables and of their present columns."""
+        for table in tables:
+            self._tables[table.id] = table
+
+    def request(self, table: str, *, resync: bool = False) -> None:
+        """Put a table into the queue. If it is being read, it starts again."""
+        if self._window is not None and self._window.table.id == table:
+            self._window = None
+        if self._state.snapshots and self._state.snapshots[0].table == table:
+            self._forget_keys()
+        self._state.request(table, resync=resync)
+
+    def see(self, batch: Batch) -> None:
+        """Take note of a batch of the stream before it is written."""
+        if self._window is not None:
+            for change in batch.changes:
+                self._window.see(change)
+        if self._keys is not None and self._state.snapshots:
+            self._keys.discard(self._changed_keys(batch.changes))
+        self.know(batch.schemas)
+        for table in batch.resync:
+            self.request(table, resync=True)
+
+    def step(self) -> bool:
+        """Do the next step that is possible now, and return whether there was one.
+
+        Rows are added to the open transaction, with the progress in the state.
+        """
+        if not self._state.snapshots:
+            return False
+        progress = self._state.snapshots[0]
+        table = self._tables.get(progress.table)
+        if table is None or not table.key:  # dropped, or read as a whole at the start
+            self._end(progress)
+            return True
+        if self._window is None:
+            self._open(progress, table)
+        window = self._window
+        position = self._state.position
+        if window is None or position is None:
+            return False
+        if not self._source.reached(position, window.chunk.high):
+            return False
+        self._close(progress, window)
+        return True
+
+    def close(self) -> None:
+        """Delete temporary files."""
+        self._forget_keys()
+
+    def _open(self, progress: TableProgress, table: Table) -> None:
+        if progress.resync and self._keys is None:
+            # What is written from now on is seen; what was written before must be visible.
+            self._writer.commit()
+            self._keys = KeySet()
+            self._keys.load(self._read_topic(self._writer.topic(table)))
+        if progress.after is None:
+            progress.estimate = self._source.estimate(table)
+        chunk = self._source.read_chunk(table, progress.after, self._chunk_rows)
+        self._window = Window(table, chunk, self._writer.key_of)
+        if self._keys is not None:
+            self._keys.discard(self._writer.key_of(table, row) for row in chunk.rows)
+
+    def _close(self, progress: TableProgress, window: Window) -> None:
+        self._window = None
+        self._writer.write_rows(window.table, window.rest(), window.chunk)
+        progress.rows += len(window.chunk.rows)
+        progress.after = window.chunk.last_key
+        self._state.snapshot_rows += len(window.chunk.rows)
+        if window.chunk.last_key is None:
+            for key in self._keys or ():
+                self._writer.delete_key(window.table, key, json.loads(key))
+            self._end(progress)
+
+    def _end(self, progress: TableProgress) -> None:
+        self._state.snapshots.remove(progress)
+        self._forget_keys()
+
+    def _changed_keys(self, changes: Iterable[Change]) -> Iterable[bytes]:
+        name = self._state.snapshots[0].table
+        for change in changes:
+            if change.table is None or change.table.id != name:
+                continue
+            for row in (change.before, change.after):
+                if row is not None and all(key in row for key in change.table.key):
+                    yield self._writer.key_of(change.table, row)
+
+    def _forget_keys(self) -> None:
+        if self._keys is not None:
+            self._keys.close()
+            self._keys = None

@@ -1,0 +1,62 @@
+"""Fetch rows, and turn SQLite's values into JSON values.
+
+An integer is a number, a text a string, a blob base64. Of the reals, the infinities are strings;
+SQLite stores NaN as NULL. A text that is not UTF-8, which SQLite does not prevent, keeps its valid
+parts and shows each invalid byte as ``\\xNN``. Must not know: the change log.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from typing import Any
+
+_INFINITIES = frozenset({math.inf, -math.inf})
+
+
+def fetch(db: sqlite3.Connection, query: str, values: Sequence[Any]) -> list[Any]:
+    """Return all rows of a query, also if a text in them is not UTF-8."""
+    try:
+        return db.execute(query, values).fetchall()
+    except sqlite3.OperationalError as error:
+        if "decode" not in str(error):
+            raise
+    try:
+        db.text_factory = lambda raw: raw.decode("utf-8", "backslashreplace")
+        return db.execute(query, values).fetchall()
+    finally:
+        db.text_factory = str
+
+
+def json_cells(row: tuple[Any, ...]) -> tuple[Any, ...] | list[Any]:
+    """Return the JSON values of a row's values. Most rows need no work and are returned as is."""
+    kinds = set(map(type, row))
+    if bytes not in kinds and (float not in kinds or _INFINITIES.isdisjoint(row)):
+        return row
+    return [_json_cell(value) for value in row]
+
+
+def _json_cell(value: Any) -> Any:
+    if type(value) is bytes:
+        return b64encode(value).decode("ascii")
+    if type(value) is float and value in _INFINITIES:
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def cell_key(value: Any) -> Any:
+    """Return a key's value for a stored position: a blob and an infinity are objects."""
+    if type(value) is bytes:
+        return {"bytes": b64encode(value).decode("ascii")}
+    if type(value) is float and value in _INFINITIES:
+        return {"float": str(value)}
+    return value
+
+
+def key_cell(value: Any) -> Any:
+    """Return the value of SQLite for a stored key's value."""
+    if isinstance(value, dict):
+        return b64decode(value["bytes"]) if "bytes" in value else float(value["float"])
+    return value

@@ -1,0 +1,83 @@
+"""The state of a worker: position, snapshots, open transaction.
+
+It is stored with the changes, in the same Kafka transaction. Must not know: a client or a database.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tidemill.connect.cdc.contract import Position
+from tidemill.connect.cdc.errors import CaptureError
+
+VERSION = 1
+KEY = b"state"
+
+
+@dataclass(slots=True)
+class TableProgress:
+    """The progress of the snapshot of one table.
+
+    Attributes:
+        table: its id.
+        after: key of the last row that was written; None: none yet.
+        rows: rows that were written.
+        estimate: about how many rows there are, 0 if unknown.
+        resync: whether keys of the topic that the table lacks are deleted at the end.
+    """
+
+    table: str
+    after: list[Any] | None = None
+    rows: int = 0
+    estimate: int = 0
+    resync: bool = False
+
+
+@dataclass(slots=True)
+class WorkerState:
+    """All that a worker needs to continue where its predecessor stopped.
+
+    Attributes:
+        position: resume here; None: the source has not started yet.
+        snapshots: tables that are still to be read, the present one first.
+        snapshot_rows: rows that all snapshots together have written.
+        handled: by command, the id of the last one that was carried out.
+        transaction: counters of the transaction that is in progress, for its metadata.
+    """
+
+    position: Position | None = None
+    snapshots: list[TableProgress] = field(default_factory=list)
+    snapshot_rows: int = 0
+    handled: dict[str, str] = field(default_factory=dict)
+    transaction: dict[str, Any] | None = None
+
+    def encode(self) -> bytes:
+        """Return the state as a record's value."""
+        return json.dumps({"version": VERSION, **asdict(self)}).encode()
+
+    @classmethod
+    def decode(cls, value: bytes | None) -> WorkerState:
+        """Return the state of a record; without a record, that of a new source.
+
+        Raises:
+            CaptureError: a newer version wrote it, or it is damaged.
+        """
+        if value is None:
+            return cls()
+        try:
+            values = json.loads(value)
+            if values.pop("version") != VERSION:
+                raise CaptureError("the state of the source was written by a newer tidemill")
+            values["snapshots"] = [TableProgress(**each) for each in values["snapshots"]]
+            return cls(**values)
+        except (ValueError, KeyError, TypeError) as error:
+            raise CaptureError(f"the stored state of the source is damaged: {error}") from error
+
+    def request(self, table: str, *, resync: bool = False) -> None:
+        """Put a table into the queue of snapshots. One that is there starts again."""
+        there = [each for each in self.snapshots if each.table == table]
+        again = TableProgress(table, resync=resync or any(each.resync for each in there))
+        self.snapshots = [each for each in self.snapshots if each.table != table]
+        self.snapshots.append(again)

@@ -1,0 +1,201 @@
+"""The worker of one source: changes and the position after them in one Kafka transaction.
+
+It starts by fencing its predecessor, which also decides that one's open transaction. Only then it
+reads the stored position. So a crash at any point neither loses nor repeats a change for readers
+with read_committed. After any error it ends, and its caller starts a new one. Must not know: a
+particular database.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from tidemill.connect.base.clients import Kafka
+from tidemill.connect.base.compacted import read_table, read_to_end
+from tidemill.connect.base.errors import ProducerFencedError
+from tidemill.connect.base.transactional import TransactionalProducer
+from tidemill.connect.cdc.contract import Capture, Lag, Source, Table
+from tidemill.connect.cdc.definition import Definition
+from tidemill.connect.cdc.errors import FencedError, PositionLostError, SetupError
+from tidemill.connect.cdc.snapshot.queue import Snapshots
+from tidemill.connect.cdc.state import KEY, WorkerState
+from tidemill.connect.cdc.topics import state_topic, transactional_id
+from tidemill.connect.cdc.writer import Writer
+
+IDLE_S = 0.1
+"""How long a poll waits; commands are looked at as often."""
+MAX_CHANGES = 20_000
+MAX_OPEN_S = 0.25
+"""A transaction is committed when the source has nothing more, or after so much or so long."""
+
+
+class Control(Protocol):
+    """Orders to a running worker, from another thread."""
+
+    def should_stop(self) -> bool:
+        """Return whether the worker is to end."""
+        ...
+
+    def snapshots(self, handled: dict[str, str]) -> list[tuple[str, str, str]]:
+        """Return (command, its id, table) of the snapshots that are not in ``handled``."""
+        ...
+
+    def resnapshot(self, handled: dict[str, str]) -> str | None:
+        """Return the id of an order to forget the position, if it is not in ``handled``."""
+        ...
+
+
+class Worker:
+    """Runs one source until it is stopped, or fails.
+
+    Args:
+        definition: the source.
+        kafka: the cluster.
+        control: orders.
+        make_source: makes the source.
+
+    Attributes:
+        state: the stored state, for statuses. Another thread can read it.
+        lag: the last measured lag.
+        phase: "starting" or "running".
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        kafka: Kafka,
+        control: Control,
+        make_source: Callable[[Capture], Source],
+    ) -> None:
+        self._definition = definition
+        self._kafka = kafka
+        self._control = control
+        self._make_source = make_source
+        self._client = transactional_id(definition.name)
+        self.state = WorkerState()
+        self.lag = Lag()
+        self.phase = "starting"
+        self.writer: Writer | None = None
+
+    def run(self) -> None:
+        """Capture until ``should_stop``.
+
+        Raises:
+            FencedError: another worker of this source has started.
+            TidemillError: anything else; a new worker continues from the stored position.
+        """
+        producer = None
+        source = None
+        try:
+            producer = TransactionalProducer(self._kafka, self._client)
+            self.state = self._stored_state()
+            source = self._make_source(self._definition.capture())
+            self._capture(source, producer)
+        except ProducerFencedError as error:
+            raise FencedError(
+                f"another worker of source {self._definition.name} has started, so this one stops",
+                hint="One worker per source is enough. If the other one is not meant to run, stop "
+                f"it and run: tidemill source restart {self._definition.name}",
+            ) from error
+        finally:
+            if producer is not None:
+                producer.close()
+            if source is not None:
+                source.close()
+
+    def _stored_state(self) -> WorkerState:
+        table = read_table(self._kafka, self._client, state_topic(self._definition.name))
+        return WorkerState.decode(table.get(KEY))
+
+    def _capture(self, source: Source, producer: TransactionalProducer) -> None:
+        state = self.state
+        writer = self.writer = Writer(self._kafka, producer, self._definition, state)
+        order = self._control.resnapshot(state.handled)
+        forget = order is not None
+        if order is not None:
+            state.handled["restart"] = order
+        try:
+            first = self._start(source, writer, forget=forget)
+        except PositionLostError:
+            if self._definition.on_lost_position != "resnapshot":
+                raise
+            source.drop()  # a slot that is lost can't be used again
+            first = self._start(source, writer, forget=True)
+        snapshots = Snapshots(
+            source,
+            writer,
+            state,
+            lambda topic: read_to_end(self._kafka, self._client, topic),
+            self._definition.chunk_rows,
+        )
+        try:
+            snapshots.know(source.tables())
+            if first:
+                writer.commit()
+                source.confirm(state.position or {})
+            self.phase = "running"
+            self._loop(source, writer, snapshots)
+        finally:
+            snapshots.close()
+
+    def _start(self, source: Source, writer: Writer, *, forget: bool) -> bool:
+        """Start the source, and return whether it started without a position."""
+        state = self.state
+        known = None if forget else state.position
+        again = state.position is not None
+        state.position = source.start(known)
+        tables = source.tables()
+        writer.prepare(tables)
+        if known is not None:
+            return False
+        state.snapshots = []
+        if self._definition.snapshot == "initial" or again:
+            self._read_keyless(source, writer, [each for each in tables if not each.key])
+            for table in tables:
+                if table.key:
+                    state.request(table.id, resync=again)
+        return True
+
+    def _read_keyless(self, source: Source, writer: Writer, tables: list[Table]) -> None:
+        """Read tables without a key, in one transaction: they can't be continued after a crash."""
+        if not tables:
+            return
+        if self._definition.keyless != "all-columns":
+            raise SetupError(
+                f"table {tables[0].id} has no primary key",
+                hint='keyless = "all-columns" or "skip" in the definition',
+            )
+        with source.read_consistent(tables) as read:
+            for table, rows in read.rows:
+                writer.write_rows(table, rows, read)
+            self.state.position = read.position
+
+    def _loop(self, source: Source, writer: Writer, snapshots: Snapshots) -> None:
+        opened = 0.0
+        heartbeat = time.monotonic() + self._definition.heartbeat_s
+        stored = self.state.position
+        while not self._control.should_stop():
+            for command, number, table in self._control.snapshots(self.state.handled):
+                self.state.handled[command] = number
+                snapshots.request(table)
+            stepped = snapshots.active and snapshots.step()
+            busy = stepped or writer.pending > 0
+            batch = source.poll(0.0 if busy else IDLE_S)
+            now = time.monotonic()
+            if batch is not None:
+                if batch.schemas:
+                    writer.prepare(batch.schemas)
+                snapshots.see(batch)
+                opened = opened if writer.pending else now
+                writer.write(batch)
+            full = writer.pending >= MAX_CHANGES or now - opened >= MAX_OPEN_S
+            due = now >= heartbeat and self.state.position != stored
+            if (writer.pending and (batch is None or full)) or stepped or due:
+                writer.commit()
+                stored = self.state.position
+                if stored is not None:
+                    source.confirm(stored)
+            if now >= heartbeat or due:
+                heartbeat = now + self._definition.heartbeat_s

@@ -1,0 +1,167 @@
+"""Write changes and the worker's state into Kafka transactions.
+
+A change passes the table's rules and the outbox router, gets its transaction block, and is encoded.
+Topics are created before the first record. Must not know: a database.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from tidemill.connect.base.clients import Kafka
+from tidemill.connect.base.transactional import TransactionalProducer
+from tidemill.connect.cdc.contract import Batch, Change, Chunk, ConsistentRead, Row, Table
+from tidemill.connect.cdc.definition import Definition
+from tidemill.connect.cdc.envelope import Encoder
+from tidemill.connect.cdc.errors import DefinitionError
+from tidemill.connect.cdc.routing.outbox import OutboxRouter
+from tidemill.connect.cdc.routing.rules import Rules
+from tidemill.connect.cdc.routing.transactions import TransactionCounter
+from tidemill.connect.cdc.state import KEY, WorkerState
+from tidemill.connect.cdc.topics import (
+    EVENT_CONFIG,
+    STATE_CONFIG,
+    TABLE_CONFIG,
+    state_topic,
+    transactional_id,
+)
+
+
+class Writer:
+    """Writes one source's changes. Records become visible with ``commit``, with the state.
+
+    Args:
+        kafka: the cluster.
+        producer: the transactional producer of this source.
+        definition: the source.
+        state: the worker's state, which ``commit`` stores.
+    """
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        producer: TransactionalProducer,
+        definition: Definition,
+        state: WorkerState,
+    ) -> None:
+        self._kafka = kafka
+        self._producer = producer
+        self._definition = definition
+        self._state = state
+        self._client = transactional_id(definition.name)
+        self._state_topic = state_topic(definition.name)
+        self._encoder = Encoder(
+            definition.kind, definition.topic_prefix, plain=definition.format == "plain"
+        )
+        self._rules = Rules(definition)
+        self._outbox = OutboxRouter(definition.outbox) if definition.outbox else None
+        self._transactions = (
+            TransactionCounter(definition.topic_prefix, state) if definition.transactions else None
+        )
+        self._topics: dict[str, str] = {}
+        self._known: set[str] = set()
+        self.pending = 0
+        self.written = 0
+        self.last_commit_ms = 0
+
+    def prepare(self, tables: list[Table]) -> None:
+        """Create the topics of tables, and that of the state.
+
+        Raises:
+            DefinitionError: two tables have the same topic.
+        """
+        for table in tables:
+            topic = self.topic(table)
+            other = self._topics.setdefault(topic, table.id)
+            if other != table.id:
+                raise DefinitionError(
+                    f"the tables {other} and {table.id} would have the same topic {topic}",
+                    hint="Leave one of them out: exclude = [...]",
+                )
+        configs = {**TABLE_CONFIG, **self._definition.topic_configs}
+        new: dict[str, tuple[int, Mapping[str, str]]] = {
+            topic: (self._definition.partitions, configs)
+            for topic in map(self.topic, tables)
+            if topic not in self._known
+        }
+        if self._state_topic not in self._known:
+            new[self._state_topic] = (1, STATE_CONFIG)
+        if self._transactions is not None and self._transactions.topic not in self._known:
+            new[self._transactions.topic] = (1, EVENT_CONFIG)
+        self._create(new)
+
+    def topic(self, table: Table) -> str:
+        """Return the topic of a table."""
+        return self._encoder.topic(table)
+
+    def key_of(self, table: Table, row: Row) -> bytes:
+        """Return the key of a row, as it is in the topic."""
+        return self._encoder.key_of(*self._rules.key_row(table, row))
+
+    def write(self, batch: Batch) -> None:
+        """Add the changes of a batch to the transaction."""
+        ended = {each.id: each.ts_ms for each in batch.ended}
+        for change in batch.changes:
+            if self._transactions is not None and change.transaction is not None:
+                for record in self._transactions.begin(change, ended):
+                    self._producer.send(*record)
+            self._write(change, "false")
+        if self._transactions is not None:
+            for number, ts_ms in ended.items():
+                for record in self._transactions.end(number, ts_ms):
+                    self._producer.send(*record)
+        self._state.position = batch.position
+
+    def write_rows(self, table: Table, rows: list[Row], read: Chunk | ConsistentRead) -> None:
+        """Add rows of a snapshot to the transaction."""
+        for row in rows:
+            self._write(Change(table, "r", None, row, read.ts_ms, dict(read.source)), "true")
+
+    def delete_key(self, table: Table, key: bytes, row: Row) -> None:
+        """Add the delete of a key that the table does not have any more."""
+        change = Change(table, "d", row, None, time.time_ns() // 1_000_000, {})
+        for record in self._encoder.encode(change, snapshot="true"):
+            self._send_to_known(record.topic, key, record.value, record.ts_ms)
+
+    def commit(self) -> None:
+        """Store the state, and commit. When it returns, everything is durable and visible."""
+        self._producer.send(self._state_topic, KEY, self._state.encode())
+        self._producer.commit()
+        self.written += self.pending
+        self.pending = 0
+        self.last_commit_ms = time.time_ns() // 1_000_000
+
+    def _write(self, change: Change, snapshot: str) -> None:
+        table = change.table
+        if table is not None and self._outbox is not None and self._outbox.takes(table):
+            event = self._outbox.route(change)
+            if event is not None:
+                if event.topic not in self._known:
+                    self._create({event.topic: (self._definition.partitions, EVENT_CONFIG)})
+                self._producer.send(event.topic, event.key, event.value, event.ts_ms, event.headers)
+                self.pending += 1
+            return
+        kept = self._rules.apply(change)
+        if kept is None:
+            return
+        block = None
+        if self._transactions is not None and change.transaction is not None:
+            block = self._transactions.count(change)
+        send = self._producer.send
+        for topic, key, value, ts_ms in self._encoder.encode(
+            kept, snapshot=snapshot, transaction=block
+        ):
+            if topic not in self._known:
+                self._create({topic: (self._definition.partitions, TABLE_CONFIG)})
+            send(topic, key, value, ts_ms)
+            self.pending += 1
+
+    def _send_to_known(self, topic: str, key: bytes, value: bytes | None, ts_ms: int) -> None:
+        self._producer.send(topic, key, value, ts_ms)
+        self.pending += 1
+
+    def _create(self, topics: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
+        if topics:
+            self._kafka.create_topics(self._client, topics)
+            self._known.update(topics)
