@@ -11,13 +11,23 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.processes import ServerProcess
 
 _INIT = ("-A", "trust", "--no-sync", "--encoding=UTF8", "--locale=C")
+LOGICAL = {
+    "wal_level": "logical",
+    "max_replication_slots": "60",
+    "max_wal_senders": "60",
+    "max_connections": "100",
+    "max_prepared_transactions": "5",
+    "logical_decoding_work_mem": "64kB",
+    "autovacuum": "off",
+}
+"""Settings for change data capture, with which the server streams transactions above 64 kB."""
 _PORT = 5432  # a part of the socket's name only
 
 
@@ -50,11 +60,12 @@ def _as_user(folder: Path) -> list[str]:
 
 
 @contextmanager
-def postgres(log: Path) -> Iterator[str]:
+def postgres(log: Path, settings: Mapping[str, str] | None = None) -> Iterator[str]:
     """Run a server and yield the dsn of an empty database.
 
     Args:
         log: file that gets its output.
+        settings: settings of the server, e.g. ``LOGICAL``.
 
     Raises:
         PostgresNotFoundError: it can't be started here.
@@ -79,9 +90,10 @@ def postgres(log: Path) -> Iterator[str]:
             "port": _PORT,
             "fsync": "off",
             "shared_buffers": "16MB",
+            **(settings or {}),
         }
-        settings = [f"-c{key}={value}" for key, value in options.items()]
-        command = [*before, str(binaries / "postgres"), "-D", str(data), *settings]
+        arguments = [f"-c{key}={value}" for key, value in options.items()]
+        command = [*before, str(binaries / "postgres"), "-D", str(data), *arguments]
         with ServerProcess("postgres", command, log, cwd=folder) as server:
             dsn = f"host={folder} port={_PORT} user=tidemill dbname=postgres"
             server.wait_until(lambda: _answers(dsn), 60)

@@ -1,0 +1,223 @@
+"""Reads the catalog: tables, their columns and keys, types, and what a publication publishes.
+
+Must not know: the replication stream, changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidemill.connect.cdc.contract import Column, Table
+from tidemill.connect.cdc.postgres.errors import translating
+from tidemill.connect.cdc.postgres.types import TypeRow, Types
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogColumn:
+    """A column in the catalog.
+
+    Attributes:
+        number: ``attnum``, which a column keeps for ever.
+        type_name: The type as SQL writes it, with its modifiers.
+        fills_old_rows: Whether rows from before the column was added have a value in it.
+        storage: ``attstorage``; ``p`` is never stored out of line.
+    """
+
+    name: str
+    number: int
+    type_oid: int
+    type_name: str
+    is_not_null: bool
+    is_generated: bool
+    fills_old_rows: bool
+    storage: str
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTable:
+    """A table in the catalog.
+
+    Attributes:
+        is_partitioned: Whether it is the root of partitions and has no rows of its own.
+        identity: The replica identity: ``d``, ``f``, ``i`` or ``n``.
+        primary: The columns of the primary key, in its order.
+        identity_index: The columns of the index that is the replica identity.
+        rows: The planner's estimate of the number of rows; -1 if it was never analysed.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    is_partitioned: bool
+    identity: str
+    columns: tuple[CatalogColumn, ...]
+    primary: tuple[str, ...]
+    identity_index: tuple[str, ...]
+    rows: float
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns of the records' key: those of the primary key, if changes deliver them.
+
+        Under REPLICA IDENTITY USING INDEX a delete delivers the columns of that index only, so they
+        are the key unless the primary key is among them.
+        """
+        if self.identity == "i" and not set(self.primary) <= set(self.identity_index):
+            return self.identity_index
+        return self.primary or self.identity_index
+
+    @property
+    def id(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a publication publishes of a table.
+
+    Attributes:
+        columns: The columns of its column list; None for all.
+        row_filter: The SQL condition of its row filter, or None.
+    """
+
+    oid: int
+    columns: tuple[str, ...] | None
+    row_filter: str | None
+
+
+_TABLES = """
+SELECT c.oid, n.nspname, c.relname, c.relkind = 'p', c.relreplident, c.reltuples,
+  (SELECT coalesce(json_agg(json_build_array(a.attname, a.attnum, a.atttypid::int8,
+      format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated <> '',
+      a.atthasdef OR a.atthasmissing, a.attstorage) ORDER BY a.attnum), '[]')
+     FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+  (SELECT json_agg(a.attname ORDER BY k.place) FROM pg_index i,
+      LATERAL unnest(i.indkey) WITH ORDINALITY AS k(number, place), pg_attribute a
+    WHERE i.indrelid = c.oid AND i.indisprimary AND k.place <= i.indnkeyatts
+      AND a.attrelid = c.oid AND a.attnum = k.number),
+  (SELECT json_agg(a.attname ORDER BY k.place) FROM pg_index i,
+      LATERAL unnest(i.indkey) WITH ORDINALITY AS k(number, place), pg_attribute a
+    WHERE i.indrelid = c.oid AND i.indisreplident AND k.place <= i.indnkeyatts
+      AND a.attrelid = c.oid AND a.attnum = k.number)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE {condition} ORDER BY n.nspname, c.relname
+"""
+
+_USER_TABLES = """c.relkind IN ({kinds}) AND c.relpersistence = 'p' {partitions}
+AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%'"""
+
+_TYPE = """
+SELECT t.typname, t.typtype, t.typcategory, t.typelem::int8, t.typbasetype::int8, t.typdelim,
+  t.typcategory = 'A' AND t.typelem <> 0 AND t.typlen = -1 AND
+    EXISTS (SELECT FROM pg_type e WHERE e.typarray = t.oid)
+FROM pg_type t WHERE t.oid = %s
+"""
+
+
+class Catalog:
+    """The catalog of the database behind a connection.
+
+    Args:
+        connection: A psycopg connection in autocommit mode, for queries.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.version: int = connection.info.server_version
+        self.types = Types(self._type)
+
+    def rows(self, query: Any, parameters: Sequence[Any] = (), *, doing: str) -> list[Any]:
+        """Run a query and return its rows.
+
+        Raises:
+            CaptureError: It failed; ``doing`` is the beginning of the text.
+        """
+        with translating(doing):
+            found: list[Any] = self.connection.execute(query, parameters or None).fetchall()
+            return found
+
+    def value(self, query: Any, parameters: Sequence[Any] = (), *, doing: str) -> Any:
+        """Run a query and return the first value of the first row, or None."""
+        found = self.rows(query, parameters, doing=doing)
+        return found[0][0] if found else None
+
+    def user_tables(self) -> list[CatalogTable]:
+        """Return all permanent tables of users. From version 13, partitions count as their root."""
+        roots = self.version >= 130000
+        condition = _USER_TABLES.format(
+            kinds="'r', 'p'" if roots else "'r'",
+            partitions="AND NOT c.relispartition" if roots else "",
+        )
+        return self._tables(condition, ())
+
+    def tables_by_oid(self, oids: Sequence[int]) -> list[CatalogTable]:
+        """Return the tables with these OIDs; those that do not exist any more are left out."""
+        return self._tables("c.oid = ANY(%s::oid[])", (list(oids),))
+
+    def table(self, schema: str, name: str) -> CatalogTable | None:
+        """Return a table by its name, or None if it does not exist."""
+        found = self._tables("n.nspname = %s AND c.relname = %s", (schema, name))
+        return found[0] if found else None
+
+    def published(self, publication: str) -> list[Published] | None:
+        """Return what a publication publishes, or None if it does not exist."""
+        doing = "can't read the publications"
+        exists = self.value(
+            "SELECT 1 FROM pg_publication WHERE pubname = %s", (publication,), doing=doing
+        )
+        if exists is None:
+            return None
+        extra = "p.attnames::text[], p.rowfilter" if self.version >= 150000 else "NULL, NULL"
+        query = (
+            f"SELECT c.oid::int8, {extra} FROM pg_publication_tables p"
+            " JOIN pg_namespace n ON n.nspname = p.schemaname"
+            " JOIN pg_class c ON c.relname = p.tablename AND c.relnamespace = n.oid"
+            " WHERE p.pubname = %s"
+        )
+        return [
+            Published(oid, tuple(names) if names is not None else None, row_filter)
+            for oid, names, row_filter in self.rows(query, (publication,), doing=doing)
+        ]
+
+    def _tables(self, condition: str, parameters: Sequence[Any]) -> list[CatalogTable]:
+        query = _TABLES.format(condition=condition)
+        return [
+            CatalogTable(
+                oid, schema, name, partitioned, _char(identity),
+                tuple(CatalogColumn(*each) for each in columns),
+                tuple(primary or ()), tuple(index or ()), rows,
+            )
+            for oid, schema, name, partitioned, identity, rows, columns, primary, index
+            in self.rows(query, parameters, doing="can't read the tables of the catalog")
+        ]  # fmt: skip
+
+    def _type(self, oid: int) -> TypeRow | None:
+        found = self.rows(_TYPE, (oid,), doing="can't read a type of the catalog")
+        if not found:
+            return None
+        name, typtype, category, element, base, delimiter, is_array = found[0]
+        return TypeRow(
+            name, _char(typtype), _char(category), element, base, _char(delimiter), is_array
+        )
+
+
+def described(
+    found: CatalogTable, published: Published | None, database: str, types: Types
+) -> Table:
+    """Return a catalog's table as the contract's table, with the columns that are published."""
+    names = None if published is None or published.columns is None else set(published.columns)
+    columns = tuple(
+        Column(each.name, each.type_name, types[each.type_oid].kind, not each.is_not_null)
+        for each in found.columns
+        if not each.is_generated and (names is None or each.name in names)
+    )
+    here = {each.name for each in columns}
+    key = found.key if set(found.key) <= here else ()
+    return Table(database, found.schema, found.name, columns, key)
+
+
+def _char(value: str | bytes) -> str:
+    """Return a value of PostgreSQL's type "char", which psycopg can deliver as bytes."""
+    return value.decode() if isinstance(value, bytes) else value

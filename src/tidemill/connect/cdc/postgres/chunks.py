@@ -1,0 +1,170 @@
+"""Reads rows of tables: chunks by key, whole tables, and single values by key.
+
+The server sends the same text as in the stream, and the same functions convert it, so a row that
+was read equals the row that the stream would deliver. Must not know: the stream, snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tidemill.connect.cdc.contract import Row, Table
+from tidemill.connect.cdc.postgres.catalog import CatalogTable, Published
+from tidemill.connect.cdc.postgres.errors import translated, translating
+from tidemill.connect.cdc.postgres.types import Convert, Types
+from tidemill.connect.cdc.values import Kind, bytes_of
+
+
+class Reader:
+    """Reads one table, as a publication publishes it.
+
+    Args:
+        connection: A psycopg connection, possibly within a snapshot.
+        found: The table in the catalog.
+        table: The table with its captured columns.
+        published: Column list and row filter.
+        types: The types of the database.
+    """
+
+    def __init__(
+        self,
+        connection: Any,
+        found: CatalogTable,
+        table: Table,
+        published: Published | None,
+        types: Types,
+    ) -> None:
+        from psycopg import sql
+
+        self._connection = connection
+        self._table = table
+        oids = {each.name: each.type_oid for each in found.columns}
+        self._types = {each.name: each.type_name for each in found.columns}
+        self._converts: list[tuple[str, Convert]] = [
+            (each.name, types[oids[each.name]].convert) for each in table.columns
+        ]
+        only = sql.SQL("") if found.is_partitioned else sql.SQL("ONLY ")
+        # The filter is the server's own text of an expression that it checked.
+        row_filter = published.row_filter if published else None
+        self._filter = sql.SQL(f"({row_filter})" if row_filter else "true")
+        self._from = only + sql.Identifier(found.schema, found.name)
+
+    def chunk(self, after: Sequence[Any] | None, limit: int) -> tuple[list[Row], list[Any] | None]:
+        """Return rows in the order of the key, and the text of the last row's key.
+
+        Args:
+            after: The text of a key; rows behind it are returned. None: from the beginning.
+            limit: Largest number of rows. Fewer rows mean the end of the table.
+
+        Returns:
+            The rows, and the last key, or None at the end of the table.
+        """
+        from psycopg import sql
+
+        key = [sql.Identifier(name) for name in self._table.key]
+        condition: sql.Composable = self._filter
+        values: list[bytes] = []
+        if after is not None:
+            values = [str(value).encode() for value in after]
+            marks = [
+                sql.SQL(f"${place}::{self._types[name]}")
+                for place, name in enumerate(self._table.key, 1)
+            ]
+            condition = sql.SQL("{} AND ({}) > ({})").format(
+                condition, sql.SQL(", ").join(key), sql.SQL(", ").join(marks)
+            )
+        query = sql.SQL("SELECT {} FROM {} WHERE {} ORDER BY {} LIMIT {}").format(
+            self._columns(), self._from, condition, sql.SQL(", ").join(key), sql.Literal(limit)
+        )
+        result = self._result(query, values)
+        rows = self._rows(result)
+        if len(rows) < limit:
+            return rows, None
+        places = [[name for name, _ in self._converts].index(name) for name in self._table.key]
+        last = [result.get_value(len(rows) - 1, place) for place in places]
+        return rows, [(value or b"").decode("utf-8", "backslashreplace") for value in last]
+
+    def all(self, limit: int) -> Iterator[list[Row]]:
+        """Yield all rows, in parts of at most ``limit``, through a cursor on the server."""
+        from psycopg import sql
+
+        query = sql.SQL("DECLARE tidemill_read NO SCROLL CURSOR FOR SELECT {} FROM {} WHERE {}")
+        with translating(f"can't read {self._table.id}"):
+            self._connection.execute(query.format(self._columns(), self._from, self._filter))
+        while rows := self._rows(self._result(sql.SQL(f"FETCH {limit:d} FROM tidemill_read"), [])):
+            yield rows
+        with translating(f"can't read {self._table.id}"):
+            self._connection.execute("CLOSE tidemill_read")
+
+    def by_keys(self, keys: Sequence[Sequence[Any]], columns: Sequence[str]) -> list[Row]:
+        """Return the key and some columns of the rows with these keys, in any order.
+
+        Args:
+            keys: Keys as JSON values; only those of types without loss in their text work.
+            columns: The names of the columns to return in addition to the key.
+        """
+        from psycopg import sql
+
+        names = [*self._table.key, *(name for name in columns if name not in self._table.key)]
+        kinds = {each.name: each.kind for each in self._table.columns}
+        values: list[bytes] = []
+        tuples = []
+        for key in keys:
+            marks = []
+            for name, value in zip(self._table.key, key, strict=True):
+                values.append(literal(value, kinds[name]))
+                marks.append(sql.SQL(f"${len(values)}::{self._types[name]}"))
+            tuples.append(sql.SQL("({})").format(sql.SQL(", ").join(marks)))
+        query = sql.SQL("SELECT {} FROM {} WHERE ({}) IN ({})").format(
+            sql.SQL(", ").join(map(sql.Identifier, names)),
+            self._from,
+            sql.SQL(", ").join(map(sql.Identifier, self._table.key)),
+            sql.SQL(", ").join(tuples),
+        )
+        converts = dict(self._converts)
+        return _rows(self._result(query, values), [(name, converts[name]) for name in names])
+
+    def _columns(self) -> Any:
+        from psycopg import sql
+
+        return sql.SQL(", ").join(sql.Identifier(name) for name, _ in self._converts)
+
+    def _rows(self, result: Any) -> list[Row]:
+        return _rows(result, self._converts)
+
+    def _result(self, query: Any, values: list[bytes]) -> Any:
+        """Run a query and return libpq's result, with all values as text."""
+        import psycopg
+        from psycopg import pq
+        from psycopg.errors import error_from_result
+
+        doing = f"can't read {self._table.id}"
+        text = query.as_bytes(self._connection)
+        try:
+            result = self._connection.pgconn.exec_params(text, values)
+        except psycopg.Error as fault:
+            raise translated(fault, doing) from None
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            raise translated(error_from_result(result), doing)
+        return result
+
+
+def literal(value: Any, kind: Kind) -> bytes:
+    """Return the text that PostgreSQL reads as a key's value."""
+    if kind == "bool":
+        return b"true" if value else b"false"
+    if kind == "bytes":
+        return b"\\x" + bytes_of(value).hex().encode()
+    return str(value).encode()
+
+
+def _rows(result: Any, converts: Sequence[tuple[str, Convert]]) -> list[Row]:
+    """Convert a result column by column, which is faster than row by row."""
+    get, count = result.get_value, result.ntuples
+    columns = []
+    for place, (_, convert) in enumerate(converts):
+        texts = [get(row, place) for row in range(count)]
+        columns.append([None if each is None else convert(each) for each in texts])
+    names = [name for name, _ in converts]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]

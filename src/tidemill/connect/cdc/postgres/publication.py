@@ -1,0 +1,146 @@
+"""The publication: which tables it should have, creating it, adding tables, dropping it.
+
+A publication that we create lists its tables one by one. FOR ALL TABLES would make updates and
+deletes fail in every table of the database that has no replica identity. An existing publication is
+used as it is. Must not know: the replication stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidemill.connect.cdc.contract import Capture
+from tidemill.connect.cdc.errors import SetupError
+from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable
+from tidemill.connect.cdc.postgres.errors import translating
+
+_LOCK_TIMEOUT_MS = 1000
+_ROOTS = 130000
+"""The first version with ``publish_via_partition_root``."""
+
+
+def is_usable(table: CatalogTable, capture: Capture) -> bool:
+    """Return whether changes of a table can be captured: they need a key, or the whole old row.
+
+    A table without either must not be published: its updates and deletes would fail.
+    """
+    if table.identity == "f":
+        return bool(table.key) or capture.keyless == "all-columns"
+    return bool(table.key) and table.identity in "di"
+
+
+def wanted(catalog: Catalog, capture: Capture) -> list[CatalogTable]:
+    """Return the tables that the patterns select and that can be captured."""
+    return [
+        each
+        for each in catalog.user_tables()
+        if capture.selects(each.schema, each.name) and is_usable(each, capture)
+    ]
+
+
+def comment(capture: Capture) -> str:
+    """Return the comment that marks a publication as ours."""
+    return f"tidemill source {capture.name}"
+
+
+def is_own(catalog: Catalog, name: str, capture: Capture) -> bool:
+    """Return whether we have created a publication for this source."""
+    found = catalog.value(
+        "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s",
+        (name,),
+        doing="can't read the publications",
+    )
+    return bool(found == comment(capture))
+
+
+def reconcile(catalog: Catalog, name: str, capture: Capture) -> list[CatalogTable]:
+    """Create the publication, or add tables to one that we created.
+
+    A table is added under a lock that waits for its writers: a transaction that has written to it
+    before, and commits after, would be missing in the stream and in a snapshot. If the lock is not
+    free soon, the table is added later.
+
+    Returns:
+        Tables that were added to an existing publication. Their earlier changes were not captured.
+
+    Raises:
+        SetupError: A privilege is missing.
+    """
+    published = catalog.published(name)
+    if published is None:
+        _create(catalog, name, capture)
+        return []
+    if not is_own(catalog, name, capture):
+        return []
+    here = {each.oid for each in published}
+    should = wanted(catalog, capture)
+    added = [each for each in should if each.oid not in here]
+    return [each for each in added if _add(catalog, name, each)]
+
+
+def _add(catalog: Catalog, name: str, table: CatalogTable) -> bool:
+    import psycopg
+
+    connection = catalog.connection
+    with translating(f"can't add {table.id} to the publication {name}"):
+        try:
+            with connection.transaction():
+                connection.execute(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}")
+                connection.execute(_statement("LOCK TABLE {1} IN SHARE MODE", name, [table]))
+                connection.execute(_statement("ALTER PUBLICATION {} ADD TABLE {}", name, [table]))
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
+            return False
+    return True
+
+
+def create_statement(name: str, tables: Sequence[CatalogTable], version: int) -> Any:
+    """Return the statement that creates the publication."""
+    roots = " WITH (publish_via_partition_root = true)" if version >= _ROOTS else ""
+    if not tables:
+        return _statement("CREATE PUBLICATION {}" + roots, name, [])
+    return _statement("CREATE PUBLICATION {} FOR TABLE {}" + roots, name, tables)
+
+
+def drop(catalog: Catalog, name: str, capture: Capture) -> None:
+    """Drop the publication if we have created it."""
+    if is_own(catalog, name, capture):
+        _execute(
+            catalog,
+            _statement("DROP PUBLICATION IF EXISTS {}", name, []),
+            f"can't drop the publication {name}",
+        )
+
+
+def _create(catalog: Catalog, name: str, capture: Capture) -> None:
+    from psycopg import sql
+
+    tables = wanted(catalog, capture)
+    doing = f"can't create the publication {name}"
+    statement = create_statement(name, tables, catalog.version)
+    try:
+        _execute(catalog, statement, doing)
+    except SetupError as fault:
+        text = statement.as_string(None)
+        raise SetupError(
+            str(fault), hint=f"A superuser, or the owner of the tables, can run: {text};"
+        ) from None
+    note = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
+        sql.Identifier(name), sql.Literal(comment(capture))
+    )
+    _execute(catalog, note, doing)
+
+
+def _statement(text: str, name: str, tables: Sequence[CatalogTable]) -> Any:
+    from psycopg import sql
+
+    listed = sql.SQL(", ").join(
+        sql.SQL("" if each.is_partitioned else "ONLY ") + sql.Identifier(each.schema, each.name)
+        for each in tables
+    )
+    return sql.SQL(text).format(sql.Identifier(name), listed)
+
+
+def _execute(catalog: Catalog, statement: Any, doing: str) -> None:
+    with translating(doing):
+        catalog.connection.execute(statement)

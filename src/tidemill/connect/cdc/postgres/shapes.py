@@ -1,0 +1,179 @@
+"""Knows the tables of the stream: what each one's rows look like, and when that changes.
+
+The stream describes a table before its first row and after each change of it. The catalog adds the
+key and the types; it can be newer than the stream. Must not know: connections, transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tidemill.connect.cdc.contract import Column, Table
+from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable
+from tidemill.connect.cdc.postgres.errors import ProtocolError
+from tidemill.connect.cdc.postgres.messages import Relation
+from tidemill.connect.cdc.postgres.rows import DecodeRow, decoder, identity_decoder
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A table of the stream with its decoders.
+
+    Attributes:
+        relation: The description in the stream.
+        table: The table for changes; None if it is not captured.
+        names: The columns' names, in order.
+        decode: Decodes new rows, and old rows under REPLICA IDENTITY FULL.
+        decode_identity: Decodes old rows under other replica identities.
+        lsn: The place of the description.
+    """
+
+    relation: Relation
+    table: Table | None
+    names: tuple[str, ...]
+    decode: DecodeRow
+    decode_identity: DecodeRow
+    lsn: int
+
+
+@dataclass(slots=True)
+class News:
+    """What new descriptions of tables mean for the reader.
+
+    Attributes:
+        schemas: Tables whose columns changed, or that are new.
+        resync: Ids of tables whose topics can lack rows or values, so they must be read again.
+    """
+
+    schemas: list[Table] = field(default_factory=list)
+    resync: list[str] = field(default_factory=list)
+
+
+class Shapes:
+    """The tables that the stream has described.
+
+    Args:
+        catalog: Returns the catalog: its connection can be replaced.
+        database: The name of the database.
+        selects: Returns whether a table is captured.
+    """
+
+    def __init__(
+        self,
+        catalog: Callable[[], Catalog],
+        database: str,
+        selects: Callable[[CatalogTable | Relation], bool],
+    ) -> None:
+        self._catalog = catalog
+        self._database = database
+        self._selects = selects
+        self._by_oid: dict[int, Shape] = {}
+        self._oid_of: dict[str, int] = {}
+        self._columns: dict[int, dict[str, int]] = {}
+        self.news = News()
+
+    def __getitem__(self, oid: int) -> Shape:
+        found = self._by_oid.get(oid)
+        if found is None:
+            raise ProtocolError(f"a row of the table with OID {oid} came before its description")
+        return found
+
+    def forget(self) -> None:
+        """Forget the decoders after a reconnect: the server describes each table again."""
+        self._by_oid.clear()
+
+    def expect(self, tables: list[CatalogTable]) -> None:
+        """Take note of tables as they are at the start, so that later changes are recognised."""
+        for each in tables:
+            self._oid_of[each.id] = each.oid
+            self._columns[each.oid] = {
+                column.name: column.type_oid for column in each.columns if not column.is_generated
+            }
+
+    def describe(self, relation: Relation, lsn: int) -> None:
+        """Take in a Relation message.
+
+        An older description never replaces a newer one: a large transaction that was streamed
+        early can be replayed after other transactions have described the table.
+        """
+        before = self._by_oid.get(relation.oid)
+        if before is not None and (before.lsn > lsn > 0 or before.relation == relation):
+            return
+        here = next(iter(self._catalog().tables_by_oid([relation.oid])), None)
+        shape = self._by_oid[relation.oid] = self._shape(relation, here, lsn)
+        if shape.table is not None:
+            self._compare(before, shape, here)
+
+    def _shape(self, relation: Relation, here: CatalogTable | None, lsn: int) -> Shape:
+        types = self._catalog().types
+        known = {each.name: each for each in here.columns} if here else {}
+        converts = [
+            (each.name, types[each.type_oid].convert, each.is_identity) for each in relation.columns
+        ]
+        columns = tuple(
+            Column(
+                each.name,
+                known[each.name].type_name
+                if each.name in known and known[each.name].type_oid == each.type_oid
+                else f"oid {each.type_oid}",
+                types[each.type_oid].kind,
+                not (each.name in known and known[each.name].is_not_null),
+            )
+            for each in relation.columns
+        )
+        names = tuple(each.name for each in columns)
+        table = None
+        if self._selects(relation):
+            key = _key(relation, here)
+            table = Table(self._database, relation.schema, relation.name, columns, key)
+        return Shape(
+            relation,
+            table,
+            names,
+            decoder([(name, convert) for name, convert, _ in converts]),
+            identity_decoder(converts),
+            lsn,
+        )
+
+    def _compare(self, before: Shape | None, shape: Shape, here: CatalogTable | None) -> None:
+        relation, table = shape.relation, shape.table
+        assert table is not None
+        fills = {each.name: each.fills_old_rows for each in here.columns} if here else {}
+        columns = {each.name: each.type_oid for each in relation.columns}
+        known = self._columns.get(relation.oid, columns)
+        is_new = table.id not in self._oid_of
+        is_other = self._oid_of.get(table.id, relation.oid) != relation.oid
+        is_renamed = before is not None and (before.table is None or before.table.id != table.id)
+        self._oid_of[table.id] = relation.oid
+        self._columns[relation.oid] = columns
+        if is_renamed or is_other or _changes_old_rows(known, columns, fills):
+            self.news.resync.append(table.id)
+        if is_new or is_renamed or is_other or known != columns:
+            self.news.schemas.append(table)
+
+
+def _changes_old_rows(
+    known: dict[str, int], columns: dict[str, int], fills: dict[str, bool]
+) -> bool:
+    """Return whether rows that no change touched have other values now.
+
+    That is so for a column with another type, for a new column with a default, and for a renamed
+    column. A rename looks like a dropped and an added column.
+    """
+    added = [name for name in columns if name not in known]
+    if any(fills.get(name, True) for name in added):
+        return True
+    if added and any(name not in columns for name in known):
+        return True
+    return any(known[name] != oid for name, oid in columns.items() if name in known)
+
+
+def _key(relation: Relation, here: CatalogTable | None) -> tuple[str, ...]:
+    """Return the key's columns: the catalog's, or the replica identity if the table is gone."""
+    names = {each.name for each in relation.columns}
+    if here is not None and here.key and set(here.key) <= names:
+        return here.key
+    if here is None and relation.identity in "di":
+        return tuple(each.name for each in relation.columns if each.is_identity)
+    return ()

@@ -1,0 +1,114 @@
+"""The captured tables: what the publication and the patterns select, and how to read them.
+
+Must not know: the stream, Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tidemill.connect.cdc.contract import Capture, Row, Table
+from tidemill.connect.cdc.errors import SetupError
+from tidemill.connect.cdc.postgres import publication
+from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable, Published, described
+from tidemill.connect.cdc.postgres.chunks import Reader
+from tidemill.connect.cdc.postgres.messages import Relation
+
+
+class Tables:
+    """The tables of one source.
+
+    Args:
+        catalog: Returns the catalog: its connection can be replaced.
+        capture: The patterns.
+        name: The name of the publication.
+    """
+
+    def __init__(self, catalog: Callable[[], Catalog], capture: Capture, name: str) -> None:
+        self._catalog = catalog
+        self._capture = capture
+        self._name = name
+        self._published: dict[int, Published] | None = None
+
+    def selects(self, relation: Relation | CatalogTable) -> bool:
+        """Return whether changes of a table are delivered."""
+        return self._capture.selects(relation.schema, relation.name)
+
+    def refresh(self) -> None:
+        """Read the publication again before the next use."""
+        self._published = None
+
+    def in_catalog(self) -> list[CatalogTable]:
+        """Return the captured tables as the catalog has them."""
+        catalog = self._catalog()
+        published = catalog.published(self._name)
+        if published is None:
+            return publication.wanted(catalog, self._capture)
+        self._published = {each.oid: each for each in published}
+        return [
+            each
+            for each in catalog.tables_by_oid([each.oid for each in published])
+            if self.selects(each) and publication.is_usable(each, self._capture)
+        ]
+
+    def captured(self) -> list[Table]:
+        """Return the captured tables. Before the publication exists, those that it will have."""
+        catalog = self._catalog()
+        database = catalog.connection.info.dbname
+        found = self.in_catalog()
+        published = self._published or {}
+        return [described(each, published.get(each.oid), database, catalog.types) for each in found]
+
+    def refuse_keyless(self) -> None:
+        """Raise SetupError if a table without a key is selected, and the definition refuses it."""
+        if self._capture.keyless != "refuse":
+            return
+        for each in self._catalog().user_tables():
+            if self.selects(each) and not each.key:
+                raise SetupError(
+                    f"table {each.id} has no primary key",
+                    hint=f'Add one, exclude the table, or set keyless = "all-columns" and run: '
+                    f"ALTER TABLE {each.id} REPLICA IDENTITY FULL;",
+                )
+
+    def reader(self, connection: Any, table: Table) -> Reader | None:
+        """Return a reader of a table as it is now; None if it does not exist any more.
+
+        Columns that do not exist any more are left out.
+        """
+        if self._published is None:
+            published = self._catalog().published(self._name) or []
+            self._published = {each.oid: each for each in published}
+        catalog = self._catalog()
+        found = catalog.table(table.schema, table.name)
+        if found is None:
+            return None
+        here = {each.name for each in found.columns}
+        columns = tuple(each for each in table.columns if each.name in here)
+        if not set(table.key) <= here:
+            return None
+        left = Table(table.database, table.schema, table.name, columns, table.key)
+        return Reader(connection, found, left, self._published.get(found.oid), catalog.types)
+
+    def by_keys(
+        self, connection: Any
+    ) -> Callable[[Table, Sequence[Sequence[Any]], Sequence[str]], list[Row]]:
+        """Return a function that reads rows by their keys."""
+
+        def read(table: Table, keys: Sequence[Sequence[Any]], columns: Sequence[str]) -> list[Row]:
+            reader = self.reader(connection, table)
+            return [] if reader is None else reader.by_keys(keys, columns)
+
+        return read
+
+    def estimate(self, table: Table) -> int:
+        """Return the planner's estimate of the number of rows, which needs no ANALYZE."""
+        from psycopg import sql
+
+        catalog = self._catalog()
+        query = sql.SQL("EXPLAIN (FORMAT JSON) SELECT FROM {}").format(
+            sql.Identifier(table.schema, table.name)
+        )
+        plan = catalog.value(query, doing=f"can't estimate the rows of {table.id}")
+        return int(plan[0]["Plan"]["Plan Rows"])
