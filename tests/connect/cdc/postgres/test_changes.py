@@ -43,7 +43,7 @@ def test_changes_name_their_transaction_and_its_end(sql: Sql, reading: Make) -> 
     read.start()
     with sql.transaction():
         sql.execute("INSERT INTO t VALUES (1)")
-        (xid,) = sql.execute("SELECT txid_current()").fetchone() or ()
+        xid = sql.execute("SELECT txid_current()").fetchall()[0][0]
         sql.execute("INSERT INTO t VALUES (2)")
     sql.execute("INSERT INTO t VALUES (3)")
     found = read.changes(3)

@@ -1,8 +1,8 @@
 """The PostgreSQL source (version 12 and newer), through logical decoding with pgoutput.
 
-``source`` puts the parts together. ``connection`` reads the stream. ``stream`` turns messages
-into committed changes, with ``shapes`` and ``rows``. ``chunks`` and ``visibility`` read
-rows beside it. ``slot`` and ``publication`` are what capture makes on the server.
+``source`` puts the parts together. ``connection`` reads the stream, ``decoding`` turns its messages
+into committed changes, and ``reading`` reads rows beside it. ``slot`` and ``publication`` are what
+capture makes on the server, and ``check`` finds what the server lacks.
 
 Must not know: Kafka, the worker.
 """

@@ -75,7 +75,7 @@ class CatalogTable:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a publication publishes of a table.
+    """The part of a table that a publication publishes.
 
     Attributes:
         columns: The columns of its column list; None for all.

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidemill.connect.cdc.errors import CaptureError, SourceUnavailableError
 from tidemill.connect.cdc.postgres.errors import ProtocolError, translating
-from tidemill.connect.cdc.postgres.messages import POSTGRES_EPOCH_US
+from tidemill.connect.cdc.postgres.lsn import POSTGRES_EPOCH_US
 
 HEADER = 25
 """Bytes of a message before those of the output plugin: a letter, two LSNs and a time."""

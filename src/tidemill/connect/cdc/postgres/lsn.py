@@ -1,4 +1,4 @@
-"""Positions in the write-ahead log: log sequence numbers (LSNs) as integers and as text.
+"""Positions in the write-ahead log, as integers and as text: log sequence numbers (LSNs).
 
 Must not know: connections, changes, Kafka.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+POSTGRES_EPOCH_US = 946_684_800_000_000
+"""Microseconds from 1970 to 2000, where PostgreSQL's clock starts."""
 _PAGE = 8192
 _PAGE_HEADERS = (24, 40)
 """Sizes of the header of a page and of the first page of a segment (``XLogPageHeaderData``)."""

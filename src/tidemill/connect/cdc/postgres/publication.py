@@ -1,4 +1,4 @@
-"""The publication: which tables it should have, creating it, adding tables, dropping it.
+"""Creates and drops the publication, and decides which tables it should have.
 
 A publication that we create lists its tables one by one. FOR ALL TABLES would make updates and
 deletes fail in every table of the database that has no replica identity. An existing publication is

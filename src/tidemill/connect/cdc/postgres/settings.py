@@ -28,7 +28,7 @@ _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to reach the database and what to make there.
+    """The address of the database, and what to make there.
 
     Attributes:
         conninfo: Connection string of libpq. It can contain a password: never show it.

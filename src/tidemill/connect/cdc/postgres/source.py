@@ -22,14 +22,15 @@ from tidemill.connect.cdc.contract import (
     Table,
 )
 from tidemill.connect.cdc.errors import PositionLostError, SetupError, SourceUnavailableError
-from tidemill.connect.cdc.postgres import check, publication, slot, toast, visibility
+from tidemill.connect.cdc.postgres import check, publication, slot
 from tidemill.connect.cdc.postgres.catalog import Catalog
 from tidemill.connect.cdc.postgres.connection import ReplicationConnection
+from tidemill.connect.cdc.postgres.decoding.shapes import Shapes
+from tidemill.connect.cdc.postgres.decoding.stream import OWN_PREFIX, Stream
 from tidemill.connect.cdc.postgres.errors import translating
 from tidemill.connect.cdc.postgres.lsn import Origin, Place, origin_of, place_of, to_json
+from tidemill.connect.cdc.postgres.reading import toast, visibility
 from tidemill.connect.cdc.postgres.settings import Settings, settings_of
-from tidemill.connect.cdc.postgres.shapes import Shapes
-from tidemill.connect.cdc.postgres.stream import OWN_PREFIX, Stream
 from tidemill.connect.cdc.postgres.tables import Tables
 
 _BATCH_CHANGES = 5000
@@ -158,12 +159,12 @@ class PostgresSource:
         """Return the rows after a key, in the order of the keys."""
         connection = self._open_catalog().connection
         with visibility.open_snapshot(connection, self._stream.delivered) as high:
-            ts_ms = time.time_ns() // 1_000_000
+            ts_ms = _now_ms()
             reader = self._tables.reader(connection, table)
             rows, last = ([], None) if reader is None else reader.chunk(after, limit)
         self._wanted = max(self._wanted, high)
         self._due["nudge"] = time.monotonic() + _NUDGE_S
-        return Chunk(rows, last, to_json(Place(high), self._origin), ts_ms)
+        return Chunk(rows, last, to_json(Place(high), self._origin), ts_ms, _before(high))
 
     @contextmanager
     def read_consistent(self, tables: Sequence[Table]) -> Iterator[ConsistentRead]:
@@ -178,7 +179,10 @@ class PostgresSource:
                 connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 connection.execute(f"SET TRANSACTION SNAPSHOT '{self._snapshot}'")
             yield ConsistentRead(
-                to_json(self._returned, self._origin), self._all_rows(connection, tables)
+                to_json(self._returned, self._origin),
+                self._all_rows(connection, tables),
+                _now_ms(),
+                _before(self._returned.lsn),
             )
         finally:
             connection.close()
@@ -195,7 +199,7 @@ class PostgresSource:
             (self._settings.slot,),
             doing="can't read the replication slots",
         )
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = _now_ms()
         oldest = max(0, now_ms - self._unconfirmed[0][1]) if self._unconfirmed else 0
         return Lag(bytes=None if held is None else max(0, held), ms=oldest)
 
@@ -315,6 +319,18 @@ class PostgresSource:
             if reader is not None:
                 for rows in reader.all(_CONSISTENT_ROWS):
                     yield table, rows
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _before(lsn: int) -> Row:
+    """Return the source block of rows that were read: before every commit that they lack.
+
+    The next commit record can start exactly at ``lsn``.
+    """
+    return {"lsn": lsn - 1, "commit_lsn": lsn - 1}
 
 
 def _connected(conninfo: str) -> Any:

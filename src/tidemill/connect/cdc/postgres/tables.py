@@ -12,8 +12,8 @@ from tidemill.connect.cdc.contract import Capture, Row, Table
 from tidemill.connect.cdc.errors import SetupError
 from tidemill.connect.cdc.postgres import publication
 from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable, Published, described
-from tidemill.connect.cdc.postgres.chunks import Reader
-from tidemill.connect.cdc.postgres.messages import Relation
+from tidemill.connect.cdc.postgres.decoding.messages import Relation
+from tidemill.connect.cdc.postgres.reading.chunks import Reader
 
 
 class Tables:

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from struct import Struct, error
 
 from tidemill.connect.cdc.postgres.errors import ProtocolError
-
-POSTGRES_EPOCH_US = 946_684_800_000_000
-"""Microseconds from 1970 to 2000, where PostgreSQL's clock starts."""
+from tidemill.connect.cdc.postgres.lsn import POSTGRES_EPOCH_US
 
 BEGIN, COMMIT, RELATION, TYPE, INSERT, UPDATE, DELETE, TRUNCATE, ORIGIN, MESSAGE = b"BCRYIUDTOM"
 STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT = b"SEcA"

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from tidemill.connect.cdc.contract import Column, Table
 from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable
+from tidemill.connect.cdc.postgres.decoding.messages import Relation
+from tidemill.connect.cdc.postgres.decoding.rows import DecodeRow, decoder, identity_decoder
 from tidemill.connect.cdc.postgres.errors import ProtocolError
-from tidemill.connect.cdc.postgres.messages import Relation
-from tidemill.connect.cdc.postgres.rows import DecodeRow, decoder, identity_decoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Shape:
 
 @dataclass(slots=True)
 class News:
-    """What new descriptions of tables mean for the reader.
+    """The consequences of new descriptions of tables for the reader.
 
     Attributes:
         schemas: Tables whose columns changed, or that are new.

@@ -13,12 +13,12 @@ from struct import Struct
 from typing import NamedTuple
 
 from tidemill.connect.cdc.contract import Change, Operation, Row, Table, TransactionEnd
-from tidemill.connect.cdc.postgres import messages
+from tidemill.connect.cdc.postgres.decoding import messages
+from tidemill.connect.cdc.postgres.decoding.messages import Commit
+from tidemill.connect.cdc.postgres.decoding.shapes import Shape, Shapes
+from tidemill.connect.cdc.postgres.decoding.spool import Spool, Spools
 from tidemill.connect.cdc.postgres.errors import ProtocolError
-from tidemill.connect.cdc.postgres.lsn import Place
-from tidemill.connect.cdc.postgres.messages import POSTGRES_EPOCH_US, Commit
-from tidemill.connect.cdc.postgres.shapes import Shape, Shapes
-from tidemill.connect.cdc.postgres.spool import Spool, Spools
+from tidemill.connect.cdc.postgres.lsn import POSTGRES_EPOCH_US, Place
 
 OWN_PREFIX = "tidemill"
 """Logical messages with this prefix are heartbeats of ours, and never delivered."""
