@@ -12,6 +12,7 @@ unread also counts in ``responses``.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from typing import Protocol, cast
 
@@ -32,6 +33,8 @@ WRITE_HIGH_WATER = 1_048_576
 """Unsent bytes above which a connection is not read (and its queued requests not started)."""
 STALL_SECONDS = 30.0
 """The connection of a client that stops in the middle of a request is closed after this time."""
+SMALL_WINDOW_BYTES = 65_536
+"""Receive buffer of a connection whose client floods the broker with short requests."""
 EARLY_BYTES = 65_536
 """Bytes in the buffer of a connection that has no session yet."""
 
@@ -108,6 +111,7 @@ class Link(asyncio.BufferedProtocol):
         self._own = 0
         self._gathering = False
         self._is_broken = False
+        self._has_small_window = False
         self._gathered: list[bytes | bytearray | memoryview] = []
         self._gathered_bytes = 0
         self.peer = "?"
@@ -134,6 +138,15 @@ class Link(asyncio.BufferedProtocol):
     def is_congested(self) -> bool:
         """Whether the client does not read its responses, so that no request should start."""
         return self._holds is not Hold.NONE and bool(self._holds & (Hold.WRITE | Hold.UNREAD))
+
+    def gather(self) -> None:
+        """Keep what is written from now on, up to ``GATHER_BYTES``, until ``send``."""
+        self._gathering = True
+
+    def send(self) -> None:
+        """Send what was gathered, with one system call. From now on, writes are sent directly."""
+        self._gathering = False
+        self._send_gathered()
 
     def write(self, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
         """Send buffers in order. The caller must not change them afterwards."""
@@ -171,6 +184,19 @@ class Link(asyncio.BufferedProtocol):
         if self._gathered:
             buffers, self._gathered, self._gathered_bytes = self._gathered, [], 0
             self._send(buffers)
+
+    def limit_window(self) -> None:
+        """Let the kernel receive only a little ahead, for as long as the connection lives.
+
+        By default it receives several megabytes while the connection is not read. That is tens of
+        thousands of short requests, and the client does not notice that it has to wait.
+        """
+        if self._has_small_window or self._under is None:
+            return
+        self._has_small_window = True
+        sock = self._under.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_WINDOW_BYTES)
 
     def hold_request(self, size: int) -> None:
         """Count a request of ``size`` bytes that waits for its answer."""
@@ -333,14 +359,13 @@ class Link(asyncio.BufferedProtocol):
         if session is None or self._is_broken or self.is_closing:
             return
         self.last_receipt = self._owner.now()
-        self._gathering = True
+        self.gather()
         try:
             session.received(nbytes)
         except Exception as error:
             self.fail(error)
         finally:
-            self._gathering = False
-            self._send_gathered()
+            self.send()
 
     def eof_received(self) -> bool:
         return False  # close

@@ -39,6 +39,7 @@ class Turns:
         self._urgent: deque[Callable[[], None]] = deque()
         self._ready: deque[Callable[[], None]] = deque()
         self._paused: deque[asyncio.Future[None]] = deque()
+        self._at_end: list[Callable[[], None]] = []
         self._spent = 0.0
         self._armed = False
         self._slice_end = 0.0
@@ -67,6 +68,11 @@ class Turns:
     def queue(self, start: Callable[[], None], *, urgent: bool = False) -> None:
         """Call ``start`` in a later turn, behind the work that waits already."""
         (self._urgent if urgent else self._ready).append(start)
+        self._arm()
+
+    def at_end(self, finish: Callable[[], None]) -> None:
+        """Call ``finish`` once, behind the queued requests of this turn."""
+        self._at_end.append(finish)
         self._arm()
 
     # --- long work -------------------------------------------------------------------------------
@@ -111,7 +117,7 @@ class Turns:
         """Begin a turn: run what waits, for as long as the turn allows."""
         self._armed = False
         self._spent = 0.0
-        if not (self._urgent or self._ready or self._paused):
+        if not (self._urgent or self._ready or self._paused or self._at_end):
             return
         started = perf_counter()
         granted = self._grant_slice()
@@ -120,6 +126,9 @@ class Turns:
             _run(self._urgent, (started + end) / 2)
             _run(self._ready, end)
         finally:
+            finish, self._at_end = self._at_end, []
+            for call in finish:
+                call()
             self._spent = perf_counter() - started + granted
             self._arm()
 

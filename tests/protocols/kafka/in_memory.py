@@ -35,6 +35,12 @@ class MemoryLink:
     def write(self, buffers: Iterable[bytes]) -> None:
         self.sent += b"".join(buffers)
 
+    def gather(self) -> None: ...
+
+    def send(self) -> None: ...
+
+    def limit_window(self) -> None: ...
+
     def hold_request(self, size: int) -> None:
         self._budget.add(self, size, whole=True)
 

@@ -19,6 +19,7 @@ from tests.protocols.kafka.wire import eventually, request, request_bytes, servi
 from tidemill.net.responses import STUCK_SECONDS
 from tidemill.protocols.kafka.codec.schema import request_type
 from tidemill.protocols.kafka.connection import FIRST_BYTES
+from tidemill.protocols.kafka.session import MOST_UNANSWERED
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 ALL_TOPICS: dict[str, Any] = {"topics": None}
@@ -167,6 +168,45 @@ async def test_other_requests_wait_for_the_answers_before_them() -> None:
         assert (await client.response(PRODUCE, 9))[0] == first
         assert (await client.response(FETCH, 11))[0] == second
         assert (await client.response(PRODUCE, 9))[0] == third
+
+
+@on_both_loops
+async def test_most_produce_requests_of_a_connection_wait_until_others_are_answered() -> None:
+    async with serving() as s:
+        s.broker.make_topic("t")
+        s.broker.hold_acks = True
+        client = await s.client()
+        sent = [client.send(PRODUCE, 9, produce("t", one_batch())) for _ in range(3000)]
+        await eventually(lambda: s.broker.appended == MOST_UNANSWERED)
+        (link,) = s.server.listener._links
+        transport = link._transport
+        await eventually(lambda: transport is not None and not transport.is_reading())
+        other = await s.client()
+        await other.call(METADATA, 9, ALL_TOPICS)  # another connection is served meanwhile
+        assert s.broker.appended == MOST_UNANSWERED
+        assert s.server.listener.budget.used < 1000 * (len(one_batch()) + 1000)
+        s.broker.hold_acks = False
+        s.broker.ack_all()
+        assert [(await client.response(PRODUCE, 9))[0] for _ in sent] == sent
+        assert s.broker.appended == len(sent)
+
+
+@on_both_loops
+async def test_a_long_poll_behind_many_produce_requests_ends() -> None:
+    async with serving() as s:
+        s.broker.make_topic("t")
+        s.broker.hold_acks = True
+        client = await s.client()
+        sent = [client.send(PRODUCE, 9, produce("t", one_batch())) for _ in range(400)]
+        sent.append(client.send(FETCH, 11, fetch("t")))
+        sent += [client.send(PRODUCE, 9, produce("t", one_batch(), acks=1)) for _ in range(400)]
+        await eventually(lambda: s.broker.appended == MOST_UNANSWERED)
+        s.broker.hold_acks = False
+        s.broker.ack_all()
+        kinds = [FETCH if number == 400 else PRODUCE for number in range(len(sent))]
+        versions = {FETCH: 11, PRODUCE: 9}
+        answered = [(await client.response(kind, versions[kind]))[0] for kind in kinds]
+        assert answered == sent
 
 
 @on_both_loops

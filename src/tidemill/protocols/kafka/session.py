@@ -41,6 +41,13 @@ log = structlog.get_logger("tidemill.kafka")
 
 _MANY_QUEUED, _FEW_QUEUED = 128, 32
 """A connection with more queued requests is not read, until there are few."""
+MOST_UNANSWERED = 128
+"""Produce requests of a connection that are appended before their answers. The others wait in the
+socket, so that a client that sends one record in each request has to wait, and makes batches.
+Measured with acks=all: 16 cost 1.5 times the processor time of no limit, 64 cost 1.1 times, 256
+cost the same."""
+SMALL_REQUEST = 1024
+"""A client with a queue of requests that are smaller on average gets a small receive window."""
 _NO_FRAME = Frame(memoryview(b""), None)
 FRAME_OVERHEAD = 512
 """Bytes that an unanswered request counts for besides its own."""
@@ -101,6 +108,7 @@ class KafkaSession:
         self._flushing = False
         self._waits_for_turn = False
         self._reading_paused = False
+        self._sends_at_end = False
 
     # --- called by the listener ------------------------------------------------------------------
 
@@ -191,6 +199,8 @@ class KafkaSession:
             return False
         if not self._slots:
             return True
+        if len(self._slots) >= MOST_UNANSWERED:
+            return False
         api = self._shared.apis.get(int.from_bytes(frame.view[:2], "big"))
         last = self._slots[-1]
         return api is not None and api.pipelined and last.api.pipelined and not last.ctx.exclusive
@@ -198,10 +208,12 @@ class KafkaSession:
     def _start_queued(self) -> None:
         began = now = perf_counter()
         end = self._turns.deadline(began)
+        self._link.gather()
         while self._can_start_queued() and self._has_turn(self._queue[0], now, end):
             self._turns.begin_slice(now)
             self._start(self._queue.popleft())
             now = perf_counter()
+        self._link.send()
         self._turns.spend(now - began)
         self._ask_for_turn()
         if self._state.stopping:
@@ -224,15 +236,26 @@ class KafkaSession:
         if paused != self._reading_paused:
             self._reading_paused = paused
             (self._link.hold if paused else self._link.unhold)(Hold.QUEUE)
+            if paused and sum(len(f.view) for f in self._queue) < SMALL_REQUEST * len(self._queue):
+                self._link.limit_window()
 
     def _take_turn(self) -> None:
         self._waits_for_turn = False
         if self._can_start_queued():
+            if not self._sends_at_end:
+                self._sends_at_end = True
+                self._link.gather()
+                self._turns.at_end(self._send_at_end)
             self._turns.begin_slice(perf_counter())
             self._start(self._queue.popleft())
         self._ask_for_turn()
         if self._state.stopping:
             self._close_when_done()
+
+    def _send_at_end(self) -> None:
+        """Send the answers of this turn together."""
+        self._sends_at_end = False
+        self._link.send()
 
     def _close_when_done(self) -> None:
         # Requests that have not started get no response: their clients try another time.
@@ -366,6 +389,7 @@ class KafkaSession:
             buffers += slot.buffers
             self._link.release_request(slot.size)
         if buffers:
+            self._link.gather()  # ``_start_queued`` sends
             self._link.write(buffers)
             self._link.room.hold(0)
         self._start_queued()
