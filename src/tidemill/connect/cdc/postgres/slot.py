@@ -180,9 +180,11 @@ def _check_timeline(
     replication: ReplicationConnection, place: Place, origin: Origin, here: Server
 ) -> None:
     """Raise PositionLostError unless the position is part of the history of this timeline."""
-    history = replication.command(
-        f"TIMELINE_HISTORY {here.timeline:d}", "can't read the history of the timeline"
-    )[0][1]
+    history: str | None = None
+    if here.timeline > 1:  # the first one has no history
+        history = replication.command(
+            f"TIMELINE_HISTORY {here.timeline:d}", "can't read the history of the timeline"
+        )[0][1]
     for line in (history or "").splitlines():
         fields = line.split()
         if fields and fields[0] == str(origin.timeline):

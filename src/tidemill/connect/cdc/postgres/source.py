@@ -116,7 +116,9 @@ class PostgresSource:
             self._shapes.news.resync += [each.id for each in added]
         self._returned, self._wanted = place, 0
         self._unconfirmed.clear()
-        self._due = dict.fromkeys(self._due, time.monotonic() + _REFRESH_S)
+        now = time.monotonic()
+        self._due["refresh"] = now + _REFRESH_S
+        self._due["heartbeat"] = now + self._settings.heartbeat_s
         return to_json(place, self._origin)
 
     def poll(self, timeout_s: float) -> Batch | None:
@@ -291,7 +293,11 @@ class PostgresSource:
         catalog = self._open_catalog()
         added = publication.reconcile(catalog, self._settings.publication, self._capture)
         self._tables.refresh()
-        self._shapes.news.resync += [each.id for each in added]
+        if added:
+            self._shapes.expect(added)
+            ids = {each.id for each in added}
+            self._shapes.news.schemas += [each for each in self.tables() if each.id in ids]
+            self._shapes.news.resync += sorted(ids)
 
     def _write_if_due(self) -> None:
         """Write a logical message if the stream must move, or as a heartbeat.

@@ -120,7 +120,7 @@ def array(data: bytes, convert: Convert, delimiter: bytes) -> list[Any]:
     if start < 0 or data[-1:] != b"}":
         raise CaptureError("the server sent an array that is not in braces")
     inner = data[start + 1 : -1]
-    if b'"' not in inner and b"{" not in inner:  # the usual case
+    if not (b'"' in inner or b"{" in inner or b"}" in inner):  # the usual case
         if not inner:
             return []
         return [None if each == b"NULL" else convert(each) for each in inner.split(delimiter)]

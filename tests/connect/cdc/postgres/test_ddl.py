@@ -1,0 +1,129 @@
+"""Changes of tables are followed, and tables whose topics can lack something are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.connect.cdc.postgres.reading import Reading
+
+Sql = psycopg.Connection[Any]
+Make = Callable[..., Reading]
+
+
+@pytest.fixture
+def read(sql: Sql, reading: Make) -> Reading:
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
+    sql.execute("INSERT INTO t VALUES (1, 'x')")
+    made = reading()
+    made.start()
+    return made
+
+
+def news(read: Reading) -> tuple[list[list[str]], list[str]]:
+    """Return the columns of changed tables, and the tables to read again."""
+    schemas = [[c.name for c in each.columns] for batch in read.batches for each in batch.schemas]
+    return schemas, [each for batch in read.batches for each in batch.resync]
+
+
+def test_an_unchanged_table_has_no_news(sql: Sql, read: Reading) -> None:
+    sql.execute("INSERT INTO t VALUES (2, 'y')")
+    sql.execute("ANALYZE t")
+    sql.execute("INSERT INTO t VALUES (3, 'z')")
+    read.changes(2)
+    assert news(read) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("statement", "columns", "is_read_again"),
+    [
+        ("ALTER TABLE t ADD COLUMN b int", ["id", "a", "b"], False),
+        ("ALTER TABLE t ADD COLUMN b int DEFAULT 7", ["id", "a", "b"], True),
+        ("ALTER TABLE t DROP COLUMN a", ["id"], False),
+        ("ALTER TABLE t RENAME COLUMN a TO b", ["id", "b"], True),
+        ("ALTER TABLE t ALTER COLUMN a TYPE bytea USING a::bytea", ["id", "a"], True),
+    ],
+)
+def test_a_changed_column_is_followed(
+    sql: Sql, read: Reading, statement: str, columns: list[str], is_read_again: bool
+) -> None:
+    sql.execute("INSERT INTO t VALUES (2, 'y')")
+    with sql.transaction():
+        sql.execute("INSERT INTO t VALUES (3, 'y')")
+        sql.execute(statement.encode())
+        sql.execute("INSERT INTO t (id) VALUES (4)")
+    found = read.changes(3)
+    assert list(found[1].after or {}) == ["id", "a"]
+    assert list(found[2].after or {}) == columns
+    assert news(read) == ([columns], ["public.t"] if is_read_again else [])
+    (table,) = read.source.tables()
+    rows = read.source.read_chunk(table, None, 10).rows
+    assert found[2].after in rows
+
+
+def test_a_table_that_is_dropped_and_created_again_is_read_again(
+    sql: Sql, read: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill.connect.cdc.postgres.source._REFRESH_S", 0.0)
+    sql.execute("INSERT INTO t VALUES (2, 'y')")
+    read.changes(1)
+    sql.execute("DROP TABLE t")
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY, other int)")
+    sql.execute("INSERT INTO t VALUES (5, 5)")
+    for _ in range(3):
+        read.source._due["refresh"] = 0.0
+        batch = read.source.poll(0.1)
+        if batch is not None:
+            read.take(batch)
+    assert "public.t" in news(read)[1]
+    sql.execute("INSERT INTO t VALUES (6, 6)")
+    assert read.changes(1)[0].after == {"id": 6, "other": 6}
+
+
+def test_a_new_table_is_added_and_read(sql: Sql, read: Reading) -> None:
+    sql.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
+    sql.execute("INSERT INTO fresh VALUES (1)")
+    read.source._due["refresh"] = 0.0
+    batch = read.source.poll(5)
+    assert batch is not None
+    assert batch.resync == ["public.fresh"]
+    assert [each.id for each in batch.schemas] == ["public.fresh"]
+    sql.execute("INSERT INTO fresh VALUES (2)")
+    assert read.changes(1)[0].after == {"id": 2}
+
+
+def test_a_new_table_that_is_being_written_is_added_later(
+    sql: Sql, dsn: str, read: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill.connect.cdc.postgres.publication._LOCK_TIMEOUT_MS", 20)
+    sql.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
+    with psycopg.connect(dsn) as other:
+        other.execute("INSERT INTO fresh VALUES (1)")
+        read.source._due["refresh"] = 0.0
+        assert read.source.poll(0) is None
+    read.source._due["refresh"] = 0.0
+    batch = read.source.poll(5)
+    assert batch is not None
+    assert batch.resync == ["public.fresh"]
+
+
+def test_a_renamed_table_is_read_again_under_its_new_name(sql: Sql, read: Reading) -> None:
+    sql.execute("INSERT INTO t VALUES (2, 'y')")
+    sql.execute("ALTER TABLE t RENAME TO n")
+    sql.execute("INSERT INTO n VALUES (3, 'z')")
+    found = read.changes(2)
+    assert [each.table.id for each in found if each.table] == ["public.t", "public.n"]
+    assert news(read) == ([["id", "a"]], ["public.n"])
+
+
+def test_a_changed_primary_key_is_followed(sql: Sql, read: Reading) -> None:
+    sql.execute("INSERT INTO t VALUES (2, 'y')")
+    read.changes(1)
+    sql.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (a)")
+    sql.execute("INSERT INTO t VALUES (3, 'z')")
+    (found,) = read.changes(1)
+    assert found.table is not None
+    assert found.table.key == ("a",)
