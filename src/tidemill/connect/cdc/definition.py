@@ -59,7 +59,7 @@ class Definition(_Section):
 
     Attributes:
         name: identifies it: its transactional id, its topics and its objects in the database.
-        kind: sqlite, postgres, or the name of an entry point in ``tidemill.sources``.
+        kind: sqlite, mariadb, postgres, or the name of an entry point in ``tidemill.sources``.
         prefix: first part of the topics' names; default: the name.
         tables: patterns of the tables to capture.
         exclude: patterns of tables to leave out.
@@ -71,8 +71,7 @@ class Definition(_Section):
         partitions: of the tables' topics.
         topic_configs: more configs of the tables' topics.
         chunk_rows: rows of a part of a snapshot.
-        heartbeat_s: how often the state is stored if no captured table changes, in seconds. A
-            worker that was fenced notices it then.
+        heartbeat_s: how often the position is stored if no captured table changes, in seconds.
         transactions: whether events and the topic ``<prefix>.transaction`` describe transactions.
         hash_key: the key for ``hash``; a reference.
         database: where the database is; its keys belong to the kind.

@@ -21,6 +21,7 @@ GROUP = "tidemill.sources"
 
 BUILT_IN = {
     "sqlite": ("tidemill.connect.cdc.sqlite", "SqliteSource"),
+    "mariadb": ("tidemill.connect.cdc.mariadb", "MariaDbSource"),
     "postgres": ("tidemill.connect.cdc.postgres", "PostgresSource"),
 }
 

@@ -1,1 +1,0 @@
-"""``tidemill source``: change data capture from databases."""

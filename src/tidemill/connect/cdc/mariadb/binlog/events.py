@@ -1,0 +1,384 @@
+"""The events of a binary log that change capture needs, parsed from their bytes.
+
+An event has a header of 19 bytes, a body, and a CRC-32 where the server writes checksums. Events
+that are not listed here have no effect on captured tables and are parsed as ``OtherEvent``.
+
+Must not know a connection, a table's definition or a row; ``table_map`` and ``rows`` read those.
+
+Source: MariaDB documentation, "Replication protocol", pages "2-Binlog Event Header" and of each
+event; MySQL source documentation, "Binary log event classes".
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidemill.connect.cdc.mariadb.binlog.errors import BinlogError
+from tidemill.connect.cdc.mariadb.binlog.reader import Reader
+
+_HEADER = struct.Struct("<IBIIIH")
+HEADER_BYTES = _HEADER.size
+CHECKSUM_BYTES = 4
+
+QUERY = 2
+ROTATE = 4
+FORMAT_DESCRIPTION = 15
+XID = 16
+TABLE_MAP = 19
+HEARTBEAT = 27
+XA_PREPARE = 38
+PARTIAL_UPDATE_ROWS = 39
+TRANSACTION_PAYLOAD = 40
+HEARTBEAT_V2 = 41
+MARIADB_GTID = 162
+MARIADB_GTID_LIST = 163
+MARIADB_QUERY_COMPRESSED = 165
+
+MAX_UNCOMPRESSED_BYTES = 1 << 30
+"""The largest ``max_allowed_packet`` of a server, in bytes: no event can be larger."""
+
+
+class RowsKind(enum.Enum):
+    """The change that a rows event makes."""
+
+    INSERT = enum.auto()
+    UPDATE = enum.auto()
+    DELETE = enum.auto()
+
+
+_ROWS: dict[int, tuple[RowsKind, int, bool]] = {
+    23: (RowsKind.INSERT, 1, False),
+    24: (RowsKind.UPDATE, 1, False),
+    25: (RowsKind.DELETE, 1, False),
+    30: (RowsKind.INSERT, 2, False),
+    31: (RowsKind.UPDATE, 2, False),
+    32: (RowsKind.DELETE, 2, False),
+    166: (RowsKind.INSERT, 1, True),
+    167: (RowsKind.UPDATE, 1, True),
+    168: (RowsKind.DELETE, 1, True),
+    169: (RowsKind.INSERT, 2, True),
+    170: (RowsKind.UPDATE, 2, True),
+    171: (RowsKind.DELETE, 2, True),
+}
+"""Event type -> kind, version, and whether MariaDB has compressed the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The common part of all events.
+
+    Attributes:
+        timestamp_s: when the statement began, in seconds since the epoch; 0 for events that the
+            server makes for the connection.
+        server_id: the server that wrote the event first.
+        end_position: the position behind the event in its file; 0 if it is in no file.
+    """
+
+    timestamp_s: int
+    server_id: int
+    end_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class RotateEvent(Event):
+    """The stream continues in another file."""
+
+    file: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class FormatDescriptionEvent(Event):
+    """The first event of each file: the server's version, and whether events have checksums."""
+
+    server_version: str
+    has_checksums: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GtidEvent(Event):
+    """The begin of an event group: a transaction, or a single statement.
+
+    Attributes:
+        is_standalone: the group has one statement and no end event.
+        is_ddl: the statement changes definitions.
+        is_xa: the group belongs to an XA transaction.
+    """
+
+    domain: int
+    sequence: int
+    is_standalone: bool
+    is_ddl: bool
+    is_xa: bool
+
+    @property
+    def gtid(self) -> str:
+        """The id of the group: domain, server and sequence number."""
+        return f"{self.domain}-{self.server_id}-{self.sequence}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryEvent(Event):
+    """A statement in its text form."""
+
+    database: str
+    statement: str
+
+
+@dataclass(frozen=True, slots=True)
+class XidEvent(Event):
+    """The commit of a transaction."""
+
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableMapEvent(Event):
+    """The definition of a table, for the rows events that follow. ``table_map`` parses the body."""
+
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RowsEvent(Event):
+    """Changed rows of one table, not decoded yet.
+
+    Attributes:
+        column_count: the number of columns of the table.
+        present: for INSERT and DELETE one bitmap, for UPDATE two: the columns that the row images
+            have.
+        rows: the row images, one after the other.
+    """
+
+    kind: RowsKind
+    table_id: int
+    column_count: int
+    present: tuple[bytes, ...]
+    rows: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatEvent(Event):
+    """The server has nothing to send."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnsupportedEvent(Event):
+    """An event that carries changes in a form that is not supported; ``what`` names it."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherEvent(Event):
+    """An event without effect on captured tables."""
+
+    event_type: int
+
+
+class EventParser:
+    """Parses events. It remembers what the last format description said about checksums."""
+
+    def __init__(self, *, has_checksums: bool) -> None:
+        self._has_checksums = has_checksums
+
+    def parse(self, data: bytes) -> Event:
+        """Parse one event.
+
+        Args:
+            data: the whole event, from its header to its checksum.
+
+        Raises:
+            BinlogError: it is damaged, or too short.
+        """
+        if len(data) < HEADER_BYTES:
+            raise BinlogError(f"a binary log event has only {len(data)} bytes")
+        timestamp_s, event_type, server_id, size, end, _ = _HEADER.unpack_from(data)
+        if size != len(data):
+            raise BinlogError(f"a binary log event has {len(data)} bytes, its header says {size}")
+        base = (timestamp_s, server_id, end)
+        if event_type == FORMAT_DESCRIPTION:
+            event = _format_description(data, base)
+            self._has_checksums = event.has_checksums
+            return event
+        body = self._body(data, event_type, end)
+        rows = _ROWS.get(event_type)
+        if rows is not None:
+            return _rows(body, base, *rows)
+        parse = _PARSERS.get(event_type)
+        return OtherEvent(*base, event_type) if parse is None else parse(body, base)
+
+    def _body(self, data: bytes, event_type: int, end: int) -> bytes:
+        if not self._has_checksums:
+            return data[HEADER_BYTES:]
+        if len(data) < HEADER_BYTES + CHECKSUM_BYTES:
+            raise BinlogError(f"a binary log event of {len(data)} bytes has no checksum")
+        stored = int.from_bytes(data[-CHECKSUM_BYTES:], "little")
+        if zlib.crc32(memoryview(data)[:-CHECKSUM_BYTES]) != stored:
+            raise BinlogError(
+                f"the binary log event (type {event_type}) that ends at position {end} is damaged: "
+                "its checksum is wrong",
+                hint="Check the server's disk and network; mariadb-binlog --verify-binlog-checksum "
+                "reads the file on the server.",
+            )
+        return data[HEADER_BYTES:-CHECKSUM_BYTES]
+
+
+_Base = tuple[int, int, int]
+_Parse = Callable[[bytes, _Base], Event]
+
+
+def _text(data: bytes) -> str:
+    # The text of statements is in the character set of the client. Only its keywords and names
+    # are used, and they are in UTF-8.
+    return data.decode("utf-8", "replace")
+
+
+def _format_description(data: bytes, base: _Base) -> FormatDescriptionEvent:
+    reader = Reader(data, HEADER_BYTES)
+    reader.raw(2)
+    version = _text(reader.raw(50).rstrip(b"\0"))
+    # The last five bytes are the checksum algorithm and the checksum of this event.
+    algorithm = data[-CHECKSUM_BYTES - 1]
+    return FormatDescriptionEvent(*base, version, algorithm == 1)
+
+
+def _rotate(body: bytes, base: _Base) -> Event:
+    reader = Reader(body)
+    position = reader.uint(8)
+    return RotateEvent(*base, _text(reader.rest()), position)
+
+
+def _mariadb_gtid(body: bytes, base: _Base) -> Event:
+    reader = Reader(body)
+    sequence, domain, flags = reader.uint(8), reader.uint(4), reader.uint(1)
+    return GtidEvent(
+        *base,
+        domain,
+        sequence,
+        is_standalone=bool(flags & 1),
+        is_ddl=bool(flags & 32),
+        is_xa=bool(flags & (64 | 128)),
+    )
+
+
+def _query(body: bytes, base: _Base) -> Event:
+    reader = Reader(body)
+    reader.raw(8)  # thread id and execution time
+    database_bytes = reader.uint(1)
+    reader.raw(2)  # error code
+    status_bytes = reader.uint(2)
+    reader.raw(status_bytes)
+    database = _text(reader.raw(database_bytes))
+    reader.raw(1)
+    return QueryEvent(*base, database, _text(reader.rest()))
+
+
+def _compressed_query(body: bytes, base: _Base) -> Event:
+    reader = Reader(body)
+    reader.raw(8)
+    database_bytes = reader.uint(1)
+    reader.raw(2)
+    status_bytes = reader.uint(2)
+    reader.raw(status_bytes)
+    database = _text(reader.raw(database_bytes))
+    reader.raw(1)
+    return QueryEvent(*base, database, _text(uncompress(reader.rest())))
+
+
+def _xid(body: bytes, base: _Base) -> Event:
+    return XidEvent(*base, Reader(body).uint(8))
+
+
+def _table_map(body: bytes, base: _Base) -> Event:
+    return TableMapEvent(*base, body)
+
+
+def _heartbeat(_: bytes, base: _Base) -> Event:
+    return HeartbeatEvent(*base)
+
+
+def _unsupported(what: str) -> _Parse:
+    return lambda _, base: UnsupportedEvent(*base, what)
+
+
+def _rows(body: bytes, base: _Base, kind: RowsKind, version: int, compressed: bool) -> RowsEvent:
+    reader = Reader(body)
+    table_id = reader.uint(6)
+    reader.raw(2)
+    if version == 2:
+        extra = reader.uint(2)  # includes its own two bytes
+        reader.raw(extra - 2)
+    count = reader.length()
+    if count > 4096:
+        raise BinlogError(f"a rows event says that its table has {count} columns")
+    images = 2 if kind is RowsKind.UPDATE else 1
+    present = tuple(reader.raw((count + 7) // 8) for _ in range(images))
+    rows = reader.rest()
+    return RowsEvent(
+        *base, kind, table_id, count, present, uncompress(rows) if compressed else rows
+    )
+
+
+def uncompress(data: bytes) -> bytes:
+    """Return the uncompressed form of what MariaDB's ``log_bin_compress`` has compressed.
+
+    Raises:
+        BinlogError: the data is damaged, or larger than any event can be.
+    """
+    reader = Reader(data)
+    head = reader.uint(1)
+    algorithm, size_bytes = (head & 0x70) >> 4, head & 0x07
+    if algorithm != 0 or not 1 <= size_bytes <= 4:
+        raise BinlogError(f"a compressed binary log event has the unknown header {head:#x}")
+    size = int.from_bytes(reader.raw(size_bytes), "big")
+    return _inflate(reader.rest(), size, zlib.MAX_WBITS)
+
+
+def uncompress_value(data: bytes) -> bytes:
+    """Return the content of a value in a column with the attribute COMPRESSED.
+
+    Raises:
+        BinlogError: the data is damaged, or larger than any value can be.
+    """
+    if not data or data[0] >> 4 == 0:
+        return data[1:]
+    method, is_raw, size_bytes = data[0] >> 4, bool(data[0] & 8), data[0] & 7
+    if method != 8 or not 1 <= size_bytes <= 4:
+        raise BinlogError(f"a compressed value has the unknown header {data[0]:#x}")
+    reader = Reader(data, 1)
+    size = int.from_bytes(reader.raw(size_bytes), "big")
+    return _inflate(reader.rest(), size, -zlib.MAX_WBITS if is_raw else zlib.MAX_WBITS)
+
+
+def _inflate(data: bytes, size: int, window_bits: int) -> bytes:
+    if size > MAX_UNCOMPRESSED_BYTES:
+        raise BinlogError(f"compressed data says that it holds {size} bytes")
+    try:
+        result = zlib.decompressobj(window_bits).decompress(data, size + 1)
+    except zlib.error as error:
+        raise BinlogError(f"compressed data is damaged: {error}") from error
+    if len(result) != size:
+        raise BinlogError(f"compressed data holds {len(result)} bytes instead of {size}")
+    return result
+
+
+_PARSERS: dict[int, _Parse] = {
+    QUERY: _query,
+    ROTATE: _rotate,
+    XID: _xid,
+    TABLE_MAP: _table_map,
+    HEARTBEAT: _heartbeat,
+    HEARTBEAT_V2: _heartbeat,
+    XA_PREPARE: _unsupported("an XA transaction"),
+    PARTIAL_UPDATE_ROWS: _unsupported("a partial update of JSON (binlog_row_value_options)"),
+    TRANSACTION_PAYLOAD: _unsupported(
+        "a compressed transaction of MySQL (binlog_transaction_compression)"
+    ),
+    MARIADB_GTID: _mariadb_gtid,
+    MARIADB_QUERY_COMPRESSED: _compressed_query,
+}

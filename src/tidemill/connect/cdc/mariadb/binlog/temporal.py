@@ -1,0 +1,86 @@
+"""Dates and times of the binary log, as text.
+
+Zero dates and dates without a day ("0000-00-00", "2020-00-00"), which Python's types can't hold,
+keep their digits. Must not know columns or rows.
+
+Source: MySQL source documentation, "sql-common/my_time.cc".
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DATETIME_OFFSET = 0x8000000000
+_TIME_OFFSET = 0x800000
+
+
+def fraction_bytes(decimals: int) -> int:
+    """Return the size of the fractional seconds in bytes."""
+    return (decimals + 1) // 2
+
+
+def _fraction(micros: int, decimals: int) -> str:
+    return f".{micros:06d}"[: decimals + 1] if decimals else ""
+
+
+def _micros(data: bytes) -> int:
+    """Return the fractional seconds in microseconds: one byte holds hundredths, two 1/10,000."""
+    return int.from_bytes(data, "big") * int(10 ** (6 - 2 * len(data)))
+
+
+def decode_date(data: bytes) -> str:
+    """Return a DATE as ``YYYY-MM-DD``."""
+    value = int.from_bytes(data, "little")
+    return f"{value >> 9:04d}-{value >> 5 & 15:02d}-{value & 31:02d}"
+
+
+def decode_datetime(data: bytes, decimals: int) -> str:
+    """Return a DATETIME as ``YYYY-MM-DDTHH:MM:SS[.ffffff]``, without a zone."""
+    value = int.from_bytes(data[:5], "big") - _DATETIME_OFFSET
+    month = value >> 22
+    date = f"{month // 13:04d}-{month % 13:02d}-{value >> 17 & 31:02d}"
+    time = f"{value >> 12 & 31:02d}:{value >> 6 & 63:02d}:{value & 63:02d}"
+    return f"{date}T{time}{_fraction(_micros(data[5:]), decimals)}"
+
+
+def decode_old_datetime(data: bytes) -> str:
+    """Return a DATETIME in the format before MySQL 5.6."""
+    digits = f"{int.from_bytes(data, 'little'):014d}"
+    date = f"{digits[:4]}-{digits[4:6]}-{digits[6:8]}"
+    return f"{date}T{digits[8:10]}:{digits[10:12]}:{digits[12:14]}"
+
+
+def decode_timestamp(data: bytes, decimals: int) -> str:
+    """Return a TIMESTAMP as ``YYYY-MM-DDTHH:MM:SS[.ffffff]Z``, in UTC."""
+    return timestamp_text(int.from_bytes(data[:4], "big"), _micros(data[4:]), decimals)
+
+
+def timestamp_text(seconds: int, micros: int, decimals: int) -> str:
+    """Return a time in UTC as text. The zero timestamp stays ``0000-00-00T00:00:00Z``."""
+    if not seconds and not micros:
+        return f"0000-00-00T00:00:00{_fraction(0, decimals)}Z"
+    moment = _EPOCH + timedelta(seconds=seconds)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}{_fraction(micros, decimals)}Z"
+
+
+def decode_time(data: bytes, decimals: int) -> str:
+    """Return a TIME as ``[-]HH:MM:SS[.ffffff]``; it can have more than 24 hours."""
+    whole = int.from_bytes(data[:3], "big") - _TIME_OFFSET
+    size = len(data) - 3
+    fraction = int.from_bytes(data[3:], "big")
+    if whole < 0 and fraction:
+        whole += 1
+        fraction -= 1 << 8 * size
+    packed = (whole << 24) + fraction * int(10 ** (6 - 2 * size))
+    sign, packed = ("-", -packed) if packed < 0 else ("", packed)
+    clock = packed >> 24
+    text = f"{clock >> 12 & 1023:02d}:{clock >> 6 & 63:02d}:{clock & 63:02d}"
+    return f"{sign}{text}{_fraction(packed & 0xFFFFFF, decimals)}"
+
+
+def decode_old_time(data: bytes) -> str:
+    """Return a TIME in the format before MySQL 5.6."""
+    value = int.from_bytes(data, "little", signed=True)
+    sign, value = ("-", -value) if value < 0 else ("", value)
+    return f"{sign}{value // 10000:02d}:{value // 100 % 100:02d}:{value % 100:02d}"

@@ -1,0 +1,278 @@
+"""Event groups of the binary log as changes: one transaction, or a single statement.
+
+The server writes a group when it commits, so a group is never rolled back as a whole, unless it
+also changed tables without transactions. A group is held back until its end. A group with more
+than ``MOST_HELD`` changes is delivered in parts, at the ends of rows events; the position counts
+the events of the group that were delivered.
+
+Must not know connections or Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tidemill.connect.cdc.contract import Batch, Change, Operation, Table, TransactionEnd
+from tidemill.connect.cdc.mariadb.binlog.errors import BinlogError
+from tidemill.connect.cdc.mariadb.binlog.events import (
+    Event,
+    GtidEvent,
+    QueryEvent,
+    RotateEvent,
+    RowsEvent,
+    RowsKind,
+    TableMapEvent,
+    UnsupportedEvent,
+    XidEvent,
+)
+from tidemill.connect.cdc.mariadb.position import GtidPosition
+from tidemill.connect.cdc.mariadb.shapes import Shape, Shapes
+from tidemill.connect.cdc.mariadb.statements import Statement, parse_statement
+
+MOST_HELD = 20_000
+"""Changes of one group that are held back until its end."""
+
+_OPERATIONS: dict[RowsKind, Operation] = {
+    RowsKind.INSERT: "c",
+    RowsKind.UPDATE: "u",
+    RowsKind.DELETE: "d",
+}
+
+
+@dataclass(slots=True)
+class _Group:
+    """The group that is being read.
+
+    Attributes:
+        events: rows events of the group so far, also those of tables that are not captured.
+        skip: rows events that were delivered before a restart.
+        savepoints: number of held changes at each savepoint.
+        was_split: some changes were delivered before the group's end.
+    """
+
+    begin: GtidEvent
+    skip: int
+    events: int = 0
+    savepoints: dict[str, int] = field(default_factory=dict)
+    was_split: bool = False
+
+
+class Groups:
+    """Collects changes from events, and cuts them into batches.
+
+    Args:
+        position: where the stream of events begins.
+        shapes: the tables by the ids of the stream.
+        table_of: returns a captured table by database and name, or None.
+        keeps_rollback: returns whether a table keeps changes of a transaction that was rolled back.
+
+    Attributes:
+        position: what was read completely; parts of a group count when they were taken.
+    """
+
+    def __init__(
+        self,
+        position: GtidPosition,
+        shapes: Shapes,
+        table_of: Callable[[str, str], Table | None],
+        keeps_rollback: Callable[[Table], bool],
+    ) -> None:
+        self.position = position
+        self._shapes = shapes
+        self._table_of = table_of
+        self._keeps_rollback = keeps_rollback
+        self._group: _Group | None = None
+        self._file = ""
+        self._clear()
+
+    def _clear(self) -> None:
+        self._changes: list[Change] = []
+        self._complete = 0
+        self._ended: list[TransactionEnd] = []
+        self._schemas: list[Table] = []
+        self._resync: list[str] = []
+
+    @property
+    def is_between_groups(self) -> bool:
+        """Whether no group is read in part."""
+        return self._group is None
+
+    @property
+    def held(self) -> int:
+        """The number of changes that were read and not taken."""
+        return len(self._changes)
+
+    @property
+    def delivered(self) -> GtidPosition:
+        """The position behind every group of which something was taken."""
+        group = self._group
+        if group is None or not (group.was_split or group.skip):
+            return self.position
+        begin = group.begin
+        return self.position.after(begin.domain, begin.server_id, begin.sequence)
+
+    def add(self, event: Event) -> None:
+        """Add the next event.
+
+        Raises:
+            BinlogError: it holds changes in a form that can't be captured.
+        """
+        match event:
+            case RowsEvent():
+                self._add_rows(event)
+            case TableMapEvent():
+                self._shapes.add(event)
+            case GtidEvent():
+                self._begin(event)
+            case XidEvent():
+                self._end(event)
+            case QueryEvent():
+                self._query(event)
+            case RotateEvent():
+                self._file = event.file
+                if event.timestamp_s:
+                    self._shapes.forget_ids()
+            case UnsupportedEvent():
+                raise BinlogError(
+                    f"the binary log has {event.what} at {self._at(event)}, which is not supported"
+                )
+            case _:
+                return
+
+    def take(self) -> Batch | None:
+        """Return what was read; None in the middle of a group that is not large."""
+        if self._group is not None:
+            is_large = len(self._changes) - self._complete > MOST_HELD
+            return self._take_part(self._group) if is_large else None
+        batch = Batch(
+            self._changes, self.position.stored(), self._ended, self._schemas, self._resync
+        )
+        self._clear()
+        return batch
+
+    def _take_part(self, group: _Group) -> Batch:
+        group.was_split = True
+        position = GtidPosition(self.position.groups, group.events)
+        batch = Batch(self._changes, position.stored(), self._ended, self._schemas, self._resync)
+        self._clear()
+        return batch
+
+    # --- groups ----------------------------------------------------------------------------------
+
+    def _begin(self, event: GtidEvent) -> None:
+        if event.is_xa:
+            raise BinlogError(
+                f"the binary log has an XA transaction at {self._at(event)}; XA is not supported",
+                hint="Exclude the tables that XA transactions change by moving them to a server of "
+                "their own, or use ordinary transactions.",
+            )
+        skip = self.position.skip if self._group is None else 0
+        self._group = _Group(event, skip)
+
+    def _end(self, event: Event) -> None:
+        group = self._group
+        if group is None:
+            return
+        self._group = None
+        begin = group.begin
+        if len(self._changes) > self._complete or group.was_split:
+            self._ended.append(TransactionEnd(begin.gtid, event.timestamp_s * 1000))
+        self._complete = len(self._changes)
+        self.position = self.position.after(begin.domain, begin.server_id, begin.sequence)
+
+    def _query(self, event: QueryEvent) -> None:
+        statement = parse_statement(event.statement)
+        group = self._group
+        match statement.kind:
+            case "commit":
+                self._end(event)
+                return
+            case "rollback":
+                self._roll_back(event, self._complete)
+                self._end(event)
+                return
+            case "savepoint" if group is not None:
+                group.savepoints[statement.name] = len(self._changes)
+            case "rollback_to" if group is not None:
+                self._roll_back(event, group.savepoints.get(statement.name, -1))
+            case "truncate":
+                self._truncate(event, statement)
+            case "change":
+                self._refuse_statement(event)
+        if group is not None and group.begin.is_standalone:
+            self._end(event)
+
+    def _roll_back(self, event: Event, start: int) -> None:
+        """Drop held changes from ``start`` on, but for those of tables without transactions."""
+        group = self._group
+        if group is None:
+            return
+        if group.was_split or group.skip or start < 0:
+            raise BinlogError(
+                f"a large transaction that changes tables with and without transactions was partly "
+                f"rolled back at {self._at(event)}; its changes were delivered already",
+                hint="Take a new snapshot: tidemill source restart NAME --resnapshot",
+            )
+        kept = [
+            change
+            for change in self._changes[start:]
+            if change.table is not None and self._keeps_rollback(change.table)
+        ]
+        self._changes[start:] = kept
+
+    def _truncate(self, event: QueryEvent, statement: Statement) -> None:
+        table = self._table_of(statement.database or event.database, statement.name)
+        if table is not None:
+            self._changes.append(self._change(event, table, "t"))
+            self._resync.append(table.id)
+
+    def _refuse_statement(self, event: QueryEvent) -> None:
+        raise BinlogError(
+            f"the binary log has a change as a statement instead of rows at {self._at(event)}: "
+            f"{event.statement[:60]!r}",
+            hint="Set binlog_format=ROW on the server and for all sessions that write, and take a "
+            "new snapshot: SET GLOBAL binlog_format = 'ROW'",
+        )
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def _add_rows(self, event: RowsEvent) -> None:
+        group = self._group
+        if group is None:
+            raise BinlogError(
+                f"the binary log has rows outside of a transaction at {self._at(event)}"
+            )
+        group.events += 1
+        if group.events <= group.skip:
+            return
+        shape = self._shapes.get(event.table_id)
+        if shape is None:
+            return
+        if shape.is_new:
+            shape.is_new = False
+            self._schemas.append(shape.table)
+        self._changes += self._rows(event, shape)
+
+    def _rows(self, event: RowsEvent, shape: Shape) -> list[Change]:
+        op, table = _OPERATIONS[event.kind], shape.table
+        template = self._change(event, table, op)
+        source, ts_ms, transaction = template.source, template.ts_ms, template.transaction
+        return [
+            Change(table, op, before, after, ts_ms, {**source, "row": row}, transaction)
+            for row, (before, after) in enumerate(shape.decoder.decode(event))
+        ]
+
+    def _change(self, event: Event, table: Table, op: Operation) -> Change:
+        gtid = self._group.begin.gtid if self._group is not None else None
+        source = {
+            "gtid": gtid,
+            "server_id": event.server_id,
+            "file": self._file,
+            "pos": event.end_position,
+            "row": 0,
+        }
+        return Change(table, op, None, None, event.timestamp_s * 1000, source, gtid)
+
+    def _at(self, event: Event) -> str:
+        return f"{self._file or 'the current file'}, position {event.end_position}"

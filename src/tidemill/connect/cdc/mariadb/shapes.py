@@ -1,0 +1,129 @@
+"""The versions of tables in the stream of the binary log.
+
+Each rows event refers to a table map by a number that is valid until the server starts again. Must
+not know transactions or positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tidemill.connect.cdc.contract import Capture, Column, Table
+from tidemill.connect.cdc.mariadb.binlog import table_map as types
+from tidemill.connect.cdc.mariadb.binlog.charsets import BINARY
+from tidemill.connect.cdc.mariadb.binlog.events import TableMapEvent
+from tidemill.connect.cdc.mariadb.binlog.rows import RowDecoder
+from tidemill.connect.cdc.mariadb.binlog.table_map import ColumnMap, TableMap, parse_table_map
+from tidemill.connect.cdc.mariadb.catalog import SYSTEM_DATABASES, CatalogTable, Field
+from tidemill.connect.cdc.values import Kind
+
+_KINDS: dict[int, Kind] = {
+    **dict.fromkeys(
+        (types.TINY, types.SHORT, types.INT24, types.LONG, types.LONGLONG, types.YEAR), "int"
+    ),
+    **dict.fromkeys((types.FLOAT, types.DOUBLE), "float"),
+    types.NEWDECIMAL: "decimal",
+    types.DATE: "date",
+    **dict.fromkeys((types.TIME, types.TIME2), "time"),
+    **dict.fromkeys((types.DATETIME, types.DATETIME2), "timestamp"),
+    **dict.fromkeys((types.TIMESTAMP, types.TIMESTAMP2), "timestamptz"),
+    types.ENUM: "enum",
+    types.SET: "text",
+    types.GEOMETRY: "bytes",
+}
+
+
+@dataclass(slots=True)
+class Shape:
+    """One version of a captured table.
+
+    Attributes:
+        is_new: no change of it was delivered yet.
+    """
+
+    table: Table
+    decoder: RowDecoder
+    is_new: bool = True
+
+
+class Shapes:
+    """The captured tables of a stream, by the numbers of their table maps.
+
+    Args:
+        capture: says which tables are captured.
+        character_sets: the character set of each collation id.
+        catalog: looks a table up in the server's catalog; None if it is not there any more.
+    """
+
+    def __init__(
+        self,
+        capture: Capture,
+        character_sets: Mapping[int, str],
+        catalog: Callable[[str, str], CatalogTable | None],
+    ) -> None:
+        self._capture = capture
+        self._character_sets = character_sets
+        self._catalog = catalog
+        self._by_id: dict[int, Shape | None] = {}
+        self._by_body: dict[bytes, Shape] = {}
+
+    def forget_ids(self) -> None:
+        """Forget the numbers: the server has perhaps started again."""
+        self._by_id.clear()
+
+    def get(self, table_id: int) -> Shape | None:
+        """Return the shape of a number; None if the table is not captured."""
+        return self._by_id.get(table_id)
+
+    def add(self, event: TableMapEvent) -> None:
+        """Add a table map.
+
+        Raises:
+            BinlogError: the table is captured and has something that is not supported.
+        """
+        body = event.body[6:]  # without the number
+        table_id = int.from_bytes(event.body[:6], "little")
+        known = self._by_body.get(body)
+        if known is not None:
+            self._by_id[table_id] = known
+            return
+        database, name = table_name(event.body)
+        if database in SYSTEM_DATABASES or not self._capture.selects(database, name):
+            self._by_id[table_id] = None
+            return
+        table = parse_table_map(event.body, self._character_sets)
+        if not table.key and self._capture.keyless == "skip":
+            self._by_id[table_id] = None
+            return
+        shape = self._shape(table)
+        self._by_id[table_id] = self._by_body[body] = shape
+
+    def _shape(self, table: TableMap) -> Shape:
+        found = self._catalog(table.database, table.name)
+        fields = {} if found is None else {field.name: field for field in found.fields}
+        decoder = RowDecoder(table, {name: field.data_type for name, field in fields.items()})
+        columns = tuple(_column(each, fields.get(each.name)) for each in table.columns)
+        key = tuple(table.columns[index].name for index in table.key)
+        return Shape(Table(table.database, table.database, table.name, columns, key), decoder)
+
+
+def table_name(body: bytes) -> tuple[str, str]:
+    """Return database and name of a table map without parsing the rest."""
+    size = body[8]
+    database = body[9 : 9 + size].decode("utf-8", "replace")
+    start = 11 + size
+    return database, body[start : start + body[start - 1]].decode("utf-8", "replace")
+
+
+def _column(column: ColumnMap, field: Field | None) -> Column:
+    """Return a column. Its catalog entry is used if it can be of the same version."""
+    kind = _KINDS.get(column.type)
+    if kind is None and column.type == types.BIT:
+        kind = "bool" if column.precision == 1 else "other"
+    if kind is None and field is not None and field.kind in ("uuid", "other"):
+        kind = field.kind
+    if kind is None:
+        kind = "bytes" if column.character_set in (None, BINARY) else "text"
+    type_name = field.column_type if field is not None and field.kind == kind else kind
+    return Column(column.name, type_name, kind, column.nullable)

@@ -1,0 +1,269 @@
+"""The source for MariaDB: the contract of change capture over the binary log.
+
+Must not know Kafka or the worker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pymysql
+
+from tidemill.connect.cdc.contract import (
+    Batch,
+    Capture,
+    Chunk,
+    ConsistentRead,
+    Finding,
+    Lag,
+    Position,
+    Row,
+    Table,
+)
+from tidemill.connect.cdc.errors import SetupError, SourceUnavailableError
+from tidemill.connect.cdc.mariadb.binlog.dump import BinlogStream
+from tidemill.connect.cdc.mariadb.catalog import (
+    CatalogTable,
+    character_sets,
+    query,
+    read_tables,
+)
+from tidemill.connect.cdc.mariadb.check import check_server
+from tidemill.connect.cdc.mariadb.groups import MOST_HELD, Groups
+from tidemill.connect.cdc.mariadb.position import GtidPosition, parse_gtid
+from tidemill.connect.cdc.mariadb.settings import Settings, connection_error
+from tidemill.connect.cdc.mariadb.shapes import Shapes
+from tidemill.connect.cdc.mariadb.snapshot import RowReader, consistent_snapshot, reader_of
+
+SNAPSHOT_WAIT_S = 10
+"""How long a snapshot may be behind the stream, in seconds. It is behind for the moment between
+the write of a transaction to the binary log and its commit in the storage engine."""
+
+
+class MariaDbSource:
+    """Captures tables of a MariaDB server. One thread uses it.
+
+    Raises:
+        DefinitionError: the ``[database]`` section is invalid.
+    """
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._settings = Settings.parse(capture.database, capture.name)
+        self._queries: pymysql.Connection[Any] | None = None
+        self._stream: BinlogStream | None = None
+        self._groups: Groups | None = None
+        self._catalog: dict[str, CatalogTable] = {}
+        self._returned = GtidPosition({})
+        self._confirmed: GtidPosition | None = None
+        self._behind_since_ms: int | None = None
+
+    # --- description -----------------------------------------------------------------------------
+
+    def check(self) -> list[Finding]:
+        """Find what the server lacks; see ``Source.check``."""
+        with self._typed_errors():
+            return check_server(self._connection(), self._capture)
+
+    def tables(self) -> list[Table]:
+        """Return the captured tables as they are now."""
+        with self._typed_errors():
+            found = read_tables(self._connection())
+        self._catalog = {
+            f"{each.database}.{each.name}": each for each in found if self._is_captured(each)
+        }
+        return [each.table() for each in self._catalog.values()]
+
+    def estimate(self, table: Table) -> int:
+        """Return about how many rows a table has: the storage engine's estimate."""
+        found = self._find(table.schema, table.name)
+        return 0 if found is None else found.rows
+
+    # --- the stream ------------------------------------------------------------------------------
+
+    def start(self, position: Position | None) -> Position:
+        """Go to a position; see ``Source.start``.
+
+        Raises:
+            SetupError: the server has no binary log, or logs statements.
+        """
+        self._stop_stream()
+        with self._typed_errors():
+            connection = self._connection()
+            self._check_settings(connection)
+            if position is None:
+                ((gtid,),) = query(connection, "SELECT @@global.gtid_binlog_pos")
+                at = GtidPosition(parse_gtid(gtid or ""))
+            else:
+                at = GtidPosition.parse(position)
+            shapes = Shapes(self._capture, character_sets(connection), self._find)
+            self._stream = BinlogStream(self._settings.connect, at.gtid, self._settings.server_id)
+        self._groups = Groups(at, shapes, self._table_of, self._keeps_rollback)
+        self._returned = self._confirmed = at
+        return at.stored()
+
+    def _check_settings(self, connection: pymysql.Connection[Any]) -> None:
+        errors = [
+            each for each in check_server(connection, self._capture) if each.severity == "error"
+        ]
+        if errors:
+            raise SetupError(
+                f"the server is not ready for change capture: {errors[0].text}",
+                hint=errors[0].fix or "`tidemill source check` lists everything.",
+            )
+
+    def poll(self, timeout_s: float) -> Batch | None:
+        """Return the next changes; see ``Source.poll``."""
+        if self._stream is None or self._groups is None:
+            raise SourceUnavailableError("the stream of the binary log is not open")
+        deadline = time.monotonic() + timeout_s
+        stream, groups = self._stream, self._groups
+        with self._typed_errors():
+            while True:
+                wait_s = max(0.0, deadline - time.monotonic())
+                has_moved = groups.held > 0 or groups.position != self._returned
+                if groups.is_between_groups and not stream.wait(0 if has_moved else wait_s):
+                    break
+                groups.add(stream.read())
+                if groups.held >= MOST_HELD and (batch := groups.take()) is not None:
+                    return self._deliver(batch)
+                if groups.is_between_groups and time.monotonic() >= deadline:
+                    break
+        batch = groups.take()
+        if batch is None or (not batch.changes and groups.position == self._returned):
+            return None
+        return self._deliver(batch)
+
+    def _deliver(self, batch: Batch) -> Batch:
+        self._returned = GtidPosition.parse(batch.position)
+        if batch.changes and self._behind_since_ms is None:
+            self._behind_since_ms = batch.changes[0].ts_ms
+        return batch
+
+    def confirm(self, position: Position) -> None:
+        """Take note of a confirmed position. The server removes its files by its own rules."""
+        self._confirmed = GtidPosition.parse(position)
+        if self._confirmed == self._returned:
+            self._behind_since_ms = None
+
+    def reached(self, position: Position, goal: Position) -> bool:
+        """Return whether ``position`` is at or after ``goal``."""
+        return GtidPosition.parse(position).reached(GtidPosition.parse(goal))
+
+    def lag(self) -> Lag:
+        """Return how far the confirmed position is behind, by the time of its changes."""
+        if self._behind_since_ms is None:
+            return Lag(ms=0)
+        return Lag(ms=max(0, time.time_ns() // 1_000_000 - self._behind_since_ms))
+
+    # --- snapshots -------------------------------------------------------------------------------
+
+    def read_chunk(self, table: Table, after: list[Any] | None, limit: int) -> Chunk:
+        """Return rows in the order of the key; see ``Source.read_chunk``.
+
+        Raises:
+            SetupError: the table is gone.
+        """
+        reader = self._reader(table)
+        with self._typed_errors():
+            connection = self._connection()
+            deadline = time.monotonic() + SNAPSHOT_WAIT_S
+            while True:
+                with consistent_snapshot(connection) as at:
+                    if self._groups is None or at.reached(self._groups.delivered):
+                        now_ms = time.time_ns() // 1_000_000
+                        rows, last = reader.chunk(connection, after, limit)
+                        return Chunk(rows, last, at.stored(), now_ms)
+                if time.monotonic() > deadline:
+                    raise SourceUnavailableError(
+                        f"a snapshot stays behind the binary log: it is at {at.gtid!r}, the stream "
+                        f"at {self._groups.delivered.gtid!r}"
+                    )
+
+    @contextmanager
+    def read_consistent(self, tables: Sequence[Table]) -> Iterator[ConsistentRead]:
+        """Read tables as of one position; see ``Source.read_consistent``."""
+        readers = [(table, self._reader(table)) for table in tables]
+        connection = self._settings.connect()
+        try:
+            with self._typed_errors(), consistent_snapshot(connection) as at:
+                self.start(at.stored())
+                now_ms = time.time_ns() // 1_000_000
+                yield ConsistentRead(at.stored(), _parts(connection, readers), now_ms)
+        finally:
+            connection.close()
+
+    def _reader(self, table: Table) -> RowReader:
+        found = self._find(table.schema, table.name)
+        return reader_of(found, table)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def drop(self) -> None:
+        """Do nothing: ``start`` creates nothing on the server."""
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._stop_stream()
+        if self._queries is not None:
+            with suppress(pymysql.err.MySQLError, OSError):
+                self._queries.close()
+            self._queries = None
+
+    def _stop_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _connection(self) -> pymysql.Connection[Any]:
+        if self._queries is not None:
+            try:
+                self._queries.ping(reconnect=False)
+            except (pymysql.err.MySQLError, OSError):
+                self._queries = None
+        if self._queries is None:
+            self._queries = self._settings.connect()
+        return self._queries
+
+    def _is_captured(self, table: CatalogTable) -> bool:
+        has_key = bool(table.key) or self._capture.keyless != "skip"
+        return has_key and self._capture.selects(table.database, table.name)
+
+    def _find(self, database: str, name: str) -> CatalogTable | None:
+        with self._typed_errors():
+            found = read_tables(self._connection(), (database, name))
+        return found[0] if found else None
+
+    def _table_of(self, database: str, name: str) -> Table | None:
+        if not self._capture.selects(database, name):
+            return None
+        found = self._find(database, name)
+        return None if found is None or not self._is_captured(found) else found.table()
+
+    def _keeps_rollback(self, table: Table) -> bool:
+        found = self._find(table.schema, table.name)
+        return found is not None and found.engine.lower() != "innodb"
+
+    @contextmanager
+    def _typed_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except pymysql.err.MySQLError as error:
+            raise connection_error(error, self._settings) from error
+        except OSError as error:
+            raise SourceUnavailableError(
+                f"the connection to the database failed: {error}"
+            ) from error
+
+
+def _parts(
+    connection: pymysql.Connection[Any], readers: Sequence[tuple[Table, RowReader]]
+) -> Iterator[tuple[Table, list[Row]]]:
+    for table, reader in readers:
+        for rows in reader.all(connection):
+            yield table, rows

@@ -1,0 +1,205 @@
+"""Tables of bytes: events, compressed values, decimals, times. Damage is an error, never passed on."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.connect.cdc.errors import PermanentCaptureError
+from tidemill.connect.cdc.mariadb.binlog.charsets import decode_text
+from tidemill.connect.cdc.mariadb.binlog.decimals import decimal_bytes, decode_decimal
+from tidemill.connect.cdc.mariadb.binlog.errors import BinlogError
+from tidemill.connect.cdc.mariadb.binlog.events import (
+    EventParser,
+    GtidEvent,
+    OtherEvent,
+    QueryEvent,
+    RotateEvent,
+    RowsEvent,
+    RowsKind,
+    TableMapEvent,
+    uncompress_value,
+)
+from tidemill.connect.cdc.mariadb.binlog.rows import RowDecoder, shortest_float
+from tidemill.connect.cdc.mariadb.binlog.table_map import ColumnMap, TableMap, parse_table_map
+from tidemill.connect.cdc.mariadb.binlog.temporal import decode_time
+from tidemill.connect.cdc.mariadb.position import GtidPosition, parse_gtid
+from tidemill.connect.cdc.mariadb.statements import Statement, parse_statement
+
+ANY_BYTES = st.binary(max_size=300)
+
+
+def event(
+    kind: int, body: bytes, *, checksum: bool = True, server: int = 1, end: int = 99
+) -> bytes:
+    """Return an event as the server sends it."""
+    size = 19 + len(body) + (4 if checksum else 0)
+    data = struct.pack("<IBIIIH", 1_700_000_000, kind, server, size, end, 0) + body
+    return data + zlib.crc32(data).to_bytes(4, "little") if checksum else data
+
+
+def test_the_events_of_a_transaction_are_parsed() -> None:
+    parser = EventParser(has_checksums=True)
+    gtid = parser.parse(event(162, struct.pack("<QIB", 7, 3, 0b100), server=5))
+    assert isinstance(gtid, GtidEvent)
+    assert (gtid.gtid, gtid.is_standalone, gtid.is_ddl, gtid.is_xa) == (
+        "3-5-7",
+        False,
+        False,
+        False,
+    )
+    query = parser.parse(event(2, bytes(8) + b"\x04" + bytes(2) + b"\x01\x00x" + b"shop\0BEGIN"))
+    assert isinstance(query, QueryEvent)
+    assert (query.database, query.statement) == ("shop", "BEGIN")
+    rotate = parser.parse(event(4, struct.pack("<Q", 4) + b"binlog.000002"))
+    assert isinstance(rotate, RotateEvent)
+    assert (rotate.file, rotate.position) == ("binlog.000002", 4)
+    assert isinstance(parser.parse(event(200, b"?")), OtherEvent)
+
+
+def test_a_format_description_switches_checksums() -> None:
+    parser = EventParser(has_checksums=False)
+    body = struct.pack("<H", 4) + b"10.11.1-MariaDB".ljust(50, b"\0") + bytes(5) + b"\x13"
+    parser.parse(event(15, body + bytes(20) + b"\x01"))
+    with pytest.raises(BinlogError, match="checksum is wrong"):
+        parser.parse(event(16, bytes(8))[:-1] + b"\xff")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "has only 0 bytes"),
+        (event(16, bytes(8))[:-1], "its header says"),
+        (event(16, bytes(3)), "cut off"),
+        (event(30, bytes(6) + b"\0\0" + b"\x02\0" + b"\xfe" + b"\xff" * 8), "columns"),
+        (event(2, bytes(8) + b"\xff" + bytes(4)), "cut off"),
+    ],
+)
+def test_damaged_events_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(BinlogError, match=message):
+        EventParser(has_checksums=True).parse(data)
+
+
+@given(kind=st.integers(0, 255), body=ANY_BYTES)
+def test_no_bytes_of_an_event_raise_anything_but_a_typed_error(kind: int, body: bytes) -> None:
+    parser = EventParser(has_checksums=False)
+    with suppress(BinlogError):
+        parsed = parser.parse(event(kind, body, checksum=False))
+        if isinstance(parsed, TableMapEvent):
+            parse_table_map(parsed.body, {8: "latin1", 33: "utf8mb3", 63: "binary"})
+
+
+INT, TEXT = 3, 15
+COLUMNS = [ColumnMap(INT, name="i"), ColumnMap(TEXT, size=9, name="s", character_set="utf8mb4")]
+SMALL = TableMap(1, "d", "t", COLUMNS, [0])
+
+
+@given(rows=ANY_BYTES, kind=st.sampled_from(RowsKind))
+def test_no_rows_raise_anything_but_a_typed_error(rows: bytes, kind: RowsKind) -> None:
+    present = (b"\x03",) * (2 if kind is RowsKind.UPDATE else 1)
+    with suppress(BinlogError):
+        RowDecoder(SMALL, {}).decode(RowsEvent(0, 1, 0, kind, 1, 2, present, rows))
+
+
+def test_rows_are_decoded() -> None:
+    rows = b"\0" + struct.pack("<i", -5) + b"\x02hi" + b"\x02" + struct.pack("<i", 6)
+    inserted = RowDecoder(SMALL, {}).decode(
+        RowsEvent(0, 1, 0, RowsKind.INSERT, 1, 2, (b"\x03",), rows)
+    )
+    assert inserted == [(None, {"i": -5, "s": "hi"}), (None, {"i": 6, "s": None})]
+    (updated,) = RowDecoder(SMALL, {}).decode(
+        RowsEvent(0, 1, 0, RowsKind.UPDATE, 1, 2, (b"\x03", b"\x03"), rows)
+    )
+    assert updated == ({"i": -5, "s": "hi"}, {"i": 6, "s": None})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x70\x01\x05x", "unknown header"),
+        (b"\x81\xffxx", "damaged"),
+        (b"\x81\x05" + zlib.compress(b"four"), "holds 4 bytes instead of 5"),
+        (b"\x81\x03" + zlib.compress(b"four"), "holds 4 bytes instead of 3"),
+        (b"\x84\xff\xff\xff\xff" + zlib.compress(b"four"), "says that it holds"),
+    ],
+)
+def test_damaged_compressed_values_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(BinlogError, match=message):
+        uncompress_value(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "statement"),
+    [
+        ("COMMIT", Statement("commit")),
+        ("ROLLBACK", Statement("rollback")),
+        ("ROLLBACK TO `a``b`", Statement("rollback_to", name="a`b")),
+        ("SAVEPOINT a", Statement("savepoint", name="a")),
+        ("truncate t", Statement("truncate", "", "t")),
+        ("TRUNCATE TABLE `a b`.`t`", Statement("truncate", "a b", "t")),
+        ("/* x */ -- y\n# z\n TRUNCATE TABLE t", Statement("truncate", "", "t")),
+        ("/*!50100 TRUNCATE t */", Statement("truncate", "", "t")),
+        ("/*M!100100 INSERT INTO t VALUES (1) */", Statement("change")),
+        ("insert into t values (1)", Statement("change")),
+        ("INSERTED", Statement("other")),
+        ("CREATE TABLE truncate_me (i int)", Statement("other")),
+        ("XA PREPARE 'x'", Statement("xa")),
+        ("/* never closed", Statement("other")),
+        ("", Statement("other")),
+    ],
+)
+def test_the_meaning_of_statements(text: str, statement: Statement) -> None:
+    assert parse_statement(text) == statement
+
+
+@pytest.mark.parametrize(
+    ("precision", "decimals", "data", "text"),
+    [
+        (14, 4, "810DFB38D204D2", "1234567890.1234"),
+        (14, 4, "7EF204C72DFB2D", "-1234567890.1234"),
+        (5, 2, "807B2D", "123.45"),
+        (2, 2, "85", "0.05"),
+        (3, 0, "8007", "7"),
+    ],
+)
+def test_decimals_are_exact_text(precision: int, decimals: int, data: str, text: str) -> None:
+    raw = bytes.fromhex(data)
+    assert decimal_bytes(precision, decimals) == len(raw)
+    assert decode_decimal(raw, precision, decimals) == text
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_single_precision_keeps_its_value_with_few_digits(value: float) -> None:
+    short = shortest_float(value)
+    assert struct.pack("<f", short) == struct.pack("<f", value)
+    assert len(repr(short)) <= len(repr(value))
+
+
+def test_times_can_be_negative_with_a_fraction() -> None:
+    assert decode_time(bytes.fromhex("7fffffff"), 1) == "-00:00:00.0"
+    assert decode_time(bytes.fromhex("7fffff9d"), 2) == "-00:00:00.99"
+    assert decode_time(bytes.fromhex("800000"), 0) == "00:00:00"
+
+
+def test_latin1_is_windows_1252_with_control_characters() -> None:
+    assert decode_text(b"\x80\x81\xe9", "cp1252") == "€\x81é"
+
+
+def test_positions_compare_in_all_domains() -> None:
+    at = GtidPosition(parse_gtid("0-1-10,1-2-5"))
+    assert at.gtid == "0-1-10,1-2-5"
+    assert at.reached(GtidPosition(parse_gtid("0-9-10")))
+    assert not at.reached(GtidPosition(parse_gtid("0-1-11")))
+    assert not at.reached(GtidPosition(parse_gtid("2-1-1")))
+    assert at.after(1, 3, 6).stored() == {"gtid": "0-1-10,1-3-6", "skip": 0}
+
+
+@pytest.mark.parametrize("position", [{}, {"gtid": "1-2"}, {"gtid": "a-b-c"}, {"gtid": 5}])
+def test_wrong_positions_are_refused(position: dict[str, int | str]) -> None:
+    with pytest.raises(PermanentCaptureError):
+        GtidPosition.parse(position)

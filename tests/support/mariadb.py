@@ -1,0 +1,124 @@
+"""A MariaDB server from its binaries, on a Unix socket in a folder of its own.
+
+MariaDB refuses to run as root; there it runs as the user ``mysql``, which its package makes.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.processes import ServerProcess
+
+_INSTALL = (
+    "--skip-test-db",
+    "--auth-root-authentication-method=normal",
+    "--innodb-flush-method=nosync",
+)
+USER, PASSWORD = "tidemill", "a secret of the test"
+
+
+class MariaDbNotFoundError(Exception):
+    """MariaDB can't be started here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class MariaDb:
+    """A server that runs.
+
+    Attributes:
+        socket: the path of its Unix socket.
+    """
+
+    socket: str
+
+    def connect(self, **options: Any) -> Any:
+        """Return a new connection of PyMySQL."""
+        import pymysql
+
+        return pymysql.connect(
+            unix_socket=self.socket, user=USER, password=PASSWORD, charset="utf8mb4", **options
+        )
+
+
+def _binary(*names: str) -> str:
+    for name in names:
+        found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+        if found:
+            return found
+    raise MariaDbNotFoundError("MariaDB is not installed: apt-get install mariadb-server")
+
+
+def _as_user(folder: Path) -> list[str]:
+    """Return the prefix of a command that runs as another user, who gets the folder."""
+    if os.getuid() != 0:
+        return []
+    try:
+        user = pwd.getpwnam("mysql")
+    except KeyError:
+        raise MariaDbNotFoundError("root can't run MariaDB, and there is no user mysql") from None
+    if shutil.which("setpriv") is None:
+        raise MariaDbNotFoundError("root can't run MariaDB without setpriv (util-linux)")
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+
+
+@contextmanager
+def mariadb(log: Path, options: Sequence[str] = ()) -> Iterator[MariaDb]:
+    """Run a server that is set up for change capture.
+
+    Args:
+        log: file that gets its output.
+        options: more options of the server.
+
+    Raises:
+        MariaDbNotFoundError: it can't be started here.
+    """
+    install, server = _binary("mariadb-install-db"), _binary("mariadbd")
+    # Not below the tests' folder: the other user could not get there, and a socket's path is short.
+    folder = Path(tempfile.mkdtemp(prefix="tidemill-mariadb-"))
+    try:
+        before = _as_user(folder)
+        data, init = folder / "data", folder / "init.sql"
+        init.write_text(
+            f"CREATE USER {USER}@localhost IDENTIFIED BY '{PASSWORD}';\n"
+            f"GRANT ALL PRIVILEGES ON *.* TO {USER}@localhost WITH GRANT OPTION;\n"
+        )
+        init.chmod(0o644)
+        made = subprocess.run(
+            [*before, install, "--no-defaults", f"--datadir={data}", *_INSTALL],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert made.returncode == 0, made.stdout + made.stderr
+        command = [*before, server, "--no-defaults", f"--datadir={data}", f"--init-file={init}"]
+        command += ["--skip-networking", f"--socket={folder}/socket", "--server-id=1"]
+        command += ["--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-metadata=FULL"]
+        command += ["--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=0"]
+        command += ["--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M", *options]
+        with ServerProcess("mariadb", command, log, cwd=folder) as process:
+            found = MariaDb(f"{folder}/socket")
+            process.wait_until(lambda: _answers(found), 60)
+            yield found
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answers(server: MariaDb) -> bool:
+    import pymysql
+
+    try:
+        server.connect().close()
+    except pymysql.err.OperationalError:
+        return False
+    return True
