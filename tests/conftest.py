@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,10 @@ pytest_plugins = ["tests.support.lanes"]
 
 # The programs that tests start inherit it.
 spark_archive.set_variables()
+# They are hundreds of Python processes. Without stored bytecode each one compiles tidemill again,
+# and pytest rewrites the assertions of all tests in each run.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 # How long an example takes depends on the load of the machine, and is not a defect.

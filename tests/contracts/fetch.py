@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 
+from tests.support.librdkafka import ready_for_id
 from tests.support.processes import free_port, poll_until
 from tidemill.errors import TidemillError
 from tidemill.spark.errors import DataLossError, OptionError
@@ -170,7 +171,7 @@ class FetchContract:
             {"bootstrap.servers": broker.bootstrap, "transactional.id": topic, "log_level": 2}
         )
         try:
-            producer.init_transactions(3)
+            ready_for_id(producer).init_transactions(3)
         except KafkaException as error:
             pytest.skip(f"{broker.name} has no transactions: {error}")
         for end in (producer.commit_transaction, producer.abort_transaction):

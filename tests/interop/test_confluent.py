@@ -32,6 +32,7 @@ from tests.interop.common import (
     wait_for,
 )
 from tests.interop.conftest import MakeTopic
+from tests.support.librdkafka import connected, ready_for_id
 
 OFFSET_TAIL_BASE = -2000
 """librdkafka's RD_KAFKA_OFFSET_TAIL(n) is this minus n."""
@@ -56,7 +57,7 @@ def consumer(bootstrap: str, group: str = "none", **config: Any) -> Iterator[Con
         }
     )
     try:
-        yield client
+        yield connected(client)
     finally:
         client.close()
 
@@ -147,9 +148,8 @@ def test_idempotent_produce_keeps_order_and_has_no_duplicates(
     bootstrap: str, make_topic: MakeTopic, codec: str
 ) -> None:
     topic = make_topic(partitions=3)
-    client = producer(
-        bootstrap, **{"enable.idempotence": True, "compression.type": codec, "linger.ms": 1}
-    )
+    idempotent = {"enable.idempotence": True, "compression.type": codec, "linger.ms": 1}
+    client = ready_for_id(producer(bootstrap, **idempotent))
     for number in range(3000):
         client.produce(topic, b"%d" % number, partition=number % 3)
         client.poll(0)

@@ -15,6 +15,7 @@ from confluent_kafka import (
 from tests.conftest import BrokerFactory
 from tests.interop.common import DEADLINE, wait_for
 from tests.support.broker_process import BrokerProcess
+from tests.support.librdkafka import connected, ready_for_id
 
 
 def stop(broker: BrokerProcess, how: str) -> None:
@@ -71,7 +72,7 @@ def test_records_topics_and_commits_survive(start_broker: BrokerFactory, how: st
         "reconnect.backoff.max.ms": 200,
     }
     produce(producer, "survivors", range(100))
-    consumer = Consumer(config)
+    consumer = connected(Consumer(config))
     consumer.assign([TopicPartition("survivors", 0, OFFSET_BEGINNING)])
     assert read(consumer, 100) == list(range(100))
     position = TopicPartition("survivors", 0, 60, metadata="here")
@@ -110,7 +111,7 @@ def test_clients_that_stay_go_on_where_they_were(start_broker: BrokerFactory, ho
             "reconnect.backoff.max.ms": 200,
         }
     )
-    produce(producer, "topic", range(50))
+    produce(ready_for_id(producer), "topic", range(50))
     consumer.subscribe(["topic"])
     assert read(consumer, 50) == list(range(50))
     stop(broker, how)
@@ -135,7 +136,7 @@ def test_open_transaction_goes_on_after_a_restart(start_broker: BrokerFactory, h
     config = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
     config["reconnect.backoff.max.ms"] = 200
     producer = Producer({**config, "transactional.id": "survivor"})
-    producer.init_transactions(DEADLINE)
+    ready_for_id(producer).init_transactions(DEADLINE)
     for numbers, commit in ((range(5), True), (range(5, 10), False)):
         producer.begin_transaction()
         produce(producer, "whole", numbers)
@@ -150,6 +151,6 @@ def test_open_transaction_goes_on_after_a_restart(start_broker: BrokerFactory, h
     produce(producer, "whole", range(15, 20))
     producer.commit_transaction(DEADLINE)
     consumer = Consumer({**config, "group.id": "g", "isolation.level": "read_committed"})
-    consumer.assign([TopicPartition("whole", 0, OFFSET_BEGINNING)])
+    connected(consumer).assign([TopicPartition("whole", 0, OFFSET_BEGINNING)])
     assert read(consumer, 15) == [*range(5), *range(10, 20)]
     consumer.close()

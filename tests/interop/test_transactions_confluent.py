@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from tests.interop.common import DEADLINE, wait_for
 from tests.interop.conftest import MakeTopic
 from tests.interop.test_confluent import consumer, take, values
+from tests.support.librdkafka import ready_for_id
 
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 
@@ -35,7 +36,7 @@ def transactional(bootstrap: str, name: str, **config: Any) -> Producer:
             **{key.replace("_", "."): value for key, value in config.items()},
         }
     )
-    client.init_transactions(DEADLINE)
+    ready_for_id(client).init_transactions(DEADLINE)
     return client
 
 

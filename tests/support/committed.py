@@ -10,6 +10,8 @@ import uuid
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
+from tests.support.librdkafka import AT_END_SOON
+
 TIMEOUT_S = 60.0
 
 
@@ -29,6 +31,7 @@ def read_to_end(
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "log_level": 2,
+            **AT_END_SOON,
         }
     )
     found: list[Message] = []

@@ -41,6 +41,9 @@ REQUEST_SECONDS = 10.0
 """How long a request can take."""
 MAX_PARTITIONS = 100_000
 """The largest number of partitions that the client library can request."""
+END_SOON = {"fetch_wait_max_ms": 20}
+"""Settings of a consumer that waits for the ends of partitions: a broker holds back the answer that
+reports an end, by default for 500 ms."""
 
 
 @dataclass(frozen=True)

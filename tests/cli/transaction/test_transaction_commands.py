@@ -21,6 +21,7 @@ from confluent_kafka import KafkaException, Producer
 from tests.cli.conftest import CommandLine
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker_process import BrokerProcess
+from tests.support.librdkafka import ready_for_id
 from tests.support.processes import poll_until
 from tidemill.cli.client import Cluster
 from tidemill.cli.wire.client import WireClient
@@ -64,7 +65,7 @@ def transaction(tidemill: CommandLine, topic: str) -> Opener:
                 "log_level": 0,
             }
         )
-        producer.init_transactions(60)
+        ready_for_id(producer).init_transactions(60)
         producer.begin_transaction()
         for number in range(count):
             producer.produce(topic, f"{transactional_id} {number}", partition=0)

@@ -21,6 +21,7 @@ from tests.log.format.test_validate import batch, with_deltas
 from tests.protocols.kafka.wire import Client, request
 from tests.support.broker_process import BrokerProcess
 from tests.support.effort import examples
+from tests.support.librdkafka import connected
 from tidemill.log.format.batch import HEADER_SIZE
 from tidemill.log.format.compression import Codec, compress
 from tidemill.log.format.crc import crc32c
@@ -117,7 +118,7 @@ def consume(broker: BrokerProcess, topic: str, count: int) -> list[tuple[Any, ..
     )
     found: list[tuple[Any, ...]] = []
     try:
-        client.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        connected(client).assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         deadline = time.monotonic() + 30
         while len(found) < count:
             assert time.monotonic() < deadline, f"{len(found)} of {count} records"

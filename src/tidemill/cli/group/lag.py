@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill.cli import output
-from tidemill.cli.client import Cluster, TopicPartitionKey, raise_if_failed
+from tidemill.cli.client import END_SOON, Cluster, TopicPartitionKey, raise_if_failed
 from tidemill.errors import UnknownTopicOrPartitionError
 
 FETCH_SECONDS = 5.0
@@ -167,6 +167,7 @@ def _first_timestamps(
         enable_partition_eof=True,
         queued_min_messages=1,
         max_partition_fetch_bytes=4096,
+        **END_SOON,
     )
     found: dict[TopicPartitionKey, int] = {}
     ends: dict[TopicPartitionKey, int] = {}

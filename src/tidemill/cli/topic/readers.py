@@ -13,7 +13,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tidemill.cli import output
-from tidemill.cli.client import REQUEST_SECONDS, Cluster, TopicPartitionKey, raise_if_failed
+from tidemill.cli.client import (
+    END_SOON,
+    REQUEST_SECONDS,
+    Cluster,
+    TopicPartitionKey,
+    raise_if_failed,
+)
 from tidemill.cli.outage import Outage
 from tidemill.cli.positions import Kind, Position, resolve
 from tidemill.cli.topic.commits import Commits
@@ -114,7 +120,10 @@ class PartitionReader:
         outage = Outage(cluster, REQUEST_SECONDS if until_end else None)
         # "error": fail if retention deletes records before they are read.
         self._consumer = cluster.consumer(
-            on_error=outage.on_error, auto_offset_reset="error", enable_partition_eof=True
+            on_error=outage.on_error,
+            auto_offset_reset="error",
+            enable_partition_eof=True,
+            **(END_SOON if until_end else {}),
         )
         self._messages = _Messages(cluster, topic, self._consumer, outage)
         self._ends: dict[TopicPartitionKey, int] | None = None
@@ -181,6 +190,7 @@ class GroupReader:
             self._commits.on_commit,
             auto_offset_reset="earliest",
             enable_partition_eof=True,
+            **(END_SOON if until_end else {}),
         )
         self._outage = outage
         self._cluster = cluster

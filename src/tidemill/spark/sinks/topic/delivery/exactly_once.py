@@ -247,11 +247,13 @@ def _connect(settings: Mapping[str, str], share: Share, marker_topic: str) -> _W
     last = LastError()
     producer, outcome = make_producer(settings, last)
     servers = settings["bootstrap.servers"]
-    # Without this request librdkafka often takes half a second to ask for its producer id: it looks
-    # for the coordinator before it is connected, and after that only every 500 ms. A broker that
-    # creates topics by itself does so now: the marker is written before the rows, and a marker for
-    # a topic that does not exist is refused.
+    # Without these requests librdkafka takes half a second to ask for its producer id: it looks for
+    # the coordinator before it is connected, and after that only every 500 ms. The first answer
+    # comes from a bootstrap server, whose connection librdkafka then closes; the second one comes
+    # from a broker. A broker that creates topics by itself does so now: the marker is written
+    # before the rows, and a marker for a topic that does not exist is refused.
     with contextlib.suppress(KafkaException):  # a real error occurs again below
+        producer.list_topics(marker_topic, timeout=_REQUEST_S)
         producer.list_topics(marker_topic, timeout=_REQUEST_S)
     # Fence an earlier attempt and end its open transaction before the marker is read.
     _retry(lambda: producer.init_transactions(_REQUEST_S), "start a producer", servers, last)
