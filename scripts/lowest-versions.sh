@@ -46,6 +46,6 @@ EOF
 if [ $# -gt 0 ]; then
     exec "$python" -m pytest -q "$@"
 fi
-"$python" -m pytest -q -n 2 -m "not spark and not crash" -W ignore
+"$python" -m pytest -q -n "${WORKERS:-3}" -m fast -W ignore
 # Two pipelines on Spark: windows, a join with a table, a topic written exactly once, a database.
 exec "$python" -m pytest -q tests/demo/test_examples.py

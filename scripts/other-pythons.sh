@@ -40,7 +40,7 @@ for version in ${VERSIONS:-3.12 3.13}; do
     if [ $# -gt 0 ]; then
         "$python" -m pytest -q "$@" || failed=1
     else
-        "$python" -m pytest -q -n 2 -m "not spark and not crash" || failed=1
+        "$python" -m pytest -q -n "${WORKERS:-3}" -m fast || failed=1
     fi
 done
 exit $failed

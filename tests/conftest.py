@@ -32,15 +32,19 @@ sys.dont_write_bytecode = False
 settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any load")
 
+NOT_FAST = ("spark", "crash", "slow", "nightly")
+"""Markers of the tests that ``make test-fast`` leaves out."""
 NIGHTLY_TIMEOUT_S = 4 * 3600
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what starts a JVM; leave long random tests to nightly runs, and give them time."""
+    """Mark what starts a JVM and what is fast; leave long random tests to nightly runs."""
     for item in items:
         if {"spark", "java"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("spark")
+        if not any(item.get_closest_marker(name) for name in NOT_FAST):
+            item.add_marker("fast")
         if effort.IS_NIGHTLY:
             item.add_marker(pytest.mark.timeout(NIGHTLY_TIMEOUT_S), append=False)
     if not effort.IS_NIGHTLY:

@@ -18,6 +18,7 @@ TINY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.separate
 @pytest.mark.parametrize(
     ("section", "aims"),

@@ -54,6 +54,7 @@ def test_recorded_durations_replace_old_ones_and_drop_files_that_are_gone(tmp_pa
     assert lanes.load_durations(path) == expected
 
 
+@pytest.mark.slow
 def test_all_tests_with_the_shared_session_run_in_one_worker(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     pytester.makeconftest(

@@ -64,6 +64,7 @@ def test_a_build_that_must_have_the_extension_fails_without_a_compiler(
         build.compile_extension(sources)
 
 
+@pytest.mark.slow
 def test_sources_with_a_mistake_are_not_built(
     build: ModuleType, sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

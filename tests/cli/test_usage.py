@@ -184,7 +184,8 @@ def test_the_brokers_address_may_come_from_the_environment(
         assert f"no broker answers at {address}" in run("topic", "list").stderr
 
 
-def test_a_wrong_librdkafka_property_is_wrong_usage() -> None:
+def test_a_wrong_librdkafka_property_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.who_answers.TIMEOUT_S", 0.1)  # nobody answers here
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()

@@ -15,6 +15,7 @@ from tests.crash.load import read_all
 from tests.interop.java_client import JavaClient
 from tests.support.apache_kafka import KafkaNotFoundError
 from tests.support.broker_process import BrokerProcess
+from tests.support.librdkafka import ready_for_id
 from tests.support.processes import poll_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(180)]
@@ -73,6 +74,8 @@ def config(broker: BrokerProcess, **more: str) -> dict[str, object]:
         "batch.num.messages": 1,
         "max.in.flight.requests.per.connection": 5,
         "retry.backoff.ms": 20,
+        "reconnect.backoff.ms": 10,
+        "reconnect.backoff.max.ms": 100,
         "log_level": 0,
         **more,
     }
@@ -83,7 +86,7 @@ def test_what_librdkafka_reports_as_delivered_is_there_once_and_in_order(
     start_broker: BrokerFactory, refused: str
 ) -> None:
     broker = start(start_broker, refused)
-    delivered = send(Producer(config(broker)))
+    delivered = send(ready_for_id(Producer(config(broker))))
     assert delivered == list(range(RECORDS))
     assert read(broker) == delivered
 
@@ -104,7 +107,7 @@ def test_a_restart_between_a_refusal_and_its_repetition_makes_no_hole(
         broker.kill()
         broker.start()
 
-    producer = Producer(config(broker, **{"retry.backoff.ms": "1000"}))
+    producer = ready_for_id(Producer(config(broker, **{"retry.backoff.ms": "1000"})))
     delivered = send(producer, restart)
     assert delivered == list(range(RECORDS))
     assert read(broker) == delivered
@@ -114,7 +117,7 @@ def test_a_restart_between_a_refusal_and_its_repetition_makes_no_hole(
 def test_what_librdkafka_commits_is_whole(start_broker: BrokerFactory, refused: str) -> None:
     broker = start(start_broker, refused)
     producer = Producer(config(broker, **{"transactional.id": "x"}))
-    producer.init_transactions(20)
+    ready_for_id(producer).init_transactions(20)
     for _ in range(3):
         producer.begin_transaction()
         send(producer)

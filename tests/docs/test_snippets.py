@@ -23,6 +23,7 @@ WITH_SPARK = [page for page in PAGES if any(snippet.needs_spark for snippet in s
 WITHOUT_SPARK = [page for page in PAGES if page not in WITH_SPARK]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITHOUT_SPARK, ids=lambda page: page.name)
 def test_the_snippets_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> None:
     # The commands of the README are the end-to-end test of the program ``tidemill``.

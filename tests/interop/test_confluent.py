@@ -385,6 +385,7 @@ def test_two_groups_each_get_everything(
             assert values(take(client, 100)) == list(range(100))
 
 
+@pytest.mark.crash
 @pytest.mark.parametrize("client_name", ["confluent", "kafka-python", "aiokafka"])
 def test_takeover_from_the_last_commit_when_a_consumer_dies(
     bootstrap: str,

@@ -37,7 +37,8 @@ def kcat(bootstrap: str, *arguments: str, stdin: str = "") -> str:
 
 def consume(bootstrap: str, topic: str, position: str, *arguments: str) -> list[str]:
     """From a position to the end."""
-    output = kcat(bootstrap, "-C", "-t", topic, "-o", position, "-e", "-q", *arguments)
+    end_soon = ("-X", "fetch.wait.max.ms=10")  # the broker holds an empty answer back for so long
+    output = kcat(bootstrap, "-C", "-t", topic, "-o", position, "-e", "-q", *end_soon, *arguments)
     return output.splitlines()
 
 

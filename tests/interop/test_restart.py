@@ -17,6 +17,8 @@ from tests.interop.common import DEADLINE, wait_for
 from tests.support.broker_process import BrokerProcess
 from tests.support.librdkafka import connected, ready_for_id
 
+pytestmark = pytest.mark.crash
+
 
 def stop(broker: BrokerProcess, how: str) -> None:
     if how == "killed":

@@ -88,6 +88,7 @@ def names(broker: BrokerProcess) -> set[str]:
     return {name for name in metadata.topics if not name.startswith("__")}
 
 
+@pytest.mark.slow
 def test_a_broker_without_its_catalog_names_the_command_that_rebuilds_it(
     killed: BrokerProcess,
 ) -> None:

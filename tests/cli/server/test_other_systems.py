@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.support.broker_process import BrokerProcess
 from tests.support.other_system import hide_linux
 
@@ -36,6 +38,7 @@ def test_linux_is_hidden(tmp_path: Path) -> None:
     assert "import of uvloop halted" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_broker_serves_recovers_and_stops_without_linux(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "b", env=hide_linux(tmp_path / "hidden")) as broker:
         run = client(broker)

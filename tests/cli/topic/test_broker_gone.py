@@ -13,6 +13,8 @@ from tests.cli.conftest import CommandLine
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until
 
+pytestmark = pytest.mark.crash
+
 GONE, BACK = b"any more: waiting for it", b"answers at"
 
 

@@ -25,6 +25,7 @@ def test_an_undamaged_folder_has_no_problem(world: World) -> None:
     assert check(world, world.files, "") == []
 
 
+@pytest.mark.slow
 def test_damage_is_told_and_nothing_wrong_is_read(world: World) -> None:
     failures = []
     for files, victim, done in islice(damages(world.files, SEED), CASES):

@@ -85,6 +85,7 @@ class Stopped:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("configs", [CONFIGS, COMPACTED], ids=["dense", "compacted"])
 def test_a_wrong_base_offset_is_never_served(configs: dict[str, str]) -> None:
     """Each bit of some batches, each read alone and with its neighbours."""

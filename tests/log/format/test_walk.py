@@ -165,6 +165,7 @@ def test_arbitrary_bytes(body: bytes, count: int) -> None:
     check_alike(body, count)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(new_records, st.data())
 def test_changed_bytes(records: list[NewRecord], data: st.DataObject) -> None:
@@ -174,6 +175,7 @@ def test_changed_bytes(records: list[NewRecord], data: st.DataObject) -> None:
     check_alike(bytes(body), len(records))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150))
 @given(
     st.sampled_from([20, 70, 300, 8300]),

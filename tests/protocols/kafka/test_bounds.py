@@ -193,6 +193,7 @@ async def hold_ms(server: KafkaServer, key: int, frame: bytes) -> float:
     return holds.longest_ms
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tuned_collections")
 def test_no_array_of_any_request_holds_the_loop(tmp_path: Path) -> None:
     slow: dict[str, float] = {}

@@ -72,6 +72,7 @@ def flooding(port: int, kind: str) -> Iterator[None]:
             process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["records", "names", "urgent"])
 def test_a_flood_delays_others_by_less_than_50_ms(start_broker: BrokerFactory, kind: str) -> None:
     broker, other = start_broker(), start_broker()

@@ -129,6 +129,7 @@ def memory_bytes() -> int:
     return pages * resource.getpagesize()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tuned_collections")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_requests(tmp_path: Path, seed: int) -> None:

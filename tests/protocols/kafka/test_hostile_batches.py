@@ -309,6 +309,7 @@ def test_other_clients_stay_fast_and_memory_stays_bounded_during_an_attack(
         asyncio.run(play(calm))
 
 
+@pytest.mark.slow
 @settings(
     max_examples=examples(12),
     deadline=None,

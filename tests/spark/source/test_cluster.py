@@ -76,6 +76,7 @@ def test_no_broker_is_an_error_that_names_the_servers_and_the_reason() -> None:
 
 def test_who_never_answered_is_given_up_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemill.spark.source.cluster.FIRST_DEADLINE_S", 0.5)
+    monkeypatch.setattr("tidemill.spark.source.cluster._REQUEST_S", 0.5)
     nowhere = KafkaCluster({"bootstrap.servers": f"127.0.0.1:{free_port()}"})
     started = time.monotonic()
     with pytest.raises(UnreachableError, match="Connection refused"):

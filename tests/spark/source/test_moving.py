@@ -36,6 +36,7 @@ def create(broker: BrokerProcess) -> None:
     admin.create_topics([NewTopic("moved", 1)])["moved"].result(20)
 
 
+@pytest.mark.slow
 def test_a_position_moves_with_the_data_folder_and_not_with_a_copied_topic(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "old") as old:
         create(old)

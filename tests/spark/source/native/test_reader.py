@@ -347,6 +347,7 @@ def test_tls(tmp_path: Path) -> None:
             read(broker, 0, 1, timeout_ms=300)  # without TLS
 
 
+@pytest.mark.crash
 def test_reading_continues_after_the_broker_was_killed_and_started_again(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
@@ -365,6 +366,7 @@ def test_reading_continues_after_the_broker_was_killed_and_started_again(tmp_pat
         assert edition._pool._idle, "librdkafka has read it"
 
 
+@pytest.mark.slow
 def test_a_forked_process_makes_its_own_connections(tmp_path: Path) -> None:
     program = tmp_path / "forks.py"
     program.write_text(FORKS)

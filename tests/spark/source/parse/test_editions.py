@@ -124,6 +124,7 @@ def _damaged(draw: st.DrawFn) -> bytes:
     return bytes(value)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(50), deadline=None)
 @given(st.lists(_damaged(), min_size=1, max_size=12))
 def test_random_values(values: list[bytes]) -> None:

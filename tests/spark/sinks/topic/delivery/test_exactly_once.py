@@ -461,6 +461,7 @@ def test_a_commit_whose_answer_is_lost_is_found_out_about(
     assert sink.values() == [1, 2]
 
 
+@pytest.mark.crash
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_writer_that_is_killed_leaves_all_or_nothing_and_the_next_one_writes_once(
     sink: Sink, moment: str
@@ -477,6 +478,7 @@ def test_a_writer_that_is_killed_leaves_all_or_nothing_and_the_next_one_writes_o
     assert sink.values() == list(range(200))
 
 
+@pytest.mark.crash
 def test_the_broker_may_be_restarted_between_batches(start_broker: BrokerFactory) -> None:
     process = start_broker()
     admin = AdminClient({"bootstrap.servers": process.bootstrap, "log_level": 2})
