@@ -14,6 +14,8 @@ from tidemill.log.compaction.run import compact
 from tidemill.log.format.markers import Marker
 from tidemill.log.format.records import NewRecord, encode_batch
 
+pytestmark = pytest.mark.spark  # each starts a JVM
+
 RECORDS = 120
 
 

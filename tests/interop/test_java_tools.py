@@ -11,6 +11,8 @@ import pytest
 from tests.interop.conftest import MakeTopic
 from tests.support.apache_kafka import KafkaNotFoundError, find_java, find_tools_classpath
 
+pytestmark = pytest.mark.spark  # each starts a JVM
+
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"

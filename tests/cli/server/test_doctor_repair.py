@@ -202,6 +202,7 @@ def test_options_that_contradict_each_other_are_refused(arguments: tuple[str, ..
     assert result.exit_code == 2, result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["__consumer_offsets-0", "__transaction_state-0", "flights-0"])
 def test_a_partition_without_its_folder_continues_empty(killed: BrokerProcess, name: str) -> None:
     """Otherwise a broker would never start again that has lost the folder of an internal topic."""
