@@ -41,7 +41,7 @@ REQUEST_SECONDS = 10.0
 """How long a request can take."""
 MAX_PARTITIONS = 100_000
 """The largest number of partitions that the client library can request."""
-END_SOON = {"fetch_wait_max_ms": 20}
+END_SOON: Mapping[str, Any] = {"fetch_wait_max_ms": 20}
 """Settings of a consumer that waits for the ends of partitions: a broker holds back the answer that
 reports an end, by default for 500 ms."""
 

@@ -256,8 +256,8 @@ def test_two_members_share_and_the_remaining_one_takes_over(
     tidemill: CommandLine, topic: str
 ) -> None:
     tidemill.ok("topic", "create", topic, "-p", "2")
-    arguments = ("topic", "consume", topic, "-g", f"g-{topic}", "--from", "beginning")
-    arguments += ("-X", "heartbeat.interval.ms=100")  # a heartbeat reports the rebalance
+    arguments = ["topic", "consume", topic, "-g", f"g-{topic}", "--from", "beginning"]
+    arguments += ["-X", "heartbeat.interval.ms=100"]  # a heartbeat reports the rebalance
     with tidemill.start(*arguments) as first, tidemill.start(*arguments) as second:
         poll_until(lambda: shares(tidemill, f"g-{topic}") == [1, 1], 30, "one partition each")
         first.send_signal(signal.SIGTERM)
