@@ -247,6 +247,16 @@ class Telemetry(Section):
     )
 
 
+class Sources(Section):
+    """Change data capture in a process of its own beside the broker."""
+
+    run: bool = Field(
+        True,
+        description="Whether the broker starts a worker process for the sources of change data "
+        "capture, as soon as the first one is created.",
+    )
+
+
 class Settings(Section):
     """All settings of a broker."""
 
@@ -271,6 +281,7 @@ class Settings(Section):
     groups: Groups = Field(default_factory=Groups)
     transactions: Transactions = Field(default_factory=Transactions)
     log: Log = Field(default_factory=Log)
+    sources: Sources = Field(default_factory=Sources)
     telemetry: Telemetry = Field(default_factory=Telemetry)
 
 

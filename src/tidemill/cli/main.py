@@ -25,6 +25,7 @@ from tidemill.cli.pipeline.commands import app as pipeline_app
 from tidemill.cli.server.config import app as config_app
 from tidemill.cli.server.doctor import doctor
 from tidemill.cli.server.serve import dev, serve
+from tidemill.cli.source.commands import app as source_app
 from tidemill.cli.topic.commands import app as topic_app
 from tidemill.cli.transaction.commands import app as transaction_app
 from tidemill.errors import TidemillError
@@ -149,6 +150,7 @@ app.add_typer(
     short_help="Manage transactions; find what holds readers back.",
 )
 app.add_typer(pipeline_app, name="pipeline")
+app.add_typer(source_app, name="source", short_help="Capture the changes of databases.")
 app.add_typer(config_app, name="config", short_help="Show the broker's settings.")
 app.command(short_help="Run a demo pipeline on flight data, and check its results.")(demo)
 app.command(short_help="Check this machine, the data folder and the port.")(doctor)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+from tidemill.connect.cdc.errors import DefinitionError, FencedError, SourceExistsError
 from tidemill.errors import (
     SettingsError,
     TidemillError,
@@ -50,7 +51,7 @@ class AddressInUseError(TidemillError):
 
 
 _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
-    ((UsageError, SettingsError), USAGE),
+    ((UsageError, SettingsError, DefinitionError), USAGE),
     (
         (
             UnknownTopicOrPartitionError,
@@ -72,6 +73,8 @@ _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
             DataDirLockedError,
             PipelineRunningError,
             AddressInUseError,
+            SourceExistsError,
+            FencedError,
         ),
         CONFLICT,
     ),

@@ -21,6 +21,7 @@ import structlog
 from tidemill import system
 from tidemill.cli.output import AddressInUseError
 from tidemill.cli.server import start_checks
+from tidemill.cli.server.source_workers import SourceWorkers
 from tidemill.clock import SystemClock
 from tidemill.errors import SettingsError, TidemillError
 from tidemill.log.errors import StorageError
@@ -92,8 +93,13 @@ async def _serve(settings: Settings, ready: Ready, stopping: Callable[[], None])
             was_ready = True
             ready(host, port)
             trimming = asyncio.create_task(_return_memory())
-            await _stopped_or_failed(stop, engine.failed)
-            trimming.cancel()
+            workers = SourceWorkers(engine, settings, host, port)
+            workers.start()
+            try:
+                await _stopped_or_failed(stop, engine.failed)
+            finally:
+                trimming.cancel()
+                await workers.stop()
         finally:
             log.info("stopping")
             await kafka.stop(GRACE_SECONDS)

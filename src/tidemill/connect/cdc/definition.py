@@ -71,7 +71,8 @@ class Definition(_Section):
         partitions: of the tables' topics.
         topic_configs: more configs of the tables' topics.
         chunk_rows: rows of a part of a snapshot.
-        heartbeat_s: how often the position is stored if no captured table changes, in seconds.
+        heartbeat_s: how often the state is stored if no captured table changes, in seconds. A
+            worker that was fenced notices it then.
         transactions: whether events and the topic ``<prefix>.transaction`` describe transactions.
         hash_key: the key for ``hash``; a reference.
         database: where the database is; its keys belong to the kind.

@@ -40,5 +40,5 @@ class FencedError(PermanentCaptureError):
     """Another worker of the same source has started, so this one must stop."""
 
 
-class SourceNotFoundError(TidemillError):
-    """No source has this name."""
+class SourceExistsError(TidemillError):
+    """A source with this name already exists. The user takes another name, or replaces it."""

@@ -26,6 +26,8 @@ from tidemill.connect.cdc.writer import Writer
 
 IDLE_S = 0.1
 """How long a poll waits; commands are looked at as often."""
+LAG_S = 2.0
+"""How often the lag is measured."""
 MAX_CHANGES = 20_000
 MAX_OPEN_S = 0.25
 """A transaction is committed when the source has nothing more, or after so much or so long."""
@@ -60,6 +62,7 @@ class Worker:
         state: the stored state, for statuses. Another thread can read it.
         lag: the last measured lag.
         phase: "starting" or "running".
+        on_running: called in the worker's thread when capture begins.
     """
 
     def __init__(
@@ -78,6 +81,12 @@ class Worker:
         self.lag = Lag()
         self.phase = "starting"
         self.writer: Writer | None = None
+        self.on_running: Callable[[Source], None] = lambda source: None
+
+    @property
+    def written(self) -> int:
+        """The number of records that were committed."""
+        return 0 if self.writer is None else self.writer.written
 
     def run(self) -> None:
         """Capture until ``should_stop``.
@@ -136,6 +145,7 @@ class Worker:
                 writer.commit()
                 source.confirm(state.position or {})
             self.phase = "running"
+            self.on_running(source)
             self._loop(source, writer, snapshots)
         finally:
             snapshots.close()
@@ -175,7 +185,7 @@ class Worker:
     def _loop(self, source: Source, writer: Writer, snapshots: Snapshots) -> None:
         opened = 0.0
         heartbeat = time.monotonic() + self._definition.heartbeat_s
-        stored = self.state.position
+        measure = 0.0
         while not self._control.should_stop():
             for command, number, table in self._control.snapshots(self.state.handled):
                 self.state.handled[command] = number
@@ -191,11 +201,12 @@ class Worker:
                 opened = opened if writer.pending else now
                 writer.write(batch)
             full = writer.pending >= MAX_CHANGES or now - opened >= MAX_OPEN_S
-            due = now >= heartbeat and self.state.position != stored
+            due = now >= heartbeat  # an idle worker learns here that it is fenced
             if (writer.pending and (batch is None or full)) or stepped or due:
                 writer.commit()
-                stored = self.state.position
-                if stored is not None:
-                    source.confirm(stored)
-            if now >= heartbeat or due:
+                if self.state.position is not None:
+                    source.confirm(self.state.position)
                 heartbeat = now + self._definition.heartbeat_s
+            if now >= measure:
+                self.lag = source.lag()
+                measure = now + LAG_S

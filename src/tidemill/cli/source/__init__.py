@@ -1,0 +1,1 @@
+"""``tidemill source``: change data capture from databases."""

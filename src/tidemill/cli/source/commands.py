@@ -1,0 +1,266 @@
+"""``tidemill source``: creates, lists, describes and orders sources of change data capture."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidemill.cli import output
+from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, DryRun, Json, Property, Yes
+from tidemill.cli.source.check import check
+from tidemill.cli.source.kafka import board_of, kafka_of, require
+from tidemill.cli.source.run import run
+from tidemill.cli.source.view import as_dict, emit_list, fields_of, wait_with_progress
+from tidemill.connect.cdc.errors import SourceExistsError
+from tidemill.errors import TidemillError
+
+app = typer.Typer(
+    help="Capture the changes of databases into topics.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the source.")]
+WAIT_S = 30.0
+"""How long ``delete`` waits for the worker."""
+
+
+@app.command(short_help="Create a source from a TOML file.")
+def create(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The definition, a TOML file.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the definition of a source that exists.")
+    ] = False,
+    no_snapshot: Annotated[
+        bool,
+        typer.Option("--no-snapshot", help="Do not read the tables: only changes from now on."),
+    ] = False,
+    dry_run: DryRun = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Create a source from a TOML file. A running worker starts it immediately.
+
+    The worker of 'tidemill dev' and 'tidemill serve' runs all sources that are managed; with
+    managed = false, run it with 'tidemill source run NAME'. Secrets in the file are references:
+    ${env:NAME} or ${file:PATH}, which the worker resolves.
+    """
+    from tidemill.connect.cdc.board import BoardWriter, create_topic
+    from tidemill.connect.cdc.definition import read_file
+    from tidemill.connect.cdc.registry import source_class
+
+    definition = read_file(file)
+    if no_snapshot:
+        definition = definition.model_copy(update={"snapshot": "never"})
+    source_class(definition.kind)
+    kafka = kafka_of(servers, properties)
+    board = board_of(kafka)
+    exists = definition.name in board.definitions
+    if exists and not replace:
+        raise SourceExistsError(
+            f"source {definition.name} already exists",
+            hint="Use another name, or --replace to change its definition.",
+        )
+    verb = "replace" if exists else "create"
+    if dry_run:
+        print(f"would {verb} source {definition.name}")
+        return
+    create_topic(kafka)
+    writer = BoardWriter(kafka)
+    writer.define(definition)
+    writer.flush()
+    print(f"{verb}d source {definition.name}")
+    if not definition.managed:
+        output.note(f"Run it: tidemill source run {definition.name}")
+
+
+@app.command("list", short_help="List the sources with their state and lag.")
+def list_sources(
+    as_json: Json = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """List the sources with their state and lag, as their workers last published them."""
+    board = board_of(kafka_of(servers, properties))
+    found = [as_dict(board, name) for name in sorted(board.definitions)]
+    if as_json:
+        output.emit_json(found)
+    else:
+        emit_list(found)
+    if not found:
+        output.note("There is no source. Create one: tidemill source create FILE")
+
+
+@app.command(short_help="Show a source: state, lag, snapshots, last error.")
+def describe(
+    name: Name,
+    watch: Annotated[
+        bool, typer.Option("--wait", help="Show the progress of snapshots until they have ended.")
+    ] = False,
+    as_json: Json = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Show a source: state, tables, position, lag in bytes and time, snapshots, last error."""
+    kafka = kafka_of(servers, properties)
+    board = board_of(kafka)
+    require(board, name)
+    if watch:
+        board = wait_with_progress(kafka, name)
+    found = as_dict(board, name)
+    if as_json:
+        output.emit_json(found)
+    else:
+        output.emit_fields(fields_of(found))
+
+
+@app.command(short_help="Stop capturing for now. Nothing is lost.")
+def pause(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
+    """Stop capturing for now. Nothing is lost, but the database keeps its log until 'resume'."""
+    _order(servers, properties, name, "pause", paused=True)
+    print(f"paused source {name}")
+
+
+@app.command(short_help="Continue a source that was paused.")
+def resume(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
+    """Continue a source that was paused, where it stopped."""
+    _order(servers, properties, name, "pause", paused=False)
+    print(f"resumed source {name}")
+
+
+@app.command(short_help="Start the worker of a source again, e.g. after it failed.")
+def restart(
+    name: Name,
+    resnapshot: Annotated[
+        bool,
+        typer.Option(
+            "--resnapshot",
+            help="Forget the position, read all tables again, and delete from the topics what the "
+            "tables do not have any more.",
+        ),
+    ] = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Start the worker of a source again, e.g. after it failed or was fenced."""
+    _order(servers, properties, name, "restart", resnapshot=resnapshot)
+    print(f"restarted source {name}")
+
+
+@app.command(short_help="Read tables again, while changes continue to be captured.")
+def snapshot(
+    name: Name,
+    tables: Annotated[
+        list[str], typer.Argument(metavar="TABLE", help="Tables to read: schema.table.")
+    ],
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Read tables again, while changes continue to be captured.
+
+    Rows that did not change are written again with op "r". See the progress with
+    'tidemill source describe NAME --wait'.
+    """
+    kafka = kafka_of(servers, properties)
+    board = board_of(kafka)
+    require(board, name)
+    known = board.statuses.get(name, {}).get("tables", {})
+    for table in tables:
+        if known and table not in known:
+            raise output.NotFoundError(
+                f"source {name} does not capture table {table}",
+                hint=f"It captures: {', '.join(sorted(known))}.",
+            )
+    from tidemill.connect.cdc.board import BoardWriter
+
+    writer = BoardWriter(kafka)
+    for table in tables:
+        writer.command(name, f"snapshot/{table}", table=table)
+    writer.flush()
+    print(f"ordered a snapshot of {', '.join(tables)}")
+
+
+@app.command(short_help="Delete a source, and what it has created in the database.")
+def delete(
+    name: Name,
+    topics: Annotated[
+        bool, typer.Option("--topics", help="Delete the topics of its tables too.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Delete its records even if no worker can clean up the database.",
+        ),
+    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Delete a source, and what it has created in the database (triggers, slot, publication).
+
+    A worker does that, since it has the credentials. Its topics stay without --topics.
+    """
+    from tidemill.connect.cdc.board import BoardWriter
+    from tidemill.connect.cdc.topics import state_topic, transactional_id
+
+    kafka = kafka_of(servers, properties)
+    board = board_of(kafka)
+    require(board, name)
+    captured = sorted(board.statuses.get(name, {}).get("tables", {}).values())
+    if dry_run:
+        print(f"would delete source {name}")
+        for topic in captured if topics else []:
+            print(f"would delete topic {topic}")
+        return
+    output.confirm(f"Delete source {name}{' and its topics' if topics else ''}?", yes=yes)
+    writer = BoardWriter(kafka)
+    if force:
+        writer.forget(name, board)
+        writer.flush()
+        kafka.delete_topics(
+            transactional_id(name), [state_topic(name), *(captured if topics else [])]
+        )
+        output.warn("what the source has created in the database was left there")
+    else:
+        writer.command(name, "delete", topics=topics)
+        writer.flush()
+        _wait_until_deleted(servers, properties, name)
+    print(f"deleted source {name}")
+    for topic in captured if topics else []:
+        print(f"deleted topic {topic}")
+
+
+def _wait_until_deleted(servers: str, properties: list[str] | None, name: str) -> None:
+    kafka = kafka_of(servers, properties)
+    deadline = time.monotonic() + WAIT_S
+    while name in (board := board_of(kafka)).definitions:
+        status = board.statuses.get(name, {})
+        if time.monotonic() > deadline:
+            raise TidemillError(
+                f"source {name} was not deleted within {WAIT_S:g} s: "
+                + (status.get("error") or "no worker has answered"),
+                hint="It is deleted as soon as a worker can. --force deletes its records, and "
+                "leaves what it has created in the database.",
+            )
+        time.sleep(0.2)
+
+
+def _order(
+    servers: str, properties: list[str] | None, name: str, command: str, **payload: bool
+) -> None:
+    from tidemill.connect.cdc.board import BoardWriter
+
+    kafka = kafka_of(servers, properties)
+    require(board_of(kafka), name)
+    writer = BoardWriter(kafka)
+    writer.command(name, command, **payload)
+    writer.flush()
+
+
+app.command()(run)
+app.command()(check)
