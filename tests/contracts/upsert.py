@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from tidemill.spark.errors import CheckpointRestoredError, RowError, SchemaError, SinkError
 from tidemill.spark.sinks import Run
-from tidemill.spark.sinks.database.rows import Column, Layout
+from tidemill.spark.sinks.database.rows import Column, Layout, prepare
 from tidemill.spark.sinks.database.sink import TableWriter
 from tidemill.spark.sinks.database.upsert import UpsertTable, name, quoted
 from tidemill.spark.sinks.database.version import version
@@ -132,6 +132,25 @@ class Database:
         """Rows of a table, ordered by its first column."""
         chosen = ", ".join(map(quoted, columns))
         return [tuple(row) for row in self.query(f"SELECT {chosen} FROM {name(table)} ORDER BY 1")]
+
+
+FOLLOWED = Layout(
+    (Column("id", "int"), Column("text", "string")), ("id",), deletes=True, versioned=True
+)
+
+
+def follow(table: UpsertTable[Any], *changes: tuple[int, str | None, int | None]) -> None:
+    """Write changes (id, text, version) as one batch; those without a text are deletions."""
+    ids, texts, versions = zip(*changes, strict=True)
+    rows = pa.table(
+        {
+            "id": pa.array(ids, pa.int32()),
+            "text": pa.array(texts, pa.string()),
+            "_version": pa.array(versions, pa.int64()),
+            "_deleted": [text is None for text in texts],
+        }
+    )
+    table.apply(prepare(rows, FOLLOWED, table.target), FOLLOWED, version(FIRST, 0), is_new=True)
 
 
 class UpsertContract:
@@ -301,6 +320,60 @@ class UpsertContract:
         write(version(SECOND, 9))
         write(version(FIRST, 7), is_new=True)  # a newer batch of another checkpoint
         assert started == [version(SECOND, 9), version(FIRST, 7)]
+
+    # --- rows with versions of their own --------------------------------------------------------
+
+    def test_rows_with_versions_of_their_own_are_never_replaced_by_older_ones(
+        self, database: Database
+    ) -> None:
+        table = database.make("t", "id")
+        follow(table, (1, "a", 5), (2, "b", 5), (3, "c", 5))
+        follow(table, (1, "old", 4), (2, "B", 6), (3, None, 7))
+        follow(table, (1, "A", 5), (3, "old", 6), (4, None, 9))
+        assert database.rows("t", ["id", "text", "_version"]) == [(1, "A", 5), (2, "B", 6)]
+        follow(table, (2, None, 5), (3, "again", 8), (4, "old", 8))
+        assert database.rows("t") == [(1, "A"), (2, "B"), (3, "again")]
+
+    def test_a_deletion_without_a_version_deletes_whatever_is_there(
+        self, database: Database
+    ) -> None:
+        table = database.make("t", "id")
+        follow(table, (1, "a", 5), (2, "b", 5))
+        follow(table, (1, None, None), (9, None, None))
+        follow(table, (1, "old", 4))
+        assert database.rows("t") == [(2, "b")]
+        follow(table, (1, "new", 6), (2, "b", 6), (2, None, None))
+        assert database.rows("t") == [(1, "new")]
+        follow(table, (2, "old", 5))
+        assert database.rows("t") == [(1, "new")]
+
+    def test_a_log_that_is_followed_again_from_any_place_leads_to_the_same_rows(
+        self, database: Database
+    ) -> None:
+        seed = random.SystemRandom().randrange(1 << 32)
+        dice = random.Random(seed)
+        table = database.make("t", "id")
+        log = [
+            (dice.randrange(6), None if dice.random() < 0.3 else str(version), version)
+            for version in range(60)
+        ]
+        at = 0
+        while at < len(log):
+            end = at + dice.randint(1, 9)
+            follow(table, *log[at:end])
+            at = dice.randrange(end) if dice.random() < 0.3 else end
+        last = {key: text for key, text, _ in log}
+        there = [(key, text) for key, text in sorted(last.items()) if text is not None]
+        assert database.rows("t") == there, f"seed {seed}"
+
+    def test_versions_of_rows_and_of_batches_are_not_mixed(self, database: Database) -> None:
+        database.writing("t", "id").write(Frame([(1, "a")]), 0, FIRST)
+        with pytest.raises(SinkError, match="version is that of a batch") as refusal:
+            follow(database.make("t", "id"), (1, "b", 5))
+        assert "rebuild" in refusal.value.hint
+        for bad in (-1, 1 << 61, None):
+            with pytest.raises(RowError, match="version"):
+                follow(database.make("other", "id"), (1, "b", bad))
 
     # --- what is refused --------------------------------------------------------------------------
 

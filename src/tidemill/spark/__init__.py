@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tidemill.spark.sinks.base import SinkTopic as SinkTopic
     from tidemill.spark.sinks.base import Writer as Writer
     from tidemill.spark.sinks.database.duckdb import DuckDBSink as DuckDBSink
+    from tidemill.spark.sinks.database.mysql import MySqlSink as MySqlSink
     from tidemill.spark.sinks.database.postgres import PostgresSink as PostgresSink
     from tidemill.spark.sinks.database.sqlite import SqliteSink as SqliteSink
     from tidemill.spark.sinks.foreach_batch import ForeachBatchSink as ForeachBatchSink
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from tidemill.spark.sinks.topic.batches import write_batch as write_batch
     from tidemill.spark.sinks.topic.sink import ChangelogSink as ChangelogSink
     from tidemill.spark.sinks.topic.sink import TopicSink as TopicSink
+    from tidemill.spark.tables.captured import CapturedTopic as CapturedTopic
     from tidemill.spark.tables.changelog import ChangelogTopic as ChangelogTopic
     from tidemill.spark.tables.source import TableContext as TableContext
     from tidemill.spark.tables.source import TableSource as TableSource
@@ -64,6 +66,7 @@ _MODULES = {
     "pipelines.inputs": ("changelog_table",),
     "pipelines.runner": ("RunOptions", "Runner"),
     "sinks.database.duckdb": ("DuckDBSink",),
+    "sinks.database.mysql": ("MySqlSink",),
     "sinks.database.postgres": ("PostgresSink",),
     "sinks.database.sqlite": ("SqliteSink",),
     "sinks.foreach_batch": ("ForeachBatchSink",),
@@ -73,6 +76,7 @@ _MODULES = {
     "sinks.topic.sink": ("ChangelogSink", "TopicSink"),
     "sinks.base": ("Mistake", "Sink", "SinkTopic", "Writer"),
     "sinks.registry": ("sink",),
+    "tables.captured": ("CapturedTopic",),
     "tables.changelog": ("ChangelogTopic",),
     "tables.source": ("TableContext", "TableSource"),
     "windows.check": ("check_query", "check_window"),

@@ -79,7 +79,9 @@ class TestInSpark:
         try:
             query.processAllAvailable()
             found = own.table("changes")
-            assert found.columns[3:] == ["_deleted", "_partition", "_offset", "_timestamp"]
+            assert found.columns[3:7] == ["_deleted", "_partition", "_offset", "_timestamp"]
+            assert found.columns[7:] == ["_version"]
+            assert found.filter("_version <> _offset").count() == 0
             deleted = found.filter("_deleted").select("no", "tail", "seats")
             assert rows(deleted) == [(1, "b", None), (2, "b", None)]
             newest = found.groupBy("no", "tail").agg(

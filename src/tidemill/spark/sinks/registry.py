@@ -21,6 +21,7 @@ BUILT_IN: Mapping[str, str] = {
     "ChangelogSink": "tidemill.spark.sinks.topic.sink:ChangelogSink",
     "DuckDBSink": "tidemill.spark.sinks.database.duckdb:DuckDBSink",
     "ForeachBatchSink": "tidemill.spark.sinks.foreach_batch:ForeachBatchSink",
+    "MySqlSink": "tidemill.spark.sinks.database.mysql:MySqlSink",
     "ParquetSink": "tidemill.spark.sinks.parquet.sink:ParquetSink",
     "PostgresSink": "tidemill.spark.sinks.database.postgres:PostgresSink",
     "SqliteSink": "tidemill.spark.sinks.database.sqlite:SqliteSink",

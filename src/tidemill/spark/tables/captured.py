@@ -68,9 +68,10 @@ class CapturedTopic(ChangelogTopic):
     ) -> DataFrame:
         """Return the changes as a stream, from the beginning of the topic.
 
-        Two columns are added to those of ``TableSource.changes``: ``_version`` grows from change to
-        change of a key, by the position in the database's log; ``_commit_time`` is the time of the
-        commit. A truncation of the whole table fails the query, because its rows are not known.
+        ``_version`` is made of the position in the database's log, or is the offset if the position
+        is not known. It is null of a null value without its delete, which deletes whatever is
+        there. ``_commit_time`` is the time of the commit. A truncation of the whole table fails the
+        query, because its rows are not known.
         """
         from pyspark.sql import functions as f
 
@@ -118,23 +119,24 @@ def _changes_of(batch: pa.RecordBatch, records: CapturedRecords, spec: TableSpec
 
     columns = [batch.column(name).to_pylist() for name in ("key", "value", "partition", "offset")]
     stamps = batch.column("timestamp").cast("int64").to_pylist()
-    found: list[tuple[Change, int]] = []
+    found: list[tuple[Change, int, int | None]] = []
     for key, value, partition, offset, at in zip(*columns, stamps, strict=True):
         record = Record(key, value, partition, offset, at)
-        found += [(change, at) for change in records.changes(record)]
-    for change, _ in found:
+        for change in records.changes(record):
+            known = offset if change.position is None else change.position.number
+            found.append((change, at, None if value is None else known))
+    for change, _, _ in found:
         if change.key == b"":
             raise records.truncated(change)
     times = pa.timestamp("us", tz="UTC")
-    positions = [change.position for change, _ in found]
     arrays: list[pa.Array] = [
-        pa.array([change.key for change, _ in found], pa.binary()),
-        pa.array([change.value for change, _ in found], pa.binary()),
-        pa.array([change.partition for change, _ in found], pa.int32()),
-        pa.array([change.offset for change, _ in found], pa.int64()),
-        pa.array([at for _, at in found], pa.int64()).cast(times),
-        pa.array([None if p is None else p.number for p in positions], pa.int64()),
-        pa.array([change.at for change, _ in found], pa.int64()).cast(times),
+        pa.array([change.key for change, _, _ in found], pa.binary()),
+        pa.array([change.value for change, _, _ in found], pa.binary()),
+        pa.array([change.partition for change, _, _ in found], pa.int32()),
+        pa.array([change.offset for change, _, _ in found], pa.int64()),
+        pa.array([at for _, at, _ in found], pa.int64()).cast(times),
+        pa.array([version for _, _, version in found], pa.int64()),
+        pa.array([change.at for change, _, _ in found], pa.int64()).cast(times),
     ]
     names = ["key", "value", "partition", "offset", "timestamp", "version", "commit"]
     return pa.RecordBatch.from_arrays(arrays, names=names)

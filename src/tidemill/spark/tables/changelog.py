@@ -21,6 +21,7 @@ from tidemill.spark.tables.source import (
     TIMESTAMP,
     VALID_FROM,
     VALID_TO,
+    VERSION,
     TableContext,
     TableSource,
 )
@@ -125,6 +126,7 @@ class ChangelogTopic(TableSource):
             PARTITION: f.col("partition"),
             OFFSET: f.col("offset"),
             TIMESTAMP: f.col("timestamp"),
+            VERSION: f.col("offset"),
         }
         return self._rows(context.schema, load(reader, self.topic, context.kafka), **more)
 

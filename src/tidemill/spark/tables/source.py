@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 DELETED, PARTITION, OFFSET, TIMESTAMP = "_deleted", "_partition", "_offset", "_timestamp"
 """Columns of ``TableSource.changes`` besides the table's own."""
 VERSION, COMMIT_TIME = "_version", "_commit_time"
-"""Columns that the changes of a captured table have, too."""
+"""Columns of ``TableSource.changes``: a number that grows from change to change of a key, with
+which sinks ignore older changes; and, of a captured table only, the time of the commit."""
 VALID_FROM, VALID_TO = "valid_from", "valid_to"
 """Columns of ``TableSource.versions`` besides the table's own."""
 
@@ -98,7 +99,8 @@ class TableSource(ABC):
         """Return the changes of the table as a stream, from the first one.
 
         Its columns are the table's own, then ``_deleted``, ``_partition``, ``_offset`` and
-        ``_timestamp``. A deletion has the columns of the key, and nulls.
+        ``_timestamp``, and ``_version`` if the source has one. A deletion has the columns of the
+        key, and nulls.
 
         Args:
             context: how to read the table.

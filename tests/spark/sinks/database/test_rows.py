@@ -50,7 +50,7 @@ def test_columns_keys_and_deletions_are_found() -> None:
         ("a integer", ["id"], "no column id, which key names", "Their columns are a"),
         ("a integer", [], "the key of the table has no columns", 'key="id"'),
         ("a integer,A string", ["a"], "more than one column a", ""),
-        ("a integer,_version long", ["a"], "name _version is reserved", "Rename"),
+        ("a integer,_version string", ["a"], "column _version is not a whole number", "Rename"),
         ("a integer,_deleted string", ["a"], "_deleted is not a BOOLEAN", ""),
         ("a integer,b void", ["a"], "b has the type void, which no table can store", "Cast it"),
         ("a integer,b interval", ["a"], "b has the type interval", "Cast it"),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tidemill.spark.sinks.base import DELETED, Mistake, QueryContext, as_columns, mistakes_of
 from tidemill.spark.sinks.database import postgres_dsn
 from tidemill.spark.sinks.database.postgres_dsn import driver as _module
-from tidemill.spark.sinks.database.rows import Layout
+from tidemill.spark.sinks.database.rows import VERSION, Layout
 from tidemill.spark.sinks.database.sink import TableSink
 from tidemill.spark.sinks.database.upsert import (
     STAGE,
@@ -222,11 +222,12 @@ class PostgresTable(UpsertTable["psycopg.Connection[Any]"]):
 
     def _stage(self, connection: psycopg.Connection[Any], rows: pa.Table, layout: Layout) -> None:
         names = [column.name for column in layout.columns]
+        names += [VERSION] if layout.versioned else []
         if self._staged != layout:
             declared = ", ".join(self.column(column) for column in layout.columns)
             connection.execute(f"DROP TABLE IF EXISTS pg_temp.{STAGE}".encode())
             connection.execute(
-                f"CREATE TEMP TABLE {STAGE} ({declared}, {DELETED} boolean) "
+                f"CREATE TEMP TABLE {STAGE} ({declared}, {VERSION} bigint, {DELETED} boolean) "
                 "ON COMMIT DELETE ROWS".encode()
             )
             self._staged = layout

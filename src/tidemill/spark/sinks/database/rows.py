@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 VERSION = "_version"
 """Column of the table with the version of a row."""
+ROW_VERSIONS = 1 << 61
+"""Versions of rows are smaller than this; those of batches, made by ``version``, are greater."""
+PLACE = frozenset({"_partition", "_offset", "_timestamp", "_commit_time"})
+"""Columns that the changes of a table have besides its own. They are not written."""
 TOMBSTONES = "__deleted"
 """Suffix of the name of the table that holds the keys of deleted rows."""
 
@@ -32,6 +36,7 @@ PLAIN = frozenset(
 )
 """Spark's names of the types that every database can store."""
 _NESTED = frozenset({"struct", "array", "map", "variant"})
+_WHOLE = frozenset({"byte", "short", "integer", "long"})
 _NUMBER = "_tidemill_number"
 
 
@@ -61,12 +66,14 @@ class Layout:
         key: Names of the key columns, spelled as in ``columns``.
         order_by: Columns of the batch; of the rows with one key, the greatest values win.
         deletes: Whether the batch has the column ``_deleted``.
+        versioned: Whether the batch has the column ``_version`` with the version of each row.
     """
 
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     order_by: tuple[str, ...] = ()
     deletes: bool = False
+    versioned: bool = False
 
 
 def layout_of(schema: Any, key: Sequence[str], order_by: Sequence[str] = ()) -> Layout:
@@ -88,17 +95,23 @@ def layout_of(schema: Any, key: Sequence[str], order_by: Sequence[str] = ()) -> 
         raise with_note(SchemaError(f"there is more than one column {', '.join(twice)}"))
     if not key:
         raise with_note(SchemaError("the key of the table has no columns", hint='Use key="id".'))
-    if VERSION in lower:
-        raise with_note(
-            SchemaError(
-                f"the column name {VERSION} is reserved: the sink adds this column",
-                hint="Rename your column.",
-            )
-        )
     deletes = DELETED in lower
     if deletes and schema.fields[lower.index(DELETED)].dataType.typeName() != "boolean":
         raise with_note(SchemaError(f"column {DELETED} is not a BOOLEAN"))
-    columns = tuple(_column(f.name, f.dataType) for f in schema.fields if f.name.lower() != DELETED)
+    versioned = VERSION in lower
+    if versioned and schema.fields[lower.index(VERSION)].dataType.typeName() not in _WHOLE:
+        raise with_note(
+            SchemaError(
+                f"column {VERSION} is not a whole number: it is the version of a row",
+                hint="Rename your column, or use a BIGINT that grows from change to change of a "
+                "key.",
+            )
+        )
+    left_out = {DELETED, VERSION, *(PLACE if versioned else ())}
+    columns = tuple(
+        _column(f.name, f.dataType) for f in schema.fields if f.name.lower() not in left_out
+    )
+    names = [column.name for column in columns]
     found = _spelled(key, names, "key")
     nested = [column.name for column in columns if column.name in found and column.type == "json"]
     if nested:
@@ -108,7 +121,7 @@ def layout_of(schema: Any, key: Sequence[str], order_by: Sequence[str] = ()) -> 
                 hint='Select its fields as columns: select("window.start", ...).',
             )
         )
-    return Layout(columns, found, _spelled(order_by, names, "order_by"), deletes)
+    return Layout(columns, found, _spelled(order_by, names, "order_by"), deletes, versioned)
 
 
 def _spelled(wanted: Sequence[str], names: Sequence[str], option: str) -> tuple[str, ...]:
@@ -174,8 +187,10 @@ def collect(df: Any, layout: Layout, target: str) -> pa.Table:
 
 
 def _expressions(layout: Layout) -> list[str]:
-    """Return the table's columns and ``_deleted`` as Spark SQL."""
+    """Return the table's columns, ``_version`` and ``_deleted`` as Spark SQL."""
     chosen = [escaped(column.name) for column in layout.columns]
+    if layout.versioned:
+        chosen.append(f"CAST({VERSION} AS BIGINT) AS {VERSION}")
     if layout.deletes:
         chosen.append(f"coalesce({DELETED}, false) AS {DELETED}")
     return chosen
@@ -191,11 +206,12 @@ def prepare(rows: pa.Table, layout: Layout, target: str) -> pa.Table:
         target: The table, for messages.
 
     Returns:
-        The rows to write, always with ``_deleted``.
+        The rows to write, always with ``_deleted``. A deletion without a version deletes whatever
+        version is there.
 
     Raises:
-        RowError: A key is null, or several rows have the same key and the layout has no
-            ``order_by``.
+        RowError: A key is null, a version is missing or out of range, or several rows have the same
+            key and the layout has neither ``order_by`` nor versions.
     """
     import pyarrow as pa
 
@@ -210,7 +226,39 @@ def prepare(rows: pa.Table, layout: Layout, target: str) -> pa.Table:
             )
     if not layout.deletes:
         rows = rows.append_column(DELETED, pa.array([False] * rows.num_rows, pa.bool_()))
+    if layout.versioned:
+        rows = _checked_versions(rows, layout, target)
     return _each_key_once(rows, layout, target)
+
+
+def _checked_versions(rows: pa.Table, layout: Layout, target: str) -> pa.Table:
+    """Check the versions of rows. A deletion without one gets the last one of its key before it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    versions = rows.column(VERSION)
+    least, greatest = pc.min_max(versions).as_py().values()
+    if least is not None and (least < 0 or greatest >= ROW_VERSIONS):
+        raise with_note(
+            RowError(f"a row for {target} has the version {least if least < 0 else greatest}")
+        )
+    if not versions.null_count:
+        return rows
+    if pc.any(pc.and_(pc.is_null(versions), pc.invert(rows.column(DELETED)))).as_py():
+        raise with_note(
+            RowError(
+                f"a row for {target} has no {VERSION}",
+                hint="Only a row that is deleted may have none.",
+            )
+        )
+    keys = list(zip(*(rows.column(name).to_pylist() for name in layout.key), strict=True))
+    last: dict[tuple[Any, ...], int | None] = {}
+    filled = []
+    for key, version in zip(keys, versions.to_pylist(), strict=True):
+        last[key] = version if version is not None else last.get(key)
+        filled.append(last[key])
+    place = rows.schema.get_field_index(VERSION)
+    return rows.set_column(place, VERSION, pa.array(filled, pa.int64()))
 
 
 def _each_key_once(rows: pa.Table, layout: Layout, target: str) -> pa.Table:
@@ -219,13 +267,14 @@ def _each_key_once(rows: pa.Table, layout: Layout, target: str) -> pa.Table:
     key = list(layout.key)
     if rows.num_rows < 2:
         return rows
-    if layout.order_by:
-        rows = _in_order(rows, layout.order_by)
+    order = layout.order_by or ((VERSION,) if layout.versioned else ())
+    if order:
+        rows = _in_order(rows, order)
     numbered = rows.select(key).append_column(_NUMBER, pa.array(range(rows.num_rows)))
     last = numbered.group_by(key, use_threads=False).aggregate([(_NUMBER, "max")])
     if last.num_rows == rows.num_rows:
         return rows
-    if not layout.order_by:
+    if not order:
         raise _duplicate_key(numbered, layout, target)
     return rows.take(last.column(f"{_NUMBER}_max").sort())
 

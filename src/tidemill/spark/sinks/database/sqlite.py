@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tidemill.spark.sinks.base import DELETED, as_columns
-from tidemill.spark.sinks.database.rows import Column, Layout
+from tidemill.spark.sinks.database.rows import VERSION, Column, Layout
 from tidemill.spark.sinks.database.sink import FileTableSink
 from tidemill.spark.sinks.database.upsert import STAGE, Found, UpsertTable, quoted, write_error
 
@@ -107,8 +107,9 @@ class SqliteTable(UpsertTable[sqlite3.Connection]):
 
     def _stage(self, connection: sqlite3.Connection, rows: pa.Table, layout: Layout) -> None:
         declared = ", ".join(self.column(column) for column in layout.columns)
-        names = [*(column.name for column in layout.columns), DELETED]
-        connection.execute(f"CREATE TEMP TABLE {STAGE} ({declared}, {DELETED} INTEGER)")
+        names = [*(column.name for column in layout.columns), VERSION, DELETED]
+        more = f"{VERSION} INTEGER, {DELETED} INTEGER"
+        connection.execute(f"CREATE TEMP TABLE {STAGE} ({declared}, {more})")
         places = ", ".join("?" * len(names))
         connection.executemany(f"INSERT INTO {STAGE} VALUES ({places})", _values(rows, layout))
 
@@ -117,7 +118,8 @@ def _values(rows: pa.Table, layout: Layout) -> Iterator[tuple[Any, ...]]:
     """Yield the rows as parameters of a statement."""
     for batch in rows.to_batches(max_chunksize=10_000):
         columns = [_column(batch.column(each.name), each) for each in layout.columns]
-        yield from zip(*columns, batch.column(DELETED).to_pylist(), strict=True)
+        versions = batch.column(VERSION).to_pylist() if layout.versioned else [None] * len(batch)
+        yield from zip(*columns, versions, batch.column(DELETED).to_pylist(), strict=True)
 
 
 def _column(values: pa.Array, column: Column) -> list[Any]:

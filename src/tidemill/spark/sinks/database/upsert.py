@@ -4,7 +4,8 @@ A batch is one transaction of the database. Each row has the column ``_version``
 batch to batch and from checkpoint to checkpoint, and only a newer version replaces a row. So a
 batch that is run again changes nothing, and a late batch (of a driver that hung, or of an old
 checkpoint) undoes nothing. When a row is deleted, its key and version are kept in a second table,
-``<table>__deleted``. Must not know: Spark, Kafka, pipelines, any one database.
+``<table>__deleted``. A row that brings its own version (``Layout.versioned``) is written unless the
+table has a later one. Must not know: Spark, Kafka, pipelines, any one database.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from tidemill.spark.errors import CheckpointRestoredError, SchemaError, SinkError, with_note
 from tidemill.spark.sinks.base import DELETED
-from tidemill.spark.sinks.database.rows import TOMBSTONES, VERSION, Column, Layout
+from tidemill.spark.sinks.database.rows import (
+    ROW_VERSIONS,
+    TOMBSTONES,
+    VERSION,
+    Column,
+    Layout,
+)
 from tidemill.spark.sinks.database.version import batch_of, created_at, last_of
 
 if TYPE_CHECKING:
@@ -96,9 +103,11 @@ class UpsertTable(ABC, Generic[Connection]):
         """
         with self._transaction() as connection:
             tombstones = self._prepare(connection, layout)
-            if is_first:
+            if layout.versioned:
+                self._check_versions(connection, tombstones=tombstones)
+            elif is_first:
                 self._check_latest(connection, number, tombstones=tombstones)
-            if is_new:
+            if is_new and not layout.versioned:
                 self._check_new(connection, number, tombstones=tombstones)
             on_start()
             if rows.num_rows:
@@ -223,6 +232,22 @@ class UpsertTable(ABC, Generic[Connection]):
                 )
             )
 
+    def _check_versions(self, connection: Connection, *, tombstones: bool) -> None:
+        """Check that the table has no versions of batches, which are greater than those of rows.
+
+        Raises:
+            SinkError: It has, so all rows would be ignored silently.
+        """
+        latest = self._latest(connection, tombstones=tombstones)
+        if latest is not None and latest >= ROW_VERSIONS:
+            raise with_note(
+                SinkError(
+                    f"{self.target} contains rows whose version is that of a batch; rows with a "
+                    f"{VERSION} of their own would be ignored because they look older",
+                    hint="Use a new table, or rebuild this one: tidemill pipeline rebuild.",
+                )
+            )
+
     def _check_new(self, connection: Connection, number: int, *, tombstones: bool) -> None:
         """Check that a new batch is newer than all rows of the same checkpoint.
 
@@ -267,43 +292,70 @@ class UpsertTable(ABC, Generic[Connection]):
         """
         table, deleted_keys = name(self.table), name(self._tombstones)
         names = [quoted(column.name) for column in layout.columns]
-        keys = ", ".join(map(quoted, layout.key))
+        keys = [quoted(column) for column in layout.key]
+        version = f"s.{VERSION}" if layout.versioned else str(number)
         is_live = f"NOT s.{DELETED}"
         if tombstones:
-            is_live += f" AND NOT {self._has_newer(deleted_keys, layout, number)}"
-        changes = [f"{column} = excluded.{column}" for column in (*names, VERSION)]
-        yield (
-            f"INSERT INTO {table} AS t ({', '.join(names)}, {VERSION}) "
-            f"SELECT {', '.join(f's.{column}' for column in names)}, {number} "
-            f"FROM {STAGE} AS s WHERE {is_live} ON CONFLICT ({keys}) DO UPDATE SET "
-            f"{', '.join(changes)} WHERE coalesce(t.{VERSION}, -1) < excluded.{VERSION}"
-        )
+            is_live += f" AND NOT {_has_newer(deleted_keys, layout, version)}"
+        values = ", ".join(f"s.{column}" for column in names)
+        rows = f"SELECT {values}, {version} FROM {STAGE} AS s WHERE {is_live}"
+        yield self._insert(table, names, keys, rows, layout)
         if not tombstones:
             return
-        yield self._delete(deleted_keys, layout, number, f"NOT s.{DELETED}")
+        yield _delete(deleted_keys, layout, version, f"NOT s.{DELETED}")
         if layout.deletes:
-            yield (
-                f"INSERT INTO {deleted_keys} AS t ({keys}, {VERSION}) "
-                f"SELECT {', '.join(f's.{quoted(k)}' for k in layout.key)}, {number} "
-                f"FROM {STAGE} AS s "
-                f"WHERE s.{DELETED} AND NOT {self._has_newer(table, layout, number)} "
-                f"ON CONFLICT ({keys}) DO UPDATE SET {VERSION} = excluded.{VERSION} "
-                f"WHERE t.{VERSION} < excluded.{VERSION}"
+            if layout.versioned:
+                known = f"SELECT d.{VERSION} FROM {table} AS d WHERE {_same_key('d', layout)}"
+                last = f"coalesce({version}, ({known}))"
+            else:
+                last = version
+            of_key = ", ".join(f"s.{column}" for column in keys)
+            gone = (
+                f"SELECT {of_key}, {last} FROM {STAGE} AS s WHERE s.{DELETED} AND {last} IS NOT "
+                f"NULL AND NOT {_has_newer(table, layout, version)}"
             )
-            yield self._delete(table, layout, number, f"s.{DELETED}")
+            yield self._insert(deleted_keys, keys, keys, gone, layout)
+            yield _delete(table, layout, version, f"s.{DELETED}")
 
-    def _has_newer(self, table: str, layout: Layout, number: int) -> str:
-        """Return a condition: the table has the key of a row in this version or a later one."""
+    def _insert(
+        self, table: str, names: Sequence[str], keys: Sequence[str], rows: str, layout: Layout
+    ) -> str:
+        """Return the SQL that inserts rows, and replaces older ones of their keys.
+
+        Args:
+            table: The quoted name of the table.
+            names: The quoted names of its columns without ``_version``.
+            keys: The quoted names of the key columns.
+            rows: A SELECT of the columns and of the version.
+            layout: Layout of the rows.
+        """
+        older = "<=" if layout.versioned else "<"
+        changes = [f"{column} = excluded.{column}" for column in (*names, VERSION)]
         return (
-            f"EXISTS (SELECT 1 FROM {table} AS d WHERE {_same_key('d', layout)} "
-            f"AND d.{VERSION} >= {number})"
+            f"INSERT INTO {table} AS t ({', '.join(names)}, {VERSION}) {rows} "
+            f"ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {', '.join(changes)} "
+            f"WHERE coalesce(t.{VERSION}, -1) {older} excluded.{VERSION}"
         )
 
-    def _delete(self, table: str, layout: Layout, number: int, which: str) -> str:
-        return (
-            f"DELETE FROM {table} WHERE coalesce({VERSION}, -1) < {number} AND EXISTS "
-            f"(SELECT 1 FROM {STAGE} AS s WHERE {which} AND {_same_key(table, layout)})"
-        )
+
+def _has_newer(table: str, layout: Layout, version: str) -> str:
+    """Return a condition: the table has the key of a row in a version that stands."""
+    newer = ">" if layout.versioned else ">="
+    return (
+        f"EXISTS (SELECT 1 FROM {table} AS d WHERE {_same_key('d', layout)} "
+        f"AND d.{VERSION} {newer} {version})"
+    )
+
+
+def _delete(table: str, layout: Layout, version: str, which: str) -> str:
+    """Return the SQL that deletes the keys of some rows of the batch, in older versions."""
+    is_older = f"coalesce({table}.{VERSION}, -1) < {version}"
+    if layout.versioned:
+        is_older = f"({version} IS NULL OR coalesce({table}.{VERSION}, -1) <= {version})"
+    return (
+        f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {STAGE} AS s "
+        f"WHERE {which} AND {_same_key(table, layout)} AND {is_older})"
+    )
 
 
 def write_error(target: str, error: BaseException, hint: str = "") -> SinkError:

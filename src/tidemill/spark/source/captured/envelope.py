@@ -18,7 +18,6 @@ import orjson
 from tidemill.spark.source.captured.positions import Position, position_of
 from tidemill.spark.source.captured.values import (
     UNAVAILABLE,
-    UNAVAILABLE_BYTES,
     ValueRefusedError,
     convert,
 )
@@ -92,7 +91,7 @@ class Envelopes:
         if op in _WITH_AFTER and after is None:
             raise EnvelopeError(f"the envelope has op {op}, and no row in after")
         missing = [
-            name for name, v in (after or {}).items() if v in (UNAVAILABLE, UNAVAILABLE_BYTES)
+            name for name, v in (after or {}).items() if isinstance(v, str) and v in UNAVAILABLE
         ]
         transaction = fields.get("transaction")
         return Event(

@@ -39,9 +39,11 @@ _WHOLE = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT"})
 _FRACTIONS = frozenset({"FLOAT", "DOUBLE"})
 _TIMES = frozenset({"TIMESTAMP", "TIMESTAMP_NTZ"})
 
-UNAVAILABLE = "__debezium_unavailable_value"
-"""Text that Debezium writes for a large value of PostgreSQL that an update did not change."""
-UNAVAILABLE_BYTES = base64.b64encode(UNAVAILABLE.encode()).decode()
+_UNAVAILABLE = ("__debezium_unavailable_value", "__tidemill_unavailable_value")
+UNAVAILABLE = frozenset(
+    {*_UNAVAILABLE, *(base64.b64encode(text.encode()).decode() for text in _UNAVAILABLE)}
+)
+"""Texts for a large value of PostgreSQL that an update did not change, also as bytes in Base64."""
 
 
 class ValueRefusedError(Exception):
