@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from tidemill.spark.errors import CheckpointRestoredError, RowError, SchemaError, SinkError
 from tidemill.spark.sinks import Run
 from tidemill.spark.sinks.database.rows import Column, Layout, prepare
-from tidemill.spark.sinks.database.sink import TableWriter
+from tidemill.spark.sinks.database.sink import TableWriter, Target
 from tidemill.spark.sinks.database.upsert import UpsertTable, name, quoted
 from tidemill.spark.sinks.database.version import version
 
@@ -98,7 +98,7 @@ def deletions(*rows: Row) -> Frame:
     return Frame(rows, "id INT, text STRING, _deleted BOOLEAN")
 
 
-def writer_of(table: UpsertTable[Any], created_ms: int) -> TableWriter:
+def writer_of(table: Target, created_ms: int) -> TableWriter:
     """The writer of a query that starts with a checkpoint created at ``created_ms``."""
     return TableWriter(table, Run("p", "q", "update", "nowhere", "id", created_ms))
 
@@ -374,6 +374,27 @@ class UpsertContract:
         for bad in (-1, 1 << 61, None):
             with pytest.raises(RowError, match="version"):
                 follow(database.make("other", "id"), (1, "b", bad))
+
+    # --- a rebuild ------------------------------------------------------------------------------
+
+    def test_a_table_takes_the_place_of_another_one_in_one_step(self, database: Database) -> None:
+        table, other = database.make("t", "id"), database.make("t__rebuild", "id")
+        follow(table, (1, "old", 5), (2, None, 5))
+        table.switch("t__rebuild")
+        assert database.rows("t") == [(1, "old")]
+        follow(other, (1, "new", 4), (3, None, 9))
+        for _ in range(2):
+            table.switch("t__rebuild")
+            assert database.rows("t") == [(1, "new")]
+        follow(table, (1, "older", 3), (3, "older", 8), (2, "b", 1))
+        assert database.rows("t") == [(1, "new"), (2, "b")]
+        follow(other, (1, "left over", 9))
+        table.drop("t__rebuild")
+        table.switch("t__rebuild")
+        assert database.rows("t") == [(1, "new"), (2, "b")]
+        follow(other, (7, "x", 1))  # a rebuild without deletions
+        table.switch("t__rebuild")
+        assert database.rows("t") == [(7, "x")]
 
     # --- what is refused --------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tidemill.spark.sinks.database.mysql import MySqlSink as MySqlSink
     from tidemill.spark.sinks.database.postgres import PostgresSink as PostgresSink
     from tidemill.spark.sinks.database.sqlite import SqliteSink as SqliteSink
+    from tidemill.spark.sinks.documents.redis import RedisSink as RedisSink
     from tidemill.spark.sinks.foreach_batch import ForeachBatchSink as ForeachBatchSink
     from tidemill.spark.sinks.parquet.compaction import CompactedFolder as CompactedFolder
     from tidemill.spark.sinks.parquet.compaction import compact_parquet as compact_parquet
@@ -69,6 +70,7 @@ _MODULES = {
     "sinks.database.mysql": ("MySqlSink",),
     "sinks.database.postgres": ("PostgresSink",),
     "sinks.database.sqlite": ("SqliteSink",),
+    "sinks.documents.redis": ("RedisSink",),
     "sinks.foreach_batch": ("ForeachBatchSink",),
     "sinks.parquet.compaction": ("CompactedFolder", "compact_parquet"),
     "sinks.parquet.sink": ("ParquetSink",),

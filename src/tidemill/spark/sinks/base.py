@@ -253,6 +253,37 @@ class Sink:
         """
         raise NotImplementedError
 
+    # --- how ``tidemill pipeline rebuild`` writes the sink again from the beginning ---------------
+
+    def beside(self) -> Sink | None:
+        """Return a sink that writes to a new place beside this one's, for a rebuild.
+
+        It must be equal for equal sinks, because a rebuild continues after a crash.
+
+        Returns:
+            None if the sink can't be rebuilt beside itself.
+        """
+        return None
+
+    def switch(self) -> None:
+        """Put what ``beside`` has written into this sink's place, and remove what was there.
+
+        Readers see either the old content or the new one. A rebuild that crashed calls this again,
+        also after it was completed: then it must change nothing.
+
+        Raises:
+            TidemillError: The switch failed; nothing has changed for readers, or all has.
+        """
+        raise NotImplementedError
+
+    def discard(self) -> None:
+        """Remove what ``beside`` has written, if anything.
+
+        Raises:
+            TidemillError: It can't be removed.
+        """
+        raise NotImplementedError
+
 
 def is_sink(candidate: object) -> bool:
     """Whether an object, or a class, implements the contract of a sink."""

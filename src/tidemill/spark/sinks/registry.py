@@ -24,6 +24,7 @@ BUILT_IN: Mapping[str, str] = {
     "MySqlSink": "tidemill.spark.sinks.database.mysql:MySqlSink",
     "ParquetSink": "tidemill.spark.sinks.parquet.sink:ParquetSink",
     "PostgresSink": "tidemill.spark.sinks.database.postgres:PostgresSink",
+    "RedisSink": "tidemill.spark.sinks.documents.redis:RedisSink",
     "SqliteSink": "tidemill.spark.sinks.database.sqlite:SqliteSink",
     "TopicSink": "tidemill.spark.sinks.topic.sink:TopicSink",
 }

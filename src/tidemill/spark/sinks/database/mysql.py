@@ -21,7 +21,7 @@ from tidemill.extras import how_to_install
 from tidemill.spark.base.options import invalid_option
 from tidemill.spark.errors import MissingPackageError, OptionError, SinkError, with_note
 from tidemill.spark.sinks.base import DELETED, Mistake, QueryContext, as_columns, mistakes_of
-from tidemill.spark.sinks.database.rows import TOMBSTONES, VERSION, Column, Layout
+from tidemill.spark.sinks.database.rows import VERSION, Column, Layout
 from tidemill.spark.sinks.database.sink import TableSink
 from tidemill.spark.sinks.database.upsert import (
     STAGE,
@@ -274,20 +274,19 @@ class MySqlTable(UpsertTable[Any]):
         )
 
     def _swap(self, connection: Any, other: str) -> None:
-        """Rename another table to the name of this one, in one statement, and drop this one."""
-        pairs = [(self.table, other), (self._tombstones, f"{other}{TOMBSTONES}")]
-        moves, old = [], []
+        """Rename the tables in one statement, which is atomic; a transaction with DDL is not."""
+        pairs = self._pairs(other)
+        for mine, _ in pairs:  # a crash may have left it
+            self._execute(connection, f"DROP TABLE IF EXISTS {name(mine + _OLD)}")
+        moves = []
         for mine, theirs in pairs:
             if self._find(connection, mine) is not None:
                 moves.append(f"{name(mine)} TO {name(mine + _OLD)}")
-                old.append(mine + _OLD)
             if self._find(connection, theirs) is not None:
                 moves.append(f"{name(theirs)} TO {name(mine)}")
-        for each in old:
-            self._execute(connection, f"DROP TABLE IF EXISTS {name(each)}")
         self._execute(connection, f"RENAME TABLE {', '.join(moves)}")
-        for each in old:
-            self._execute(connection, f"DROP TABLE IF EXISTS {name(each)}")
+        for mine, _ in pairs:
+            self._execute(connection, f"DROP TABLE IF EXISTS {name(mine + _OLD)}")
 
 
 _OLD = "__old"

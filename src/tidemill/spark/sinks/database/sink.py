@@ -6,10 +6,11 @@ not know: any one database, Kafka, how pipelines run.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.sinks.base import (
@@ -23,11 +24,17 @@ from tidemill.spark.sinks.base import (
     as_columns,
 )
 from tidemill.spark.sinks.batch_identity import StartedBatch
-from tidemill.spark.sinks.database.rows import collect, layout_of, prepare
+from tidemill.spark.sinks.database.rows import Layout, collect, layout_of, prepare
 from tidemill.spark.sinks.database.version import version
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tidemill.spark.sinks.database.upsert import UpsertTable
+
+
+BESIDE = "__rebuild"
+"""Suffix of the name of the table that a rebuild writes."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,17 @@ class TableSink(Sink):
 
     def open(self, run: Run) -> Writer:
         return TableWriter(self.upsert_table(), run)
+
+    def beside(self) -> TableSink:
+        return replace(self, table=f"{self.table}{BESIDE}")
+
+    def switch(self) -> None:
+        with closing(self.upsert_table()) as table:
+            table.switch(f"{self.table}{BESIDE}")
+
+    def discard(self) -> None:
+        with closing(self.upsert_table()) as table:
+            table.drop(f"{self.table}{BESIDE}")
 
 
 @dataclass(frozen=True)
@@ -122,6 +140,29 @@ class FileTableSink(TableSink):
             )
 
 
+class Target(Protocol):
+    """What a ``TableWriter`` writes to: a table of a database, or another store of rows by key."""
+
+    key: tuple[str, ...]
+    order_by: tuple[str, ...]
+
+    @property
+    def target(self) -> str: ...
+
+    def apply(
+        self,
+        rows: pa.Table,
+        layout: Layout,
+        number: int,
+        *,
+        is_first: bool,
+        is_new: bool,
+        on_start: Callable[[], None],
+    ) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class TableWriter(Writer):
     """Writes the batches of one run into a table.
 
@@ -130,7 +171,7 @@ class TableWriter(Writer):
         run: The run of the query.
     """
 
-    def __init__(self, table: UpsertTable[Any], run: Run) -> None:
+    def __init__(self, table: Target, run: Run) -> None:
         self._table = table
         self._created_ms = run.created_ms
         self._started = None if run.note is None else StartedBatch(run.note, run.checkpoint)

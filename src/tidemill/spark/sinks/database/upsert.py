@@ -103,12 +103,21 @@ class UpsertTable(ABC, Generic[Connection]):
         """
         with self._transaction() as connection:
             tombstones = self._prepare(connection, layout)
-            if layout.versioned:
-                self._check_versions(connection, tombstones=tombstones)
-            elif is_first:
-                self._check_latest(connection, number, tombstones=tombstones)
-            if is_new and not layout.versioned:
-                self._check_new(connection, number, tombstones=tombstones)
+            if layout.versioned or is_first or is_new:
+                latest = self._latest(connection, tombstones=tombstones)
+                upto = last_of(number)
+                of_checkpoint = latest
+                if is_new and not layout.versioned and latest is not None and latest > upto:
+                    of_checkpoint = self._latest(connection, tombstones=tombstones, upto=upto)
+                check_versions(
+                    self.target,
+                    latest,
+                    number,
+                    layout,
+                    is_first=is_first,
+                    is_new=is_new,
+                    of_checkpoint=of_checkpoint,
+                )
             on_start()
             if rows.num_rows:
                 self._stage(connection, rows, layout)
@@ -117,6 +126,43 @@ class UpsertTable(ABC, Generic[Connection]):
 
     def close(self) -> None:
         """Release what is kept between batches. The next batch acquires it again."""
+
+    def switch(self, other: str) -> None:
+        """Put another table in the place of this one, which is dropped, in one step.
+
+        Nothing happens if the other table does not exist. Columns, indexes, privileges and views
+        that others have added to the old table are not taken over.
+
+        Args:
+            other: Name of the other table, in the same schema.
+
+        Raises:
+            SinkError: The database refused it.
+        """
+        with self._transaction() as connection:
+            if self._find(connection, other) is not None:
+                self._swap(connection, other)
+
+    def drop(self, other: str) -> None:
+        """Drop another table with its table of deleted keys, if they exist.
+
+        Raises:
+            SinkError: The database refused it.
+        """
+        with self._transaction() as connection:
+            for each in (other, f"{other}{TOMBSTONES}"):
+                self._execute(connection, f"DROP TABLE IF EXISTS {name(each)}")
+
+    def _swap(self, connection: Connection, other: str) -> None:
+        for mine, theirs in self._pairs(other):
+            self._execute(connection, f"DROP TABLE IF EXISTS {name(mine)}")
+            if self._find(connection, theirs) is not None:
+                new = quoted(mine.rpartition(".")[2])
+                self._execute(connection, f"ALTER TABLE {name(theirs)} RENAME TO {new}")
+
+    def _pairs(self, other: str) -> list[tuple[str, str]]:
+        """Return this table and its table of deleted keys, each with that of another table."""
+        return [(self.table, other), (self._tombstones, f"{other}{TOMBSTONES}")]
 
     # --- implemented by each database -------------------------------------------------------------
 
@@ -213,59 +259,6 @@ class UpsertTable(ABC, Generic[Connection]):
                 )
             )
 
-    def _check_latest(self, connection: Connection, number: int, *, tombstones: bool) -> None:
-        """Check that the first batch of a checkpoint is newer than all rows of the table.
-
-        Raises:
-            SinkError: It is not, so all rows of this checkpoint would be ignored silently.
-        """
-        latest = self._latest(connection, tombstones=tombstones)
-        if latest is not None and latest > number:
-            raise with_note(
-                SinkError(
-                    f"{self.target} contains rows of a checkpoint created at {created_at(latest)}; "
-                    f"the rows of this checkpoint, created at {created_at(number)}, would be "
-                    "ignored because they look older",
-                    hint="If a machine's clock is wrong, correct it and start the query with a new "
-                    "checkpoint: tidemill pipeline reset. If another query writes to the table, "
-                    "give each query its own table.",
-                )
-            )
-
-    def _check_versions(self, connection: Connection, *, tombstones: bool) -> None:
-        """Check that the table has no versions of batches, which are greater than those of rows.
-
-        Raises:
-            SinkError: It has, so all rows would be ignored silently.
-        """
-        latest = self._latest(connection, tombstones=tombstones)
-        if latest is not None and latest >= ROW_VERSIONS:
-            raise with_note(
-                SinkError(
-                    f"{self.target} contains rows whose version is that of a batch; rows with a "
-                    f"{VERSION} of their own would be ignored because they look older",
-                    hint="Use a new table, or rebuild this one: tidemill pipeline rebuild.",
-                )
-            )
-
-    def _check_new(self, connection: Connection, number: int, *, tombstones: bool) -> None:
-        """Check that a new batch is newer than all rows of the same checkpoint.
-
-        Raises:
-            CheckpointRestoredError: It is not, so its rows would be ignored.
-        """
-        last = last_of(number)
-        latest = self._latest(connection, tombstones=tombstones, upto=last)
-        if latest is not None and latest >= number:
-            raise with_note(
-                CheckpointRestoredError(
-                    f"{self.target} contains rows of batch {batch_of(latest)}, and the checkpoint "
-                    f"has planned batch {batch_of(number)} again: it was restored from a backup, "
-                    "or copied",
-                    hint="Start the query with a new checkpoint: tidemill pipeline reset.",
-                )
-            )
-
     def _latest(
         self, connection: Connection, *, tombstones: bool, upto: int | None = None
     ) -> int | None:
@@ -336,6 +329,70 @@ class UpsertTable(ABC, Generic[Connection]):
             f"ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {', '.join(changes)} "
             f"WHERE coalesce(t.{VERSION}, -1) {older} excluded.{VERSION}"
         )
+
+
+def check_versions(
+    target: str,
+    latest: int | None,
+    number: int,
+    layout: Layout,
+    *,
+    is_first: bool,
+    is_new: bool,
+    of_checkpoint: int | None = None,
+) -> None:
+    """Check that a batch is not older than what its table contains.
+
+    Args:
+        target: The table, for messages.
+        latest: The greatest version in it, or None if it is empty.
+        number: Version of the batch.
+        layout: Layout of the rows.
+        is_first: Whether this is the first batch of its checkpoint.
+        is_new: Whether this batch was never started.
+        of_checkpoint: The greatest version of the batch's checkpoint in the table, if it is known.
+
+    Raises:
+        SinkError: The table contains a newer version, so rows would be ignored silently.
+        CheckpointRestoredError: The batch is new, but the table contains its version.
+    """
+    if latest is None:
+        return
+    if layout.versioned:
+        if latest >= ROW_VERSIONS:
+            raise with_note(_mixed_versions(target))
+        return
+    if is_first and latest > number:
+        raise with_note(_newer_checkpoint(target, latest, number))
+    last = latest if of_checkpoint is None else of_checkpoint
+    if is_new and number <= last <= last_of(number):
+        raise with_note(
+            CheckpointRestoredError(
+                f"{target} contains rows of batch {batch_of(last)}, and the checkpoint "
+                f"has planned batch {batch_of(number)} again: it was restored from a backup, "
+                "or copied",
+                hint="Start the query with a new checkpoint: tidemill pipeline reset.",
+            )
+        )
+
+
+def _mixed_versions(target: str) -> SinkError:
+    return SinkError(
+        f"{target} contains rows whose version is that of a batch; rows with a "
+        f"{VERSION} of their own would be ignored because they look older",
+        hint="Use a new table, or rebuild this one: tidemill pipeline rebuild.",
+    )
+
+
+def _newer_checkpoint(target: str, latest: int, number: int) -> SinkError:
+    return SinkError(
+        f"{target} contains rows of a checkpoint created at {created_at(latest)}; "
+        f"the rows of this checkpoint, created at {created_at(number)}, would be "
+        "ignored because they look older",
+        hint="If a machine's clock is wrong, correct it and start the query with a new "
+        "checkpoint: tidemill pipeline reset. If another query writes to the table, "
+        "give each query its own table.",
+    )
 
 
 def _has_newer(table: str, layout: Layout, version: str) -> str:

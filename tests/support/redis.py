@@ -1,0 +1,42 @@
+"""A Redis or Valkey server from its binary, on a Unix socket in a folder of its own."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.processes import ServerProcess
+
+
+class RedisNotFoundError(Exception):
+    """Redis can't be started here; the message says why."""
+
+
+@contextmanager
+def redis_server(log: Path, password: str = "") -> Iterator[str]:
+    """Run a server and yield its URL, without the password.
+
+    Args:
+        log: file that gets its output.
+        password: the password that it asks for.
+
+    Raises:
+        RedisNotFoundError: it is not installed.
+    """
+    binary = shutil.which("redis-server") or shutil.which("valkey-server")
+    if binary is None:
+        raise RedisNotFoundError("Redis is not installed: apt-get install redis-server")
+    # A socket's path is short.
+    folder = Path(tempfile.mkdtemp(prefix="tidemill-redis-"))
+    socket = folder / "socket"
+    command = [binary, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir"]
+    command += [str(folder), "--requirepass", password]
+    try:
+        with ServerProcess("redis", command, log, cwd=folder) as process:
+            process.wait_until(socket.exists, 30)
+            yield f"unix://{socket}?db=0"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
