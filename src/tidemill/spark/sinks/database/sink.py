@@ -141,7 +141,7 @@ class FileTableSink(TableSink):
 
 
 class Target(Protocol):
-    """What a ``TableWriter`` writes to: a table of a database, or another store of rows by key."""
+    """The place that a ``TableWriter`` writes to: a table of a database, or another store."""
 
     key: tuple[str, ...]
     order_by: tuple[str, ...]

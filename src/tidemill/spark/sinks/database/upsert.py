@@ -396,7 +396,7 @@ def _newer_checkpoint(target: str, latest: int, number: int) -> SinkError:
 
 
 def _has_newer(table: str, layout: Layout, version: str) -> str:
-    """Return a condition: the table has the key of a row in a version that stands."""
+    """Return a condition: the table has the key of a row in a version that is kept."""
     newer = ">" if layout.versioned else ">="
     return (
         f"EXISTS (SELECT 1 FROM {table} AS d WHERE {_same_key('d', layout)} "
