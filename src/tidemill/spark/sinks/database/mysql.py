@@ -332,7 +332,7 @@ def _module() -> Any:
         raise with_note(
             MissingPackageError(
                 "the package PyMySQL is not installed",
-                hint=f"Install it: {how_to_install('mysql')}.",
+                hint=f"Install it: {how_to_install('mariadb')}.",
             )
         ) from None
     return pymysql
