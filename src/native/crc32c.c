@@ -66,14 +66,16 @@ static int has_instruction(void) { return 1; }
 static int has_instruction(void) { return 0; }
 #endif
 
-uint32_t tm_crc32c(const uint8_t *data, size_t size)
+uint32_t tm_crc32c(const uint8_t *data, size_t size) { return tm_crc32c_more(0, data, size); }
+
+uint32_t tm_crc32c_more(uint32_t crc, const uint8_t *data, size_t size)
 {
     static int method; /* 0 before the first use, 1 tables, 2 the instruction */
     if (!method) {
         fill_tables();
         method = has_instruction() ? 2 : 1;
     }
-    uint32_t crc = method == 2 ? by_instruction(~0u, data, size) : by_tables(~0u, data, size);
+    crc = method == 2 ? by_instruction(~crc, data, size) : by_tables(~crc, data, size);
     return ~crc;
 }
 

@@ -2,7 +2,8 @@
  *
  * Each other file in this folder implements functions for one purpose and declares them in native.h.
  * All of them take bytes from outside, so every length is checked before it is used, in slices that
- * the caller bounds, and a fault is reported with its position. They know no sockets and no files.
+ * the caller bounds, and a fault is reported with its position. They know no sockets; only journal.c
+ * writes to a file, which Python has opened.
  */
 #include "native.h"
 
@@ -10,6 +11,8 @@ static PyMethodDef methods[] = {
     {"walk_records", tidemill_walk_records, METH_VARARGS, NULL},
     {"crc32c", tm_py_crc32c, METH_O, "Return the CRC-32C of a buffer."},
     {"scan_batches", tm_py_scan_batches, METH_O, "Return the end of the complete record batches."},
+    {"write_entry", tm_py_write_entry, METH_VARARGS,
+     "Set the CRC of an entry, write it and sync the file; return 0 or the errno of the sync."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -11,7 +11,12 @@
 PyObject *tidemill_walk_records(PyObject *module, PyObject *args);
 /* crc32c.c */
 uint32_t tm_crc32c(const uint8_t *data, size_t size);
+/* Return the CRC of bytes with the CRC `crc`, followed by `data`. */
+uint32_t tm_crc32c_more(uint32_t crc, const uint8_t *data, size_t size);
 PyObject *tm_py_crc32c(PyObject *module, PyObject *arg);
+
+/* journal.c */
+PyObject *tm_py_write_entry(PyObject *module, PyObject *args);
 
 /* block.c: memory that Arrow reads through the buffer protocol. */
 typedef struct {

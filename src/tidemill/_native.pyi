@@ -145,3 +145,6 @@ class JsonParser:
             OverflowError: the values have more than 2 GiB, or the columns more than the limit.
             ValueError: the buffers are too short, or the offsets are not ascending.
         """
+
+def write_entry(fd: int, header: bytearray, buffers: list[Buffer], position: int, /) -> int:
+    """Set the CRC of a journal's entry, write it and sync it; return 0 or the sync's errno."""

@@ -12,7 +12,7 @@ from types import ModuleType
 
 SWITCH = "TIDEMILL_NATIVE"
 """The environment variable that switches the extension off with 0."""
-NAMES = ("Block", "Decoder", "JsonParser", "crc32c", "scan_batches", "walk_records")
+NAMES = ("Block", "Decoder", "JsonParser", "crc32c", "scan_batches", "walk_records", "write_entry")
 """What the extension must have. One that was built from older sources is not used."""
 
 

@@ -188,6 +188,13 @@ class Log(Section):
         description="How long data can be unsynced if no client waits for its sync, in "
         "milliseconds.",
     )
+    journal_bytes: int = Field(
+        67_108_864,
+        ge=1_048_576,
+        le=_LONG,
+        description="Largest size of the journal's files, in bytes. They are created as needed and "
+        "kept.",
+    )
     retention_check_ms: int = Field(
         300_000,
         ge=100,

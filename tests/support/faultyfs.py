@@ -4,6 +4,7 @@ It keeps apart what the system would show (the volatile state) and what is on di
 one). A killed process leaves the volatile state; a power cut leaves the durable state plus some
 random part of what was not synced: a prefix of the changes in each folder, a prefix of the new
 bytes of each file (perhaps followed by zeros, as file systems do that grow a file before its data).
+With ``page`` set, any of a file's unsynced pages can reach the disk without the others.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 from collections.abc import Callable, Sequence
 
 from tidemill.log.disk.files import Buffer, Lock, RawFile
@@ -29,6 +31,10 @@ class _File:
         self.durable: bytes = b""
 
 
+_LOCK = threading.Lock()
+"""Threads of a broker change and sync the same folder."""
+
+
 class _Folder:
     __slots__ = ("durable", "entries", "pending")
 
@@ -39,12 +45,14 @@ class _Folder:
         """Changes since the last sync of the folder, in order; None takes an entry away."""
 
     def change_all(self, entries: dict[str, _File | _Folder | None]) -> None:
-        self.pending.append(entries)
-        _apply(self.entries, entries)
+        with _LOCK:
+            self.pending.append(entries)
+            _apply(self.entries, entries)
 
     def sync(self) -> None:
-        self.durable = dict(self.entries)
-        self.pending.clear()
+        with _LOCK:
+            self.durable = dict(self.entries)
+            self.pending.clear()
 
 
 def _apply(entries: dict[str, _File | _Folder], change: dict[str, _File | _Folder | None]) -> None:
@@ -118,6 +126,8 @@ class FaultyFileSystem:
         cold: nothing is in the page cache: ``pread_nowait`` finds nothing.
         ordered: changes of a folder reach the disk in their order, as journals do it; False is
             all that POSIX promises.
+        page: bytes of a page; each page that was not synced is kept or lost by itself. 0 keeps a
+            prefix of a file.
         open_handles, syncs: counts.
     """
 
@@ -129,6 +139,7 @@ class FaultyFileSystem:
         self.capacity: int | None = None
         self.cold = False
         self.ordered = True
+        self.page = 0
         self.open_handles = 0
         self.syncs = 0
 
@@ -190,7 +201,7 @@ class FaultyFileSystem:
             if isinstance(node, _Folder):
                 self._cut_folder(node, rng, zeros, seen)
             else:
-                _cut_file(node, rng, zeros)
+                _cut_file(node, rng, zeros, self.page)
 
     def check(self, operation: str, path: str) -> None:
         """Raise the fault that waits for this call."""
@@ -389,8 +400,15 @@ def _put(node: _File, data: bytes, position: int) -> None:
     node.data[position : position + len(data)] = data
 
 
-def _cut_file(node: _File, rng: random.Random, zeros: bool) -> None:
-    if node.data.startswith(node.durable):
+def _cut_file(node: _File, rng: random.Random, zeros: bool, page: int) -> None:
+    if page:
+        size = rng.randint(len(node.durable), max(len(node.durable), len(node.data)))
+        old = node.durable + bytes(max(size - len(node.durable), 0))
+        for at in range(0, size, page):
+            if node.data[at : at + page] != old[at : at + page] and rng.random() < 0.5:
+                node.data[at : at + page] = old[at : at + page]
+        del node.data[size:]
+    elif node.data.startswith(node.durable):
         kept = rng.randint(len(node.durable), len(node.data))
         grown = rng.randint(kept, len(node.data)) if zeros and rng.random() < 0.3 else kept
         node.data[kept:] = bytes(grown - kept)

@@ -112,6 +112,7 @@ class Engine:
             defaults=self.settings.log.topic_defaults,
             max_open_files=self.settings.limits.open_files,
             producer_expiry_ms=self.settings.log.producer_id_expiration_ms,
+            journal_bytes=self.settings.log.journal_bytes,
         )
         self._repairs = RepairLog(self._store.reports)
         self._repairs.report()
@@ -135,6 +136,7 @@ class Engine:
             interval_ms=self.settings.log.sync_interval_ms,
             on_advance=self._waiters.advanced,
             on_failure=self._fail,
+            journal=self._store.journal,
         )
         await self._start_topics()
         await self._start_coordinators()

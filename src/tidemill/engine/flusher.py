@@ -3,8 +3,9 @@
 Every append reports its log as dirty. A log is synced as soon as a request waits for it (a durable
 write, a reader at the end of the log, a state machine), and otherwise after ``interval_ms``. At
 most one sync per log runs at a time. It covers everything that was appended before it started, so
-any number of requests share one fdatasync. The blocking calls run on a few threads. Everything else
-happens on the event loop.
+any number of requests share one sync. The journal makes what many logs wait for durable with one
+sync (``journaling``). A log with more unsynced bytes than the journal takes, or with files to sync,
+is synced in its own files, on a few threads. Everything else happens on the event loop.
 
 Knows logs and futures, and nothing of what is written or why.
 """
@@ -14,12 +15,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
 
 from tidemill.engine.errors import BrokerStoppingError
+from tidemill.engine.journaling import Journaling, Share
 from tidemill.log.errors import StorageError, SyncFailedError
+from tidemill.log.journal.journal import ROUND_BYTES, Journal
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.partition.sync import SyncTicket, run_tickets
 
@@ -27,6 +30,9 @@ SYNC_THREADS = 4
 RELEASED_PER_TURN = 32
 """Requests of one log that are released in one turn of the event loop. One sync can complete
 thousands, and the requests of other clients must not wait for all of their answers."""
+
+ACCEPTED_PER_TURN = 64
+"""Logs of one round of the journal whose requests are released in one turn."""
 
 
 class Countdown:
@@ -71,6 +77,7 @@ class Flusher:
         interval_ms: longest time that data stays unsynced while no request waits for it.
         on_advance: called on the loop after the high watermark of a log has moved.
         on_failure: called once, on the loop, with the error after which no promise holds any more.
+        journal: the journal of the logs; None syncs every log in its own files.
     """
 
     def __init__(
@@ -79,8 +86,13 @@ class Flusher:
         interval_ms: int,
         on_advance: Callable[[PartitionLog], None],
         on_failure: Callable[[StorageError], None],
+        journal: Journal | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._journaling = (
+            None if journal is None else Journaling(journal, self._dispatch_soon, self._fail)
+        )
+        self._gathered: deque[_LogState] = deque()
         self._interval_s = interval_ms / 1000
         self._on_advance = on_advance
         self._on_failure = on_failure
@@ -152,6 +164,8 @@ class Flusher:
     def forget(self, log: PartitionLog) -> None:
         """Forget a deleted log. The requests that wait for it get an error."""
         state = self._states.pop(log, None)
+        if self._journaling is not None:
+            self._journaling.forget(log)
         if state is not None:
             waiters, state.waiters = state.waiters, []
             error = StorageError(f"{log.tp} was deleted while data waited to be synced")
@@ -176,6 +190,8 @@ class Flusher:
         if self._timer is not None:
             self._timer.cancel()
         self._fail_all(BrokerStoppingError("the broker stopped before the data was synced"))
+        if self._journaling is not None:
+            self._journaling.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     # --- inside ----------------------------------------------------------------------------------
@@ -194,7 +210,7 @@ class Flusher:
 
     def _dispatch_soon(self) -> None:
         # One turn of the loop later, so that all appends of this turn share the sync.
-        if not self._dispatching and self._busy < SYNC_THREADS:
+        if not self._dispatching and (self._queue or self._gathered):
             self._dispatching = True
             self._loop.call_soon(self._dispatch)
 
@@ -202,20 +218,85 @@ class Flusher:
         self._dispatching = False
         if self._failure is not None:
             return
+        if self._journaling is not None:
+            self._gather(self._journaling)
         while self._queue and self._busy < SYNC_THREADS:
             # Many dirty logs are spread evenly over the free threads. A single one gets a thread
             # of its own.
             share = -(-len(self._queue) // (SYNC_THREADS - self._busy))
-            work: list[tuple[_LogState, SyncTicket]] = []
+            work: list[tuple[_LogState, SyncTicket, int]] = []
             for _ in range(share):
                 state = self._queue.popleft()
                 state.queued = False
                 state.wanted = False
                 ticket = self._begin(state)
                 if ticket is not None:
-                    work.append((state, ticket))
+                    work.append((state, ticket, self._begin_store(state.log)))
             if work:
                 self._start(work)
+
+    def _gather(self, journaling: Journaling) -> None:
+        """Take the logs that the journal can serve out of the queue, and start its next round."""
+        if not journaling.is_open:
+            self._queue.extend(self._gathered)
+            self._gathered.clear()
+            if self._queue:
+                journaling.open()
+            return
+        direct: deque[_LogState] = deque()
+        for state in self._queue:
+            (self._gathered if state.log.fits_journal else direct).append(state)
+        self._queue = direct
+        if self._gathered and not journaling.is_busy:
+            self._start_round(journaling)
+
+    def _start_round(self, journaling: Journaling) -> None:
+        round_: list[tuple[_LogState, Share]] = []
+        size = 0
+        while self._gathered and size < ROUND_BYTES:
+            state = self._gathered.popleft()
+            if self._states.get(state.log) is not state:
+                continue
+            taken = state.log.take_piece()
+            if taken is None:
+                self._queue.append(state)
+                continue
+            state.queued = False
+            state.wanted = False
+            state.syncing = True
+            round_.append((state, Share(state.log, *taken)))
+            size += taken[0].size
+        if round_ and not journaling.start(
+            [share for _, share in round_], lambda written: self._accept(deque(round_), written)
+        ):
+            self._sync_files(state for state, _ in round_)
+
+    def _sync_files(self, states: Iterable[_LogState]) -> None:
+        """Sync logs in their own files, because the journal could not take their data."""
+        for state in states:
+            state.syncing = False
+            state.queued = True
+            self._queue.append(state)
+
+    def _accept(self, round_: deque[tuple[_LogState, Share]], written: bool) -> None:
+        """Release the requests of a round, in slices."""
+        if not written:
+            self._sync_files(state for state, _ in round_)
+            self._dispatch_soon()
+            return
+        for _ in range(min(len(round_), ACCEPTED_PER_TURN)):
+            state, share = round_.popleft()
+            state.syncing = False
+            before = state.log.high_watermark
+            state.log.finish_journal(share.piece, share.segment)
+            self._settle(state)
+            if state.log.high_watermark > before:
+                self._on_advance(state.log)
+        if round_:
+            self._loop.call_soon(self._accept, round_, True)
+
+    def _begin_store(self, log: PartitionLog) -> int:
+        return -1 if self._journaling is None else self._journaling.begin_store(log)
 
     def _begin(self, state: _LogState) -> SyncTicket | None:
         if self._states.get(state.log) is not state:
@@ -227,9 +308,9 @@ class Flusher:
         state.syncing = True
         return ticket
 
-    def _start(self, work: list[tuple[_LogState, SyncTicket]]) -> None:
+    def _start(self, work: list[tuple[_LogState, SyncTicket, int]]) -> None:
         self._busy += 1
-        job = self._pool.submit(run_tickets, [ticket for _, ticket in work])
+        job = self._pool.submit(run_tickets, [ticket for _, ticket, _ in work])
 
         def finished(future: ThreadFuture[None]) -> None:
             try:
@@ -240,7 +321,9 @@ class Flusher:
 
         job.add_done_callback(finished)
 
-    def _finish(self, work: list[tuple[_LogState, SyncTicket]], future: ThreadFuture[None]) -> None:
+    def _finish(
+        self, work: list[tuple[_LogState, SyncTicket, int]], future: ThreadFuture[None]
+    ) -> None:
         self._busy -= 1
         if future.cancelled():  # by ``close``, which has answered the waiting requests
             return
@@ -248,10 +331,12 @@ class Flusher:
         if error is not None:
             self._fail(error)
             return
-        for state, ticket in work:
+        for state, ticket, number in work:
             state.syncing = False
             before = state.log.high_watermark
             state.log.finish_sync(ticket)
+            if self._journaling is not None:
+                self._journaling.finish_store(state.log, number, ticket.end_offset)
             self._settle(state)
             if state.log.high_watermark > before:
                 self._on_advance(state.log)
@@ -313,6 +398,7 @@ class Flusher:
     def _fail_all(self, error: Exception) -> None:
         states, self._states = self._states, {}
         self._queue.clear()
+        self._gathered.clear()
         for state in states.values():
             waiters, state.waiters = state.waiters, []
             for _, _, done in waiters:

@@ -37,6 +37,13 @@ class SyncFailedError(StorageError):
     default_hint = "Check the disk, then start the broker again; it recovers what is really there."
 
 
+class JournalRestoreError(StorageError):
+    """A segment lacks what the journal has, and can't be written. The broker must not start.
+
+    A start would discard the journal.
+    """
+
+
 class CorruptLogError(StorageError):
     """A stored file is damaged. The log never repairs this by itself.
 

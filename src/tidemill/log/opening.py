@@ -14,7 +14,8 @@ from tidemill.log.config.topic import LogConfig
 from tidemill.log.disk.checkpoints import ManifestEntry, decode_metadata
 from tidemill.log.disk.environment import Environment, Report
 from tidemill.log.disk.files import storage_error
-from tidemill.log.errors import CorruptLogError, StorageError, SyncFailedError
+from tidemill.log.errors import CorruptLogError, JournalRestoreError, StorageError, SyncFailedError
+from tidemill.log.journal.reading import JournalContent
 from tidemill.log.names import TopicPartition
 from tidemill.log.offset_checkpoints import OffsetCheckpoints
 from tidemill.log.partition.opened import OpenedPartition
@@ -34,18 +35,21 @@ def open_partition(
     config: LogConfig,
     entry: ManifestEntry | None,
     checkpoints: OffsetCheckpoints,
+    proven: JournalContent,
 ) -> PartitionLog | None:
     """Open a partition; None if it is offline now.
 
     Args:
         entry: its entry in the manifest of a clean stop, if there is one.
+        proven: the content of the journal.
 
     Raises:
         SyncFailedError: the broker must stop.
+        JournalRestoreError: acknowledged records can't be restored, so the broker must not start.
     """
     try:
-        opened = _open(env, tp, folder, config, entry, checkpoints)
-    except SyncFailedError:
+        opened = _open(env, tp, folder, config, entry, checkpoints, proven)
+    except (SyncFailedError, JournalRestoreError):
         raise
     except StorageError as error:
         env.offline[tp] = error
@@ -70,6 +74,7 @@ def _open(
     config: LogConfig,
     entry: ManifestEntry | None,
     checkpoints: OffsetCheckpoints,
+    proven: JournalContent,
 ) -> OpenedPartition:
     if entry is not None:
         opened = open_stopped(
@@ -85,6 +90,10 @@ def _open(
     recovery_point = checkpoints.recovery_points.get(tp, 0)
     if entry is not None:
         recovery_point = max(recovery_point, entry.log_end_offset)
+    topic_id = _read_topic_id(env, tp, folder)
+    proof = None
+    if entry is None:
+        proof = proven.proof(tp, None if topic_id is None else topic_id.bytes)
     opened = recover_partition(
         env,
         tp,
@@ -92,7 +101,8 @@ def _open(
         config,
         recovery_point=recovery_point,
         stored=stored_log(checkpoints, tp, entry),
-        topic_id=_read_topic_id(env, tp, folder),
+        topic_id=topic_id,
+        proof=proof,
     )
     if entry is not None and opened.chain.end_offset > entry.log_end_offset:
         active = opened.chain.active

@@ -25,6 +25,8 @@ from tidemill.log.disk.handles import HandlePool
 from tidemill.log.disk.index import MapCache
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import DiskFullError, StorageError, SyncFailedError
+from tidemill.log.journal.journal import Journal
+from tidemill.log.journal.reading import JournalContent, read_journal
 from tidemill.log.names import TopicPartition, folder_name, parse_folder_name
 from tidemill.log.offset_checkpoints import OffsetCheckpoints
 from tidemill.log.opening import open_partition
@@ -50,13 +52,22 @@ class LogStore:
         path: the folder.
         defaults: broker-level configs that partitions are opened with.
         clean_start: whether the last stop was clean.
+        journal: the journal. It can be used after ``Journal.prepare``.
     """
 
-    def __init__(self, env: Environment, path: str, lock: Lock, defaults: Mapping[str, str]):
+    def __init__(
+        self,
+        env: Environment,
+        path: str,
+        lock: Lock,
+        defaults: Mapping[str, str],
+        journal_bytes: int,
+    ) -> None:
         """Only ``open`` calls this."""
         self.path = path
         self.defaults = dict(defaults)
         self.clean_start = False
+        self.journal = Journal(env, path, journal_bytes)
         self._env = env
         self._lock = lock
         self._partitions: dict[TopicPartition, PartitionLog] = {}
@@ -76,6 +87,7 @@ class LogStore:
         defaults: Mapping[str, str] | None = None,
         max_open_files: int = 512,
         producer_expiry_ms: int = 86_400_000,
+        journal_bytes: int = 64 << 20,
     ) -> LogStore:
         """Create the folder if necessary, lock it, and open all partitions in it.
 
@@ -85,6 +97,7 @@ class LogStore:
             max_open_files: most segment files that are open at the same time.
             producer_expiry_ms: milliseconds without an append after which an idempotent producer is
                 removed.
+            journal_bytes: most bytes of the journal's files.
 
         Raises:
             DataDirLockedError: another process uses the folder.
@@ -102,7 +115,7 @@ class LogStore:
             fs.makedirs(path)
             lock = fs.lock(f"{path}/{LOCK_FILE}")
             try:
-                store = cls(env, path, lock, defaults or {})
+                store = cls(env, path, lock, defaults or {}, journal_bytes)
                 check_format(fs, path)
                 store._open_partitions()
             except BaseException:
@@ -170,16 +183,20 @@ class LogStore:
             if tp is not None and folder_name(tp) == name:
                 found.add(tp)
         self._checkpoints.load(found)
+        proven = JournalContent()
+        if manifest is None and found:
+            proven = read_journal(self._env, self.path)
         for tp in sorted(found):
             entry = None if manifest is None else manifest.get(tp)
             folder = f"{self.path}/{folder_name(tp)}"
-            log = open_partition(self._env, tp, folder, config, entry, self._checkpoints)
+            log = open_partition(self._env, tp, folder, config, entry, self._checkpoints, proven)
             if log is not None:
                 self._partitions[tp] = log
         if manifest is None and found:
             self._env.fs.sync_dir(self.path)
         if manifest is None or not self._checkpoints.is_current:
             self.checkpoint_writes()()
+        self.journal.discard()
         if manifest is None:
             delete_due(self._env, self._checkpoints.stored_starts, 1 << 30)
         for tp in set(manifest or ()) - found:
@@ -363,7 +380,14 @@ class LogStore:
 
         It can be called in any thread; see ``OffsetCheckpoints.writes``.
         """
-        return self._checkpoints.writes(self._partitions)
+        offsets = self._checkpoints.writes(self._partitions)
+        journal = self.journal.checkpoint_write()
+
+        def write() -> None:
+            offsets()
+            journal()
+
+        return write
 
     def close(self, clean: bool = True) -> None:
         """Close everything and release the lock.
@@ -381,6 +405,7 @@ class LogStore:
             if clean:
                 self._stop()
         finally:
+            self.journal.close()
             self._env.pool.close_all()
             self._lock.close()
 
@@ -403,6 +428,8 @@ class LogStore:
             except StorageError as error:
                 failure = failure or error
         self.checkpoint_writes()()
+        if len(entries) == len(live):
+            self.journal.discard()
         write_manifest(self._env, self.path, entries)
         if failure is not None:
             raise failure

@@ -106,6 +106,11 @@ def state(engine: Engine) -> TransactionState:
     return engine.transactions.describe("x").state
 
 
+def without_journal(fs: FaultyFileSystem) -> None:
+    """Leave no room for the journal, so that what was acknowledged is in synced segments."""
+    fs.fail("create", errno.ENOSPC, times=-1, path="/journal/")
+
+
 async def begin(fs: FaultyFileSystem) -> Engine:
     engine = await start(fs)
     await engine.topics.create([NewTopic("a", 1), NewTopic("b", 1)])
@@ -257,6 +262,7 @@ def test_data_that_no_transactional_id_owns_is_aborted_at_start() -> None:
 def test_with_a_full_disk_the_broker_starts_and_repairs_transactions_later() -> None:
     async def test() -> None:
         fs = FaultyFileSystem()
+        without_journal(fs)
         engine = await begin(fs)
         orphan = encode_batch(
             [NewRecord(b"k", b"orphan")],
@@ -308,6 +314,7 @@ async def start_without_adopting(engine: Engine, fs: FaultyFileSystem) -> Engine
 def test_a_decision_is_not_finished_before_the_transaction_after_it_is_adopted() -> None:
     async def test() -> None:
         fs = FaultyFileSystem()
+        without_journal(fs)
         engine = await begin(fs)
         producer = await Producer(engine).init()
         await producer.send("a", b"1")
@@ -328,6 +335,7 @@ def test_a_decision_is_not_finished_before_the_transaction_after_it_is_adopted()
 def test_a_transaction_that_is_not_adopted_yet_does_not_become_part_of_the_next_one() -> None:
     async def test() -> None:
         fs = FaultyFileSystem()
+        without_journal(fs)
         engine = await begin(fs)
         producer = await Producer(engine).init()
         await producer.send("b", b"never")

@@ -26,6 +26,7 @@ from tidemill.log.disk.files import FileSystem, storage_error
 from tidemill.log.errors import StorageError
 from tidemill.log.format.batch import NO_TIMESTAMP, build_batch
 from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.log.journal.reading import disown
 from tidemill.log.names import (
     LOG,
     SNAPSHOT,
@@ -159,6 +160,7 @@ def _apply(fs: FileSystem, todo: CatalogPlan, now_ms: int) -> list[str]:
     if fs.exists(f"{data_dir}/{MANIFEST}"):
         fs.remove(f"{data_dir}/{MANIFEST}")  # it describes the folders as they were
         fs.sync_dir(data_dir)
+    disown(fs, data_dir, CATALOG)
     for name in fs.folders(data_dir):  # of a repair that a crash interrupted
         if name.startswith(f"{folder_name(CATALOG)}.") and name.endswith(NEW_SUFFIX):
             fs.remove_tree(f"{data_dir}/{name}")

@@ -113,7 +113,7 @@ def compact(
             offsets,
             now_ms,
             log.config.delete_retention_ms,
-            {each.producer_id: _batch_to_keep(each, log.high_watermark) for each in log.producers},
+            {each.producer_id: _batch_to_keep(each, log.stored_offset) for each in log.producers},
             CleanedTransactions(aborted),
         )
         end = offsets.latest_offset + 1
@@ -152,12 +152,12 @@ def _read_keys(todo: Cleanable, offsets: OffsetMap, transactions: CleanedTransac
         offsets.latest_offset = max(offsets.latest_offset, end - 1)
 
 
-def _batch_to_keep(entry: ProducerEntry, high_watermark: int) -> LastOfProducer:
+def _batch_to_keep(entry: ProducerEntry, stored_offset: int) -> LastOfProducer:
     """Return the batch to keep for a producer: a power cut must not be able to remove it."""
     for batch in reversed(entry.batches):
-        if batch.last_offset < high_watermark:
+        if batch.last_offset < stored_offset:
             return LastOfProducer(batch.last_offset, entry.epoch, -1)
-    is_durable = not entry.batches and entry.control_offset < high_watermark
+    is_durable = not entry.batches and entry.control_offset < stored_offset
     return LastOfProducer(-1, entry.epoch, entry.control_offset if is_durable else -1)
 
 

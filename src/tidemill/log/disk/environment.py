@@ -60,6 +60,31 @@ class Deletion:
     start_offset: int = -1
 
 
+class Copies:
+    """Bounds the memory of unsynced batches that are kept for the journal. Closed at first."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self) -> None:
+        self.limit = 0
+        self.used = 0
+
+    def open(self, limit: int) -> None:
+        """Allow so many bytes; 0 ends it."""
+        self.limit = limit
+
+    def take(self, size: int) -> bool:
+        """Return whether so many more bytes fit, and count them then."""
+        if self.used + size > self.limit:
+            return False
+        self.used += size
+        return True
+
+    def give(self, size: int) -> None:
+        """Return bytes."""
+        self.used -= size
+
+
 @dataclass(slots=True)
 class Environment:
     """Everything that the partitions of one data folder share."""
@@ -72,6 +97,7 @@ class Environment:
     reports: list[Report] = field(default_factory=list)
     offline: dict[TopicPartition, StorageError] = field(default_factory=dict)
     deletions: list[Deletion] = field(default_factory=list)
+    copies: Copies = field(default_factory=Copies)
     is_stored_sparse: Callable[[TopicPartition], bool] = lambda _: True
     """Return whether the checkpoint files say that a partition is compacted. Compaction must not
     remove a batch before: recovery would take the gap for damage."""

@@ -169,6 +169,10 @@ class RealFile:
     def datasync(self) -> None:
         system.datasync(self._fd)
 
+    def fileno(self) -> int:
+        """Return the file descriptor."""
+        return self._fd
+
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
 

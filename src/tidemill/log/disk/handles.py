@@ -17,6 +17,8 @@ from collections.abc import Callable
 from tidemill.log.disk.files import Buffer, FileSystem, RawFile, storage_error, sync_error
 from tidemill.log.errors import StorageError, SyncFailedError
 
+_AGAIN_BYTES = 1 << 20
+
 
 class HandlePool:
     """At most ``limit`` open handles. All methods are thread-safe."""
@@ -276,6 +278,26 @@ class LogFile:
         except OSError as error:
             raise storage_error(error, "truncating", self.path) from error
         finally:
+            self._pool.unpin(self)
+
+    def write_again(self, position: int) -> None:
+        """Write the bytes from ``position`` on once more, so that the next sync stores them.
+
+        Raises:
+            StorageError: the file can't be read or written.
+        """
+        raw = self._pool.pin(self)
+        try:
+            while position < self.size:
+                data = raw.pread(min(_AGAIN_BYTES, self.size - position), position)
+                written = raw.pwrite((data,), position) if data else 0
+                if written == 0:
+                    raise OSError(5, "nothing was read or written")  # noqa: TRY301
+                position += written
+        except OSError as error:
+            raise storage_error(error, "writing to", self.path) from error
+        finally:
+            self.dirty = True
             self._pool.unpin(self)
 
     def close(self) -> None:

@@ -17,6 +17,6 @@ crc32c = cast("Callable[[bytes | bytearray | memoryview], int]", crc32.iscsi)
 """Return the CRC-32C of a contiguous buffer."""
 
 
-def extend_crc32c(crc: int, data: bytes) -> int:
+def extend_crc32c(crc: int, data: bytes | bytearray | memoryview) -> int:
     """Return the CRC-32C of bytes with the CRC ``crc``, followed by ``data``."""
-    return crc32.iscsi(data, crc)
+    return cast("Callable[[bytes | bytearray | memoryview, int], int]", crc32.iscsi)(data, crc)

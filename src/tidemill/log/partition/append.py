@@ -194,6 +194,7 @@ class Appender:
             raise
         chain.end_offset = batches[-1][1] + 1
         chain.changed = True
+        self._sync.keep(data)
         self._point.bytes_since += len(data)
 
     def roll(self, now_ms: int) -> Segment:

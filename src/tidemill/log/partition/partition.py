@@ -8,8 +8,9 @@ use nothing else. Knows no topics, no waiting and no protocol.
 One thread changes a partition. ``SyncTicket.run`` and ``Slice.load`` can run in other threads.
 
 Offsets, in ascending order: ``log_start_offset``; ``recovery_point`` (all records below it are
-synced, and there is a snapshot of the producers); ``high_watermark`` (all records below it are
-synced, readers see nothing above it); ``log_end_offset``.
+synced, and there is a snapshot of the producers); ``stored_offset`` (all records below it are in
+synced segments); ``high_watermark`` (all records below it are there or in the journal, readers see
+nothing above it); ``log_end_offset``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tidemill.log.errors import OffsetOutOfRangeError, StorageError
 from tidemill.log.format.batch import HEADER_SIZE, Buffer, parse_header
 from tidemill.log.format.markers import Marker
 from tidemill.log.format.validate import Checked, check_client_batch
+from tidemill.log.journal.entry import Piece
 from tidemill.log.partition.append import Appender, AppendInfo
 from tidemill.log.partition.lazy_producers import LazyProducers
 from tidemill.log.partition.opened import OpenedPartition
@@ -107,8 +109,13 @@ class PartitionLog:
 
     @property
     def high_watermark(self) -> int:
-        """The offset below which all records are synced. Readers see nothing above it."""
+        """The offset below which all records survive a power cut. Readers see nothing above it."""
         return self._sync.high_watermark
+
+    @property
+    def stored_offset(self) -> int:
+        """The offset below which all records are in synced segments."""
+        return self._sync.stored_offset
 
     @property
     def recovery_point(self) -> int:
@@ -330,16 +337,28 @@ class PartitionLog:
 
     # --- syncing ---------------------------------------------------------------------------------
 
-    def begin_sync(self) -> SyncTicket | None:
-        """Return a ticket for all unsynced files, or None if everything is synced."""
-        return self._sync.begin()
+    def begin_sync(self, *, in_background: bool = False) -> SyncTicket | None:
+        """Return a ticket for all unsynced files, or None; see ``SyncState.begin``."""
+        return self._sync.begin(in_background=in_background)
+
+    @property
+    def fits_journal(self) -> bool:
+        """Whether the journal can take what is unsynced; see ``SyncState.fits_journal``."""
+        return self._sync.fits_journal and self.topic_id is not None
+
+    def take_piece(self) -> tuple[Piece, Segment] | None:
+        """Return the unsynced batches for the journal; see ``SyncState.take_piece``."""
+        if self.topic_id is None or self.chain.failure is not None:
+            return None
+        return self._sync.take_piece(self.topic_id, self.tp.partition)
+
+    def finish_journal(self, piece: Piece, segment: Segment) -> None:
+        """Raise the high watermark to the end of a piece that is in the journal."""
+        if self._sync.journaled(piece, segment):
+            self._producers.settle(self._sync.high_watermark)
 
     def finish_sync(self, ticket: SyncTicket) -> None:
-        """Raise the high watermark to the end of a ticket that was run.
-
-        Raises:
-            RuntimeError: the ticket was not run, or it failed.
-        """
+        """Raise the high watermark to the end of a ticket; see ``SyncState.finish``."""
         if self._sync.finish(ticket):
             self._producers.settle(self._sync.high_watermark)
 
@@ -355,12 +374,7 @@ class PartitionLog:
             self.finish_sync(ticket)
 
     def advance_recovery_point(self) -> None:
-        """Advance the recovery point if that is due; see ``RecoveryPoint.advance``.
-
-        Raises:
-            DiskFullError, StorageError: the snapshot or the index can't be written. Nothing
-                changes.
-        """
+        """Advance the recovery point if that is due; see ``RecoveryPoint.advance``."""
         if self.chain.failure is None:
             self._point.advance()
 
@@ -433,3 +447,4 @@ class PartitionLog:
     def moved(self, folder: str) -> None:
         """Use the new path of the folder, which was renamed and will be removed."""
         self.chain.moved(folder)
+        self._sync.drop_copies()

@@ -131,7 +131,7 @@ class RecoveryPoint:
         Raises:
             StorageError: an old snapshot can't be removed.
         """
-        if 0 <= self.pending <= self._sync.high_watermark:
+        if 0 <= self.pending <= self._sync.stored_offset:
             self._droppable = self.offset
             self.snapshot = self.pending if len(self._producers.states) else -1
             self.offset = max(self.offset, self.pending)

@@ -1,18 +1,24 @@
 """Group commit: track what of a partition is synced, and sync the rest in one step.
 
 ``SyncState.begin`` collects the unsynced files in a ticket, ``SyncTicket.run`` syncs them in any
-thread, and ``SyncState.finish`` raises the high watermark. Knows files and folders. The requests
-that wait for a sync are the engine's business.
+thread, and ``SyncState.finish`` raises the high watermark. Or ``SyncState.take_piece`` gives the
+unsynced batches to the journal, and ``SyncState.journaled`` raises the high watermark; then a later
+ticket syncs the files. Knows files and folders. The requests that wait for a sync are the engine's
+business.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from uuid import UUID
 
 from tidemill.log.disk.aborted_index import AbortedIndex
 from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError, SyncFailedError
+from tidemill.log.format.batch import Buffer
+from tidemill.log.journal.entry import Piece
+from tidemill.log.journal.journal import LOG_BYTES
 from tidemill.log.names import INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from tidemill.log.partition.chain import SegmentChain
 
@@ -26,7 +32,9 @@ class SyncState:
     """The synced part of one partition.
 
     Attributes:
-        high_watermark: all records below it are synced. Readers see nothing above it.
+        high_watermark: all records below it are in the journal or in synced segments, and so
+            survive a power cut. Readers see nothing above it.
+        stored_offset: all records below it are in synced segments.
         end_segment: the segment that holds the high watermark.
         end_position: the byte position of the high watermark in ``end_segment``.
     """
@@ -34,10 +42,14 @@ class SyncState:
     __slots__ = (
         "_chain",
         "_closed",
+        "_copied",
+        "_copies",
+        "_from_offset",
         "_new_folder",
         "end_position",
         "end_segment",
         "high_watermark",
+        "stored_offset",
     )
 
     def __init__(self, chain: SegmentChain, *, new_folder: bool) -> None:
@@ -49,21 +61,100 @@ class SyncState:
         self._chain = chain
         self._closed: list[Segment] = []
         self._new_folder = new_folder
-        self.high_watermark = chain.end_offset
+        self.high_watermark = self.stored_offset = chain.end_offset
         self.end_segment = chain.active
         self.end_position = chain.active.size
+        self._copies: list[bytes] = []
+        self._copied = 0
+        self._from_offset = chain.end_offset
+        """The offset of the first copy; -1 if a copy is missing behind it."""
 
     def add_closed(self, segment: Segment) -> None:
         """Include a segment that was just closed in the next sync, with its indexes."""
         self._closed.append(segment)
+        self.drop_copies()  # the journal's pieces are of one segment
 
     def forget(self, segments: Iterable[Segment]) -> None:
         """Exclude segments that were removed from the chain."""
         gone = {id(segment) for segment in segments}
         self._closed = [each for each in self._closed if id(each) not in gone]
 
-    def begin(self) -> SyncTicket | None:
-        """Return a ticket for all unsynced files, or None if everything is synced."""
+    # --- the journal -----------------------------------------------------------------------------
+
+    def keep(self, data: Buffer) -> None:
+        """Keep a copy of appended batches for the journal, if they are few enough for it."""
+        if self._from_offset < 0:
+            return
+        size = len(data)
+        if self._copied + size > LOG_BYTES or not self._chain.env.copies.take(size):
+            self.drop_copies()
+            return
+        self._copies.append(bytes(data))
+        self._copied += size
+
+    def drop_copies(self, from_offset: int = -1) -> None:
+        """Drop the copies for the journal. Those from an offset on can go there; -1 is none."""
+        self._chain.env.copies.give(self._copied)
+        self._copies = []
+        self._copied = 0
+        self._from_offset = from_offset
+
+    @property
+    def fits_journal(self) -> bool:
+        """Whether the journal can take all that is unsynced, and it is not too much for it.
+
+        It can't where files or names are to be synced: those of a new folder, of a new segment or
+        of one that was closed.
+        """
+        return (
+            self._copied > 0
+            and self._from_offset >= 0
+            and self.high_watermark > 0
+            and not self._closed
+            and not self._new_folder
+            and self._chain.segments[-1].named
+        )
+
+    def take_piece(self, topic_id: UUID, partition: int) -> tuple[Piece, Segment] | None:
+        """Return the unsynced batches for the journal, and their segment; None if it can't be.
+
+        Where they don't reach the journal after all, a ticket must sync them.
+        """
+        if not self.fits_journal:
+            return None
+        segment, end = self._chain.segments[-1], self._chain.end_offset
+        piece = Piece(
+            topic_id.bytes,
+            partition,
+            segment.base_offset,
+            segment.size - self._copied,
+            self._from_offset,
+            end,
+            self._copied,
+            self._copies,
+        )
+        self.drop_copies(end)
+        return piece, segment
+
+    def journaled(self, piece: Piece, segment: Segment) -> bool:
+        """Record that a piece is in the journal; return whether the high watermark rose."""
+        if piece.end_offset <= self.high_watermark:
+            return False
+        self.high_watermark = piece.end_offset
+        self.end_segment, self.end_position = segment, piece.position + piece.size
+        return True
+
+    # --- the files -------------------------------------------------------------------------------
+
+    def begin(self, *, in_background: bool = False) -> SyncTicket | None:
+        """Return a ticket for all unsynced files, or None if everything is synced.
+
+        Args:
+            in_background: the journal has what is to be synced. What was appended since can still
+                go there.
+        """
+        if not in_background:
+            self.drop_copies(self._chain.end_offset)
         active = self._chain.segments[-1]
         if active.size == active.synced_size and not self._closed and not self._new_folder:
             return None
@@ -87,6 +178,7 @@ class SyncState:
             self.forget(ticket.closed)
         if ticket.new_folder:
             self._new_folder = False
+        self.stored_offset = max(self.stored_offset, ticket.end_offset)
         if ticket.end_offset <= self.high_watermark:
             return False
         self.high_watermark = ticket.end_offset

@@ -1,9 +1,10 @@
 """Open a partition after an unclean stop: verify its segments, and cut off a torn tail.
 
-All records below the recovery point were synced, so damage there is an error. Above the point, an
-invalid end without a valid batch behind it is a torn write: it is cut off and reported. An invalid
-batch with a valid one behind it is damage, and an error. Interrupted deletions and compactions are
-finished or dropped.
+All records below the recovery point were synced, so damage there is an error. What the journal
+proves above the point is restored first, and must be there then. Behind that, the first invalid
+batch ends the log: what follows was not acknowledged, and is cut off and reported. Without a
+journal, only an invalid end without a valid batch behind it is taken for a torn write, and other
+damage is an error. Interrupted deletions and compactions are finished or dropped.
 
 Segments follow each other without a gap: the last batch of a closed segment ends where the next
 segment begins. Compaction keeps that batch, or at least its header. So recovery notices a missing
@@ -26,6 +27,8 @@ from tidemill.log.disk.environment import Environment, Report
 from tidemill.log.disk.files import storage_error
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import CorruptLogError
+from tidemill.log.journal.reading import Proof
+from tidemill.log.journal.restore import restore
 from tidemill.log.names import (
     DELETED,
     LOG,
@@ -56,6 +59,7 @@ def recover_partition(
     recovery_point: int,
     stored: StoredLog,
     topic_id: UUID | None,
+    proof: Proof | None = None,
 ) -> OpenedPartition:
     """Open a partition whose files are perhaps incomplete.
 
@@ -63,6 +67,7 @@ def recover_partition(
         recovery_point: offset up to which the log was synced.
         stored: where the log begins, and whether batches can be missing in it.
         topic_id: the id of the topic; None if the file with it was lost.
+        proof: what the journal proves of the partition; None if no journal can say it.
 
     Raises:
         CorruptLogError: damage that can't be repaired. The error names file, position and offset.
@@ -70,7 +75,7 @@ def recover_partition(
         StorageError: a file operation failed.
     """
     try:
-        recovery = _Recovery(env, tp, folder, config, recovery_point, stored)
+        recovery = _Recovery(env, tp, folder, config, recovery_point, stored, proof)
         return recovery.run(topic_id)
     except OSError as error:
         raise storage_error(error, "recovering", folder) from error
@@ -170,8 +175,10 @@ class _Recovery:
         config: LogConfig,
         recovery_point: int,
         stored: StoredLog,
+        proof: Proof | None,
     ) -> None:
         self.env = env
+        self.proof = proof
         self.tp = tp
         self.folder = folder
         self.interval = config.index_interval_bytes
@@ -186,10 +193,25 @@ class _Recovery:
 
     def run(self, topic_id: UUID | None) -> OpenedPartition:
         names = finish_file_operations(self.env, self.tp, self.folder)
+        if self.proof is not None:
+            restore(
+                self.env,
+                self.tp,
+                self.folder,
+                names,
+                self.proof,
+                recovery_point=self.recovery_point,
+                is_sparse=self.stored.is_sparse,
+            )
         self._find_segments(names)
         self._load_snapshot(names)
         verifier = SegmentVerifier(
-            self.env, self.interval, self.recovery_point, self.producers, self.producers_from
+            self.env,
+            self.interval,
+            self.recovery_point,
+            self.producers,
+            self.producers_from,
+            -1 if self.proof is None else self.proof.end_offset,
         )
         end = self._verify_segments(verifier)
         if end < self.log_start:
@@ -339,6 +361,15 @@ class _Recovery:
             last = self.segments[-1]
             raise last.corrupt(
                 f"the log ends here, but it was synced up to offset {self.recovery_point}",
+                last.size,
+                end,
+            )
+        proven = 0 if self.proof is None else self.proof.end_offset
+        if end < proven and proven > self.log_start:
+            last = self.segments[-1]
+            raise last.corrupt(
+                f"the log ends here, but the journal proves records up to offset {proven - 1}, "
+                "and does not have all of them any more",
                 last.size,
                 end,
             )

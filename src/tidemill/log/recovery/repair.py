@@ -31,6 +31,7 @@ from tidemill.log.disk.checkpoints import (
 from tidemill.log.disk.files import FileSystem, storage_error
 from tidemill.log.errors import StorageError
 from tidemill.log.format.batch import build_batch
+from tidemill.log.journal.reading import disown
 from tidemill.log.names import (
     INDEX,
     LOG,
@@ -127,6 +128,7 @@ class PartitionRepair:
         if fs.exists(f"{self._data_dir}/{MANIFEST}"):
             fs.remove(f"{self._data_dir}/{MANIFEST}")  # it describes the files as they were
             fs.sync_dir(self._data_dir)
+        disown(fs, self._data_dir, self._tp)
         aside = f"{self._data_dir}/{folder_name(self._tp)[:200]}.{uuid4().hex}{CUT_SUFFIX}"
         fs.mkdir(aside)
         self._describe(aside, damage)

@@ -23,6 +23,7 @@ from tidemill.log.disk.index import (
 from tidemill.log.disk.scan import BatchScanner, find_batch
 from tidemill.log.disk.segment import Segment
 from tidemill.log.disk.walk import position_of_time_entry
+from tidemill.log.errors import DiskFullError
 from tidemill.log.names import INDEX, TIME_INDEX
 from tidemill.log.partition.producers import ProducerStates
 from tidemill.log.partition.replay import replay_batch
@@ -43,6 +44,7 @@ class SegmentVerifier:
         recovery_point: int,
         producers: ProducerStates,
         producers_from: int,
+        proven_end: int = -1,
     ) -> None:
         """
         Args:
@@ -50,7 +52,10 @@ class SegmentVerifier:
             recovery_point: offset up to which the log was synced.
             producers: the producers at ``producers_from``.
             producers_from: offset from which batches are replayed.
+            proven_end: the journal proves that nothing at or above this offset was promised; -1 if
+                there is no journal that could.
         """
+        self.proven_end = proven_end
         self.env = env
         self.interval = interval
         self.recovery_point = recovery_point
@@ -120,13 +125,30 @@ class SegmentVerifier:
             self._cut_tail(segment, scanner)
         segment.use_table(table)
         if segment.size > 0 and end > self.recovery_point:
-            segment.file.datasync()  # readers must not see what is in the page cache only
+            self._store_again(segment, scan_from)
         if following and end == following[0].base_offset:
             segment.close_index()
             self._sync_index(segment)
         segment.synced_size = segment.size
         segment.end_offset = end
         return end
+
+    def _store_again(self, segment: Segment, scan_from: int) -> None:
+        """Write what is kept above the recovery point once more, and sync it.
+
+        The kernel forgets pages that it could not write, but still reads them from its cache. Then
+        the next sync succeeds although the disk has nothing of them.
+        """
+        position = 0
+        if self.recovery_point > segment.base_offset:
+            entry = segment.index_entry(min(self.recovery_point, scan_from) - 1)
+            position = 0 if entry is None else entry[0]
+        try:
+            segment.file.write_again(position)
+        except DiskFullError as error:  # of a file system that never overwrites
+            what = f"what is kept could not be written again, and is only synced: {error}"
+            self.env.reports.append(Report(segment.partition(), segment.path(), what, position))
+        segment.file.datasync()
 
     def _read_batches(self, segment: Segment, table: IndexTable, scanner: BatchScanner) -> None:
         for position, header in scanner:
@@ -188,6 +210,13 @@ class SegmentVerifier:
             raise segment.corrupt(
                 f"{why}; the log was synced up to offset {self.recovery_point}", position, offset
             )
+        if offset < self.proven_end:
+            raise segment.corrupt(
+                f"{why}; the journal proves records up to offset {self.proven_end - 1}, and does "
+                "not have these any more",
+                position,
+                offset,
+            )
         if scanner.misplaced:
             raise segment.corrupt(
                 f"{why}; the batch is complete, so this is not an unfinished write",
@@ -195,7 +224,7 @@ class SegmentVerifier:
                 offset,
             )
         found = find_batch(segment.file, position + 1, segment.size, offset)
-        if found is not None:
+        if found is not None and not 0 <= self.proven_end <= offset:
             raise segment.corrupt(
                 f"{why}; a valid batch (offset {found[1].base_offset}) follows at byte {found[0]}",
                 position,

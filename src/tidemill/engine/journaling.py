@@ -1,0 +1,270 @@
+"""Runs the journal for the flusher: its rounds, and the syncs of segments behind them.
+
+A round writes what many logs wait for, with one sync. Only one round is on its way at a time, on a
+thread of its own. The segments of the logs in it are synced later on another thread: when half of
+the journal is in use, when a log's oldest entry is ``STORED_AFTER`` ticks old, or when nothing was
+written for ``IDLE_AFTER`` ticks. An append never waits for that, and never fails because of the
+journal: where it has no room, the flusher syncs the segments.
+
+Knows logs, the journal and the event loop. The requests that wait are the flusher's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future as ThreadFuture
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import NamedTuple, TypeVar, cast
+
+import structlog
+
+from tidemill.log.disk.segment import Segment
+from tidemill.log.errors import SyncFailedError
+from tidemill.log.journal.entry import Piece
+from tidemill.log.journal.journal import Journal, JournalWrite
+from tidemill.log.journal.ring import RingFile
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.partition.sync import SyncTicket, run_tickets
+
+TICK_S = 1.0
+STORED_AFTER = 10
+IDLE_AFTER = 2
+STORED_TOGETHER = 16
+"""Logs whose segments one job syncs."""
+
+T = TypeVar("T")
+
+logger = structlog.get_logger("tidemill.journal")
+
+
+class Share(NamedTuple):
+    """The part of one log in a round."""
+
+    log: PartitionLog
+    piece: Piece
+    segment: Segment
+
+
+class Journaling:
+    """The journal of one broker, on its event loop.
+
+    Args:
+        journal: the journal.
+        on_free: called when the next round can start.
+        on_failure: called with an error after which the broker must stop.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        on_free: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._journal = journal
+        self._on_free = on_free
+        self._on_failure = on_failure
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._storer = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._asked = False
+        self._creating = False
+        self._storing = False
+        self._closed = False
+        self._until = 0
+        self._marks: list[int] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_busy = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether rounds can be written."""
+        return self._journal.is_open
+
+    def open(self) -> None:
+        """Prepare the journal on its thread, at the first call."""
+        if self._asked:
+            return
+        self._asked = True
+        self._run(self._writer, self._journal.prepare, self._opened)
+
+    def _opened(self, future: ThreadFuture[None]) -> None:
+        error = future.exception()
+        if isinstance(error, SyncFailedError):
+            self._on_failure(error)
+        elif error is not None:
+            logger.warning("journal.unavailable", error=str(error))
+        else:
+            self._tick_later()
+
+    def close(self) -> None:
+        """Stop the threads and the timer."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._writer.shutdown(wait=True, cancel_futures=True)
+        self._storer.shutdown(wait=True, cancel_futures=True)
+
+    def _run(
+        self,
+        pool: ThreadPoolExecutor,
+        work: Callable[[], T],
+        finished: Callable[[ThreadFuture[T]], None],
+    ) -> None:
+        """Run work on a thread, and then ``finished`` on the loop unless the broker stops."""
+
+        def back(future: ThreadFuture[T]) -> None:
+            if not self._closed and not future.cancelled():
+                finished(future)
+
+        def done(future: ThreadFuture[T]) -> None:
+            try:
+                self._loop.call_soon_threadsafe(back, future)
+            except RuntimeError:
+                # The loop is closed: the process is ending and no request waits any more.
+                return
+
+        pool.submit(work).add_done_callback(done)
+
+    # --- rounds ----------------------------------------------------------------------------------
+
+    def start(self, shares: Sequence[Share], finished: Callable[[bool], None]) -> bool:
+        """Start a round; return whether there is room for it.
+
+        Args:
+            shares: the logs, with what they wait for. None of them is in a round already.
+            finished: called on the loop. With False, nothing was written.
+        """
+        write = self._journal.begin([share.piece for share in shares])
+        if write is None:
+            self._store_soon()
+            return False
+        self.is_busy = True
+        self._run(
+            self._writer, write.run, lambda future: self._written(future, write, shares, finished)
+        )
+        return True
+
+    def _written(
+        self,
+        future: ThreadFuture[None],
+        write: JournalWrite,
+        shares: Sequence[Share],
+        finished: Callable[[bool], None],
+    ) -> None:
+        self.is_busy = False
+        error = future.exception()
+        if error is not None:
+            self._on_failure(error)
+            return
+        if write.refused is not None:
+            self._give_up(write.refused)
+            finished(False)
+            return
+        self._journal.finish(write, [share.log for share in shares])
+        finished(True)
+        self._make_room()
+        self._on_free()
+
+    def _give_up(self, error: OSError) -> None:
+        logger.error("journal.closed", error=str(error))
+        self._journal.is_open = False
+
+        def gave_up(future: ThreadFuture[None]) -> None:
+            failure = future.exception()
+            if failure is not None:
+                self._on_failure(failure)
+
+        self._run(self._writer, self._journal.give_up, gave_up)
+
+    def _make_room(self) -> None:
+        if self._journal.wants_file and not self._creating:
+            self._creating = True
+            self._run(self._storer, self._journal.create_file, self._created)
+        if self._journal.is_half_full:
+            self._store_soon()
+
+    def _created(self, future: ThreadFuture[RingFile]) -> None:
+        self._creating = False
+        error = future.exception()
+        if error is None:
+            self._journal.add_file(future.result())
+        elif isinstance(error, SyncFailedError):
+            self._on_failure(error)
+        else:
+            logger.warning("journal.not_extended", error=str(error))
+            self._store_soon()
+
+    # --- segments --------------------------------------------------------------------------------
+
+    def begin_store(self, log: PartitionLog) -> int:
+        """Note that the segments of a log are being synced; see ``Journal.begin_store``."""
+        return self._journal.begin_store(log)
+
+    def finish_store(self, log: PartitionLog, number: int, end_offset: int) -> None:
+        """Note that they are synced up to an offset."""
+        self._journal.finish_store(number)
+        if log.topic_id is not None and self._journal.is_open:
+            self._journal.note(log.topic_id.bytes, log.tp.partition, end_offset)
+
+    def forget(self, log: PartitionLog) -> None:
+        """Forget a deleted log."""
+        self._journal.forget(log)
+
+    def _tick_later(self) -> None:
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        """Sync the segments of logs with old entries; write notes that wait for a round."""
+        self._tick_later()
+        journal = self._journal
+        if not journal.is_open:
+            return
+        self._marks.append(journal.next_sequence)
+        del self._marks[:-STORED_AFTER]
+        idle_since = self._marks[-IDLE_AFTER - 1 :][0]
+        if len(self._marks) > IDLE_AFTER and idle_since == journal.next_sequence:
+            self._until = journal.next_sequence
+        elif len(self._marks) == STORED_AFTER:
+            self._until = self._marks[0]
+        if journal.head < self._until:
+            self._store_soon()
+        if journal.has_notes and not self.is_busy:
+            self.start((), lambda _: None)
+
+    def _store_soon(self) -> None:
+        """Sync the segments of some logs, those with the oldest entries first."""
+        if self._storing or self._closed:
+            return
+        work: list[tuple[PartitionLog, int, SyncTicket]] = []
+        for owner in list(islice(self._journal.oldest(), STORED_TOGETHER)):
+            log = cast(PartitionLog, owner)
+            ticket = log.begin_sync(in_background=True)
+            number = self._journal.begin_store(log)
+            if ticket is None:
+                self._journal.finish_store(number)
+            else:
+                work.append((log, number, ticket))
+        if work:
+            self._storing = True
+            tickets = [ticket for _, _, ticket in work]
+            self._run(
+                self._storer,
+                lambda: run_tickets(tickets),
+                lambda future: self._stored(future, work),
+            )
+
+    def _stored(
+        self, future: ThreadFuture[None], work: Sequence[tuple[PartitionLog, int, SyncTicket]]
+    ) -> None:
+        self._storing = False
+        error = future.exception()
+        if error is not None:
+            self._on_failure(error)
+            return
+        for log, number, ticket in work:
+            log.finish_sync(ticket)
+            self.finish_store(log, number, ticket.end_offset)
+        if self._journal.is_half_full or self._journal.head < self._until:
+            self._store_soon()

@@ -1,0 +1,357 @@
+"""Writes entries to the journal, and knows which of them are still needed.
+
+Every write is begun and finished in one thread, and run in any: ``begin``, ``JournalWrite.run``,
+``finish``, as the tickets of a partition. Only one write is on its way at a time, so at most the
+last entry can be incomplete after a crash. An entry is needed until the segments of all its owners
+are synced. An owner is a log; the journal knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import islice
+from uuid import uuid4
+
+from tidemill.log.disk.environment import Environment
+from tidemill.log.disk.files import Buffer, storage_error
+from tidemill.log.journal.checkpoint import (
+    CHECKPOINT,
+    JournalCheckpoint,
+    encode_journal_checkpoint,
+)
+from tidemill.log.journal.entry import (
+    HEADER_BYTES,
+    PIECE_BYTES,
+    Piece,
+    encode_entry,
+    entry_bytes,
+    padding,
+)
+from tidemill.log.journal.ring import Ring, RingFile
+from tidemill.log.journal.write_through import EntrySyncError, write_through
+
+FOLDER = "journal"
+FILE_BYTES = 8 << 20
+LOG_BYTES = 256 << 10
+"""The rule for what goes through the journal: at most this many unsynced bytes of a log. More are
+synced in the log's own file, because the journal would write them twice."""
+ROUND_BYTES = 4 << 20
+"""Most bytes of records in one entry. It is also the memory that unsynced records take, times
+four: above that, a log's own file is synced."""
+
+
+class JournalWrite:
+    """One entry on its way to the disk.
+
+    Attributes:
+        sequence: the sequence of the entry.
+        head: the oldest entry that was needed when it was begun.
+        done: ``run`` has succeeded.
+        refused: the entry can't be written. The segments must be synced.
+    """
+
+    __slots__ = (
+        "_buffers",
+        "_env",
+        "_file",
+        "_header",
+        "_size",
+        "done",
+        "head",
+        "refused",
+        "sequence",
+    )
+
+    def __init__(
+        self,
+        env: Environment,
+        file: RingFile,
+        sequence: int,
+        head: int,
+        header: bytearray,
+        buffers: list[Buffer],
+        size: int,
+    ) -> None:
+        self._env = env
+        self._file = file
+        self._header = header
+        self._buffers = buffers
+        self._size = size
+        self.sequence = sequence
+        self.head = head
+        self.done = False
+        self.refused: OSError | None = None
+
+    def run(self) -> None:
+        """Write and sync the entry; blocks. Can run in any thread.
+
+        Raises:
+            SyncFailedError: the broker must stop.
+        """
+        pool = self._env.pool
+        if pool.sync_failure is not None:
+            raise pool.sync_failure
+        file = self._file
+        try:
+            write_through(file.raw, self._header, self._buffers, file.used)
+        except EntrySyncError as error:
+            raise pool.fail_sync(error, file.path) from error
+        except OSError as error:
+            self.refused = error
+            return
+        self.done = True
+
+    def accept(self) -> None:
+        """Count the entry as written."""
+        if self._file.first < 0:
+            self._file.first = self.sequence
+        self._file.last = self.sequence
+        self._file.used += self._size
+
+
+class Journal:
+    """The journal of one data folder. It is used from one thread, but for what is said to block.
+
+    Args:
+        env: the environment of the data folder.
+        data_dir: the data folder.
+        file_bytes: size of each file.
+        limit_bytes: most bytes of all files.
+
+    Attributes:
+        is_open: whether entries can be written.
+        next_sequence: the sequence of the next entry.
+    """
+
+    def __init__(
+        self, env: Environment, data_dir: str, limit_bytes: int, file_bytes: int = FILE_BYTES
+    ) -> None:
+        self._env = env
+        self._data_dir = data_dir
+        self.limit_bytes = limit_bytes
+        file_bytes = min(file_bytes, limit_bytes // 2)
+        self._ring = Ring(env.fs, f"{data_dir}/{FOLDER}", file_bytes, limit_bytes // file_bytes)
+        self._id = uuid4().bytes
+        self._stored_sequence = -1
+        self._writing = threading.Lock()
+        self.is_open = False
+        self.next_sequence = 1
+        self._needed: dict[Hashable, int] = {}
+        self._storing: dict[int, int] = {}
+        self._stores = 0
+        self._written_head = 1
+        self._notes: dict[tuple[bytes, int], int] = {}
+
+    # --- opening ---------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Open the files, and write the id of this journal; blocks.
+
+        The partitions were recovered, so nothing of the journal before is needed.
+
+        Raises:
+            SyncFailedError: the broker must stop.
+            DiskFullError, StorageError: there is no journal. Segments are synced instead.
+        """
+        fs, folder = self._env.fs, f"{self._data_dir}/{FOLDER}"
+        try:
+            if not fs.exists(folder):
+                fs.mkdir(folder)
+                fs.sync_dir(self._data_dir)
+            self._ring.open_files()
+            self._write_checkpoint(0)
+        except OSError as error:
+            raise storage_error(error, "creating the journal in", folder) from error
+        self._env.copies.open(4 * ROUND_BYTES)
+        self.is_open = True
+
+    def checkpoint_write(self) -> Callable[[], None]:
+        """Return a function that stores the sequence up to which entries were written.
+
+        So the next start notices a journal that was lost, or is older. The function blocks, and
+        can be called in any thread. It raises DiskFullError or StorageError if it can't be written.
+        """
+        sequence = self.next_sequence - 1
+        if not self.is_open or sequence == self._stored_sequence:
+            return _nothing
+
+        def write() -> None:
+            path = f"{self._data_dir}/{CHECKPOINT}"
+            try:
+                with self._writing:
+                    if self.is_open and sequence > self._stored_sequence:
+                        self._write_checkpoint(sequence)
+            except OSError as error:
+                raise storage_error(error, "writing", path) from error
+
+        return write
+
+    def _write_checkpoint(self, sequence: int) -> None:
+        data = encode_journal_checkpoint(JournalCheckpoint(self._id, sequence))
+        self._env.fs.write_atomic(f"{self._data_dir}/{CHECKPOINT}", data)
+        self._stored_sequence = sequence
+
+    def discard(self) -> None:
+        """Make the next start ignore the journal; blocks.
+
+        This is right where all segments are synced, or nothing is proven by the journal.
+
+        Raises:
+            StorageError: the checkpoint can't be removed.
+        """
+        fs, path = self._env.fs, f"{self._data_dir}/{CHECKPOINT}"
+        try:
+            with self._writing:
+                self.is_open = False
+                if fs.exists(path):
+                    fs.remove(path)
+                    fs.sync_dir(self._data_dir)
+        except OSError as error:
+            raise storage_error(error, "removing", path) from error
+
+    def give_up(self) -> None:
+        """Stop using the journal, which can't be written; blocks. Segments are synced from now on.
+
+        The next start must not believe that the journal proves what was promised.
+
+        Raises:
+            StorageError: the checkpoint can't be removed.
+        """
+        self._env.copies.open(0)
+        self.discard()
+
+    def close(self) -> None:
+        """Close the files."""
+        self.is_open = False
+        self._ring.close()
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def begin(self, pieces: Sequence[Piece]) -> JournalWrite | None:
+        """Return the write of an entry with these pieces and the notes; None if there is no room.
+
+        ``finish`` must be called before the next one begins.
+        """
+        notes = self._take_notes(self._ring.file_bytes - entry_bytes(pieces))
+        pieces = [*pieces, *notes]
+        size = entry_bytes(pieces)
+        head = self.head
+        file = self._ring.room_for(size, head, self._written_head)
+        if file is None:
+            for note in notes:
+                self.note(note.topic_id, note.partition, note.end_offset)
+            return None
+        header, buffers = encode_entry(self._id, self.next_sequence, head, pieces)
+        buffers.append(padding(HEADER_BYTES + sum(PIECE_BYTES + each.size for each in pieces)))
+        return JournalWrite(self._env, file, self.next_sequence, head, header, buffers, size)
+
+    def _take_notes(self, room: int) -> list[Piece]:
+        taken = list(islice(self._notes, max(room, 0) // PIECE_BYTES))
+        return [
+            Piece(topic_id, partition, 0, 0, 0, self._notes.pop((topic_id, partition)), 0)
+            for topic_id, partition in taken
+        ]
+
+    def finish(self, write: JournalWrite, owners: Sequence[Hashable]) -> None:
+        """Record that an entry is on disk, and who needs it.
+
+        Raises:
+            RuntimeError: the write was not run, or it failed.
+        """
+        if not write.done:
+            raise RuntimeError("can't finish a write to the journal that was not run")
+        write.accept()
+        self._written_head = write.head
+        self.next_sequence = write.sequence + 1
+        needed = self._needed
+        for owner in owners:
+            if owner not in needed:
+                needed[owner] = write.sequence
+
+    # --- what is needed --------------------------------------------------------------------------
+
+    @property
+    def head(self) -> int:
+        """The oldest entry that is needed, or the next one."""
+        oldest = next(iter(self._needed.values()), self.next_sequence)
+        if self._storing:
+            oldest = min(oldest, min(self._storing.values()))
+        return oldest
+
+    def oldest(self) -> Iterator[Hashable]:
+        """Yield the owners whose segments are to be synced. The oldest entries come first."""
+        return iter(self._needed)
+
+    def is_needed_by(self, owner: Hashable) -> bool:
+        """Return whether an owner's segments are to be synced."""
+        return owner in self._needed
+
+    def begin_store(self, owner: Hashable) -> int:
+        """Record that a sync of an owner's segments begins, which covers all entries so far.
+
+        Returns:
+            A number for ``finish_store``; -1 if the owner needs no entry.
+        """
+        sequence = self._needed.pop(owner, None)
+        if sequence is None:
+            return -1
+        self._stores += 1
+        self._storing[self._stores] = sequence
+        return self._stores
+
+    def finish_store(self, number: int) -> None:
+        """Record that this sync has succeeded."""
+        self._storing.pop(number, None)
+
+    def forget(self, owner: Hashable) -> None:
+        """Record that an owner was deleted: its entries are not needed."""
+        self._needed.pop(owner, None)
+
+    def note(self, topic_id: bytes, partition: int, end_offset: int) -> None:
+        """Include in the next entry that a partition's segments are synced up to an offset."""
+        key = topic_id, partition
+        self._notes[key] = max(end_offset, self._notes.get(key, 0))
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether the next entry has notes."""
+        return bool(self._notes)
+
+    # --- room ------------------------------------------------------------------------------------
+
+    @property
+    def is_half_full(self) -> bool:
+        """Whether more than half of the room is in use."""
+        return self._ring.used_bytes(self.head) * 2 > self.limit_bytes
+
+    @property
+    def wants_file(self) -> bool:
+        """Whether the next file should be created: the current one is half full, none is free."""
+        ring, head = self._ring, self.head
+        if len(ring.files) >= ring.limit or ring.current is None:
+            return False
+        if any(each is not ring.current and each.last < head for each in ring.files):
+            return False
+        return ring.current.used * 2 > ring.file_bytes
+
+    def create_file(self) -> RingFile:
+        """Create a file for ``add_file``; blocks. Can run in any thread.
+
+        Raises:
+            DiskFullError, StorageError: it can't be created.
+        """
+        try:
+            return self._ring.create()
+        except OSError as error:
+            raise storage_error(
+                error, "creating a file in", f"{self._data_dir}/{FOLDER}"
+            ) from error
+
+    def add_file(self, file: RingFile) -> None:
+        """Use a file that was created."""
+        self._ring.files.append(file)
+
+
+def _nothing() -> None:
+    """Stand for a checkpoint that is current."""

@@ -1,0 +1,98 @@
+"""Give a partition back what its segments lack of what the journal proves.
+
+Recovery calls it before it reads the log. Bytes that differ are written again and synced.
+"""
+
+from __future__ import annotations
+
+from tidemill.log.disk.environment import Environment, Report
+from tidemill.log.disk.files import RawFile
+from tidemill.log.errors import JournalRestoreError
+from tidemill.log.journal.entry import Piece
+from tidemill.log.journal.reading import Proof
+from tidemill.log.names import LOG, TopicPartition, file_name, parse_file_name
+
+
+def restore(
+    env: Environment,
+    tp: TopicPartition,
+    folder: str,
+    names: dict[str, int],
+    proof: Proof,
+    *,
+    recovery_point: int,
+    is_sparse: bool,
+) -> None:
+    """Write the pieces of the journal into the segments that differ from them.
+
+    Pieces below the recovery point are in synced segments, which compaction or retention have
+    perhaps replaced since. The same is true of all segments but the last one if the topic is
+    compacted: a segment is synced before the next one begins.
+
+    Args:
+        names: the folder's files with their sizes, which are updated.
+
+    Raises:
+        JournalRestoreError: a file can't be read or written.
+        SyncFailedError: the broker must stop.
+    """
+    bases = [each[0] for each in map(parse_file_name, names) if each and each[1] == LOG]
+    last = max(bases, default=-1)
+    by_segment: dict[int, list[Piece]] = {}
+    for piece in proof.pieces:
+        is_replaced = is_sparse and piece.segment != last
+        if piece.end_offset > recovery_point and piece.segment in bases and not is_replaced:
+            by_segment.setdefault(piece.segment, []).append(piece)
+    for base, pieces in by_segment.items():
+        name = file_name(base, LOG)
+        path = f"{folder}/{name}"
+        try:
+            names[name] = _restore_segment(env, tp, path, names[name], pieces)
+        except OSError as error:
+            raise JournalRestoreError(
+                f"{path} lacks records that were acknowledged, and they can't be restored from the "
+                f"journal: {error.strerror or error}",
+                hint="Nothing is lost yet: the journal has them. Free disk space, or repair the "
+                "disk, and start the broker again. To give them up, move the folder away.",
+            ) from error
+
+
+def _restore_segment(
+    env: Environment, tp: TopicPartition, path: str, size: int, pieces: list[Piece]
+) -> int:
+    """Write the pieces that differ; return the new size of the file."""
+    raw = env.fs.open(path)
+    restored: list[Piece] = []
+    try:
+        for piece in pieces:
+            if piece.position > size:
+                # What is between is lost, from the journal too. Recovery tells where the log ends.
+                break
+            (data,) = piece.buffers
+            if raw.pread(piece.size, piece.position) != data:
+                _write(raw, memoryview(data), piece.position)
+                restored.append(piece)
+            size = max(size, piece.position + piece.size)
+        if restored:
+            try:
+                raw.datasync()
+            except OSError as error:
+                raise env.pool.fail_sync(error, path) from error
+    finally:
+        raw.close()
+    if restored:
+        first, last = restored[0], restored[-1]
+        what = (
+            f"offsets {first.first_offset} to {last.end_offset - 1} restored from the journal, "
+            f"{sum(each.size for each in restored)} bytes from byte {first.position} on"
+        )
+        env.reports.append(Report(tp, path, what, first.position, 0, first.first_offset))
+    return size
+
+
+def _write(raw: RawFile, data: memoryview, position: int) -> None:
+    while data:
+        written = raw.pwrite((data,), position)
+        if written == 0:
+            raise OSError(28, "No space left on device")
+        data, position = data[written:], position + written

@@ -1,0 +1,378 @@
+"""What the journal proves is restored after a crash, and its own faults lose nothing in silence."""
+
+from __future__ import annotations
+
+import errno
+import random
+from uuid import UUID
+
+import pytest
+
+from tests.support.faultyfs import FaultyFileSystem, Unlucky
+from tests.support.journaled import commit, make_durable, open_journaled, store_segments
+from tests.support.logs import read_records, write
+from tidemill.clock import ManualClock
+from tidemill.log.config.parse import parse_config
+from tidemill.log.errors import CorruptLogError, StorageError, SyncFailedError
+from tidemill.log.format.batch import iter_headers
+from tidemill.log.journal.checkpoint import CHECKPOINT
+from tidemill.log.journal.entry import BLOCK
+from tidemill.log.names import TopicPartition
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.store import LogStore
+
+NOW = 1_700_000_000_000
+FIRST = "/data/journal/00000001.journal"
+
+
+class World:
+    """A store with a journal and some partitions, each with one record in a synced segment."""
+
+    def __init__(self, partitions: int = 1, **configs: str) -> None:
+        self.fs = FaultyFileSystem()
+        self.clock = ManualClock(NOW)
+        self.configs = {k.replace("_", "."): v for k, v in configs.items()}
+        self.partitions = [TopicPartition("t", n) for n in range(partitions)]
+        self.store: LogStore = open_journaled("/data", self.clock, self.fs)
+        for tp in self.partitions:
+            self.store.create(tp, parse_config(self.configs), UUID(int=1))
+            self.append(tp.partition, b"first", sync=True)
+
+    def log(self, partition: int = 0) -> PartitionLog:
+        return self.store.get(self.partitions[partition])
+
+    def append(self, partition: int, value: bytes, *, sync: bool = False) -> None:
+        write(self.log(partition), [(b"k", value)], NOW, sync=sync)
+
+    def promise(self, *values: bytes, partition: int = 0) -> None:
+        """Append each value, and make it durable in the journal."""
+        for value in values:
+            self.append(partition, value)
+            assert commit(self.store, [self.log(partition)]) == []
+
+    def reopen(self) -> None:
+        self.store = open_journaled("/data", self.clock, self.fs)
+
+    def values(self, partition: int = 0) -> list[bytes | None]:
+        return [record.value for record in read_records(self.log(partition))]
+
+    def segment(self, partition: int = 0) -> str:
+        return self.log(partition).chain.active.path()
+
+    def reports(self) -> str:
+        return "\n".join(map(str, self.store.reports))
+
+
+def test_one_sync_makes_the_appends_of_many_partitions_durable() -> None:
+    world = World(12)
+    for n in range(12):
+        world.append(n, b"second")
+    before = world.fs.syncs
+    assert commit(world.store, [world.log(n) for n in range(12)]) == []
+    assert world.fs.syncs == before + 1
+    assert all(world.log(n).high_watermark == 2 for n in range(12))
+    assert all(world.log(n).stored_offset == 1 for n in range(12))
+    world.fs.power_cut(Unlucky())
+    world.reopen()
+    assert [world.values(n) for n in range(12)] == [[b"first", b"second"]] * 12
+    assert world.reports().count("restored from the journal") == 12
+
+
+def test_a_killed_process_needs_nothing_restored() -> None:
+    world = World()
+    world.promise(b"a", b"b")
+    world.fs.kill()
+    world.reopen()
+    assert world.values() == [b"first", b"a", b"b"]
+    assert world.reports() == ""
+
+
+@pytest.mark.parametrize("damage", ["torn", "cut", "flipped", "gone"])
+def test_an_acknowledged_tail_is_restored(damage: str) -> None:
+    world = World()
+    world.promise(b"a" * 50, b"b" * 50, b"c" * 50)
+    path = world.segment()
+    world.fs.kill()
+    data = world.fs.content(path)
+    positions = [position for position, _ in iter_headers(bytes(data))]
+    if damage == "torn":
+        del data[positions[3] + 20 :]
+    elif damage == "cut":
+        del data[positions[2] :]
+    elif damage == "gone":
+        del data[positions[1] :]
+    else:
+        data[positions[2] + 70] ^= 1
+    world.reopen()
+    assert world.values() == [b"first", b"a" * 50, b"b" * 50, b"c" * 50]
+    assert "restored from the journal" in world.reports()
+    # What was restored is on disk, and the partition continues.
+    world.promise(b"next")
+    world.fs.power_cut(Unlucky())
+    world.reopen()
+    assert world.values()[-1] == b"next"
+
+
+def test_lost_pages_of_what_nobody_was_promised_are_cut() -> None:
+    """Written with acks=1: the first page was lost in a power cut, and the second was not."""
+    world = World()
+    world.promise(b"promised")
+    world.append(0, b"x" * 50)
+    world.append(0, b"y" * 50)
+    path = world.segment()
+    world.fs.kill()
+    data = world.fs.content(path)
+    third = [position for position, _ in iter_headers(bytes(data))][2]
+    data[third : third + 40] = bytes(40)
+    world.reopen()
+    assert not world.store.offline
+    assert world.values() == [b"first", b"promised"]
+    assert "cut off" in world.reports()
+
+
+def test_without_a_journal_lost_pages_with_a_valid_batch_behind_are_damage() -> None:
+    world = World()
+    world.append(0, b"x" * 50)
+    world.append(0, b"y" * 50)
+    path = world.segment()
+    world.fs.kill()
+    world.fs.remove(f"/data/{CHECKPOINT}")  # a folder of an earlier version has none
+    data = world.fs.content(path)
+    second = [position for position, _ in iter_headers(bytes(data))][1]
+    data[second : second + 40] = bytes(40)
+    world.reopen()
+    assert isinstance(world.store.offline[world.partitions[0]], CorruptLogError)
+
+
+def test_an_unfinished_entry_is_not_believed_and_reported() -> None:
+    world = World()
+    world.promise(b"a")
+    world.append(0, b"b")
+    taken = world.log().take_piece()
+    assert taken is not None
+    entry = world.store.journal.begin([taken[0]])
+    assert entry is not None
+    entry.run()  # the entry is on disk, but the broker ends before it knows that
+    content = world.fs.content(FIRST)
+    content[BLOCK + 60] ^= 1
+    path = world.segment()
+    world.fs.kill()
+    data = world.fs.content(path)
+    del data[[position for position, _ in iter_headers(bytes(data))][2] :]
+    world.reopen()
+    assert world.values() == [b"first", b"a"]
+    assert "entry 2 of the journal, the last one, is incomplete" in world.reports()
+
+
+def test_a_damaged_entry_is_reported_and_the_others_are_used() -> None:
+    world = World(2)
+    world.promise(b"a0", partition=0)
+    world.promise(b"a1", partition=1)
+    world.promise(b"b1", partition=1)
+    paths = [world.segment(0), world.segment(1)]
+    world.fs.kill()
+    world.fs.content(FIRST)[100] ^= 1  # the entry with a0
+    for path in paths:
+        data = world.fs.content(path)
+        del data[[position for position, _ in iter_headers(bytes(data))][1] :]
+    world.reopen()
+    assert world.values(1) == [b"first", b"a1", b"b1"]
+    assert world.values(0) == [b"first"]
+    assert "entry 1 of the journal is damaged or missing" in world.reports()
+
+
+def test_a_log_that_ends_below_what_the_journal_proves_is_damage() -> None:
+    """The piece between is lost in both places, so the log can't be continued in silence."""
+    world = World()
+    world.promise(b"a" * 50, b"b" * 50)
+    path = world.segment()
+    world.fs.kill()
+    world.fs.content(FIRST)[100] ^= 1  # the entry with a
+    data = world.fs.content(path)
+    del data[[position for position, _ in iter_headers(bytes(data))][1] :]
+    world.reopen()
+    error = world.store.offline[world.partitions[0]]
+    assert isinstance(error, CorruptLogError)
+    assert "the journal proves records up to offset 2" in str(error)
+
+
+def test_a_lost_journal_is_reported_and_the_strict_rules_hold() -> None:
+    world = World()
+    world.promise(b"a", b"b")
+    world.store.checkpoint_writes()()
+    world.fs.kill()
+    world.fs.remove_tree("/data/journal")
+    world.reopen()
+    assert "the journal is missing" in world.reports()
+    assert world.values() == [b"first", b"a", b"b"]
+
+
+def test_an_older_journal_is_noticed() -> None:
+    world = World()
+    world.promise(b"a")
+    old = bytes(world.fs.content(FIRST))
+    world.promise(b"b")
+    world.store.checkpoint_writes()()
+    world.fs.kill()
+    world.fs.content(FIRST)[:] = old
+    world.reopen()
+    assert "the journal is older than its checkpoint" in world.reports()
+    assert world.values() == [b"first", b"a", b"b"]
+
+
+def test_a_damaged_checkpoint_of_the_journal_is_reported() -> None:
+    world = World()
+    world.promise(b"a")
+    world.fs.kill()
+    world.fs.content(f"/data/{CHECKPOINT}")[10] ^= 1
+    world.reopen()
+    assert "the journal is not used" in world.reports()
+    assert world.values() == [b"first", b"a"]
+
+
+def test_a_recreated_topic_gets_nothing_of_the_one_before() -> None:
+    world = World()
+    world.promise(b"old", b"older")
+    world.store.delete(world.partitions[0])
+    world.store.create(world.partitions[0], parse_config({}), UUID(int=2))
+    world.append(0, b"new", sync=True)
+    world.store.sync_folder()
+    world.fs.power_cut(Unlucky())
+    world.reopen()
+    assert world.values() == [b"new"]
+
+
+def test_a_sync_of_the_segments_frees_the_entries_before() -> None:
+    world = World()
+    journal = world.store.journal
+    for _ in range(200):  # 200 blocks do not fit into two files of 16
+        world.promise(b"x")
+        store_segments(world.store, world.log())
+    assert journal.next_sequence == 201
+    world.fs.power_cut(Unlucky())
+    world.reopen()
+    assert len(world.values()) == 201
+
+
+def test_a_full_journal_refuses_and_the_segments_are_synced() -> None:
+    world = World()
+    for count in range(100):
+        world.append(0, b"%d" % count)
+        if commit(world.store, [world.log()]):
+            break
+    else:
+        raise AssertionError("the journal was never full")
+    assert world.log().high_watermark == count + 1
+    make_durable(world.store, world.log())
+    assert world.log().high_watermark == world.log().stored_offset == count + 2
+    world.promise(b"room again")
+    world.fs.power_cut(Unlucky())
+    world.reopen()
+    assert world.values()[-1] == b"room again"
+
+
+def test_a_disk_that_refuses_an_entry_is_no_failed_sync() -> None:
+    world = World()
+    world.append(0, b"a")
+    world.fs.fail("write", errno.ENOSPC, path="journal")
+    assert commit(world.store, [world.log()]) == [world.log()]
+    assert world.log().high_watermark == 1
+    make_durable(world.store, world.log())
+    assert world.log().high_watermark == 2
+
+
+def test_a_journal_that_does_not_fit_on_the_disk_is_not_used() -> None:
+    fs = FaultyFileSystem()
+    store = LogStore.open("/data", clock=ManualClock(NOW), fs=fs, journal_bytes=128 << 10)
+    fs.capacity = fs.used() + 1000
+    with pytest.raises(StorageError):
+        store.journal.prepare()
+    assert not store.journal.is_open
+    assert fs.files("/data/journal") == {}
+    store.close()
+
+
+def test_a_failed_sync_of_the_journal_stops_all_syncs() -> None:
+    world = World()
+    world.append(0, b"a")
+    world.fs.fail("sync", path="journal")
+    with pytest.raises(SyncFailedError):
+        commit(world.store, [world.log()])
+    assert world.log().high_watermark == 1
+    with pytest.raises(SyncFailedError):
+        world.log().flush()
+
+
+def test_what_only_the_page_cache_has_is_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a failed sync the kernel can take pages for clean that the disk does not have."""
+    world = World()
+    world.append(0, b"a" * 50)
+    path = world.segment()
+    size = len(world.fs.content(path))
+    world.fs.kill()
+    written: list[tuple[int, int]] = []
+    real = world.fs.write_into
+
+    def watch(node: object, data: bytes, position: int, where: str) -> int:
+        if where == path:
+            written.append((position, position + len(data)))
+        return real(node, data, position, where)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(world.fs, "write_into", watch)
+    world.reopen()
+    assert written == [(0, size)]
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_only_segments_that_no_compaction_replaces_are_restored(policy: str) -> None:
+    """The bytes of a compacted segment have other positions than the journal's pieces."""
+    world = World(cleanup_policy=policy)
+    world.store.checkpoint()
+    world.promise(b"a" * 50, b"b" * 50)
+    log = world.log()
+    path = log.chain.active.path()
+    log.roll(NOW)
+    world.fs.kill()
+    changed = world.fs.content(path)
+    changed[-1] ^= 1
+    before = bytes(changed)
+    world.reopen()
+    if policy == "compact":
+        assert bytes(world.fs.content(path)) == before
+        assert world.partitions[0] in world.store.offline
+    else:
+        assert world.values() == [b"first", b"a" * 50, b"b" * 50]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_power_cuts_lose_nothing_promised_and_take_no_partition_offline(seed: int) -> None:
+    dice = random.Random(seed)
+    world = World(3, internal_segment_bytes="2000")
+    world.fs.page = 64  # pages of a file reach the disk in any order
+    promised: dict[int, list[bytes]] = {n: [b"first"] for n in range(3)}
+    written: dict[int, list[bytes]] = {n: [b"first"] for n in range(3)}
+    for step in range(60):
+        n = dice.randrange(3)
+        value = b"%d." % step + bytes(dice.randrange(200))
+        world.append(n, value)
+        written[n].append(value)
+        chance = dice.random()
+        if chance < 0.5:
+            logs = [world.log(m) for m in range(3) if dice.random() < 0.7]
+            for log in logs:
+                make_durable(world.store, log)
+        elif chance < 0.6:
+            store_segments(world.store, world.log(n))
+        elif chance < 0.65:
+            world.store.checkpoint()
+        for m in range(3):
+            promised[m] = written[m][: world.log(m).high_watermark]
+    world.fs.power_cut(dice)
+    world.reopen()
+    assert not world.store.offline
+    for n in range(3):
+        found = world.values(n)
+        assert found[: len(promised[n])] == promised[n]
+        assert found == written[n][: len(found)]

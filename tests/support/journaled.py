@@ -1,0 +1,71 @@
+"""Logs whose durable appends go through the journal, without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidemill.clock import ManualClock
+from tidemill.log.disk.files import FileSystem
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.store import LogStore
+
+JOURNAL_BYTES = 128 << 10
+"""Two files of 64 KB."""
+
+
+def open_journaled(
+    path: str, clock: ManualClock, fs: FileSystem, *, max_open_files: int = 512
+) -> LogStore:
+    """Open a store with a small journal that can be used."""
+    store = LogStore.open(
+        path, clock=clock, fs=fs, max_open_files=max_open_files, journal_bytes=JOURNAL_BYTES
+    )
+    store.journal.prepare()
+    return store
+
+
+def commit(store: LogStore, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
+    """Make what was appended durable with one entry; return the logs that it could not take."""
+    shares = []
+    direct = []
+    for log in logs:
+        taken = log.take_piece()
+        if taken is None:
+            direct.append(log)
+        else:
+            shares.append((log, *taken))
+    write = store.journal.begin([piece for _, piece, _ in shares]) if shares else None
+    if write is None:
+        return direct + [log for log, _, _ in shares]
+    write.run()
+    if write.refused is not None:
+        return direct + [log for log, _, _ in shares]
+    store.journal.finish(write, [log for log, _, _ in shares])
+    for log, piece, segment in shares:
+        log.finish_journal(piece, segment)
+    return direct
+
+
+def store_segments(store: LogStore, log: PartitionLog) -> None:
+    """Sync a log's own files, as it is done in the background."""
+    ticket = log.begin_sync(in_background=True)
+    number = store.journal.begin_store(log)
+    if ticket is not None:
+        ticket.run()
+        log.finish_sync(ticket)
+    store.journal.finish_store(number)
+    if ticket is not None and log.topic_id is not None:
+        store.journal.note(log.topic_id.bytes, log.tp.partition, ticket.end_offset)
+
+
+def make_durable(store: LogStore, log: PartitionLog) -> None:
+    """Make what was appended durable: by the journal, and where it can't, in the log's files."""
+    if commit(store, [log]):
+        ticket = log.begin_sync()
+        number = store.journal.begin_store(log)
+        if ticket is not None:
+            ticket.run()
+            log.finish_sync(ticket)
+            if log.topic_id is not None:
+                store.journal.note(log.topic_id.bytes, log.tp.partition, ticket.end_offset)
+        store.journal.finish_store(number)
