@@ -54,6 +54,11 @@ def test_recorded_durations_replace_old_ones_and_drop_files_that_are_gone(tmp_pa
     assert lanes.load_durations(path) == expected
 
 
+def test_fast_tests_that_take_long_are_named_and_others_are_not() -> None:
+    seconds = {"quick": 0.1, "late": 4.0, "later": 9.0, "slow": 60.0}
+    assert lanes.not_fast(seconds, ["quick", "late", "later"]) == [("later", 9.0), ("late", 4.0)]
+
+
 @pytest.mark.slow
 def test_all_tests_with_the_shared_session_run_in_one_worker(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")

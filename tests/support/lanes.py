@@ -33,6 +33,9 @@ DEFAULT_S = {SPARK: 20.0, "": 2.0}
 JVM_START_S = 25.0
 """A worker helps with the Spark lane only if more than this is left: it starts a JVM first."""
 _UNITS_FILE = "tidemill_units_file"
+FAST_S = 3.0
+"""A test that takes longer is named, if it is marked ``fast``. The rule says two seconds; a busy
+machine adds to them."""
 
 
 def unit_of(item: pytest.Item) -> str:
@@ -129,6 +132,7 @@ class _Lanes:
         self._config = config
         self._units: dict[str, str] = {}
         self._seconds: dict[str, float] = defaultdict(float)
+        self._fast: set[str] = set()
         worker_input = getattr(config, "workerinput", None)
         self._is_worker = worker_input is not None
         if worker_input is not None:
@@ -159,6 +163,8 @@ class _Lanes:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
+        if "fast" in report.keywords:
+            self._fast.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
         if self._is_worker:
@@ -171,6 +177,20 @@ class _Lanes:
                 by_unit[self._units[nodeid]] += seconds
             record(by_unit, self._config.rootpath)
         self._folder.cleanup()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """With --record-durations, name the tests that need the marker ``slow``."""
+        late = not_fast(self._seconds, self._fast)
+        if self._config.getoption("--record-durations") and late:
+            terminalreporter.section(f"fast tests over {FAST_S:g} s: mark them slow")
+            for nodeid, seconds in late:
+                terminalreporter.line(f"{seconds:5.1f} s  {nodeid}")
+
+
+def not_fast(seconds: Mapping[str, float], fast: Iterable[str]) -> list[tuple[str, float]]:
+    """Return the tests marked ``fast`` that took too long, with their seconds, longest first."""
+    late = [(nodeid, seconds[nodeid]) for nodeid in fast if seconds[nodeid] > FAST_S]
+    return sorted(late, key=lambda each: -each[1])
 
 
 def record(seconds: Mapping[str, float], root: Path, path: Path = DURATIONS) -> None:

@@ -18,6 +18,7 @@ from tests.crash.transactions import checker
 from tests.crash.transactions.conftest import SETTINGS, make_topics
 from tests.crash.transactions.implicit import ImplicitProducer
 from tests.support.broker_process import BrokerProcess
+from tests.support.librdkafka import ready_for_id
 from tests.support.processes import poll_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.separate, pytest.mark.timeout(300)]
@@ -70,7 +71,7 @@ class WithLibrdkafka(Attempt):
 
     def _run(self) -> None:
         try:
-            self._producer.init_transactions(TIMEOUT_S)
+            ready_for_id(self._producer).init_transactions(TIMEOUT_S)
             self._producer.begin_transaction()
             try:
                 self._transact()
@@ -177,7 +178,7 @@ def test_a_transaction_is_whole_or_absent_wherever_the_broker_dies(
             hits.append(f"{step.with_suffix('.hit').read_text()} {how}")
             broker.start()
             if client == "is replaced":
-                make_producer(broker.bootstrap).init_transactions(TIMEOUT_S)
+                ready_for_id(make_producer(broker.bootstrap)).init_transactions(TIMEOUT_S)
         may_return.set()
         attempt.close()
     outcomes = [attempt.outcome for attempt in attempts]
