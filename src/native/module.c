@@ -21,6 +21,7 @@ static int add_types(PyObject *module)
     if (tm_add_block(module) < 0) return -1;
     if (tm_add_decoder(module) < 0) return -1;
     if (tm_add_json_parser(module) < 0) return -1;
+    if (tm_add_record_encoder(module) < 0) return -1;
     return 0;
 }
 

@@ -35,6 +35,9 @@ int tm_add_block(PyObject *module);
 int tm_add_decoder(PyObject *module);
 PyObject *tm_py_scan_batches(PyObject *module, PyObject *arg);
 
+/* encoder.c */
+int tm_add_record_encoder(PyObject *module);
+
 /* json_type.c */
 int tm_add_json_parser(PyObject *module);
 

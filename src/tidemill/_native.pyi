@@ -57,6 +57,66 @@ class Decoder:
     def release(self) -> None:
         """Release the record set."""
 
+class RecordEncoder:
+    """Turns Arrow columns into records, by partition. ``encoder.py`` has the edition in Python.
+
+    Args:
+        partitions: Number of partitions.
+        batch_bytes: Most bytes of a body, unless one record is larger.
+        record_bytes: Most bytes of a record.
+        open_bytes: Bytes of all bodies at which ``add`` returns.
+        method: 0 for the partitioner murmur2, 1 for murmur2_random.
+        start: The first partition of records without a key.
+
+    Raises:
+        ValueError: A limit is invalid.
+    """
+
+    def __init__(
+        self,
+        partitions: int,
+        batch_bytes: int,
+        record_bytes: int,
+        open_bytes: int,
+        method: int,
+        start: int,
+        /,
+    ) -> None: ...
+    def add(
+        self, columns: tuple[Any, ...], row: int, timestamp: int, /
+    ) -> tuple[int, int, list[tuple[int, int, int, int, Block]]]:
+        """Add rows until a body is closed, or one of them can't be added.
+
+        Args:
+            columns: Value, key, partition and headers, as tuples of Arrow buffers.
+            row: The first row.
+            timestamp: The time of the records in ms since 1970.
+
+        Returns:
+            The row to continue with; what ended the call (0: all rows, 1: a limit, 2: the row is
+            too large, 3: its partition does not exist, 4: the key of a header is null); and the
+            closed bodies: partition, records, first and greatest timestamp, bytes.
+
+        Raises:
+            ValueError: The columns are not valid Arrow columns.
+        """
+
+    def take(self) -> list[tuple[int, int, int, int, Block]]:
+        """Return all bodies, and begin new ones."""
+
+    def grow(self, partitions: int, /) -> None:
+        """Raise the number of partitions.
+
+        Raises:
+            ValueError: It is less than before, or more than a million.
+        """
+
+    def partitions(self) -> int:
+        """Return the number of partitions."""
+
+    def size(self) -> int:
+        """Return the bytes of the bodies that are not closed."""
+
 def crc32c(data: Buffer, /) -> int:
     """Return the CRC-32C of a buffer."""
 

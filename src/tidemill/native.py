@@ -12,7 +12,10 @@ from types import ModuleType
 
 SWITCH = "TIDEMILL_NATIVE"
 """The environment variable that switches the extension off with 0."""
-NAMES = ("Block", "Decoder", "JsonParser", "crc32c", "scan_batches", "walk_records", "write_entry")
+NAMES = (
+    *("Block", "Decoder", "JsonParser", "RecordEncoder"),
+    *("crc32c", "scan_batches", "walk_records", "write_entry"),
+)
 """What the extension must have. One that was built from older sources is not used."""
 
 

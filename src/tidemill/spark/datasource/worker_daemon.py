@@ -34,7 +34,7 @@ _PRELOADED: dict[str, tuple[str, ...]] = {
         "tidemill.spark.source.parse.json_native",
         "tidemill.spark.source.parse.types",
         "tidemill.spark.source.rows",
-        "tidemill.spark.sinks.topic.delivery",
+        "tidemill.spark.sinks.topic.delivery.exactly_once",
         "pandas",
     ),
     "pyspark.sql.worker.plan_data_source_read": ("pyarrow",),

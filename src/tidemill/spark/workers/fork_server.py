@@ -43,7 +43,7 @@ MODULES = (
     "tidemill.spark.datasource.data_source",
     "tidemill.spark.datasource.worker_daemon",
     "tidemill.spark.datasource.writers",
-    "tidemill.spark.sinks.topic.delivery",
+    "tidemill.spark.sinks.topic.delivery.exactly_once",
     "tidemill.spark.source.cluster",
     "tidemill.spark.source.fetch",
     "tidemill.spark.source.librdkafka",

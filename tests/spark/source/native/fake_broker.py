@@ -65,7 +65,8 @@ class FakeBroker:
             found = scripted.pop(0) if len(scripted) > 1 else scripted[0]
             return found if isinstance(found, bytes) else found(body)
         if api == API_VERSIONS:
-            return struct.pack(">hi", 0, 1) + struct.pack(">hhh", FETCH, 4, 16)
+            versions = struct.pack(">hhhhhh", FETCH, 4, 16, LIST_OFFSETS, 1, 10)
+            return struct.pack(">hi", 0, 2) + versions
         if api == METADATA:
             return self.metadata()
         return fetched()

@@ -20,9 +20,9 @@ from tests.spark.source.native.batches import extension, offsets
 from tests.support.apache_kafka import ApacheKafka, KafkaNotFoundError
 from tidemill.errors import UnreachableError
 from tidemill.spark.source.native import edition
-from tidemill.spark.source.native.settings import MECHANISMS
 from tidemill.spark.source.plan import FetchPlan
 from tidemill.spark.source.planning.ranges import OffsetRange
+from tidemill.spark.wire.settings import MECHANISMS
 
 pytestmark = [
     pytest.mark.apache_kafka,

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer
 from tidemill.spark.source.native import settings as native_settings
 from tidemill.spark.source.native.settings import ClientSettings, understand
 from tidemill.spark.source.plan import DEFAULT_SETTINGS
+from tidemill.spark.wire.settings import CONNECTION, ConnectionSettings
 
 SERVERS = {"bootstrap.servers": "a:1,b"}
 SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "u", "sasl.password": "p"}
@@ -17,7 +18,8 @@ SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "u", "sasl.passw
 
 def test_the_defaults() -> None:
     found = understand({**DEFAULT_SETTINGS, **SERVERS})
-    assert found == ClientSettings(servers=(("a", 1), ("b", 9092)))
+    servers = (("a", 1), ("b", 9092))
+    assert found == ClientSettings(ConnectionSettings(servers))
 
 
 @pytest.mark.parametrize(
@@ -33,14 +35,17 @@ def test_the_defaults() -> None:
     ],
 )
 def test_settings_that_it_understands(given: dict[str, str], field: str, value: Any) -> None:
-    assert getattr(understand({**SERVERS, **given}), field) == value
+    found = understand({**SERVERS, **given})
+    assert found is not None
+    assert getattr(found if hasattr(found, field) else found.connection, field) == value
 
 
 def test_passwords_are_not_printed() -> None:
     given = {**SERVERS, **SASL, "sasl.mechanism": "PLAIN", "sasl.password": "very secret"}
     found = understand({**given, "ssl.key.password": "very secret"})
     assert found is not None
-    assert (found.password, found.key_password) == ("very secret", "very secret")
+    connection = found.connection
+    assert (connection.password, connection.key_password) == ("very secret", "very secret")
     assert "secret" not in repr(found)
 
 
@@ -93,7 +98,8 @@ READS_FILES = {"ssl.ca.pem", "ssl.ca.location", "ssl.certificate.location", "ssl
 
 
 def test_librdkafka_knows_every_setting_in_the_tables_and_accepts_its_values() -> None:
-    parsers = {name: parse for name, (_, parse) in native_settings._UNDERSTOOD.items()}
+    understood = {**CONNECTION, **native_settings._UNDERSTOOD}
+    parsers = {name: parse for name, (_, parse) in understood.items()}
     parsers |= native_settings._IRRELEVANT
     for name in sorted(set(parsers) - READS_FILES):
         value = VALUES.get(name, "1000")

@@ -1,4 +1,4 @@
-"""The connections of one query to a cluster, and what is known of its partitions.
+"""The client of one query, and what it knows of the cluster's partitions.
 
 Clients are kept for the next range, because in small micro-batches connecting takes longer than
 reading. Must not know: Spark, plans, Arrow.
@@ -7,19 +7,16 @@ reading. Must not know: Spark, plans, Arrow.
 from __future__ import annotations
 
 import os
-import ssl
 import time
 from collections.abc import Mapping
 
 from tidemill.spark.source.native import messages
-from tidemill.spark.source.native.connection import Connection
-from tidemill.spark.source.native.errors import BrokerError, ConnectionFailedError
 from tidemill.spark.source.native.settings import ClientSettings
-from tidemill.spark.source.native.tls import make_context
+from tidemill.spark.wire.brokers import Address, Brokers, leader_of
+from tidemill.spark.wire.connection import Connection
+from tidemill.spark.wire.errors import BrokerError
 
 _MOST_CLIENTS = 4
-UNKNOWN_TOPIC = 3
-LEADER_NOT_AVAILABLE = 5
 
 Partition = tuple[str, int]
 
@@ -41,11 +38,8 @@ class Client:
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
         self.record_bytes: dict[str, float] = {}
-        self._context: ssl.SSLContext | None = None
-        if settings.with_tls:
-            self._context = make_context(settings)
-        self._connections: dict[tuple[str, int], Connection] = {}
-        self._leaders: dict[Partition, tuple[str, int]] = {}
+        self._brokers = Brokers(settings.connection, messages.NEEDS)
+        self._leaders: dict[Partition, Address] = {}
         self._known_topics: set[str] = set()
 
     def has_known(self, topic: str) -> bool:
@@ -54,17 +48,11 @@ class Client:
 
     def close(self) -> None:
         """Close all connections."""
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        self._brokers.close()
 
     def rest(self) -> None:
         """Prepare for a time without requests: a response that is not needed is not received."""
-        for address, connection in list(self._connections.items()):
-            if connection.is_busy:
-                self._drop(address)
-            else:
-                connection.shrink()
+        self._brokers.rest()
 
     def leader(self, topic: str, partition: int, timeout_s: float) -> Connection:
         """Return a connection to the leader of a partition.
@@ -82,10 +70,10 @@ class Client:
         deadline = time.monotonic() + timeout_s
         address = self._leaders.get((topic, partition))
         if address is None:
-            address = self._find_leader(topic, partition, deadline)
+            address = leader_of(self._brokers.metadata(topic, deadline), partition)
             self._leaders[topic, partition] = address
             self._known_topics.add(topic)
-        return self._connection(address, deadline - time.monotonic())
+        return self._brokers.at(address, deadline - time.monotonic())
 
     def forget(self, topic: str, partition: int, connection: Connection | None = None) -> None:
         """Ask for the leader again before the next request.
@@ -96,9 +84,7 @@ class Client:
             connection: A connection that can't be used any more.
         """
         self._leaders.pop((topic, partition), None)
-        for address, each in list(self._connections.items()):
-            if each is connection:
-                self._drop(address)
+        self._brokers.drop(connection)
 
     def offset(self, topic: str, partition: int, which: int, timeout_s: float) -> int:
         """Return the first or the end offset of a partition.
@@ -123,49 +109,6 @@ class Client:
         if error:
             raise BrokerError(error)
         return offset
-
-    def _find_leader(self, topic: str, partition: int, deadline: float) -> tuple[str, int]:
-        connection = self._any(deadline)
-        try:
-            view = connection.call(
-                messages.METADATA, messages.metadata(topic), deadline - time.monotonic()
-            )
-            found = messages.parse_metadata(view, topic)
-        except ConnectionFailedError:
-            self.forget(topic, partition, connection)
-            raise
-        if found.error:
-            raise BrokerError(found.error)
-        error, node = found.leaders.get(partition, (UNKNOWN_TOPIC, -1))
-        # 9: a replica is not available, which does not matter for reading.
-        if error not in (0, 9):
-            raise BrokerError(error)
-        if node not in found.brokers:
-            raise BrokerError(LEADER_NOT_AVAILABLE)
-        return found.brokers[node]
-
-    def _any(self, deadline: float) -> Connection:
-        """Return a connection to any broker."""
-        last: ConnectionFailedError | None = None
-        known = list(dict.fromkeys([*self._connections, *self.settings.servers]))
-        for number, address in enumerate(known):
-            # An address that does not answer must leave time for the others.
-            share = (deadline - time.monotonic()) / (len(known) - number)
-            try:
-                return self._connection(address, share)
-            except ConnectionFailedError as error:
-                last = error
-        raise last or ConnectionFailedError("no address of a broker is known")
-
-    def _connection(self, address: tuple[str, int], timeout_s: float) -> Connection:
-        connection = self._connections.get(address)
-        if connection is None:
-            connection = Connection(address, self.settings, self._context, max(0.001, timeout_s))
-            self._connections[address] = connection
-        return connection
-
-    def _drop(self, address: tuple[str, int]) -> None:
-        self._connections.pop(address).close()
 
 
 class ClientPool:

@@ -14,18 +14,19 @@ import pyarrow as pa
 
 from tidemill.spark.source import failures
 from tidemill.spark.source.native import messages
-from tidemill.spark.source.native.client import UNKNOWN_TOPIC, Client
+from tidemill.spark.source.native.client import Client
 from tidemill.spark.source.native.codecs import Decompressor
 from tidemill.spark.source.native.columns import BatchMaker
-from tidemill.spark.source.native.connection import Connection
-from tidemill.spark.source.native.errors import (
+from tidemill.spark.source.native.errors import OldFormatError
+from tidemill.spark.source.plan import BATCH_BYTES, SCHEMA, SCHEMA_WITH_HEADERS, FetchPlan
+from tidemill.spark.source.planning.ranges import OffsetRange
+from tidemill.spark.wire.brokers import UNKNOWN_TOPIC
+from tidemill.spark.wire.connection import Connection
+from tidemill.spark.wire.errors import (
     BrokerError,
     ConnectionFailedError,
     ConnectionRejectedError,
-    OldFormatError,
 )
-from tidemill.spark.source.plan import BATCH_BYTES, SCHEMA, SCHEMA_WITH_HEADERS, FetchPlan
-from tidemill.spark.source.planning.ranges import OffsetRange
 
 _OFFSET_OUT_OF_RANGE = 1
 _RETRIABLE = frozenset({5, 6, 7, 8, 9, 13, 56, 74, 75, 78})
@@ -60,9 +61,10 @@ class RangeReader:
         self._plan = plan
         self._client = client
         self._settings = client.settings
+        self._connection_settings = client.settings.connection
         self._position = wanted.start
         self._scan_batches = extension.scan_batches
-        limit = max(_LEAST_LIMIT, self._settings.response_bytes)
+        limit = max(_LEAST_LIMIT, self._connection_settings.response_bytes)
         self._decoder = extension.Decoder(
             plan.include_headers, self._settings.check_crcs, Decompressor(limit)
         )
@@ -114,7 +116,7 @@ class RangeReader:
             self._request(self._position)
         self._requested = None
         view = self._leader.receive(self._left_s())
-        response = messages.parse_fetch(view, self._leader.fetch_version)
+        response = messages.parse_fetch(view, self._leader.versions[messages.FETCH])
         if response.error:
             raise BrokerError(response.error)
         return response
@@ -136,8 +138,8 @@ class RangeReader:
             wait_ms=self._wait_ms,
             committed=s.read_committed,
         )
-        version = self._leader.fetch_version
-        self._leader.send(messages.FETCH, version, request.encode(version))
+        version = self._leader.versions[messages.FETCH]
+        self._leader.send(messages.FETCH, request.encode(version))
         self._requested = offset
 
     # --- records ---------------------------------------------------------------------------------
@@ -195,7 +197,7 @@ class RangeReader:
 
     def _enlarge(self) -> None:
         """Request more bytes, because the first batch is larger than the response was."""
-        most = self._settings.response_bytes - _OVERHEAD
+        most = self._connection_settings.response_bytes - _OVERHEAD
         if self._partition_bytes >= most:
             raise failures.unreadable(
                 self._range,
@@ -261,7 +263,7 @@ class RangeReader:
 
     def _left_s(self) -> float:
         left = self._deadline - time.monotonic()
-        return max(0.001, min(left, self._settings.request_timeout_ms / 1000))
+        return max(0.001, min(left, self._connection_settings.request_timeout_ms / 1000))
 
     def _check_deadline(self) -> None:
         if time.monotonic() > self._deadline:

@@ -7,16 +7,20 @@ Knows nothing of what the test makes of it.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Producer
 
-from tidemill.spark.sinks.topic.delivery import at_least_once, exactly_once
+from tidemill.spark.sinks.topic.delivery import exactly_once, librdkafka
+from tidemill.spark.sinks.topic.delivery.native import messages, transaction
+from tidemill.spark.sinks.topic.delivery.native.producer import Producer as NativeProducer
+from tidemill.spark.sinks.topic.delivery.native.requests import Requests
 
 MOMENTS = (
     "before the marker",
@@ -32,52 +36,80 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def around(moments: tuple[str, str], moment: str, method: Callable[..., Any]) -> Any:
+    """Return a method that kills the process before it runs, or after it."""
+
+    def dying(*args: Any) -> Any:
+        if moment == moments[0]:
+            die()
+        found = method(*args)
+        if moment == moments[1]:
+            die()
+        return found
+
+    return dying
+
+
 def dying_producer(moment: str) -> type[Producer]:
-    """Return a class of producers that kills the process."""
+    """Return a class of librdkafka's producers that kills the process."""
 
     class Dying(Producer):
         def send_offsets_to_transaction(self, *args: Any) -> None:
-            if moment == "before the marker":
-                die()
-            super().send_offsets_to_transaction(*args)
-            if moment == "after the marker":
-                die()
+            around(MOMENTS[:2], moment, super().send_offsets_to_transaction)(*args)
 
         def commit_transaction(self, *args: Any) -> None:
-            if moment == "before the commit":
-                die()
-            super().commit_transaction(*args)
-            if moment == "after the commit":
-                die()
+            around(MOMENTS[3:], moment, super().commit_transaction)(*args)
 
     return Dying
 
 
-def rows(count: int, moment: str, producers: list[Producer]) -> Iterator[pa.RecordBatch]:
+def rows(count: int, moment: str, flushes: list[Callable[[], Any]]) -> Iterator[pa.RecordBatch]:
     """Yield numbered rows in two batches. The second comes when the broker has the first."""
     half = count // 2
     yield pa.record_batch({"value": [b"%d" % i for i in range(half)]})
     if moment == "between rows":
-        for producer in producers:
-            producer.flush(60)
+        for flush in flushes:
+            flush()
         die()
     yield pa.record_batch({"value": [b"%d" % i for i in range(half, count)]})
 
 
-def main(moment: str, bootstrap: str, topic: str, sink: str, count: str) -> None:
-    """Write the rows, and die at the chosen moment."""
-    made: list[Producer] = []
+def prepare(moment: str, flushes: list[Callable[[], Any]]) -> None:
+    """Make both editions die at the moment."""
     kind = dying_producer(moment)
 
     def make(*args: Any) -> Producer:
-        made.append(kind(*args))
-        return made[-1]
+        made = kind(*args)
+        flushes.append(lambda: made.flush(60))
+        return made
 
-    at_least_once.Producer = make  # type: ignore[attr-defined,assignment]
+    def make_native(*args: Any) -> NativeProducer:
+        made = NativeProducer(*args)
+        flushes.append(made.flush)
+        return made
+
+    def ask(self: Requests, what: str, api: int, *args: Any, **more: Any) -> Any:
+        send = functools.partial(asked, self, what, api, **more)
+        if api == messages.COMMIT_OFFSETS:
+            return around(MOMENTS[:2], moment, send)(*args)
+        if api == messages.END_TRANSACTION:
+            return around(MOMENTS[3:], moment, send)(*args)
+        return send(*args)
+
+    asked = Requests.ask
+    librdkafka.Producer = make  # type: ignore[attr-defined,assignment]
+    transaction.Producer = make_native  # type: ignore[attr-defined,assignment]
+    Requests.ask = ask  # type: ignore[method-assign]
+
+
+def main(moment: str, bootstrap: str, topic: str, sink: str, count: str) -> None:
+    """Write the rows, and die at the chosen moment."""
+    flushes: list[Callable[[], Any]] = []
+    prepare(moment, flushes)
     share = exactly_once.Share(sink, 0, 0)
     settings = {"bootstrap.servers": bootstrap}
     exactly_once.write_share(
-        rows(int(count), moment, made), topic, settings, share, marker_topic=topic
+        rows(int(count), moment, flushes), topic, settings, share, marker_topic=topic
     )
 
 

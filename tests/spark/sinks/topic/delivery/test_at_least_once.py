@@ -1,4 +1,4 @@
-"""The sink's way through librdkafka keeps the contract; columns are checked before it starts."""
+"""All editions of the sink keep the contract; columns are checked before it starts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,33 @@ import pytest
 from pyspark.sql.types import IntegerType, StringType, StructType
 
 from tests.contracts.deliver import DeliverContract
+from tidemill import native as native_extension
 from tidemill.spark.datasource.writers import check_columns
 from tidemill.spark.errors import OptionError
 from tidemill.spark.sinks.topic.delivery import at_least_once
+from tidemill.spark.sinks.topic.delivery.defaults import producer_settings
 from tidemill.spark.sinks.topic.options import SinkOptions
 
 
 class TestThroughLibrdkafka(DeliverContract):
     @pytest.fixture
+    def write(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+        monkeypatch.setenv(at_least_once.SWITCH, "librdkafka")
+        return at_least_once.write_rows
+
+
+class TestNative(DeliverContract):
+    @pytest.fixture
     def write(self) -> Callable[..., int]:
+        if native_extension.load() is None:
+            pytest.skip("the extension was not built")
+        return at_least_once.write_rows
+
+
+class TestNativeWithoutExtension(DeliverContract):
+    @pytest.fixture
+    def write(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+        monkeypatch.setenv(native_extension.SWITCH, "0")
         return at_least_once.write_rows
 
 
@@ -27,11 +45,11 @@ def close_producers() -> Iterator[None]:
 
 
 def test_by_default_a_record_is_acknowledged_by_all_and_written_once_per_task() -> None:
-    settings = at_least_once.producer_settings({"bootstrap.servers": "b"})
+    settings = producer_settings({"bootstrap.servers": "b"})
     assert settings["acks"] == "all"
     assert settings["enable.idempotence"] == "true"
-    assert at_least_once.producer_settings({"request.required.acks": "1"})["acks"] == "1"
-    assert at_least_once.producer_settings({"acks": "1"})["enable.idempotence"] == "false"
+    assert producer_settings({"request.required.acks": "1"})["acks"] == "1"
+    assert producer_settings({"acks": "1"})["enable.idempotence"] == "false"
 
 
 TO_TOPIC = SinkOptions(topic="out", kafka={"bootstrap.servers": "b"})

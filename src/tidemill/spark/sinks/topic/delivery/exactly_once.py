@@ -14,6 +14,10 @@ marker again, however many batches had no rows. It writes its marker first: if a
 process has taken over meanwhile, the broker says so before a row is sent, and a new producer takes
 over in turn.
 
+There are two editions of the producer with the same contract: the native one, and the one with
+librdkafka for settings that the native one does not understand. A producer of the native edition is
+an id and a few numbers, and shares its connections with the next task.
+
 Must not know: Spark, options' names, queries. Sources: KIP-98, KIP-129 (the idea in Kafka Streams),
 KIP-447.
 """
@@ -22,77 +26,36 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar, cast
 
 import pyarrow as pa
-from confluent_kafka import (
-    Consumer,
-    ConsumerGroupTopicPartitions,
-    KafkaError,
-    KafkaException,
-    Producer,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient
 
-from tidemill.errors import UnreachableError
-from tidemill.spark.base.clients import RAISED, RETRIABLE, ClientPool, LastError, make_client
-from tidemill.spark.errors import CheckpointRestoredError, DeliveryError, with_note
-from tidemill.spark.sinks.topic.delivery.at_least_once import (
-    Outcome,
-    Sender,
-    make_producer,
-    producer_settings,
+from tidemill.spark.base.clients import ClientPool
+from tidemill.spark.errors import DeliveryError
+from tidemill.spark.sinks.topic.delivery import limits
+from tidemill.spark.sinks.topic.delivery.at_least_once import use_native
+from tidemill.spark.sinks.topic.delivery.defaults import producer_settings
+from tidemill.spark.sinks.topic.delivery.librdkafka_transaction import (
+    Transaction as LibrdkafkaTransaction,
 )
+from tidemill.spark.sinks.topic.delivery.native import edition as native
+from tidemill.spark.sinks.topic.delivery.share import (
+    Share,
+    check_marker,
+    marker_of,
+    timed_out,
+)
+from tidemill.spark.sinks.topic.delivery.transactional import TransactionalClient
 
-TRANSACTION_TIMEOUT_MS = 120_000
-"""The broker aborts the transaction of a dead task after this time, and readers continue. The next
-attempt of the task aborts it immediately."""
-# Errors of a coordinator that is starting, or that is still writing the offset.
-_NOT_YET = RETRIABLE | {
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.UNSTABLE_OFFSET_COMMIT,
-}
-_REQUEST_S = 30.0
+__all__ = ["Share", "close_idle_writers", "transactional_settings", "write_share"]
+
 _POOLED = 32
-"""Most producers that a process keeps. Each costs four threads, eight file descriptors and half a
-megabyte."""
-_PAUSE_S = 0.05
-
-Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The part of a batch that one task writes.
-
-    Attributes:
-        sink_id: Name of the output of one query. Two checkpoints must not share it.
-        task: Number of the task within the batch, from 0.
-        batch_id: Number of the batch. A later batch has a greater number.
-        owner: Id of the query, which its checkpoint keeps; empty if there is none.
-        run: Identifies the run of the query and the attempt of the task. A batch may have been
-            tried before in another run or attempt.
-        fingerprint: Fingerprint of what the batch reads; empty if it is not known.
-    """
-
-    sink_id: str
-    task: int
-    batch_id: int
-    owner: str = ""
-    run: str = ""
-    fingerprint: str = ""
-
-    @property
-    def name(self) -> str:
-        """Transactional id and consumer group of all shares with this task number."""
-        return f"{self.sink_id}-{self.task}"
+"""Most producers of librdkafka that a process keeps. Each costs four threads, eight file
+descriptors and half a megabyte."""
+_POOLED_NATIVE = 1024
+"""Most native producers that a process keeps. They cost nothing but their sequence numbers."""
 
 
 def write_share(
@@ -130,22 +93,26 @@ def write_share(
     writer = _begin(settings, share, marker_topic)
     if writer is None:
         return 0
+    rows = 0
     try:
-        rows = _write(writer, itertools.chain([first], rest), topic, share)
+        for batch in itertools.chain([first], rest):
+            writer.client.send(batch, topic)
+            rows += batch.num_rows
+        writer.client.commit(f"commit batch {share.batch_id}")
     except BaseException as error:
-        _pool.drop(writer)  # aborts the transaction if the broker can be reached
+        writer.client.close()
         timeout_s = int(settings["transaction.timeout.ms"]) / 1000
         if isinstance(error, DeliveryError) and time.monotonic() - writer.began >= timeout_s:
-            raise _timed_out(share, timeout_s) from error
+            raise timed_out(share, timeout_s) from error
         raise
     writer.next_batch = share.batch_id + 1
-    _pool.give(settings, writer)
+    _give(settings, writer)
     return rows
 
 
 def transactional_settings(kafka: Mapping[str, str], transactional_id: str) -> dict[str, str]:
     """Return the settings of a transactional producer: the user's, then the defaults."""
-    timeout = kafka.get("transaction.timeout.ms", str(TRANSACTION_TIMEOUT_MS))
+    timeout = kafka.get("transaction.timeout.ms", str(limits.TRANSACTION_TIMEOUT_MS))
     # By default librdkafka 2.16 forgets its brokers when none answers. It may then never send the
     # offsets of a transaction, although the broker is back.
     settings = {
@@ -160,7 +127,9 @@ def transactional_settings(kafka: Mapping[str, str], transactional_id: str) -> d
 
 def close_idle_writers() -> None:
     """Close the transactional producers that this process keeps for its next task."""
-    _pool.clear()
+    for pool in _pools.values():
+        pool.clear()
+    native.close_idle()
 
 
 @dataclass(slots=True)
@@ -168,28 +137,22 @@ class _Writer:
     """A transactional producer that has fenced all others with its transactional id.
 
     Attributes:
-        producer: The client.
-        outcome: Counts its failed records.
-        last_error: Its last error.
-        group: Metadata of the consumer group, as the client needs it.
+        client: The producer.
+        is_native: Its edition.
         next_batch: First batch whose share is not written to ``marker_topic``, unless another
             producer has fenced this one.
         run: The run of the share that it was created for.
         owner: The query of the share that it was created for.
         marker_topic: The topic of the marker that it has read.
-        servers: Addresses of the brokers, for messages.
         began: When its last transaction began, on the monotonic clock in seconds.
     """
 
-    producer: Producer
-    outcome: Outcome
-    last_error: LastError
-    group: object
+    client: TransactionalClient
+    is_native: bool
     next_batch: int
     run: str
     owner: str
     marker_topic: str
-    servers: str
     began: float = 0.0
 
     def can_continue_with(self, share: Share, marker_topic: str) -> bool:
@@ -201,18 +164,20 @@ class _Writer:
 
 
 def _close(writer: _Writer | None) -> None:
-    if writer is None:
-        return
-    writer.producer.purge()
-    try:
-        writer.producer.abort_transaction(_REQUEST_S)
-    except RAISED:
-        # None was open, or another producer has taken over.
-        with contextlib.suppress(*RAISED):
-            writer.producer.flush(1.0)
+    if writer is not None:
+        writer.client.close()
 
 
-_pool: ClientPool[_Writer | None] = ClientPool(_close, limit=_POOLED)
+_pools: dict[bool, ClientPool[_Writer | None]] = {
+    True: ClientPool(_close, limit=_POOLED_NATIVE),
+    False: ClientPool(_close, limit=_POOLED),
+}
+"""The idle producers of this process, by whether they are native."""
+
+
+def _give(settings: Mapping[str, str], writer: _Writer) -> None:
+    writer.client.rest()
+    _pools[writer.is_native].give(settings, writer)
 
 
 def _begin(settings: Mapping[str, str], share: Share, marker_topic: str) -> _Writer | None:
@@ -220,226 +185,49 @@ def _begin(settings: Mapping[str, str], share: Share, marker_topic: str) -> _Wri
 
     It is the writer of an earlier batch in the same run, or a new one. No row has been sent yet.
     """
-    pooled = _pool.take(settings, lambda: None)
+    pooled = _pools[True].take(settings, lambda: None) if use_native() else None
+    pooled = pooled or _pools[False].take(settings, lambda: None)
     if pooled is not None:
         if pooled.can_continue_with(share, marker_topic):
             # Another process may have fenced it, or the broker may have forgotten its producer id.
             with contextlib.suppress(DeliveryError):
                 return _begin_with(pooled, settings, share)
         else:
-            _pool.drop(pooled)
+            pooled.client.close()
     return _begin_with(_connect(settings, share, marker_topic), settings, share)
 
 
 def _begin_with(writer: _Writer, settings: Mapping[str, str], share: Share) -> _Writer | None:
     if writer.next_batch > share.batch_id:
-        _pool.give(settings, writer)
+        _give(settings, writer)
         return None
     try:
-        _add_marker(writer, share)
+        writer.began = time.monotonic()
+        what = f"begin the transaction of batch {share.batch_id}"
+        writer.client.begin(writer.marker_topic, marker_of(share), what)
     except BaseException:
-        _pool.drop(writer)
+        writer.client.close()
         raise
     return writer
 
 
 def _connect(settings: Mapping[str, str], share: Share, marker_topic: str) -> _Writer:
-    last = LastError()
-    producer, outcome = make_producer(settings, last)
-    servers = settings["bootstrap.servers"]
-    # Without these requests librdkafka takes half a second to ask for its producer id: it looks for
-    # the coordinator before it is connected, and after that only every 500 ms. The first answer
-    # comes from a bootstrap server, whose connection librdkafka then closes; the second one comes
-    # from a broker. A broker that creates topics by itself does so now: the marker is written
-    # before the rows, and a marker for a topic that does not exist is refused.
-    with contextlib.suppress(KafkaException):  # a real error occurs again below
-        producer.list_topics(marker_topic, timeout=_REQUEST_S)
-        producer.list_topics(marker_topic, timeout=_REQUEST_S)
-    # Fence an earlier attempt and end its open transaction before the marker is read.
-    _retry(lambda: producer.init_transactions(_REQUEST_S), "start a producer", servers, last)
-    marker = _read_marker(settings, share, marker_topic)
-    _check_marker(marker, share, marker_topic)
-    group = _group_metadata(settings, share)
+    client: TransactionalClient | None = native.transaction(settings) if use_native() else None
+    is_native = client is not None
+    if client is None:
+        client = LibrdkafkaTransaction(settings)
+    try:
+        what = f"read whether batch {share.batch_id} was written by {share.name}"
+        marker = client.connect(marker_topic, what)
+        check_marker(marker, share, marker_topic)
+    except BaseException:
+        client.close()
+        raise
     return _Writer(
-        producer=producer,
-        outcome=outcome,
-        last_error=last,
-        group=group,
+        client=client,
+        is_native=is_native,
         next_batch=max(marker.offset, 0),
         run=share.run,
         owner=share.owner,
         marker_topic=marker_topic,
-        servers=servers,
     )
-
-
-def _group_metadata(settings: Mapping[str, str], share: Share) -> object:
-    """Return the metadata of the consumer group. Only a consumer has it; no request is sent."""
-    consumer = make_client(Consumer, {**_client(settings), "group.id": share.name}, LastError())
-    try:
-        return consumer.consumer_group_metadata()
-    finally:
-        consumer.close()
-
-
-def _read_marker(settings: Mapping[str, str], share: Share, marker_topic: str) -> TopicPartition:
-    """Return the committed offset of the group with its metadata; below 0 if there is none."""
-    last, servers = LastError(), settings["bootstrap.servers"]
-    # A consumer would take half a second to find its coordinator.
-    admin = make_client(AdminClient, _client(settings), last)
-    wanted = ConsumerGroupTopicPartitions(share.name, [TopicPartition(marker_topic, 0)])
-
-    def ask() -> TopicPartition:
-        answers = admin.list_consumer_group_offsets(
-            [wanted], require_stable=True, request_timeout=_REQUEST_S
-        )
-        (answer,) = answers[share.name].result(2 * _REQUEST_S).topic_partitions
-        if answer.error is not None:
-            raise KafkaException(answer.error)
-        return cast(TopicPartition, answer)
-
-    what = f"read whether batch {share.batch_id} was written by {share.name}"
-    return _retry(ask, what, servers, last, also=_NOT_YET)
-
-
-def _client(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings without those of transactions."""
-    return {key: settings[key] for key in settings if not key.startswith("transaction")}
-
-
-def _check_marker(marker: TopicPartition, share: Share, marker_topic: str) -> None:
-    """Check that a marker was written by this query, because its rows would be skipped otherwise.
-
-    Spark runs only the last batch of a checkpoint again, so a marker of a later batch is foreign.
-    A marker of the same batch is foreign if the fingerprint differs: the checkpoint was restored
-    from a backup and planned the batch again.
-
-    Raises:
-        DeliveryError: Another query or checkpoint wrote the marker.
-        CheckpointRestoredError: The marker has another fingerprint.
-    """
-    content = _content_of(marker)
-    owner, fingerprint = content.get("query", ""), content.get("plan", "")
-    of_another = bool(owner and share.owner and owner != share.owner)
-    if of_another or marker.offset > share.batch_id + 1:
-        raise with_note(
-            DeliveryError(
-                f"the query of another checkpoint wrote batch {marker.offset - 1} to "
-                f"{marker_topic} with sink id {share.sink_id!r}, and batch {share.batch_id} would "
-                "be skipped",
-                hint="Use a new sinkId for a new checkpoint.",
-            )
-        )
-    is_same_batch = marker.offset == share.batch_id + 1
-    if is_same_batch and fingerprint and share.fingerprint not in ("", fingerprint):
-        raise with_note(
-            CheckpointRestoredError(
-                f"batch {share.batch_id} was already written to {marker_topic} with sink id "
-                f"{share.sink_id!r}, and the checkpoint has planned it again: it was restored from "
-                "a backup, or copied",
-                hint="Start the query with a new checkpoint (tidemill pipeline reset) and a new "
-                "sinkId.",
-            )
-        )
-
-
-def _content_of(marker: TopicPartition) -> dict[str, str]:
-    """Return the metadata of a marker: who wrote it, and the fingerprint of the batch."""
-    try:
-        content = json.loads(marker.metadata or "{}")
-    except ValueError:
-        return {}
-    return {key: str(content[key]) for key in content} if isinstance(content, dict) else {}
-
-
-def _add_marker(writer: _Writer, share: Share) -> None:
-    """Begin a transaction, and add the marker to it.
-
-    Raises:
-        DeliveryError: The producer is fenced, or can't begin a transaction for another reason.
-        UnreachableError: The brokers did not answer in time.
-    """
-    content = {"sink": share.sink_id, "task": share.task, "batch": share.batch_id}
-    plan = {"plan": share.fingerprint} if share.fingerprint else {}
-    text = json.dumps({**content, "query": share.owner, **plan})
-    offset = TopicPartition(writer.marker_topic, 0, share.batch_id + 1, text)
-
-    def add() -> None:
-        writer.producer.send_offsets_to_transaction([offset], writer.group, _REQUEST_S)
-
-    what = f"begin the transaction of batch {share.batch_id}"
-    writer.began = time.monotonic()
-    _retry(writer.producer.begin_transaction, what, writer.servers, writer.last_error)
-    _retry(add, what, writer.servers, writer.last_error)
-
-
-def _timed_out(share: Share, timeout_s: float) -> DeliveryError:
-    """Return the error for a transaction that the broker aborted because it was open too long."""
-    return with_note(
-        DeliveryError(
-            f"task {share.task} of batch {share.batch_id} took longer than the transaction timeout "
-            f"of {timeout_s:g} s, so the broker aborted its transaction",
-            hint="A restart runs the same batch again: set kafka.transaction.timeout.ms to more, "
-            "900000 at most by default. Set maxOffsetsPerTrigger (max_offsets_per_trigger of a "
-            "stream) so that later batches are smaller.",
-        )
-    )
-
-
-def _write(
-    writer: _Writer, batches: Iterator[pa.RecordBatch], topic: str | None, share: Share
-) -> int:
-    """Send the rows in the open transaction, and commit it. Return the number of rows."""
-    servers = writer.servers
-    sender = Sender(writer.producer, writer.outcome, writer.last_error, servers)
-    rows = 0
-    for batch in batches:
-        sender.send(batch, topic)
-        rows += batch.num_rows
-    sender.flush()
-    what = f"commit batch {share.batch_id}"
-    _retry(lambda: writer.producer.commit_transaction(_REQUEST_S), what, servers, writer.last_error)
-    return rows
-
-
-def _retry(
-    ask: Callable[[], Answer],
-    what: str,
-    servers: str,
-    last: LastError,
-    *,
-    also: frozenset[int] = frozenset(),
-) -> Answer:
-    """Repeat a request until it succeeds or fails with a permanent error.
-
-    Args:
-        ask: Sends the request.
-        what: What the request does, for messages.
-        servers: Addresses of the brokers, for messages.
-        last: The last error of the client.
-        also: Codes of temporary errors, besides those that the client marks as retriable.
-
-    Raises:
-        DeliveryError: The transaction can't continue, or another producer has fenced this one.
-        UnreachableError: There was no answer within the timeout of the transaction.
-    """
-    deadline = time.monotonic() + TRANSACTION_TIMEOUT_MS / 1000
-    while True:
-        try:
-            return ask()
-        except KafkaException as error:
-            reason = error.args[0]
-            last.raise_if_permanent(servers)
-            if not reason.retriable() and reason.code() not in also:
-                raise with_note(
-                    DeliveryError(
-                        f"could not {what}: {reason.str()}{last.text}",
-                        hint="Readers of committed records see all rows of the task or none. A "
-                        "restart writes what is missing.",
-                    )
-                ) from error
-            if time.monotonic() > deadline:
-                raise with_note(
-                    UnreachableError(f"the brokers did not answer in time to {what}{last.text}")
-                ) from error
-        time.sleep(_PAUSE_S)

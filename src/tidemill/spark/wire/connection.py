@@ -1,6 +1,7 @@
 """One connection to a broker: TLS, login, requests and their responses.
 
-A connection carries one request at a time. Must not know: ranges, plans, Spark.
+Several requests can be under way. A broker answers them in order. Must not know: ranges,
+transactions, Spark.
 """
 
 from __future__ import annotations
@@ -10,15 +11,24 @@ import socket
 import ssl
 import struct
 import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
 
-from tidemill.spark.source.native import messages, sasl
-from tidemill.spark.source.native.errors import ConnectionFailedError, ConnectionRejectedError
-from tidemill.spark.source.native.settings import ClientSettings
+from tidemill.spark.wire import messages, sasl
+from tidemill.spark.wire.errors import ConnectionFailedError, ConnectionRejectedError
+from tidemill.spark.wire.settings import ConnectionSettings
 
 _FAMILIES = {"any": socket.AF_UNSPEC, "v4": socket.AF_INET, "v6": socket.AF_INET6}
 _FIRST_BUFFER = 64 * 1024
 _KEPT_BUFFER = 16 * 1024 * 1024
 _SIZE_AND_ID = struct.Struct(">ii")
+_SMALL_PART = 16 * 1024
+"""Parts of fewer bytes are sent together."""
+_MOST_REQUEST = 0x7FFFFFFF
+
+Part = Any
+"""Part of a request: bytes, or an object that has the buffer protocol."""
 
 
 class Connection:
@@ -29,30 +39,33 @@ class Connection:
         settings: The settings.
         context: The TLS context; None without TLS.
         timeout_s: Seconds until the connection is given up.
+        needs: The least and greatest version of each request that the caller will send.
 
     Attributes:
-        fetch_version: The version of Fetch that both sides understand.
+        versions: The version of each of these requests that both sides understand.
 
     Raises:
-        ConnectionFailedError: The broker can't be reached, or is not one.
+        ConnectionFailedError: The broker can't be reached, is not one, or is too old.
         ConnectionRejectedError: The broker rejects the credentials, or TLS does not match.
     """
 
     def __init__(
         self,
         address: tuple[str, int],
-        settings: ClientSettings,
+        settings: ConnectionSettings,
         context: ssl.SSLContext | None,
         timeout_s: float,
+        needs: Mapping[int, tuple[int, int]],
     ) -> None:
         self._address = address
         self._settings = settings
         self._buffer = bytearray(_FIRST_BUFFER)
         self._correlation_id = 0
-        self._waits_for: int | None = None
+        self._waits_for: deque[int] = deque()
+        self.versions = dict(messages.VERSIONS)
         self._socket = _connect(address, settings, context, timeout_s)
         try:
-            self.fetch_version = self._agree(timeout_s)
+            self.versions |= self._agree(needs, timeout_s)
             if settings.with_sasl:
                 self._log_in(timeout_s)
         except BaseException:
@@ -62,7 +75,12 @@ class Connection:
     @property
     def is_busy(self) -> bool:
         """Whether a response is still to come."""
-        return self._waits_for is not None
+        return bool(self._waits_for)
+
+    @property
+    def under_way(self) -> int:
+        """The number of requests whose responses are still to come."""
+        return len(self._waits_for)
 
     def close(self) -> None:
         """Close the connection."""
@@ -80,24 +98,42 @@ class Connection:
         Raises:
             ConnectionFailedError: There is no response in time, or the connection is lost.
         """
-        self.send(api, messages.VERSIONS[api], body)
+        assert not self._waits_for
+        self.send(api, body)
         return self.receive(timeout_s)
 
-    def send(self, api: int, version: int, body: bytes) -> None:
-        """Send a request. The response is to be received before the next one is sent.
+    def send(self, api: int, *body: Part) -> None:
+        """Send a request, in the version of ``versions``.
+
+        Args:
+            api: The number of the request.
+            body: Its body, in parts.
 
         Raises:
             ConnectionFailedError: The connection is lost.
         """
-        assert self._waits_for is None
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        frame = messages.header(api, version, self._correlation_id, self._settings.client_id) + body
+        head = messages.header(
+            api, self.versions[api], self._correlation_id, self._settings.client_id
+        )
+        size = len(head) + sum(memoryview(part).nbytes for part in body)
+        if size > _MOST_REQUEST:
+            raise ConnectionFailedError(f"{self._name}: a request of {size} bytes is too large")
         self._socket.settimeout(self._settings.request_timeout_ms / 1000)
+        small = bytearray(struct.pack(">i", size) + head)
         try:
-            self._socket.sendall(struct.pack(">i", len(frame)) + frame)
+            for part in body:
+                if memoryview(part).nbytes < _SMALL_PART:
+                    small += part
+                    continue
+                self._socket.sendall(small)
+                self._socket.sendall(part)
+                small.clear()
+            if small:
+                self._socket.sendall(small)
         except OSError as error:
             raise self._failed("Send failed", error) from error
-        self._waits_for = self._correlation_id
+        self._waits_for.append(self._correlation_id)
 
     def receive(self, timeout_s: float) -> memoryview:
         """Return the body of the response, valid until the next request.
@@ -113,21 +149,23 @@ class Connection:
         while received < size:
             if received >= len(self._buffer):
                 self._enlarge(size)
-            received += self._receive_into(received, deadline)
+            # More than this response can be there only if more than one is under way.
+            end = size if len(self._waits_for) > 1 else len(self._buffer)
+            received += self._receive_into(received, end, deadline)
             if size == 8 and received >= 8:
                 size = self._frame_size()
         if received != size:
             raise ConnectionFailedError(f"{self._name}: a response is longer than announced")
-        self._waits_for = None
+        self._waits_for.popleft()
         return memoryview(self._buffer)[8:size]
 
-    def _receive_into(self, at: int, deadline: float) -> int:
+    def _receive_into(self, at: int, end: int, deadline: float) -> int:
         left = deadline - time.monotonic()
         if left <= 0:
             raise ConnectionFailedError(f"{self._name}: no response in time")
         try:
             self._socket.settimeout(left)
-            count = self._socket.recv_into(memoryview(self._buffer)[at:])
+            count = self._socket.recv_into(memoryview(self._buffer)[at:end])
         except OSError as error:
             raise self._failed("Receive failed", error) from error
         if not count:
@@ -141,7 +179,7 @@ class Connection:
                 f"{self._name}: a response of {length} bytes is invalid, or larger than "
                 f"receive.message.max.bytes ({self._settings.response_bytes})"
             )
-        if correlation_id != self._waits_for:
+        if not self._waits_for or correlation_id != self._waits_for[0]:
             raise ConnectionFailedError(f"{self._name}: a response belongs to no request")
         return 4 + int(length)
 
@@ -151,16 +189,20 @@ class Connection:
         larger[: len(self._buffer)] = self._buffer
         self._buffer = larger
 
-    def _agree(self, timeout_s: float) -> int:
+    def _agree(self, needs: Mapping[int, tuple[int, int]], timeout_s: float) -> dict[int, int]:
         view = self.call(messages.API_VERSIONS, b"", timeout_s)
         error, found = messages.parse_api_versions(view)
-        least, most = found.get(messages.FETCH, (0, 0))
-        version = min(most, messages.VERSIONS[messages.FETCH])
-        if error or version < max(least, messages.LEAST_FETCH):
-            raise ConnectionFailedError(
-                f"{self._name}: the broker's Fetch versions {least} to {most} are not supported"
-            )
-        return version
+        agreed = {}
+        for api, (our_least, our_most) in needs.items():
+            least, most = found.get(api, (0, -1))
+            agreed[api] = min(most, our_most)
+            if error or agreed[api] < max(least, our_least):
+                name = messages.NAMES.get(api, f"request {api}")
+                raise ConnectionFailedError(
+                    f"{self._name}: the broker's {name} versions {least} to {most} are not "
+                    "supported"
+                )
+        return agreed
 
     def _log_in(self, timeout_s: float) -> None:
         s = self._settings
@@ -202,7 +244,7 @@ def _name(address: tuple[str, int]) -> str:
 
 def _connect(
     address: tuple[str, int],
-    settings: ClientSettings,
+    settings: ConnectionSettings,
     context: ssl.SSLContext | None,
     timeout_s: float,
 ) -> socket.socket:
@@ -232,7 +274,7 @@ def _connect(
     raise ConnectionFailedError(f"{_name(address)}: Connect failed: {reason}") from last
 
 
-def _set_options(plain: socket.socket, settings: ClientSettings) -> None:
+def _set_options(plain: socket.socket, settings: ConnectionSettings) -> None:
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if settings.keepalive:
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from tidemill.spark.source.native.settings import ClientSettings
+from tidemill.spark.wire.settings import ConnectionSettings
 
 
-def make_context(settings: ClientSettings) -> ssl.SSLContext:
+def make_context(settings: ConnectionSettings) -> ssl.SSLContext:
     """Return the context for connections to brokers.
 
     Args:

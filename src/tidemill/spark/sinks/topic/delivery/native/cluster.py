@@ -1,0 +1,74 @@
+"""The connections of one sink to a cluster, and what is known of its topics.
+
+Responses to Produce come while the next records are encoded, so other requests have connections of
+their own. Must not know: records, transactions, Spark.
+"""
+
+from __future__ import annotations
+
+import time
+
+from tidemill.spark.sinks.topic.delivery.native import messages
+from tidemill.spark.sinks.topic.delivery.native.settings import ProducerSettings
+from tidemill.spark.wire.brokers import LEADER_NOT_AVAILABLE, Brokers
+from tidemill.spark.wire.errors import BrokerError
+from tidemill.spark.wire.messages import Metadata
+
+_KNOWN_S = 300.0
+"""A topic can get more partitions, so it is asked for again after as long as with librdkafka."""
+
+
+class Cluster:
+    """The connections, for one task at a time.
+
+    Args:
+        settings: The settings.
+
+    Attributes:
+        data: Connections for records.
+        control: Connections for all other requests.
+
+    Raises:
+        OSError: A certificate or key can't be read.
+    """
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self.data = Brokers(settings.connection, messages.NEEDS)
+        self.control = Brokers(settings.connection, messages.NEEDS)
+        self._create = settings.create
+        self._topics: dict[str, tuple[Metadata, float]] = {}
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.data.close()
+        self.control.close()
+
+    def rest(self) -> None:
+        """Prepare for a time without requests."""
+        self.data.rest()
+        self.control.rest()
+
+    def topic(self, name: str, deadline: float) -> Metadata:
+        """Return the leaders of a topic, as they were known lately.
+
+        Args:
+            name: The topic.
+            deadline: When to give up, on the monotonic clock.
+
+        Raises:
+            ConnectionFailedError: No broker can be reached, or the connection is lost.
+            ConnectionRejectedError: The credentials or the TLS settings are wrong.
+            BrokerError: The topic does not exist, is being created, or is forbidden.
+        """
+        known = self._topics.get(name)
+        if known is not None and time.monotonic() - known[1] < _KNOWN_S:
+            return known[0]
+        found = self.control.metadata(name, deadline, create=self._create)
+        if not found.leaders:
+            raise BrokerError(LEADER_NOT_AVAILABLE)
+        self._topics[name] = found, time.monotonic()
+        return found
+
+    def forget(self, topic: str) -> None:
+        """Ask for a topic again before it is used."""
+        self._topics.pop(topic, None)

@@ -1,0 +1,218 @@
+"""Sends Arrow rows to the leaders of their partitions, and waits until they are acknowledged.
+
+Several requests are under way while rows are encoded. After a temporary failure the producer waits
+for all responses, and sends what was not acknowledged again, one batch of each partition at a time,
+in order. An idempotent producer numbers its records, so that the broker recognizes a batch that it
+has already. Must not know: shares, markers, Spark. Source: KIP-98.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from tidemill import native
+from tidemill.spark.errors import DeliveryError
+from tidemill.spark.sinks.topic.delivery.native import encoder as python
+from tidemill.spark.sinks.topic.delivery.native import failures
+from tidemill.spark.sinks.topic.delivery.native.cluster import Cluster
+from tidemill.spark.sinks.topic.delivery.native.columns import Columns, by_topic, columns
+from tidemill.spark.sinks.topic.delivery.native.pipeline import Pipeline
+from tidemill.spark.sinks.topic.delivery.native.record_batch import NO_PRODUCER, Batch, compressed
+from tidemill.spark.sinks.topic.delivery.native.settings import ProducerSettings
+from tidemill.spark.wire.errors import (
+    BrokerError,
+    ConnectionFailedError,
+    ConnectionRejectedError,
+)
+
+OPEN_BYTES = 32 * 1024 * 1024
+"""Most bytes of records that are encoded and not sent."""
+
+Partition = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Identity:
+    """The state of an idempotent producer that a broker knows, too.
+
+    Attributes:
+        producer: Id and epoch.
+        sequences: The next sequence number of each partition.
+    """
+
+    producer: tuple[int, int] = NO_PRODUCER
+    sequences: dict[Partition, int] = field(default_factory=dict)
+
+    def number(self, batch: Batch) -> None:
+        """Give a batch its sequence number."""
+        if self.producer == NO_PRODUCER:
+            return
+        key = (batch.topic, batch.partition)
+        batch.sequence = self.sequences.get(key, 0)
+        self.sequences[key] = (batch.sequence + batch.count) & 0x7FFFFFFF
+
+
+class Producer:
+    """Sends the rows of one task. After an error it can't be used again.
+
+    Args:
+        cluster: The connections, for this producer only.
+        settings: The settings.
+        identity: Its id, epoch and sequence numbers.
+        announce: Is called with partitions before the first records are sent there.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        identity: Identity,
+        announce: Callable[[set[Partition]], None] | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._identity = identity
+        self._announce = announce
+        self._announced: set[Partition] = set()
+        self._encoders: dict[str, Any] = {}
+        self._opened = 0.0
+        self._made = 0
+        self._pipeline = Pipeline(cluster, settings, identity.producer)
+
+    def send(self, batch: pa.RecordBatch, topic: str | None) -> None:
+        """Send rows, or keep them until there are enough for a request.
+
+        Args:
+            batch: Rows with the columns of ``at_least_once.write_rows``.
+            topic: Topic for all rows; None for the topic in each row.
+
+        Raises:
+            DeliveryError: A row can't be sent, its topic is null, or an earlier row was rejected.
+            UnreachableError: The brokers reject the connection.
+        """
+        for name, rows in by_topic(batch, topic):
+            self._encode(name, columns(rows))
+        lingers = 1000 * (time.monotonic() - self._opened) >= self._settings.linger_ms
+        if lingers or self._open_bytes() >= OPEN_BYTES:
+            self._post_all()
+
+    def flush(self) -> None:
+        """Wait until all rows are acknowledged.
+
+        Raises:
+            DeliveryError: A row was rejected, or not acknowledged in time.
+            UnreachableError: The brokers reject the connection.
+        """
+        self._post_all()
+        self._pipeline.drain()
+
+    # --- encoding --------------------------------------------------------------------------------
+
+    def _encode(self, topic: str, rows: Columns) -> None:
+        encoder, count, row = self._encoder(topic), rows[0][1], 0
+        timestamp = int(time.time() * 1000)
+        if not self._open_bytes():
+            self._opened = time.monotonic()
+        refreshed = False
+        while row < count:
+            before = row
+            try:
+                row, status, closed = encoder.add(rows, row, timestamp)
+            except ValueError as error:
+                raise failures.unsendable(topic, str(error)) from error
+            if row > before:
+                refreshed = False
+            self._post(topic, closed)
+            if status == python.FULL and encoder.size() >= OPEN_BYTES:
+                self._post(topic, encoder.take())
+            elif status == python.UNKNOWN_PARTITION and not refreshed:
+                refreshed = True
+                self._cluster.forget(topic)
+                encoder.grow(max(self._partitions(topic), encoder.partitions()))
+            elif status > python.FULL:
+                raise failures.unsendable(topic, self._reason(status, encoder.partitions()))
+
+    def _reason(self, status: int, partitions: int) -> str:
+        if status == python.TOO_LARGE:
+            most = self._settings.record_bytes
+            return f"Broker: Message size too large (kafka.message.max.bytes is {most})"
+        if status == python.NULL_HEADER_KEY:
+            return "the key of a header is null"
+        return f"the partition of a row does not exist: the topic has {partitions} partitions"
+
+    def _encoder(self, topic: str) -> Any:
+        if (known := self._encoders.get(topic)) is None:
+            known = self._encoders[topic] = make_encoder(self._partitions(topic), self._settings)
+        return known
+
+    def _open_bytes(self) -> int:
+        return sum(each.size() for each in self._encoders.values())
+
+    def _partitions(self, topic: str) -> int:
+        """Return the number of partitions. Wait for a topic that is being created."""
+        began = time.monotonic()
+        deadline = began + self._settings.timeout_ms / 1000
+        patience = began + self._settings.propagation_ms / 1000
+        while True:
+            try:
+                return len(self._cluster.topic(topic, deadline).leaders)
+            except ConnectionRejectedError as error:
+                raise failures.rejected(self._pipeline.servers, str(error)) from error
+            except ConnectionFailedError as error:
+                cause, is_over = str(error), False
+            except BrokerError as error:
+                is_unknown = error.code == failures.UNKNOWN_TOPIC and time.monotonic() > patience
+                cause, is_over = error.text, is_unknown or error.code not in failures.RETRIABLE
+            if is_over or time.monotonic() > deadline:
+                raise failures.not_accepted(1, topic, cause)
+            time.sleep(self._settings.backoff_ms / 1000)
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def _post_all(self) -> None:
+        for topic, encoder in self._encoders.items():
+            self._post(topic, encoder.take())
+
+    def _post(self, topic: str, bodies: Iterable[python.Body]) -> None:
+        batches = list(self._batches(topic, bodies))
+        if not batches:
+            return
+        new = {(topic, batch.partition) for batch in batches} - self._announced
+        if new and self._announce is not None:
+            self._announce(new)
+        self._announced |= new
+        self._pipeline.post(batches)
+
+    def _batches(self, topic: str, bodies: Iterable[python.Body]) -> Iterator[Batch]:
+        now = time.monotonic()
+        for partition, count, base, most, body in bodies:
+            codec = self._settings.codec
+            smaller = compressed(body, codec)
+            if codec and len(smaller) >= memoryview(body).nbytes:
+                smaller, codec = body, 0
+            batch = Batch(self._made, topic, partition, count, base, most, smaller, codec, now)
+            self._made += 1
+            self._identity.number(batch)
+            yield batch
+
+
+def make_encoder(partitions: int, settings: ProducerSettings) -> Any:
+    """Return an encoder: the compiled one, or the one in Python where that was not built.
+
+    Raises:
+        DeliveryError: The topic has more partitions than the encoder takes.
+    """
+    extension = native.load()
+    kind = python.RecordEncoder if extension is None else extension.RecordEncoder
+    start = random.randrange(partitions)
+    limits = (settings.batch_bytes, settings.record_bytes, OPEN_BYTES)
+    try:
+        return kind(partitions, *limits, settings.method, start)
+    except ValueError as error:
+        raise DeliveryError(f"can't encode records for {partitions} partitions: {error}") from error

@@ -1,0 +1,147 @@
+"""The connections to the brokers of one cluster, and the leaders of partitions.
+
+Must not know: Spark, ranges, transactions.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Mapping
+
+from tidemill.spark.wire import messages
+from tidemill.spark.wire.connection import Connection
+from tidemill.spark.wire.errors import BrokerError, ConnectionFailedError
+from tidemill.spark.wire.settings import ConnectionSettings
+from tidemill.spark.wire.tls import make_context
+
+Address = tuple[str, int]
+
+UNKNOWN_TOPIC = 3
+LEADER_NOT_AVAILABLE = 5
+_REPLICA_NOT_AVAILABLE = 9
+"""Does not matter to clients of the leader."""
+
+
+class Brokers:
+    """Connections to brokers. A connection is made when it is needed first.
+
+    Args:
+        settings: The settings.
+        needs: The least and greatest version of each request that the caller will send.
+
+    Attributes:
+        settings: The settings.
+
+    Raises:
+        OSError: A certificate or key can't be read.
+    """
+
+    def __init__(self, settings: ConnectionSettings, needs: Mapping[int, tuple[int, int]]) -> None:
+        self.settings = settings
+        self._needs = needs
+        self._context: ssl.SSLContext | None = None
+        if settings.with_tls:
+            self._context = make_context(settings)
+        self._connections: dict[Address, Connection] = {}
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def rest(self) -> None:
+        """Prepare for a time without requests: a response that is not needed is not received."""
+        for address, connection in list(self._connections.items()):
+            if connection.is_busy:
+                self._drop(address)
+            else:
+                connection.shrink()
+
+    def at(self, address: Address, timeout_s: float) -> Connection:
+        """Return a connection to a broker.
+
+        Raises:
+            ConnectionFailedError: The broker can't be reached.
+            ConnectionRejectedError: The credentials or the TLS settings are wrong.
+        """
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = Connection(
+                address, self.settings, self._context, max(0.001, timeout_s), self._needs
+            )
+            self._connections[address] = connection
+        return connection
+
+    def any(self, deadline: float) -> Connection:
+        """Return a connection to any broker.
+
+        Args:
+            deadline: When to give up, on the monotonic clock.
+
+        Raises:
+            ConnectionFailedError: No broker can be reached.
+            ConnectionRejectedError: The credentials or the TLS settings are wrong.
+        """
+        last: ConnectionFailedError | None = None
+        known = list(dict.fromkeys([*self._connections, *self.settings.servers]))
+        for number, address in enumerate(known):
+            # An address that does not answer must leave time for the others.
+            share = (deadline - time.monotonic()) / (len(known) - number)
+            try:
+                return self.at(address, share)
+            except ConnectionFailedError as error:
+                last = error
+        raise last or ConnectionFailedError("no address of a broker is known")
+
+    def drop(self, connection: Connection | None) -> None:
+        """Close a connection that can't be used any more."""
+        for address, each in list(self._connections.items()):
+            if each is connection:
+                self._drop(address)
+
+    def metadata(self, topic: str, deadline: float, *, create: bool = False) -> messages.Metadata:
+        """Return the leaders of a topic.
+
+        Args:
+            topic: The topic.
+            deadline: When to give up, on the monotonic clock.
+            create: Whether a broker that creates topics by itself may do so.
+
+        Raises:
+            ConnectionFailedError: No broker can be reached, or the connection is lost.
+            ConnectionRejectedError: The credentials or the TLS settings are wrong.
+            BrokerError: The topic does not exist, or is forbidden.
+        """
+        connection = self.any(deadline)
+        try:
+            view = connection.call(
+                messages.METADATA,
+                messages.metadata(topic, create=create),
+                deadline - time.monotonic(),
+            )
+            found = messages.parse_metadata(view, topic)
+        except ConnectionFailedError:
+            self.drop(connection)
+            raise
+        if found.error:
+            raise BrokerError(found.error)
+        return found
+
+    def _drop(self, address: Address) -> None:
+        self._connections.pop(address).close()
+
+
+def leader_of(found: messages.Metadata, partition: int) -> Address:
+    """Return the address of a partition's leader.
+
+    Raises:
+        BrokerError: The topic has no such partition, or the partition has no leader.
+    """
+    error, node = found.leaders.get(partition, (UNKNOWN_TOPIC, -1))
+    if error not in (0, _REPLICA_NOT_AVAILABLE):
+        raise BrokerError(error)
+    if node not in found.brokers:
+        raise BrokerError(LEADER_NOT_AVAILABLE)
+    return found.brokers[node]
