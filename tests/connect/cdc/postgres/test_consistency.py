@@ -1,0 +1,171 @@
+"""Nothing is lost, doubled or out of order while workers and the broker are killed.
+
+Connections commit random transactions on several tables, with savepoints, rollbacks, changes of
+keys, large values, TRUNCATE and ALTER TABLE, while snapshots run and the worker and the broker get
+SIGKILL. Afterwards each topic, read with read_committed and replayed by key, equals its table.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from tests.connect.cdc.postgres import traffic
+from tests.connect.cdc.postgres.traffic import TABLES, Ledger, Writer
+from tests.connect.conftest import Records, records_of, table_of
+from tests.support.broker_process import BrokerProcess
+from tests.support.effort import rounds
+from tests.support.processes import ServerProcess, poll_until
+from tidemill.connect.base.clients import Kafka
+from tidemill.connect.cdc.board import BoardWriter
+
+KILLS = rounds("CRASH_CAPTURE_KILLS", 6, 300)
+SEED = int(os.environ.get("CRASH_SEED", time.time_ns() & 0xFFFFFF))
+
+
+class Workers:
+    """``tidemill source run``, one after the other."""
+
+    def __init__(self, folder: Path, broker: BrokerProcess) -> None:
+        self._log = folder / "worker.log"
+        self._servers = broker.bootstrap
+        self._process: ServerProcess | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "tidemill", "source", "run", "shop"]
+        self._process = ServerProcess(
+            "worker", [*command, "--bootstrap-servers", self._servers], self._log
+        )
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def check(self) -> None:
+        """Start it again if it ended: the broker was possibly not there when it started."""
+        if self._process is not None and self._process.exit_code is not None:
+            self.start()
+
+
+@pytest.mark.crash
+@pytest.mark.slow
+@pytest.mark.separate
+def test_topics_equal_tables_after_kills(
+    dsn: str, sql: psycopg.Connection[Any], tmp_path: Path
+) -> None:
+    print(f"CRASH_SEED={SEED} CRASH_CAPTURE_KILLS={KILLS}")
+    chance = random.Random(SEED)
+    traffic.create(sql, 400)
+    sql.execute("CREATE TABLE marks (stamp bigint PRIMARY KEY)")
+    with BrokerProcess(tmp_path / "broker") as broker:
+        create_source(tmp_path, broker, dsn)
+        workers, kafka = Workers(tmp_path, broker), Kafka(broker.bootstrap)
+        ledger, stamps = Ledger(), itertools.count(1)
+        writers = [Writer(dsn, SEED + n, ledger, stamps, ddl=n == 0) for n in range(3)]
+        workers.start()
+        try:
+            slots = "SELECT 1 FROM pg_replication_slots WHERE database = current_database()"
+            slots += " AND confirmed_flush_lsn IS NOT NULL"
+            poll_until(lambda: bool(sql.execute(slots.encode()).fetchall()), 60, "the slot")
+            for each in writers:
+                each.start()
+            for number in range(KILLS):
+                time.sleep(chance.uniform(0.3, 2.0))  # the moment of a kill is random
+                if number % 4 == 2:
+                    broker.kill()
+                    broker.start()
+                    workers.check()
+                else:
+                    workers.kill()
+                    workers.start()
+                if number % 3 == 1:
+                    order_snapshot(kafka, chance.choice(TABLES))
+            for each in writers:
+                each.stop.set()
+            for each in writers:
+                each.join(30)
+                assert each.error is None, each.error
+            wait_until_equal(sql, kafka, workers)
+        finally:
+            for each in writers:
+                each.stop.set()
+            workers.kill()
+        assert ledger.transactions > 20
+        for table in TABLES:
+            check_events(table, records_of(kafka, f"shop.public.{table}"), ledger)
+
+
+def create_source(folder: Path, broker: BrokerProcess, dsn: str) -> None:
+    path = folder / "shop.toml"
+    path.write_text(
+        'name = "shop"\nkind = "postgres"\nmanaged = false\nchunk_rows = 15\nheartbeat_s = 0.5\n'
+        f'exclude = ["marks"]\n[database]\ndsn = "{dsn}"\n'
+    )
+    command = [sys.executable, "-m", "tidemill", "source", "create", str(path)]
+    subprocess.run([*command, "--bootstrap-servers", broker.bootstrap], check=True, timeout=60)
+
+
+def order_snapshot(kafka: Kafka, table: str) -> None:
+    writer = BoardWriter(kafka)
+    writer.command("shop", f"snapshot/public.{table}", table=f"public.{table}")
+    writer.flush()
+
+
+def wait_until_equal(sql: psycopg.Connection[Any], kafka: Kafka, workers: Workers) -> None:
+    def differences() -> list[str]:
+        workers.check()
+        return [text for table in TABLES for text in compared(sql, kafka, table)]
+
+    try:
+        poll_until(lambda: not differences(), 60, "the topics equal the tables", 0.5)
+    except TimeoutError:
+        pytest.fail("\n".join(differences()[:20]))
+
+
+def compared(sql: psycopg.Connection[Any], kafka: Kafka, table: str) -> list[str]:
+    """Return how a topic and its table differ."""
+    with sql.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(f"SELECT * FROM {table}".encode()).fetchall()
+    there = {row["id"]: row for row in rows}
+    found = table_of(records_of(kafka, f"shop.public.{table}"))
+    here = {row["id"]: row for row in found.values()}
+    texts = [f"{table}: keys {sorted(here.keys() ^ there.keys())} are in one only"]
+    texts = texts if here.keys() ^ there.keys() else []
+    for key in here.keys() & there.keys():
+        for column, value in there[key].items():
+            if here[key].get(column) != value:
+                texts.append(f"{table} {key} {column}: {value!r}, topic {here[key].get(column)!r}")
+    return texts
+
+
+def check_events(table: str, records: Records, ledger: Ledger) -> None:
+    """Check the order per key, and that each committed write is there once."""
+    stamps: Counter[int] = Counter()
+    last: dict[Any, tuple[int, int]] = {}
+    for key, value in records:
+        if value is None:
+            continue
+        source = value["source"]
+        if value["op"] in "cud" and "commit_lsn" in source:
+            place = (source["commit_lsn"], source["lsn"])
+            assert last.get(key["id"], (0, 0)) <= place, (table, key, value)
+            last[key["id"]] = place
+        if value["op"] in "cu":
+            stamps[value["after"]["stamp"]] += 1
+        elif value["op"] == "r" and value["after"]["stamp"] > 0:
+            assert value["after"]["stamp"] in ledger.committed[table]
+    written = {stamp for stamp in stamps if stamp > 0}
+    assert written <= ledger.committed[table], "a write that was rolled back is in the topic"
+    assert ledger.committed[table] - written == set(), "writes are missing"
+    assert [stamp for stamp, count in stamps.items() if count > 1] == [], "writes are doubled"
