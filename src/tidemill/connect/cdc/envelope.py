@@ -22,6 +22,9 @@ from tidemill.connect.cdc.values import UNAVAILABLE
 MESSAGE_TOPIC = "message"
 """Logical messages go to ``<prefix>.message``, as in Debezium."""
 
+_DEBEZIUM_NAMES = {"postgres": "postgresql"}
+"""Kinds of sources that Debezium names differently in ``source.connector``."""
+
 _dumps = orjson.dumps
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME
 _OPS = {op: b',"op":"' + op.encode() + b'","ts_ms":' for op in "rcudtm"}
@@ -65,7 +68,7 @@ class Encoder:
         plain: bool = False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        self._connector = connector
+        self._connector = _DEBEZIUM_NAMES.get(connector, connector)
         self._prefix = prefix
         self._plain = plain
         self._now_ms = now_ms

@@ -157,6 +157,7 @@ def check_events(table: str, records: Records, ledger: Ledger) -> None:
         if value is None:
             continue
         source = value["source"]
+        assert source["connector"] == "postgresql"
         if value["op"] in "cud" and "commit_lsn" in source:
             place = (source["commit_lsn"], source["lsn"])
             assert last.get(key["id"], (0, 0)) <= place, (table, key, value)

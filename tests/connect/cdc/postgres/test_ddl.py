@@ -103,7 +103,8 @@ def test_a_new_table_that_is_being_written_is_added_later(
     with psycopg.connect(dsn) as other:
         other.execute("INSERT INTO fresh VALUES (1)")
         read.source._due["refresh"] = 0.0
-        assert read.source.poll(0) is None
+        batch = read.source.poll(0)
+        assert batch is None or batch.resync == []
     read.source._due["refresh"] = 0.0
     batch = read.source.poll(5)
     assert batch is not None
@@ -127,3 +128,28 @@ def test_a_changed_primary_key_is_followed(sql: Sql, read: Reading) -> None:
     (found,) = read.changes(1)
     assert found.table is not None
     assert found.table.key == ("a",)
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_change_without_a_row_after_it_is_noticed(
+    sql: Sql, read: Reading, is_running: bool
+) -> None:
+    """Also if it happens while no source runs."""
+    sql.execute("INSERT INTO t VALUES (2, 'y')")
+    read.changes(1)
+    if not is_running:
+        read.source.close()
+    sql.execute("ALTER TABLE t ADD COLUMN b int DEFAULT 7")
+    if not is_running:
+        read = read.again()
+    read.source._due["refresh"] = 0.0
+    batch = read.source.poll(5)
+    assert batch is not None
+    assert batch.resync == ["public.t"]
+    sql.execute("INSERT INTO t VALUES (3, 'z')")
+    read.changes(1)
+    assert read.batches[-1].resync == []
+    read = read.again(batch.position)
+    assert read.changes(1)[0].after == {"id": 3, "a": "z", "b": 7}
+    assert news(read)[1] == []
+    read.source.close()

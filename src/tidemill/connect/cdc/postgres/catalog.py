@@ -6,7 +6,7 @@ Must not know: the replication stream, changes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemill.connect.cdc.contract import Column, Table
@@ -115,6 +115,13 @@ SELECT t.typname, t.typtype, t.typcategory, t.typelem::int8, t.typbasetype::int8
 FROM pg_type t WHERE t.oid = %s
 """
 
+_CHANGED = """
+SELECT c.oid::int8 FROM pg_class c WHERE c.relkind IN ('r', 'p')
+  AND (c.xmin::text::int8 - %s) & 4294967295 < 2147483648 AND c.xmin::text::int8 > 2
+UNION SELECT a.attrelid::int8 FROM pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped
+  AND (a.xmin::text::int8 - %s) & 4294967295 < 2147483648 AND a.xmin::text::int8 > 2
+"""
+
 
 class Catalog:
     """The catalog of the database behind a connection.
@@ -161,6 +168,26 @@ class Catalog:
         found = self._tables("n.nspname = %s AND c.relname = %s", (schema, name))
         return found[0] if found else None
 
+    def horizon(self) -> int:
+        """Return the number of the oldest transaction that can still change a table."""
+        new = self.version >= 130000
+        function = "pg_current_snapshot()" if new else "txid_current_snapshot()"
+        snapshot = self.value(f"SELECT {function}::text", doing="can't read the transactions")
+        return int(snapshot.partition(":")[0])
+
+    def changed_since(self, horizon: int) -> set[int]:
+        """Return the OIDs of tables whose definition was changed by newer transactions.
+
+        Numbers of transactions wrap around after 2**32. Some statements that change no column are
+        among them, e.g. GRANT.
+        """
+        return {
+            oid
+            for (oid,) in self.rows(
+                _CHANGED, (horizon, horizon), doing="can't look for changed tables"
+            )
+        }
+
     def published(self, publication: str) -> list[Published] | None:
         """Return what a publication publishes, or None if it does not exist."""
         doing = "can't read the publications"
@@ -203,15 +230,22 @@ class Catalog:
         )
 
 
-def described(
-    found: CatalogTable, published: Published | None, database: str, types: Types
-) -> Table:
-    """Return a catalog's table as the contract's table, with the columns that are published."""
+def captured_part(found: CatalogTable, published: Published | None) -> CatalogTable:
+    """Return a table with those columns only that the stream delivers."""
     names = None if published is None or published.columns is None else set(published.columns)
+    columns = tuple(
+        each
+        for each in found.columns
+        if not each.is_generated and (names is None or each.name in names)
+    )
+    return replace(found, columns=columns)
+
+
+def described(found: CatalogTable, database: str, types: Types) -> Table:
+    """Return a catalog's table as the contract's table."""
     columns = tuple(
         Column(each.name, each.type_name, types[each.type_oid].kind, not each.is_not_null)
         for each in found.columns
-        if not each.is_generated and (names is None or each.name in names)
     )
     here = {each.name for each in columns}
     key = found.key if set(found.key) <= here else ()

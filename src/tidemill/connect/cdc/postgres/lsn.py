@@ -81,8 +81,15 @@ class Origin:
     created: int
 
 
-def to_json(place: Place, origin: Origin) -> dict[str, int | str]:
-    """Return the position as the JSON object that the worker stores."""
+def to_json(place: Place, origin: Origin, horizon: int = 0) -> dict[str, int | str]:
+    """Return the position as the JSON object that the worker stores.
+
+    Args:
+        place: Where the stream continues.
+        origin: The server and the slot.
+        horizon: Number of a transaction. Tables that only older ones changed are known; 0 if that
+            is not known.
+    """
     found: dict[str, int | str] = {
         "lsn": show(place.lsn),
         "system": origin.system,
@@ -91,6 +98,8 @@ def to_json(place: Place, origin: Origin) -> dict[str, int | str]:
         "slot": origin.slot,
         "created": show(origin.created),
     }
+    if horizon:
+        found["horizon"] = horizon
     if place.commit:
         found |= {
             "commit": show(place.commit),

@@ -23,7 +23,7 @@ from tidemill.connect.cdc.contract import (
 )
 from tidemill.connect.cdc.errors import PositionLostError, SetupError, SourceUnavailableError
 from tidemill.connect.cdc.postgres import check, publication, slot
-from tidemill.connect.cdc.postgres.catalog import Catalog
+from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable, described
 from tidemill.connect.cdc.postgres.connection import ReplicationConnection
 from tidemill.connect.cdc.postgres.decoding.shapes import Shapes
 from tidemill.connect.cdc.postgres.decoding.stream import OWN_PREFIX, Stream
@@ -66,6 +66,7 @@ class PostgresSource:
         self._is_streaming = False
         self._origin = Origin("", 0, "", self._settings.slot, 0)
         self._snapshot = ""
+        self._horizon = 0
         self._tables = Tables(self._open_catalog, capture, self._settings.publication)
         self._shapes = Shapes(self._open_catalog, "", self._tables.selects)
         self._stream = Stream(self._shapes, Place(0))
@@ -94,6 +95,7 @@ class PostgresSource:
         catalog = self._open_catalog()
         if catalog.version < _OLDEST:
             raise SetupError(f"PostgreSQL {catalog.version // 10000} is too old: use 12 or newer")
+        self._horizon = catalog.horizon()
         if position is None:
             self._tables.refuse_keyless()
         added = publication.reconcile(catalog, self._settings.publication, self._capture)
@@ -113,13 +115,13 @@ class PostgresSource:
         self._shapes.expect(self._tables.in_catalog())
         self._stream = Stream(self._shapes, place, self._settings.spool_dir)
         if position is not None:
-            self._shapes.news.resync += [each.id for each in added]
+            self._shapes.news.resync += self._changed_since(position, added)
         self._returned, self._wanted = place, 0
         self._unconfirmed.clear()
         now = time.monotonic()
         self._due["refresh"] = now + _REFRESH_S
         self._due["heartbeat"] = now + self._settings.heartbeat_s
-        return to_json(place, self._origin)
+        return self._at(place)
 
     def poll(self, timeout_s: float) -> Batch | None:
         """Return the next changes in commit order, or None if there are none within the time."""
@@ -166,7 +168,7 @@ class PostgresSource:
             rows, last = ([], None) if reader is None else reader.chunk(after, limit)
         self._wanted = max(self._wanted, high)
         self._due["nudge"] = time.monotonic() + _NUDGE_S
-        return Chunk(rows, last, to_json(Place(high), self._origin), ts_ms, _before(high))
+        return Chunk(rows, last, self._at(Place(high)), ts_ms, _before(high))
 
     @contextmanager
     def read_consistent(self, tables: Sequence[Table]) -> Iterator[ConsistentRead]:
@@ -181,7 +183,7 @@ class PostgresSource:
                 connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 connection.execute(f"SET TRANSACTION SNAPSHOT '{self._snapshot}'")
             yield ConsistentRead(
-                to_json(self._returned, self._origin),
+                self._at(self._returned),
                 self._all_rows(connection, tables),
                 _now_ms(),
                 _before(self._returned.lsn),
@@ -243,6 +245,17 @@ class PostgresSource:
         self._origin = slot.verify(replication, catalog, self._settings.slot, place, origin)
         return place
 
+    def _at(self, place: Place) -> Position:
+        return to_json(place, self._origin, self._horizon)
+
+    def _changed_since(self, position: Position, added: list[CatalogTable]) -> list[str]:
+        """Return the tables that were changed while no source ran: they must be read again."""
+        horizon = position.get("horizon")
+        changed = {each.oid for each in added}
+        if isinstance(horizon, int):
+            changed |= self._open_catalog().changed_since(horizon)
+        return [each.id for each in self._tables.in_catalog() if each.oid in changed]
+
     def _streaming(self) -> ReplicationConnection:
         """Return the replication connection; the first call starts the stream."""
         if self._replication is None:
@@ -275,9 +288,7 @@ class PostgresSource:
         place = stream.place
         found = stream.take()
         resync = list(dict.fromkeys([*news.resync, *found.truncated]))
-        batch = Batch(
-            found.changes, to_json(place, self._origin), found.ended, news.schemas, resync
-        )
+        batch = Batch(found.changes, self._at(place), found.ended, news.schemas, resync)
         news.schemas, news.resync = [], []
         self._returned = place
         if found.changes:
@@ -286,18 +297,31 @@ class PostgresSource:
         return batch
 
     def _refresh_if_due(self) -> None:
-        """Look for new tables from time to time, and add them to a publication of ours."""
+        """Look for new and changed tables from time to time.
+
+        New ones are added to a publication of ours. The stream describes a changed table at its
+        next row only, which can be after a restart, when its earlier shape is not known any more.
+        """
         if time.monotonic() < self._due["refresh"]:
             return
         self._due["refresh"] = time.monotonic() + _REFRESH_S
-        catalog = self._open_catalog()
+        catalog, news = self._open_catalog(), self._shapes.news
+        horizon = catalog.horizon()
+        changed = catalog.changed_since(self._horizon)
         added = publication.reconcile(catalog, self._settings.publication, self._capture)
         self._tables.refresh()
-        if added:
-            self._shapes.expect(added)
-            ids = {each.id for each in added}
-            self._shapes.news.schemas += [each for each in self.tables() if each.id in ids]
-            self._shapes.news.resync += sorted(ids)
+        new = {each.oid for each in added}
+        if changed or new:
+            database = catalog.connection.info.dbname
+            for each in self._tables.in_catalog():
+                table = described(each, database, catalog.types)
+                if each.oid in new:
+                    self._shapes.expect([each])
+                    news.schemas.append(table)
+                    news.resync.append(each.id)
+                elif each.oid in changed:
+                    self._shapes.learn(each, table)
+        self._horizon = horizon
 
     def _write_if_due(self) -> None:
         """Write a logical message if the stream must move, or as a heartbeat.

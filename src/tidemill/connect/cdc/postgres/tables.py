@@ -11,7 +11,13 @@ from typing import Any
 from tidemill.connect.cdc.contract import Capture, Row, Table
 from tidemill.connect.cdc.errors import SetupError
 from tidemill.connect.cdc.postgres import publication
-from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable, Published, described
+from tidemill.connect.cdc.postgres.catalog import (
+    Catalog,
+    CatalogTable,
+    Published,
+    captured_part,
+    described,
+)
 from tidemill.connect.cdc.postgres.decoding.messages import Relation
 from tidemill.connect.cdc.postgres.reading.chunks import Reader
 
@@ -40,14 +46,16 @@ class Tables:
         self._published = None
 
     def in_catalog(self) -> list[CatalogTable]:
-        """Return the captured tables as the catalog has them."""
+        """Return the captured tables as the catalog has them, with the columns to capture."""
         catalog = self._catalog()
         published = catalog.published(self._name)
         if published is None:
-            return publication.wanted(catalog, self._capture)
+            return [
+                captured_part(each, None) for each in publication.wanted(catalog, self._capture)
+            ]
         self._published = {each.oid: each for each in published}
         return [
-            each
+            captured_part(each, self._published[each.oid])
             for each in catalog.tables_by_oid([each.oid for each in published])
             if self.selects(each) and publication.is_usable(each, self._capture)
         ]
@@ -56,9 +64,7 @@ class Tables:
         """Return the captured tables. Before the publication exists, those that it will have."""
         catalog = self._catalog()
         database = catalog.connection.info.dbname
-        found = self.in_catalog()
-        published = self._published or {}
-        return [described(each, published.get(each.oid), database, catalog.types) for each in found]
+        return [described(each, database, catalog.types) for each in self.in_catalog()]
 
     def refuse_keyless(self) -> None:
         """Raise SetupError if a table without a key is selected, and the definition refuses it."""

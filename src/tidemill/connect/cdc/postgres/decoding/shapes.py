@@ -87,9 +87,13 @@ class Shapes:
         """Take note of tables as they are at the start, so that later changes are recognised."""
         for each in tables:
             self._oid_of[each.id] = each.oid
-            self._columns[each.oid] = {
-                column.name: column.type_oid for column in each.columns if not column.is_generated
-            }
+            self._columns[each.oid] = {column.name: column.type_oid for column in each.columns}
+
+    def learn(self, found: CatalogTable, table: Table) -> None:
+        """Take note of a table that was changed, which the stream describes at its next row."""
+        fills = {each.name: each.fills_old_rows for each in found.columns}
+        columns = {each.name: each.type_oid for each in found.columns}
+        self._judge(found.oid, table, columns, fills)
 
     def describe(self, relation: Relation, lsn: int) -> None:
         """Take in a Relation message.
@@ -103,7 +107,7 @@ class Shapes:
         here = next(iter(self._catalog().tables_by_oid([relation.oid])), None)
         shape = self._by_oid[relation.oid] = self._shape(relation, here, lsn)
         if shape.table is not None:
-            self._compare(before, shape, here)
+            self._compare(shape, shape.table, here)
 
     def _shape(self, relation: Relation, here: CatalogTable | None, lsn: int) -> Shape:
         types = self._catalog().types
@@ -136,20 +140,25 @@ class Shapes:
             lsn,
         )
 
-    def _compare(self, before: Shape | None, shape: Shape, here: CatalogTable | None) -> None:
-        relation, table = shape.relation, shape.table
-        assert table is not None
+    def _compare(self, shape: Shape, table: Table, here: CatalogTable | None) -> None:
+        relation = shape.relation
         fills = {each.name: each.fills_old_rows for each in here.columns} if here else {}
         columns = {each.name: each.type_oid for each in relation.columns}
-        known = self._columns.get(relation.oid, columns)
-        is_new = table.id not in self._oid_of
-        is_other = self._oid_of.get(table.id, relation.oid) != relation.oid
-        is_renamed = before is not None and (before.table is None or before.table.id != table.id)
-        self._oid_of[table.id] = relation.oid
-        self._columns[relation.oid] = columns
-        if is_renamed or is_other or _changes_old_rows(known, columns, fills):
+        self._judge(relation.oid, table, columns, fills)
+
+    def _judge(
+        self, oid: int, table: Table, columns: dict[str, int], fills: dict[str, bool]
+    ) -> None:
+        """Compare a table with what was known of it, and add the consequences to the news."""
+        known = self._columns.get(oid, columns)
+        other = self._oid_of.get(table.id)
+        is_renamed = other != oid and oid in self._columns
+        is_replaced = other not in (oid, None)
+        self._oid_of[table.id] = oid
+        self._columns[oid] = columns
+        if is_renamed or is_replaced or _changes_old_rows(known, columns, fills):
             self.news.resync.append(table.id)
-        if is_new or is_renamed or is_other or known != columns:
+        if other != oid or known != columns:
             self.news.schemas.append(table)
 
 
