@@ -95,7 +95,7 @@ def postgres(log: Path, settings: Mapping[str, str] | None = None) -> Iterator[s
         arguments = [f"-c{key}={value}" for key, value in options.items()]
         command = [*before, str(binaries / "postgres"), "-D", str(data), *arguments]
         with ServerProcess("postgres", command, log, cwd=folder) as server:
-            dsn = f"host={folder} port={_PORT} user=tidemill dbname=postgres"
+            dsn = f"host={folder} port={options['port']} user=tidemill dbname=postgres"
             server.wait_until(lambda: _answers(dsn), 60)
             yield dsn
             server.send_signal(signal.SIGINT)  # ends its children, which are groups of their own

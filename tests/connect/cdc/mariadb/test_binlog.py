@@ -1,4 +1,4 @@
-"""Tables of bytes: events, compressed values, decimals, times. Damage is an error, never passed on."""
+"""Tables of bytes: events, compressed values, decimals, times. Damage is an error."""
 
 from __future__ import annotations
 
