@@ -19,7 +19,7 @@ _PASSWORD_IN_URL = re.compile(
     r"(?P<start>[a-z][a-z0-9+.-]*://[^/@\s:]*:)(?P<secret>[^@/\s]+)@", re.I
 )
 _PASSWORD_IN_DSN = re.compile(r"(?P<start>\bpassword\s*=\s*)(?P<secret>'[^']*'|\S+)", re.I)
-_SECRET_NAME = re.compile(r"password|passwd|secret|token|salt", re.I)
+_SECRET_NAME = re.compile(r"password|passwd|secret|token|salt|hash_key", re.I)
 HIDDEN = "********"
 
 
