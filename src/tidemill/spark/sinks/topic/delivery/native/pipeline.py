@@ -175,10 +175,11 @@ class Pipeline:
     def _lose(self, address: Address, connection: Connection | None, cause: str) -> None:
         """Close a connection. What was under way has failed."""
         self._cluster.data.drop(connection)
-        for flight in self._flights.pop(address, ()):
+        mine = self._flights.setdefault(address, deque())
+        while mine:
+            flight = mine.popleft()
             self._flying -= flight.size
             self._fail(flight.batches, cause)
-        self._flights[address] = deque()
 
     def _judge(self, batch: Batch, code: int) -> None:
         if code in (0, failures.DUPLICATE):

@@ -28,7 +28,7 @@ NO_PRODUCER = (-1, -1)
 def _lz4(data: Any) -> bytes:
     # Kafka's Java code reads no blocks that refer to the ones before.
     frame = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
-    frame.compress(data)
+    frame.compress(bytes(data))
     return bytes(frame.finish())
 
 
