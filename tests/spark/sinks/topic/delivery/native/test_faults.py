@@ -17,7 +17,7 @@ from tidemill.errors import UnreachableError
 from tidemill.spark.errors import DeliveryError
 from tidemill.spark.sinks.topic.delivery import at_least_once, exactly_once, limits
 from tidemill.spark.sinks.topic.delivery.exactly_once import Share, write_share
-from tidemill.spark.sinks.topic.delivery.native import messages, pipeline
+from tidemill.spark.sinks.topic.delivery.native import messages
 from tidemill.spark.wire.connection import Connection
 from tidemill.spark.wire.errors import ConnectionFailedError
 
@@ -171,7 +171,7 @@ class Codes:
             code = self.left.pop(0)
             return {partition: code or old for partition, old in found.items()}
 
-        patch.setattr(pipeline.messages, "parse_produce", replaced)
+        patch.setattr(messages, "parse_produce", replaced)
 
 
 @pytest.mark.parametrize("codes", [(6,), (3, 5), (0, 7, 19), (0, 45, 0, 6), (46,)])
