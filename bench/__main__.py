@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench import (
     history,
+    journal,
     latency,
     librdkafka,
     machine,
@@ -34,6 +35,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "throughput": throughput.section,
     "librdkafka": librdkafka.section,
     "latency": latency.section,
+    "journal": journal.section,
     "transactions": transactions.section,
     "parse": parse.section,
     "source": source.section,

@@ -18,11 +18,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 WARM_UP_TOPIC = "bench-warm-up"
 TIMEOUT_S = 60.0
 BATCH = 1000
+SPREAD_RECORDS = 100
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("job", choices=["produce", "consume", "latency", "transact"])
+    parser.add_argument("job", choices=["produce", "consume", "latency", "spread", "transact"])
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--count", type=int, required=True)
@@ -34,6 +35,8 @@ def main() -> None:
         result = consume(args.bootstrap, args.topic, args.count)
     elif args.job == "produce":
         result = produce(args.bootstrap, args.topic, args.count, args.size, args.acks)
+    elif args.job == "spread":
+        result = spread(args.bootstrap, args.topic, args.count, args.size)
     elif args.job == "transact":
         result = transact(args.bootstrap, args.topic, args.count, args.size, args.each)
     else:
@@ -81,6 +84,28 @@ def _write(producer: Producer, topic: str, value: bytes, count: int) -> None:
     left = producer.flush(TIMEOUT_S)
     if left:
         raise TimeoutError(f"{left} records were not delivered")
+
+
+def spread(bootstrap: str, topic: str, count: int, size: int) -> dict[str, object]:
+    """Write 100 records over all partitions and wait for them, ``count`` times.
+
+    Returns:
+        The seconds of each 100 records.
+    """
+    producer = _warmed_producer(bootstrap, topic, {"acks": "all", "linger.ms": 0})
+    partitions = len(producer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
+    value = os.urandom(size)
+    each = []
+    number = 0
+    for _ in range(count):
+        began = time.perf_counter()
+        for _ in range(SPREAD_RECORDS):
+            producer.produce(topic, value, partition=number % partitions, on_delivery=_delivered)
+            number += 1
+        if producer.flush(TIMEOUT_S):
+            raise TimeoutError("records were not delivered")
+        each.append(time.perf_counter() - began)
+    return {"each": each}
 
 
 def transact(bootstrap: str, topic: str, count: int, size: int, each: int) -> dict[str, object]:

@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.support.effort import examples
 from tests.support.faultyfs import CrashError, FaultyFileSystem
+from tests.support.journaled import commit, open_journaled, store_segments
 from tests.support.logs import TP, open_log, read_records
 from tidemill.clock import ManualClock
 from tidemill.log.disk.aborted_index import ENTRY_SIZE, decode_aborted
@@ -108,8 +109,11 @@ class LogMachine(RuleBasedStateMachine):
         self.log.flush()
 
     def open(self) -> None:
-        self.store = LogStore.open("/data", clock=self.clock, fs=self.fs, max_open_files=4)
+        self.store = self.open_store()
         self.log: PartitionLog = open_log(self.store, CONFIGS)
+
+    def open_store(self) -> LogStore:
+        return LogStore.open("/data", clock=self.clock, fs=self.fs, max_open_files=4)
 
     def batch(
         self, count: int, size: int, codec: int, sequence: int = -1, writer: int = -1
@@ -320,7 +324,7 @@ class LogMachine(RuleBasedStateMachine):
         self.reopen(least=self.model.synced)
 
     def reopen(self, least: int) -> None:
-        self.store = LogStore.open("/data", clock=self.clock, fs=self.fs, max_open_files=4)
+        self.store = self.open_store()
         assert not self.store.clean_start
         if TP in self.store.offline:
             raise self.store.offline[TP]
@@ -370,7 +374,8 @@ class LogMachine(RuleBasedStateMachine):
             path = segment.path(TXN_INDEX)
             node = self.fs._file(path)
             entries = decode_aborted(bytes(node.data[: segment.aborted.size]))
-            synced = sum(entry.last_offset < self.model.synced for entry in entries)
+            stored = min(self.model.synced, self.log.stored_offset)
+            synced = sum(entry.last_offset < stored for entry in entries)
             assert len(node.durable) >= synced * ENTRY_SIZE
             assert not synced or folder.durable.get(path.rpartition("/")[2]) is node
 
@@ -446,6 +451,35 @@ LogMachine.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestLogModel = LogMachine.TestCase
+
+
+class JournaledLogMachine(LogMachine):
+    """The same with a journal, and a disk that can keep any page of a file without the others."""
+
+    @initialize()
+    def start(self) -> None:
+        super().start()
+        self.fs.page = 64
+
+    def open_store(self) -> LogStore:
+        return open_journaled("/data", self.clock, self.fs, max_open_files=4)
+
+    @rule()
+    def write_to_the_journal(self) -> None:
+        end = len(self.model.values)
+        if commit(self.store, [self.log]) == []:
+            self.model.synced = end
+
+    @rule()
+    def sync_segments_behind(self) -> None:
+        end = len(self.model.values)
+        store_segments(self.store, self.log)
+        assert self.log.stored_offset == end
+        self.model.synced = end
+
+
+JournaledLogMachine.TestCase.settings = LogMachine.TestCase.settings
+TestJournaledLogModel = JournaledLogMachine.TestCase
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["a journal", "as POSIX"])

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from tidemill.log.disk.files import FileSystem, RawFile
 
-_ZEROS = bytes(1 << 20)
+_ZEROS = bytes(4096)
+"""Larger writes make larger pages in the kernel's cache, and each entry then costs more."""
 
 
 class RingFile:

@@ -1,0 +1,205 @@
+"""The journal in a broker: one sync for many partitions, and a journal that can't be written."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.engine.transactions.support import Producer, cut_power
+from tests.support.faultyfs import FaultyFileSystem, Unlucky
+from tidemill.engine.api import Durability, NewTopic, PartitionWrite
+from tidemill.engine.engine import Engine
+from tidemill.errors import TidemillError
+from tidemill.log.errors import SyncFailedError
+from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.log.journal.checkpoint import CHECKPOINT
+from tidemill.settings import Log, Settings
+
+PARTITIONS = 12
+
+
+async def broker(fs: FaultyFileSystem, journal_bytes: int = 1 << 20) -> Engine:
+    """Start a broker whose journal is open and whose topic has records in each partition."""
+    log = Log(journal_bytes=journal_bytes, sync_interval_ms=3_600_000)
+    engine = Engine(Settings(data_dir=Path("/data"), log=log), fs=fs)
+    await engine.start()
+    if not ends(engine):
+        await engine.topics.create([NewTopic("t", PARTITIONS)])
+    await write(engine, b"first")
+    async with asyncio.timeout(20):
+        while not engine._store.journal.is_open and not fs.capacity:
+            await asyncio.sleep(0.001)
+    return engine
+
+
+async def write(engine: Engine, value: bytes, partitions: int = PARTITIONS) -> None:
+    """Write a record to each partition with acks=all."""
+    writes = [
+        PartitionWrite("t", n, memoryview(encode_batch([NewRecord(b"k", value)], timestamp_ms=1)))
+        for n in range(partitions)
+    ]
+    answer = engine.records.append(writes, Durability.SYNCED)
+    for result in answer if isinstance(answer, list) else await answer:
+        if result.error is not None:
+            raise result.error
+
+
+def ends(engine: Engine) -> set[int]:
+    """Return the ends of the partitions that readers see."""
+    logs = engine._store.partitions
+    return {log.high_watermark for tp, log in logs.items() if tp.topic == "t"}
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(test(), 60)
+
+    asyncio.run(bounded())
+
+
+def test_records_of_many_partitions_share_one_sync() -> None:
+    async def test() -> None:
+        fs = FaultyFileSystem()
+        engine = await broker(fs)
+        before = fs.syncs
+        await write(engine, b"second")
+        assert fs.syncs == before + 1
+        assert ends(engine) == {2}
+        await engine.stop()
+
+    run(test)
+
+
+def test_the_markers_of_a_transaction_share_one_sync() -> None:
+    async def test() -> None:
+        fs = FaultyFileSystem()
+        engine = await broker(fs)
+        producer = await Producer(engine).init()
+        for round_ in range(2):
+            for n in range(PARTITIONS):
+                await producer.send("t", b"%d" % round_, partition=n)
+            before = fs.syncs
+            await producer.commit()
+        # One for the decision, one for twelve markers. The completion that no request waits for
+        # can be the third.
+        assert fs.syncs - before <= 3
+        await engine.stop()
+
+    run(test)
+
+
+def test_offsets_in_a_transaction_cost_no_sync_more() -> None:
+    async def test() -> None:
+        fs = FaultyFileSystem()
+        engine = await broker(fs)
+        producer = await Producer(engine).init()
+        for round_ in range(2):
+            for n in range(PARTITIONS):
+                await producer.send("t", b"%d" % round_, partition=n)
+            await producer.commit_offset("g", "t", round_)
+            before = fs.syncs
+            await producer.commit()
+        assert fs.syncs - before <= 3
+        await engine.stop()
+
+    run(test)
+
+
+def test_everything_acknowledged_survives_a_power_cut() -> None:
+    async def test() -> None:
+        fs = FaultyFileSystem()
+        engine = await broker(fs)
+        for n in range(20):
+            await write(engine, b"%d" % n)
+        await cut_power(engine, fs, Unlucky())
+        fs.clear_faults()
+        again = await broker(fs)
+        assert not again._store.offline
+        assert ends(again) == {22}
+        await again.stop()
+
+    run(test)
+
+
+def test_a_journal_that_is_too_small_never_fails_a_write() -> None:
+    async def test() -> None:
+        fs = FaultyFileSystem()
+        engine = await broker(fs)
+        for n in range(300):  # 300 entries of 16 KB in 1 MB
+            await write(engine, bytes(1300) + b"%d" % n)
+        assert ends(engine) == {301}
+        await cut_power(engine, fs, Unlucky())
+        fs.clear_faults()
+        again = await broker(fs)
+        assert not again._store.offline
+        assert ends(again) == {302}
+        await again.stop()
+
+    run(test)
+
+
+def test_a_full_disk_in_the_journal_closes_it_and_fails_no_write() -> None:
+    async def test() -> None:
+        fs = FaultyFileSystem()
+        engine = await broker(fs)
+        fs.fail("write", errno.ENOSPC, path="/journal/")
+        await write(engine, b"second")
+        await write(engine, b"third")
+        assert ends(engine) == {3}
+        async with asyncio.timeout(20):
+            while fs.exists(f"/data/{CHECKPOINT}"):  # the next start must not trust the journal
+                await asyncio.sleep(0.001)
+        assert not engine._store.journal.is_open
+        await engine.stop()
+
+    run(test)
+
+
+def test_without_room_for_a_journal_segments_are_synced() -> None:
+    async def test() -> None:
+        fs = FaultyFileSystem()
+        fs.fail("create", errno.ENOSPC, times=-1, path="/journal/")
+        log = Log(sync_interval_ms=3_600_000)
+        engine = Engine(Settings(data_dir=Path("/data"), log=log), fs=fs)
+        await engine.start()
+        await engine.topics.create([NewTopic("t", PARTITIONS)])
+        await write(engine, b"first")
+        await write(engine, b"second")
+        assert ends(engine) == {2}
+        assert not engine._store.journal.is_open
+        await engine.stop()
+
+    run(test)
+
+
+def test_a_failed_sync_of_the_journal_stops_the_broker() -> None:
+    async def test() -> None:
+        fs = FaultyFileSystem()
+        engine = await broker(fs)
+        fs.fail("sync", path="/journal/")
+        with pytest.raises(TidemillError):
+            await write(engine, b"lost")
+        assert isinstance(await engine.failed, SyncFailedError)
+        assert ends(engine) == {1}
+        await engine.stop()
+
+    run(test)
+
+
+def test_a_clean_stop_leaves_no_journal_to_be_read() -> None:
+    async def test() -> None:
+        fs = FaultyFileSystem()
+        engine = await broker(fs)
+        await write(engine, b"second")
+        await engine.stop()
+        assert not fs.exists(f"/data/{CHECKPOINT}")
+        again = await broker(fs)
+        assert again._store.clean_start
+        assert again._store.reports == []
+        await again.stop()
+
+    run(test)
