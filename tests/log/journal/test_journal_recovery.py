@@ -13,12 +13,20 @@ from tests.support.journaled import commit, make_durable, open_journaled, store_
 from tests.support.logs import read_records, write
 from tidemill.clock import ManualClock
 from tidemill.log.config.parse import parse_config
-from tidemill.log.errors import CorruptLogError, StorageError, SyncFailedError
+from tidemill.log.errors import (
+    CorruptLogError,
+    JournalRestoreError,
+    StorageError,
+    SyncFailedError,
+)
 from tidemill.log.format.batch import iter_headers
 from tidemill.log.journal.checkpoint import CHECKPOINT
 from tidemill.log.journal.entry import BLOCK
+from tidemill.log.journal.reading import disown
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.recovery.inspect import Inspection
+from tidemill.log.recovery.repair import PartitionRepair
 from tidemill.log.store import LogStore
 
 NOW = 1_700_000_000_000
@@ -376,3 +384,44 @@ def test_power_cuts_lose_nothing_promised_and_take_no_partition_offline(seed: in
         found = world.values(n)
         assert found[: len(promised[n])] == promised[n]
         assert found == written[n][: len(found)]
+
+
+def test_the_doctor_names_what_the_broker_will_restore_and_repairs_nothing_before() -> None:
+    world = World()
+    world.promise(b"a" * 50, b"b" * 50)
+    path = world.segment()
+    world.fs.kill()
+    data = world.fs.content(path)
+    del data[[position for position, _ in iter_headers(bytes(data))][2] :]
+    (found,) = Inspection(world.fs, "/data").run()
+    assert found.is_repaired
+    assert "the journal has offsets 2 to 2" in found.text
+    with pytest.raises(StorageError, match="the journal has records of t-0"):
+        PartitionRepair(world.fs, "/data", world.partitions[0]).survey()
+    world.reopen()
+    assert world.values() == [b"first", b"a" * 50, b"b" * 50]
+
+
+def test_a_repair_is_not_undone_by_the_journal() -> None:
+    world = World()
+    world.promise(b"a" * 50, b"b" * 50)
+    path = world.segment()
+    world.fs.kill()
+    disown(world.fs, "/data", world.partitions[0])
+    data = world.fs.content(path)
+    del data[[position for position, _ in iter_headers(bytes(data))][1] :]
+    world.reopen()
+    assert world.values() == [b"first"]
+
+
+def test_a_broker_that_can_not_restore_does_not_start() -> None:
+    world = World()
+    world.promise(b"a" * 50)
+    path = world.segment()
+    world.fs.power_cut(Unlucky())
+    world.fs.fail("write", errno.ENOSPC, path=path)
+    with pytest.raises(JournalRestoreError, match="can't be restored"):
+        world.reopen()
+    world.fs.kill()
+    world.reopen()
+    assert world.values() == [b"first", b"a" * 50]

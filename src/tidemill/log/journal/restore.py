@@ -6,7 +6,7 @@ Recovery calls it before it reads the log. Bytes that differ are written again a
 from __future__ import annotations
 
 from tidemill.log.disk.environment import Environment, Report
-from tidemill.log.disk.files import RawFile
+from tidemill.log.disk.files import FileSystem, RawFile
 from tidemill.log.errors import JournalRestoreError
 from tidemill.log.journal.entry import Piece
 from tidemill.log.journal.reading import Proof
@@ -36,14 +36,7 @@ def restore(
         JournalRestoreError: a file can't be read or written.
         SyncFailedError: the broker must stop.
     """
-    bases = [each[0] for each in map(parse_file_name, names) if each and each[1] == LOG]
-    last = max(bases, default=-1)
-    by_segment: dict[int, list[Piece]] = {}
-    for piece in proof.pieces:
-        is_replaced = is_sparse and piece.segment != last
-        if piece.end_offset > recovery_point and piece.segment in bases and not is_replaced:
-            by_segment.setdefault(piece.segment, []).append(piece)
-    for base, pieces in by_segment.items():
+    for base, pieces in _wanted(names, proof, recovery_point, is_sparse).items():
         name = file_name(base, LOG)
         path = f"{folder}/{name}"
         try:
@@ -55,6 +48,51 @@ def restore(
                 hint="Nothing is lost yet: the journal has them. Free disk space, or repair the "
                 "disk, and start the broker again. To give them up, move the folder away.",
             ) from error
+
+
+def _wanted(
+    names: dict[str, int], proof: Proof, recovery_point: int, is_sparse: bool
+) -> dict[int, list[Piece]]:
+    """Return the pieces that the segments must have, by the segment's base offset."""
+    bases = [each[0] for each in map(parse_file_name, names) if each and each[1] == LOG]
+    last = max(bases, default=-1)
+    by_segment: dict[int, list[Piece]] = {}
+    for piece in proof.pieces:
+        is_replaced = is_sparse and piece.segment != last
+        if piece.end_offset > recovery_point and piece.segment in bases and not is_replaced:
+            by_segment.setdefault(piece.segment, []).append(piece)
+    return by_segment
+
+
+def lacking(
+    fs: FileSystem,
+    folder: str,
+    names: dict[str, int],
+    proof: Proof,
+    *,
+    recovery_point: int,
+    is_sparse: bool,
+) -> list[Piece]:
+    """Return the pieces that ``restore`` would write. Changes nothing.
+
+    Raises:
+        OSError: a file can't be read.
+    """
+    found = []
+    for base, pieces in _wanted(names, proof, recovery_point, is_sparse).items():
+        name = file_name(base, LOG)
+        raw = fs.open(f"{folder}/{name}")
+        try:
+            size = names[name]
+            for piece in pieces:
+                if piece.position > size:
+                    break
+                if raw.pread(piece.size, piece.position) != piece.buffers[0]:
+                    found.append(piece)
+                size = max(size, piece.position + piece.size)
+        finally:
+            raw.close()
+    return found
 
 
 def _restore_segment(

@@ -21,6 +21,9 @@ from tidemill.log.disk.handles import HandlePool, LogFile
 from tidemill.log.disk.index import OFFSET_ENTRY, TIME_ENTRY, MapCache, offset_entries, time_entries
 from tidemill.log.disk.scan import BatchScanner, find_batch
 from tidemill.log.errors import CorruptLogError
+from tidemill.log.journal.entry import Piece
+from tidemill.log.journal.reading import JournalContent, read_journal
+from tidemill.log.journal.restore import lacking
 from tidemill.log.names import (
     INDEX,
     LOG,
@@ -81,6 +84,7 @@ class Inspection:
         self._fs = fs
         self._data_dir = data_dir
         self._env = Environment(fs, HandlePool(fs, 64), MapCache(fs), SystemClock())
+        self._journal = JournalContent()
 
     def run(self) -> Iterator[Damage]:
         """Yield each damaged place.
@@ -96,6 +100,8 @@ class Inspection:
             yield damage
         checkpoints = OffsetCheckpoints(self._env, self._data_dir)
         checkpoints.load(found)
+        if not manifest:
+            self._journal = read_journal(self._env, self._data_dir)
         for report in self._env.reports:
             yield Damage(f"{report.path}: {report.what}", "", is_repaired=True)
         for tp in found:
@@ -133,6 +139,13 @@ class Inspection:
             check_first_segment(folder, bases[0], files, stored)
         except CorruptLogError as error:
             yield Damage(str(error), OFFLINE_HINT, is_repaired=False)
+        restored = self._lacking(tp, folder, names, stored, point)
+        if restored:
+            first, last = restored[0].first_offset, restored[-1].end_offset - 1
+            text = f"{folder}: the journal has offsets {first} to {last}, which the log lacks"
+            hint = "The broker restores them when it starts, and cuts off what follows them."
+            yield Damage(text, hint, is_repaired=True)
+            return
         end = bases[0]
         for base, following in zip_longest(bases, bases[1:]):
             path = f"{folder}/{file_name(base, LOG)}"
@@ -142,6 +155,22 @@ class Inspection:
                 return
             found, end = self._segment(path, base, names, following, point, stored)
             yield from found
+
+    def _lacking(
+        self,
+        tp: TopicPartition,
+        folder: str,
+        names: dict[str, int],
+        stored: StoredLog,
+        point: int,
+    ) -> list[Piece]:
+        """Return what the next start restores from the journal."""
+        proof = self._journal.proof(tp, topic_id_of(self._fs, folder))
+        if proof is None:
+            return []
+        return lacking(
+            self._fs, folder, names, proof, recovery_point=point, is_sparse=stored.is_sparse
+        )
 
     def _metadata(self, folder: str, names: Mapping[str, int]) -> Iterator[Damage]:
         path = f"{folder}/{METADATA}"
@@ -227,6 +256,15 @@ class Inspection:
                 fits = _aborted_fit(data)
             if not fits:
                 yield Damage(f"{path} does not match the log", hint, is_repaired=True)
+
+
+def topic_id_of(fs: FileSystem, folder: str) -> bytes | None:
+    """Return the topic id in a folder, or None if it is lost or damaged."""
+    path = f"{folder}/{METADATA}"
+    try:
+        return decode_metadata(fs.read_bytes(path)).bytes if fs.exists(path) else None
+    except ValueError:
+        return None
 
 
 def _time_fits(latest: int | None, timestamp: int, *, dense: bool) -> bool:

@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 
 import orjson
 
+from tidemill.clock import SystemClock
 from tidemill.log.disk.checkpoints import (
     FIRST_DIRTY,
     LOG_STARTS,
@@ -28,10 +29,14 @@ from tidemill.log.disk.checkpoints import (
     encode_checkpoint,
     encode_metadata,
 )
+from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import FileSystem, storage_error
+from tidemill.log.disk.handles import HandlePool
+from tidemill.log.disk.index import MapCache
 from tidemill.log.errors import StorageError
 from tidemill.log.format.batch import build_batch
-from tidemill.log.journal.reading import disown
+from tidemill.log.journal.reading import disown, read_journal
+from tidemill.log.journal.restore import lacking
 from tidemill.log.names import (
     INDEX,
     LOG,
@@ -43,6 +48,7 @@ from tidemill.log.names import (
 )
 from tidemill.log.partition.snapshots import snapshot_offsets, snapshot_path
 from tidemill.log.partition.sync import METADATA
+from tidemill.log.recovery.inspect import topic_id_of
 from tidemill.log.recovery.survey import Damage, Survey, survey
 
 CUT_SUFFIX = "-cut"
@@ -73,9 +79,10 @@ class PartitionRepair:
         """Find all damaged places; change nothing.
 
         Raises:
-            StorageError: a file can't be read.
+            StorageError: a file can't be read, or the journal has records that the log lacks.
         """
         try:
+            self._check_journal()
             return survey(
                 self._fs,
                 self._folder,
@@ -85,6 +92,26 @@ class PartitionRepair:
             )
         except OSError as error:
             raise storage_error(error, "reading", self._folder) from error
+
+    def _check_journal(self) -> None:
+        """Refuse to look for damage before the broker has restored what the journal has."""
+        fs, path = self._fs, self._data_dir
+        if fs.exists(f"{path}/{MANIFEST}") or not fs.exists(self._folder):
+            return
+        env = Environment(fs, HandlePool(fs, 4), MapCache(fs), SystemClock())
+        proof = read_journal(env, path).proof(self._tp, topic_id_of(fs, self._folder))
+        if proof is not None and lacking(
+            fs,
+            self._folder,
+            fs.files(self._folder),
+            proof,
+            recovery_point=self._checkpoint(RECOVERY_POINTS).offsets.get(self._tp, 0),
+            is_sparse=self._tp in self._checkpoint(FIRST_DIRTY).offsets,
+        ):
+            raise StorageError(
+                f"the journal has records of {self._tp} that the log lacks",
+                hint="Start the broker: it restores them. Then repair what is still damaged.",
+            )
 
     def _proven_start(self) -> int | None:
         """Return the stored start of the log; None if the first segments are the only evidence."""
