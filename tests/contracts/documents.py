@@ -137,12 +137,15 @@ class DocumentContract:
         self, documents: Documents, store: DocumentStore
     ) -> None:
         writer_of(store, SECOND).write(deletions((1, "a", False)), 3)
+        store.close()
         other = documents.sink("id").store()
         with pytest.raises(SinkError, match="of a checkpoint created at"):
             writer_of(other, FIRST).write(deletions((1, "b", False)), 0)
-        rows = prepare(pa.table({"id": pa.array([1], pa.int32())}), _IDS, other.target)
+        rows = prepare(
+            pa.table({"id": pa.array([1], pa.int32()), "text": ["b"]}), _ROWS, other.target
+        )
         with pytest.raises(CheckpointRestoredError, match="batch 3 again"):
-            other.apply(rows, _IDS, version(SECOND, 3), is_new=True)
+            other.apply(rows, _ROWS, version(SECOND, 3), is_new=True)
         with pytest.raises(SinkError, match="version is that of a batch"):
             follow(other, (1, "b", 5))
         other.close()
@@ -173,7 +176,7 @@ class DocumentContract:
         assert documents.texts() == {"7": "x"}
 
 
-_IDS = Layout((Column("id", "int"),), ("id",))
+_ROWS = Layout(LAYOUT.columns, ("id",))
 
 
 def _write(sink: Sink, *changes: Change) -> None:

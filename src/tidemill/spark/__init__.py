@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from tidemill.spark.sinks.database.mysql import MySqlSink as MySqlSink
     from tidemill.spark.sinks.database.postgres import PostgresSink as PostgresSink
     from tidemill.spark.sinks.database.sqlite import SqliteSink as SqliteSink
+    from tidemill.spark.sinks.documents.elasticsearch import ElasticsearchSink as ElasticsearchSink
     from tidemill.spark.sinks.documents.redis import RedisSink as RedisSink
+    from tidemill.spark.sinks.documents.tantivy import TantivySink as TantivySink
     from tidemill.spark.sinks.foreach_batch import ForeachBatchSink as ForeachBatchSink
     from tidemill.spark.sinks.parquet.compaction import CompactedFolder as CompactedFolder
     from tidemill.spark.sinks.parquet.compaction import compact_parquet as compact_parquet
@@ -70,7 +72,9 @@ _MODULES = {
     "sinks.database.mysql": ("MySqlSink",),
     "sinks.database.postgres": ("PostgresSink",),
     "sinks.database.sqlite": ("SqliteSink",),
+    "sinks.documents.elasticsearch": ("ElasticsearchSink",),
     "sinks.documents.redis": ("RedisSink",),
+    "sinks.documents.tantivy": ("TantivySink",),
     "sinks.foreach_batch": ("ForeachBatchSink",),
     "sinks.parquet.compaction": ("CompactedFolder", "compact_parquet"),
     "sinks.parquet.sink": ("ParquetSink",),

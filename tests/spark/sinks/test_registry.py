@@ -55,7 +55,7 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones(offer: list[Entry
     offer.append(entry("ToySink", "tests.spark.sinks.toy_sink:ToySink"))
     with pytest.raises(PipelineError, match="unknown sink 'Toy'") as error:
         sink("Toy")
-    assert "SqliteSink, TopicSink, ToySink" in error.value.hint
+    assert "SqliteSink, TantivySink, TopicSink, ToySink" in error.value.hint
     assert registry.GROUP in error.value.hint
 
 

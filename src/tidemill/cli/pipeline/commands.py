@@ -1,4 +1,7 @@
-"""``tidemill pipeline``: lists, describes and resets pipelines. ``run`` has its own module."""
+"""``tidemill pipeline``: lists, describes and resets pipelines.
+
+``run`` and ``rebuild`` have their own modules.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from tidemill.cli import output
 from tidemill.cli.client import Cluster
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, DryRun, Json, Property, Yes
 from tidemill.cli.pipeline.folder import DEFAULT_DATA_DIR, DataDir, state_folder
+from tidemill.cli.pipeline.rebuild import rebuild
 from tidemill.cli.pipeline.run import run
 from tidemill.cli.pipeline.status import as_dict, emit, fields_of, with_lag_now
 from tidemill.errors import TidemillError
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
     from tidemill.spark.pipelines.progress import QueryStatus
 
 app = typer.Typer(
-    help="Run, list, describe and reset pipelines on Spark.",
+    help="Run, list, describe, reset and rebuild pipelines on Spark.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -29,6 +33,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pipeline.
 
 
 app.command()(run)
+app.command(short_help="Write a query's sink again from the beginning, then switch it.")(rebuild)
 
 
 @app.command("list", short_help="List the pipelines that have run, with a line per query.")

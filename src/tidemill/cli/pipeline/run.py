@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
@@ -106,11 +107,35 @@ def run(
     require_extra("spark")
     from tidemill.cli.pipeline.file import load_pipeline
     from tidemill.spark.pipelines.check import check
-    from tidemill.spark.pipelines.runner import RunOptions
 
     pipeline = load_pipeline(file, name)
     check(pipeline)
     starting = _starting(start_at)
+    options = replace(
+        run_options(context, pipeline, master, data_dir, spark_log, servers, properties),
+        until_caught_up=until_caught_up,
+        starting=starting,
+        source_format=source_format.value,
+    )
+    report(_run(pipeline, options), as_json=as_json)
+
+
+def run_options(
+    context: typer.Context,
+    pipeline: Pipeline,
+    master: str,
+    data_dir: Path,
+    spark_log: Path | None,
+    servers: str,
+    properties: list[str] | None,
+) -> RunOptions:
+    """Return the settings that ``run`` and ``rebuild`` have in common.
+
+    Raises:
+        UsageError: one of them is invalid.
+    """
+    from tidemill.spark.pipelines.runner import RunOptions
+
     _check_master(master)
     # The brokers that a pipeline declares count, unless the command line or the environment names
     # others.
@@ -118,17 +143,13 @@ def run(
         servers = pipeline.bootstrap_servers
     cluster = Cluster.at(servers, properties)
     state = state_folder(data_dir)
-    options = RunOptions(
+    return RunOptions(
         bootstrap_servers=servers,
         state=state,
         master=master,
-        until_caught_up=until_caught_up,
-        starting=starting,
         kafka=cluster.properties,
         log_file=_log_file(spark_log, state / pipeline.name / "spark.log"),
-        source_format=source_format.value,
     )
-    _report(_run(pipeline, options), as_json=as_json)
 
 
 def _run(pipeline: Pipeline, options: RunOptions) -> list[QueryStatus]:
@@ -137,13 +158,13 @@ def _run(pipeline: Pipeline, options: RunOptions) -> list[QueryStatus]:
     from tidemill.spark.pipelines.runner import Runner
 
     stop = threading.Event()
-    _stop_on_signals(stop)
+    stop_on_signals(stop)
     output.note(f"Spark is starting. Its output goes to {options.log_file}.")
     with view_for(sys.stderr) as view:
         return list(Runner(pipeline, options, view.show, view.warn).run(stop))
 
 
-def _report(statuses: list[QueryStatus], *, as_json: bool) -> None:
+def report(statuses: list[QueryStatus], *, as_json: bool) -> None:
     """Print the final statuses.
 
     Raises:
@@ -223,7 +244,7 @@ def _starting(text: str | None) -> Starting | None:
     )
 
 
-def _stop_on_signals(stop: threading.Event) -> None:
+def stop_on_signals(stop: threading.Event) -> None:
     """Handle signals: the first one stops the pipeline cleanly, the second one immediately."""
 
     def end(number: int, _frame: FrameType | None) -> None:

@@ -4,6 +4,7 @@
         identity.json       id, time of creation and fingerprint of this checkpoint
         earlier.json        the time of creation of the youngest checkpoint that was removed
         begun.json          the batch that was begun last, if the sink is a database
+        rebuild.json        the sink was rebuilt and is being switched
         checkpoint/         Spark's own files
 
 Sinks use the identity to tell the output of this checkpoint from that of another one. So a
@@ -32,6 +33,7 @@ from tidemill.spark.errors import PipelineError, PipelineRunningError
 _IDENTITY = "identity.json"
 _EARLIER = "earlier.json"
 _BEGUN = "begun.json"
+_REBUILD = "rebuild.json"
 _SPARK = "checkpoint"
 _REMOVED = "checkpoint.removed"
 _LOCK = ".lock"
@@ -134,6 +136,11 @@ class Checkpoint:
             PipelineError: the query has changed in a way that the checkpoint does not allow (the
                 message says which), or the identity is damaged or missing.
         """
+        if self.is_switching:
+            raise PipelineError(
+                "a rebuild of its sink was interrupted when it was switched",
+                hint="Run the command again: tidemill pipeline rebuild.",
+            )
         identity = self._found()
         before = None if identity is None else identity.fingerprint
         if before is None or before == fingerprint or self.is_fresh:
@@ -144,6 +151,51 @@ class Checkpoint:
                 f"it can't continue from its checkpoint: {'; '.join(changes)}",
                 hint=f"Undo the change, give the query a new name, or reset it: {self.reset}",
             )
+
+    # --- a rebuild ---
+
+    @property
+    def is_switching(self) -> bool:
+        """Whether a rebuild of the sink has begun to switch it, and has not ended."""
+        return (self.folder / _REBUILD).exists()
+
+    def begin_switch(self) -> None:
+        """Note that a rebuild switches the sink. Until it has ended, the query can't start.
+
+        Raises:
+            PipelineError: the folder can't be written.
+        """
+        self._write(_REBUILD, {"step": "switching"})
+
+    def adopt(self, other: Checkpoint) -> None:
+        """Replace this checkpoint by that of the rebuild, and end the switch.
+
+        It can be repeated after a crash at any point.
+
+        Args:
+            other: the checkpoint of the rebuild; its folder is removed.
+
+        Raises:
+            PipelineError: the folder can't be written.
+        """
+        removed = self.folder / _REMOVED
+        try:
+            if other.spark_folder.exists():
+                shutil.rmtree(removed, ignore_errors=True)
+                if self.spark_folder.exists():
+                    self.spark_folder.rename(removed)
+                other.spark_folder.rename(self.spark_folder)
+            identity = other.folder / _IDENTITY
+            if identity.exists():  # it is moved last
+                self.begun_file.unlink(missing_ok=True)
+                if other.begun_file.exists():
+                    shutil.copyfile(other.begun_file, self.begun_file)
+                identity.replace(self.folder / _IDENTITY)
+            shutil.rmtree(removed, ignore_errors=True)
+            shutil.rmtree(other.folder, ignore_errors=True)
+            (self.folder / _REBUILD).unlink(missing_ok=True)
+        except OSError as error:
+            raise PipelineError(f"{self.folder} can't be written: {error.strerror}") from error
 
     def remove(self) -> bool:
         """Remove the checkpoint, but keep its time of creation.

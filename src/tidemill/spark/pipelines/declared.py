@@ -161,6 +161,8 @@ class Pipeline:
         streams: the declared streams.
         tables: the declared tables.
         queries: the declared queries.
+        writes_dead_letters: whether a run writes the records that can't be parsed; a rebuild does
+            not write them again.
     """
 
     name: str
@@ -173,6 +175,7 @@ class Pipeline:
         self.streams: list[Stream] = []
         self.tables: list[Table] = []
         self.queries: list[Query] = []
+        self.writes_dead_letters = True
 
     def stream(
         self,

@@ -43,6 +43,8 @@ def dead_letter_queries(pipeline: Pipeline) -> dict[str, Query]:
     There is one for each stream that a query uses, that is parsed, and that has a topic for dead
     letters.
     """
+    if not pipeline.writes_dead_letters:
+        return {}
     used = {id(each) for query in pipeline.queries for each in inputs_of(query, pipeline)}
     return {
         stream.name: Query(

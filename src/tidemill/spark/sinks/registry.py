@@ -20,12 +20,14 @@ GROUP = "tidemill.sinks"
 BUILT_IN: Mapping[str, str] = {
     "ChangelogSink": "tidemill.spark.sinks.topic.sink:ChangelogSink",
     "DuckDBSink": "tidemill.spark.sinks.database.duckdb:DuckDBSink",
+    "ElasticsearchSink": "tidemill.spark.sinks.documents.elasticsearch:ElasticsearchSink",
     "ForeachBatchSink": "tidemill.spark.sinks.foreach_batch:ForeachBatchSink",
     "MySqlSink": "tidemill.spark.sinks.database.mysql:MySqlSink",
     "ParquetSink": "tidemill.spark.sinks.parquet.sink:ParquetSink",
     "PostgresSink": "tidemill.spark.sinks.database.postgres:PostgresSink",
     "RedisSink": "tidemill.spark.sinks.documents.redis:RedisSink",
     "SqliteSink": "tidemill.spark.sinks.database.sqlite:SqliteSink",
+    "TantivySink": "tidemill.spark.sinks.documents.tantivy:TantivySink",
     "TopicSink": "tidemill.spark.sinks.topic.sink:TopicSink",
 }
 """Name of each built-in sink -> its class."""

@@ -101,6 +101,14 @@ class DocumentStore(ABC):
     def target(self) -> str:
         """The name of the store, for messages. It must not contain a password."""
 
+    def prepare(self, layout: Layout) -> None:  # noqa: B027 - most stores need no columns
+        """Prepare for rows of a layout. Called before each batch.
+
+        Raises:
+            SchemaError: The store has other columns.
+            SinkError: The store does not answer.
+        """
+
     @abstractmethod
     def last_version(self) -> int | None:
         """Return the greatest version of a batch or row that was begun; None if there is none.
@@ -156,7 +164,8 @@ class DocumentStore(ABC):
             SinkError: The store rejected the batch, or contains a newer version.
             CheckpointRestoredError: The batch is new, but the store has begun it before.
         """
-        latest = self.last_version()
+        self.prepare(layout)
+        latest = self.last_version() if layout.versioned or is_first or is_new else None
         check_versions(self.target, latest, number, layout, is_first=is_first, is_new=is_new)
         on_start()
         if rows.num_rows:

@@ -1,0 +1,75 @@
+"""``tidemill pipeline rebuild``: writes the sink of a query again, and switches it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from tidemill.cli import output
+from tidemill.cli.extras import require_extra
+from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property
+from tidemill.cli.pipeline.folder import DEFAULT_DATA_DIR, DataDir
+from tidemill.cli.pipeline.run import (
+    File,
+    Master,
+    PipelineName,
+    Source,
+    SourceFormat,
+    SparkLog,
+    report,
+    run_options,
+    stop_on_signals,
+)
+
+QueryName = Annotated[
+    str, typer.Argument(metavar="QUERY", help="The query whose sink is written again.")
+]
+
+
+def rebuild(
+    context: typer.Context,
+    file: File,
+    query: QueryName,
+    master: Master = "local[2]",
+    name: PipelineName = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    source_format: Source = SourceFormat.TIDEMILL,
+    spark_log: SparkLog = None,
+    as_json: Json = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Write the sink of a query again from the beginning of its topics, beside the old one.
+
+    When all records are read, the new table, index or prefix takes the place of the old one in one
+    step, and the old one is removed. The next run of the pipeline continues from there. The
+    pipeline may run until then; for the switch it must be stopped.
+
+    After a crash or Ctrl-C, the same command continues.
+    """
+    require_extra("spark")
+    from tidemill.cli.pipeline.file import load_pipeline
+    from tidemill.cli.pipeline.view import view_for
+    from tidemill.spark.pipelines.check import check
+    from tidemill.spark.pipelines.rebuild import Rebuild
+
+    pipeline = load_pipeline(file, name)
+    check(pipeline)
+    options = replace(
+        run_options(context, pipeline, master, data_dir, spark_log, servers, properties),
+        source_format=source_format.value,
+    )
+    stop = threading.Event()
+    stop_on_signals(stop)
+    output.note(f"Spark is starting. Its output goes to {options.log_file}.")
+    with view_for(sys.stderr) as view:
+        found = Rebuild(pipeline, query, options, view.show, view.warn).run(stop)
+    report(list(found.statuses), as_json=as_json)
+    if found.is_switched:
+        output.note(f"Rebuilt {pipeline.name}/{query}.")
+    else:
+        output.note("Stopped before the switch. Run the command again: it continues.")
