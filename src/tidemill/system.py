@@ -14,7 +14,7 @@ import errno
 import fcntl
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -112,6 +112,59 @@ def read_cached(fd: int, length: int, position: int) -> Buffer | None:
             raise NotImplementedError from error
         raise
     return out if got == length else None
+
+
+class _CachestatRange(ctypes.Structure):
+    _fields_ = [("off", ctypes.c_uint64), ("len", ctypes.c_uint64)]
+
+
+class _Cachestat(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in ("cached", "dirty", "writeback", "evicted", "recently_evicted")
+    ]
+
+
+_SYS_CACHESTAT = 451
+"""The number of cachestat (Linux 6.5), the same on all architectures."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_syscall: Callable[..., int] | None = None
+
+
+def can_send_files() -> bool:
+    """Return whether files can be sent without reading them, and never while a disk is read."""
+    return sys.platform == "linux" and hasattr(os, "sendfile") and _cachestat() is not None
+
+
+def is_cached(fd: int, position: int, length: int) -> bool:
+    """Return whether all bytes of a range of a file are in the page cache; False if unknown."""
+    call = _cachestat()
+    if call is None:
+        return False
+    first = position - position % _PAGE_BYTES
+    length += position - first
+    counted = _Cachestat()
+    wanted = ctypes.byref(_CachestatRange(first, length))
+    if call(_SYS_CACHESTAT, fd, wanted, ctypes.byref(counted), 0) != 0:
+        return False
+    return int(counted.cached) >= -(-length // _PAGE_BYTES)
+
+
+def _cachestat() -> Callable[..., int] | None:
+    """Return libc's ``syscall`` if the kernel has cachestat, else None."""
+    global _syscall, _has_cachestat
+    if _has_cachestat is None:
+        _has_cachestat = False
+        if sys.platform == "linux":
+            call = ctypes.CDLL(None, use_errno=True).syscall
+            ones = _CachestatRange(0, 1), _Cachestat()
+            call(_SYS_CACHESTAT, -1, ctypes.byref(ones[0]), ctypes.byref(ones[1]), 0)
+            if ctypes.get_errno() == errno.EBADF:  # and not ENOSYS, or EPERM of a sandbox
+                _syscall, _has_cachestat = call, True
+    return _syscall if _has_cachestat else None
+
+
+_has_cachestat: bool | None = None
 
 
 # --- the process ---------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ class _File:
         self._fs = fs
         self.pread = raw.pread
         self.pread_nowait = raw.pread_nowait
+        self.fileno = raw.fileno
         self.datasync = raw.datasync
         self.size = raw.size
         self.close = raw.close

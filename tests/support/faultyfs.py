@@ -83,6 +83,9 @@ class _Handle:
         data = self.pread(length, position)
         return data if len(data) == length else None
 
+    def fileno(self) -> None:
+        return None
+
     def datasync(self) -> None:
         self._fs.check("sync", self._path)
         self._fs.syncs += 1

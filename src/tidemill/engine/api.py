@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidemill.errors import TidemillError
+from tidemill.log.disk.handles import StoredRange
 from tidemill.log.format.records import NewRecord
 from tidemill.state.catalog.broker_rules import BrokerLayers
 from tidemill.state.catalog.types import (
@@ -185,6 +186,8 @@ class ReadResult:
     last_stable_offset: int = NO_OFFSET
     log_start_offset: int = NO_OFFSET
     records: bytes | bytearray | memoryview = b""
+    lent: StoredRange | None = None
+    """The bytes as a range of a file, instead of ``records``, where the query allows it."""
     aborted: tuple[tuple[int, int], ...] = ()
     """(producer id, first offset) of the aborted transactions in the bytes, for a reader of
     committed records."""
@@ -207,6 +210,8 @@ class ReadQuery:
     """Memory for what is read; None: as much as ``max_bytes``."""
     breathe: Callable[[], Awaitable[None]] | None = None
     """Awaited after every few partitions, so that a read of many lets other work run."""
+    lends: bool = False
+    """Whether results may have ranges of files instead of bytes."""
 
 
 class ReadRoom(Protocol):

@@ -18,9 +18,12 @@ from typing import Protocol, cast
 
 import structlog
 
+from tidemill import system
 from tidemill.errors import TidemillError
 from tidemill.net.budget import Budget, Hold
 from tidemill.net.errors import ProtocolError
+from tidemill.net.outbox import Outbox
+from tidemill.net.parts import Part, has_files, memory_of
 from tidemill.net.responses import UNCOUNTED_BYTES, ResponseMemory
 from tidemill.net.room import ResponseRoom
 from tidemill.settings import Limits
@@ -111,8 +114,13 @@ class Link(asyncio.BufferedProtocol):
         self._own = 0
         self._gathering = False
         self._is_broken = False
+        self._is_shut = False
         self._has_small_window = False
-        self._gathered: list[bytes | bytearray | memoryview] = []
+        self._outbox: Outbox | None = None
+        """Sends everything since the first response with a range of a file."""
+        self.sends_files = False
+        """Whether parts of responses can be ranges of files."""
+        self._gathered: list[Part] = []
         self._gathered_bytes = 0
         self.peer = "?"
         """``host:port`` of the client."""
@@ -127,7 +135,7 @@ class Link(asyncio.BufferedProtocol):
     @property
     def is_closing(self) -> bool:
         """Whether nothing can be written any more."""
-        return self._transport is None or self._transport.is_closing()
+        return self._transport is None or self._is_shut or self._transport.is_closing()
 
     @property
     def is_partial(self) -> bool:
@@ -148,7 +156,7 @@ class Link(asyncio.BufferedProtocol):
         self._gathering = False
         self._send_gathered()
 
-    def write(self, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+    def write(self, buffers: Sequence[Part]) -> None:
         """Send buffers in order. The caller must not change them afterwards."""
         if not self._gathering:
             self._send(buffers)
@@ -158,8 +166,17 @@ class Link(asyncio.BufferedProtocol):
         if self._gathered_bytes > GATHER_BYTES:
             self._send_gathered()
 
-    def _send(self, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+    def _send(self, parts: Sequence[Part]) -> None:
+        if self._transport is None or self.is_closing:
+            return
+        if self._outbox is None and self.sends_files and has_files(parts):
+            self._outbox = Outbox(self._transport, self._all_sent, self._send_failed)
+        if self._outbox is not None:
+            self._outbox.add(parts)
+            if self._outbox.unsent > WRITE_HIGH_WATER:
+                self.hold(Hold.WRITE)
+        else:
+            buffers = cast("Sequence[bytes | bytearray | memoryview]", parts)
             if self._is_asyncio:
                 # writelines() of asyncio in Python 3.12 and 3.13 does not pause a connection whose
                 # client does not read; write() does.
@@ -167,14 +184,28 @@ class Link(asyncio.BufferedProtocol):
                 self._transport.write(buffers[-1] if buffers else b"")
             else:
                 self._transport.writelines(buffers)
-            self._count_unread(buffers)
+        self._count_unread(parts)
 
-    def _count_unread(self, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+    def _all_sent(self) -> None:
+        """Continue when the outbox is empty."""
+        if self._is_shut and self._transport is not None:
+            self._transport.close()
+        elif self._holds & Hold.WRITE:
+            self.unhold(Hold.WRITE)
+            self._continue()
+
+    def _send_failed(self, error: OSError) -> None:
+        """Close the connection: the client is gone, or a file can't be read."""
+        if not isinstance(error, ConnectionError):
+            log.error("connection.closed", why="sending failed", error=str(error), peer=self.peer)
+        self.abort()
+
+    def _count_unread(self, buffers: Sequence[Part]) -> None:
         unread = self.unread_bytes
         responses = self._owner.responses
         if unread > UNCOUNTED_BYTES or (unread and responses.has_unread(self)):
             self.room.has_read = False
-            responses.wrote(self, sum(map(len, buffers)), self._owner.now())
+            responses.wrote(self, memory_of(buffers), self._owner.now())
             if responses.blocks(self):
                 self.hold(Hold.UNREAD)
         elif not self.room.has_read and sum(map(len, buffers)) > UNCOUNTED_BYTES:
@@ -215,12 +246,21 @@ class Link(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Send what is written, and close."""
         self._send_gathered()
-        if self._transport is not None:
+        self._shut()
+
+    def _shut(self) -> None:
+        """Close the transport when the outbox is empty."""
+        if self._transport is None or self._is_shut:
+            return
+        if self._outbox is not None and self._outbox.unsent:
+            self._is_shut = True
+            self._transport.pause_reading()
+        else:
             self._transport.close()
 
     def fail(self, error: BaseException, **about: object) -> None:
         """Close because the client violated the protocol, or the broker has a bug; log one line."""
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self.is_closing:
             return
         self._send_gathered()
         about = {"peer": self.peer, **about}
@@ -237,7 +277,7 @@ class Link(asyncio.BufferedProtocol):
             log.warning("connection.closed", why=kind, error=str(error), hint=error.hint, **about)
         else:
             log.error("connection.closed", why="internal error", exc_info=error, **about)
-        self._transport.close()
+        self._shut()
 
     # --- for the listener and the budget ---------------------------------------------------------
 
@@ -266,6 +306,8 @@ class Link(asyncio.BufferedProtocol):
             size = self._transport.get_write_buffer_size()
         if self._under is not None and self._under is not self._transport:
             size += self._under.get_write_buffer_size()  # TLS: encrypted and not sent
+        if self._outbox is not None:
+            size += self._outbox.unsent_memory
         return size
 
     def has_read(self) -> None:
@@ -288,6 +330,8 @@ class Link(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close the connection now. Unsent bytes are lost."""
+        if self._outbox is not None:
+            self._outbox.close()
         if self._transport is not None:
             self._transport.abort()
         elif self._under is not None:
@@ -331,6 +375,7 @@ class Link(asyncio.BufferedProtocol):
         self._is_asyncio = type(transport).__module__.startswith("asyncio.")
         self.last_receipt = self._owner.now()
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        self.sends_files = transport is self._under and system.can_send_files()
         self._session = self._owner.make_session(self)
         early, self._early, self._early_buffer = self._early, bytearray(), None
         while early and self._session is not None and not self.is_closing:
@@ -374,12 +419,16 @@ class Link(asyncio.BufferedProtocol):
         self.hold(Hold.WRITE)
 
     def resume_writing(self) -> None:
+        if self._outbox is not None and self._outbox.unsent > WRITE_HIGH_WATER:
+            return  # ``_all_sent`` continues
         self.unhold(Hold.WRITE)
         if self._session is not None:
             self._session.writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = self._under = None
+        if self._outbox is not None:
+            self._outbox.close()
         if self._session is not None:
             self._session.closed()
             self._session = None

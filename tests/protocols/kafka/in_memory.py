@@ -24,6 +24,7 @@ class MemoryLink:
     peer, host = "memory:1", "memory"
     is_congested = False
     is_partial = False
+    sends_files = False
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import io
+from collections.abc import Sequence
 from typing import Any, cast, get_args
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from tidemill.net.parts import Part
 from tidemill.protocols.kafka.codec.primitives import FIXED_FORMATS
 from tidemill.protocols.kafka.codec.reader import Message
 from tidemill.protocols.kafka.codec.schema import Field, Structure, structure_of, to_wire
@@ -214,3 +216,10 @@ def kio_read(entity: type[Any], body: bytes) -> Any:
     message, end = entity_reader(entity)(bytes(body), 0)
     assert end == len(body)
     return message
+
+
+def joined(parts: Sequence[Part]) -> bytes:
+    """Return the bytes of a response without ranges of files."""
+    buffers = [part for part in parts if isinstance(part, bytes | bytearray | memoryview)]
+    assert len(buffers) == len(parts)
+    return b"".join(buffers)

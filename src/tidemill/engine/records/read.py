@@ -179,6 +179,12 @@ class Reader:
             if query.breathe is not None and loaded % PLANNED_TOGETHER == 0:
                 await query.breathe()
             try:
+                if query.lends and _may_lend(
+                    query, self._partitions.store.partitions.get(tp), piece
+                ):
+                    result.lent = piece.lend()
+                    if result.lent is not None:
+                        continue
                 data = piece.load_nowait()
                 if data is None:
                     data = await asyncio.get_running_loop().run_in_executor(None, piece.load)
@@ -210,6 +216,13 @@ class Reader:
                 self._errors.report(error, f"{part.topic}-{part.partition}")
                 result.records = b""
                 result.error = error
+
+
+def _may_lend(query: ReadQuery, log: PartitionLog | None, piece: Slice) -> bool:
+    """Return whether the bytes can be sent without a look for aborted transactions in them."""
+    if query.isolation is not Isolation.READ_COMMITTED:
+        return True
+    return log is not None and log.holds(piece.segment) and not log.has_aborted_transactions
 
 
 def _total(slices: list[Slice | None]) -> int:

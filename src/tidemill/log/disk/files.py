@@ -41,6 +41,9 @@ class RawFile(Protocol):
     def pread_nowait(self, length: int, position: int) -> Buffer | None:
         """Return ``length`` bytes if they are in the page cache, else None."""
 
+    def fileno(self) -> int | None:
+        """Return the descriptor for sendfile, or None if reads must go through this object."""
+
     def datasync(self) -> None:
         """Make the written bytes durable (fdatasync)."""
 
@@ -165,6 +168,9 @@ class RealFile:
             return system.read_cached(self._fd, length, position)
         except NotImplementedError:
             return self.pread(length, position)
+
+    def fileno(self) -> int | None:
+        return self._fd
 
     def datasync(self) -> None:
         system.datasync(self._fd)

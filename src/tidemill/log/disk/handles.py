@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
+from tidemill import system
 from tidemill.log.disk.files import Buffer, FileSystem, RawFile, storage_error, sync_error
 from tidemill.log.errors import StorageError, SyncFailedError
 
@@ -30,6 +31,8 @@ class HandlePool:
         """The error of the first sync that failed. From then on, every sync fails."""
         self.on_sync_failure: Callable[[SyncFailedError], None] | None = None
         """Callback for that error, in the thread of the sync. The broker must stop."""
+        self.lent = 0
+        """Ranges that are lent. A slow reader keeps their files open, so there is a limit."""
         self._lock = threading.Lock()
         self._open: OrderedDict[LogFile, RawFile] = OrderedDict()
 
@@ -246,6 +249,22 @@ class LogFile:
         finally:
             self._pool.unpin(self)
 
+    def lend(self, length: int, position: int) -> StoredRange | None:
+        """Return a range to send from the page cache; None if it must be read instead.
+
+        Raises:
+            StorageError: the file can't be opened.
+        """
+        pool = self._pool
+        if pool.lent >= pool.limit // 4 or not system.can_send_files():
+            return None
+        fd = pool.pin(self).fileno()
+        if fd is None or not system.is_cached(fd, position, length):
+            pool.unpin(self)
+            return None
+        pool.lent += 1
+        return StoredRange(pool, self, fd, position, length)
+
     def datasync(self) -> None:
         """Make the appended bytes durable; blocks. Can run in any thread during appends.
 
@@ -315,3 +334,28 @@ class LogFile:
     def moved(self, path: str) -> None:
         """Use a new path, because the folder was renamed."""
         self._pool.moved(self, path)
+
+
+class StoredRange:
+    """Bytes of a file that is open as long as this object lives. Only for the event loop's thread.
+
+    Attributes:
+        fd: the descriptor of the file.
+        position: where the bytes begin.
+    """
+
+    __slots__ = ("_file", "_pool", "_size", "fd", "position")
+
+    def __init__(self, pool: HandlePool, file: LogFile, fd: int, position: int, size: int) -> None:
+        self._pool = pool
+        self._file = file
+        self._size = size
+        self.fd = fd
+        self.position = position
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __del__(self) -> None:
+        self._pool.lent -= 1
+        self._pool.unpin(self._file)

@@ -7,10 +7,14 @@ they are read for the first time. Knows a segment's file and batches; not what a
 from __future__ import annotations
 
 from tidemill.errors import TidemillError
+from tidemill.log.disk.handles import StoredRange
 from tidemill.log.disk.segment import Segment
 from tidemill.log.disk.walk import misplaced
 from tidemill.log.errors import CorruptLogError
 from tidemill.log.format.batch import HEADER_SIZE, Buffer, check_batch, peek
+
+LENT_BYTES = 65_536
+"""Smallest range that is lent. To load a smaller one costs less than the calls for a file."""
 
 
 class Slice:
@@ -28,6 +32,16 @@ class Slice:
         self._file = segment.file
         self.position = position
         self.size = size
+
+    def lend(self) -> StoredRange | None:
+        """Return the bytes to be sent from the page cache; None if they must be loaded.
+
+        Raises:
+            StorageError: the file can't be opened.
+        """
+        if self.size < LENT_BYTES or not self.is_verified():
+            return None
+        return self._file.lend(self.size, self.position)
 
     def load_nowait(self) -> Buffer | None:
         """Return the bytes if they are in the page cache, else None.

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from tidemill.net.errors import ClientGoneError, ProtocolError, RequestTooLargeError
+from tidemill.net.parts import Part
 from tidemill.protocols.kafka.apis import Api, Body, Reply, RequestContext
 from tidemill.protocols.kafka.codec.headers import frame_response
 from tidemill.protocols.kafka.codec.messages import (
@@ -35,7 +36,7 @@ ELEMENTS_PER_PARTITION = 3
 """Elements that a request can have for each partition that the broker can have: its topic, itself,
 and one to spare."""
 
-Answer = list[Buffer] | Coroutine[Any, Any, list[Buffer]]
+Answer = list[Part] | Coroutine[Any, Any, list[Part]]
 """A framed response, empty where there is none; or a coroutine that returns it."""
 
 
@@ -70,7 +71,7 @@ def answer(api: Api, ctx: RequestContext, view: memoryview, body: int) -> Answer
     return _answer_large(api, ctx, view, body)
 
 
-async def answer_wide(api: Api, ctx: RequestContext, view: memoryview, body: int) -> list[Buffer]:
+async def answer_wide(api: Api, ctx: RequestContext, view: memoryview, body: int) -> list[Part]:
     """Handle one request that ``answer`` did not, in slices.
 
     ``view`` must not be reused until this returns.
@@ -87,7 +88,7 @@ async def answer_wide(api: Api, ctx: RequestContext, view: memoryview, body: int
     return answered if isinstance(answered, list) else await answered
 
 
-async def _answer_large(api: Api, ctx: RequestContext, view: memoryview, body: int) -> list[Buffer]:
+async def _answer_large(api: Api, ctx: RequestContext, view: memoryview, body: int) -> list[Part]:
     limit = max(LEAST_ELEMENTS, ELEMENTS_PER_PARTITION * ctx.door.settings.limits.partitions)
     request = await ctx.turns.run(
         decode_request_in_steps(ctx.api_key, ctx.api_version, view, body, limit)
@@ -106,7 +107,7 @@ def _answered(ctx: RequestContext, reply: Reply | Awaitable[Reply]) -> Answer:
     return [] if reply is None else _encoded(ctx, reply)
 
 
-async def _encoded(ctx: RequestContext, reply: Reply | Awaitable[Reply]) -> list[Buffer]:
+async def _encoded(ctx: RequestContext, reply: Reply | Awaitable[Reply]) -> list[Part]:
     """Encode a response in slices, when the handler has returned it."""
     if not isinstance(reply, dict):
         answered = _answered(ctx, await reply) if isinstance(reply, Awaitable) else []
@@ -145,5 +146,5 @@ async def _reserve(ctx: RequestContext, size: int) -> None:
     room.hold(size)
 
 
-def _framed(ctx: RequestContext, body: Buffer) -> list[Buffer]:
+def _framed(ctx: RequestContext, body: Buffer) -> list[Part]:
     return frame_response(ctx.api_key, ctx.api_version, ctx.correlation_id, [body])

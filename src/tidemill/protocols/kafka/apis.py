@@ -55,10 +55,10 @@ from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from tidemill.errors import TidemillError
+from tidemill.net.parts import Part
 from tidemill.net.room import ResponseRoom
 from tidemill.net.turns import Turns
 from tidemill.net.work import Work
-from tidemill.protocols.kafka.codec.primitives import Buffer
 from tidemill.protocols.kafka.fetch_sessions import FetchSessions
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Each(Generic[S, T]):
 class Body:
     """An encoded response body in pieces. They are sent one after the other and not copied."""
 
-    buffers: list[Buffer]
+    buffers: list[Part]
 
 
 Reply: TypeAlias = Tree | bytes | Body | None
@@ -183,6 +183,9 @@ class ConnectionState:
 
     closed: bool = False
     """Whether the client is gone."""
+
+    sends_files: bool = False
+    """Whether ranges of files can be parts of a response."""
 
 
 @dataclass(slots=True)

@@ -23,12 +23,12 @@ from tidemill.net.budget import Hold
 from tidemill.net.errors import ProtocolError
 from tidemill.net.link import Link
 from tidemill.net.listener import Listener
+from tidemill.net.parts import Part
 from tidemill.net.turns import Turns
 from tidemill.net.work import Work
 from tidemill.protocols.kafka.answer import Answer, answer, answer_wide
 from tidemill.protocols.kafka.apis import PARKED, URGENT, Api, ConnectionState, RequestContext
 from tidemill.protocols.kafka.codec.headers import frame_response, parse_header, peek_header
-from tidemill.protocols.kafka.codec.primitives import Buffer
 from tidemill.protocols.kafka.codec.schema import API_VERSIONS
 from tidemill.protocols.kafka.connection import BufferPool, Frame, FrameReader
 from tidemill.protocols.kafka.handlers.versions import unsupported_version_body
@@ -68,7 +68,7 @@ class Shared:
     """Receive buffer for small requests."""
     turns: Turns = field(default_factory=Turns)
     """Decides when requests start, so that no client takes the event loop for itself."""
-    tasks: set[asyncio.Task[list[Buffer]]] = field(default_factory=set)
+    tasks: set[asyncio.Task[list[Part]]] = field(default_factory=set)
     """Requests that wait. The event loop has weak references only, so they are kept here."""
 
 
@@ -83,8 +83,8 @@ class _Slot:
         self.size = size
         self.is_counted = True
         self.done = False
-        self.buffers: list[Buffer] = []
-        self.task: asyncio.Task[list[Buffer]] | None = None
+        self.buffers: list[Part] = []
+        self.task: asyncio.Task[list[Part]] | None = None
 
 
 class KafkaSession:
@@ -99,6 +99,7 @@ class KafkaSession:
             peer=link.peer,
             client_host=link.host,
             room=link.room,
+            sends_files=link.sends_files,
             turns=Work(shared.turns, lambda: self._state.closed),
         )
         self._turns = shared.turns
@@ -298,7 +299,7 @@ class KafkaSession:
 
     async def _answer_wide(
         self, api: Api, ctx: RequestContext, frame: Frame, body: int
-    ) -> list[Buffer]:
+    ) -> list[Part]:
         try:
             return await answer_wide(api, ctx, frame.view, body)
         finally:
@@ -352,7 +353,7 @@ class KafkaSession:
         self._shared.tasks.add(task)
         task.add_done_callback(lambda done: self._finished(slot, done))
 
-    def _finished(self, slot: _Slot, task: asyncio.Task[list[Buffer]]) -> None:
+    def _finished(self, slot: _Slot, task: asyncio.Task[list[Part]]) -> None:
         self._shared.tasks.discard(task)
         slot.task = None
         if self._state.closed and slot.is_counted:
@@ -383,7 +384,7 @@ class KafkaSession:
     def _flush(self) -> None:
         """Send the responses that are next in order, and start the requests that waited."""
         self._flushing = False
-        buffers: list[Buffer] = []
+        buffers: list[Part] = []
         while self._slots and self._slots[0].done:
             slot = self._slots.popleft()
             buffers += slot.buffers

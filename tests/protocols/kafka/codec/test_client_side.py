@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.protocols.kafka.messages import joined
 from tidemill.net.errors import ProtocolError
 from tidemill.protocols.kafka.codec.headers import (
     frame_request,
@@ -78,7 +79,7 @@ ANSWERS = [
 def frame(api_key: int, version: int, tree: dict[str, Any]) -> bytes:
     """Encode a response, without its length."""
     body = encode_response(api_key, version, tree)
-    return b"".join(frame_response(api_key, version, 42, [body]))[4:]
+    return joined(frame_response(api_key, version, 42, [body]))[4:]
 
 
 def decode(api_key: int, version: int, answer: bytes) -> tuple[int, dict[str, Any]]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.protocols.kafka.messages import as_tree as message_tree
-from tests.protocols.kafka.messages import full_tree, kio_bytes, null_tree, trees
+from tests.protocols.kafka.messages import full_tree, joined, kio_bytes, null_tree, trees
 from tests.support.effort import examples
 from tidemill.net.errors import ProtocolError
 from tidemill.protocols.kafka.codec.hot import (
@@ -242,8 +242,8 @@ def test_fetch_response_has_the_bytes_that_kio_writes(
         ],
     }
     buffers = encode_fetch(version, topics, session_id=session_id, throttle_ms=throttle_ms)
-    assert b"".join(buffers) == kio_bytes(response_type(FETCH, version), tree)
-    assert b"".join(buffers) == encode_response(FETCH, version, tree)
+    assert joined(buffers) == kio_bytes(response_type(FETCH, version), tree)
+    assert joined(buffers) == encode_response(FETCH, version, tree)
 
 
 def test_long_records_are_sent_as_they_are() -> None:
@@ -253,6 +253,6 @@ def test_long_records_are_sent_as_they_are() -> None:
 
 
 def test_empty_partition_carries_no_null_records() -> None:
-    body = b"".join(encode_fetch(12, [("t", None, [FetchedPartition(0, 0)])]))
+    body = joined(encode_fetch(12, [("t", None, [FetchedPartition(0, 0)])]))
     # Length zero and not null, then three empty tag sections.
     assert body.endswith(b"\1" + b"\0" * 3)

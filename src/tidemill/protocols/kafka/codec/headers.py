@@ -9,6 +9,7 @@ import struct
 from collections.abc import Sequence
 
 from tidemill.net.errors import ProtocolError
+from tidemill.net.parts import Part
 from tidemill.protocols.kafka.codec import primitives
 from tidemill.protocols.kafka.codec.primitives import Buffer, skip_tags
 from tidemill.protocols.kafka.codec.schema import API_VERSIONS, is_flexible
@@ -76,9 +77,9 @@ def _skip_tags(frame: Buffer, position: int, kind: str) -> int:
 
 
 def frame_response(
-    api_key: int, version: int, correlation_id: int, body: Sequence[Buffer]
-) -> list[Buffer]:
-    """Return length, response header and body as buffers to be sent in order."""
+    api_key: int, version: int, correlation_id: int, body: Sequence[Part]
+) -> list[Part]:
+    """Return length, response header and body as parts to be sent in order."""
     flexible = _is_response_header_flexible(api_key, version)
     size = sum(map(len, body)) + (5 if flexible else 4)
     head = _SIZE_AND_CORRELATION.pack(size, correlation_id)

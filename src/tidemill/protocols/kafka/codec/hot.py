@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from tidemill.net.errors import ProtocolError
+from tidemill.net.parts import Part
 from tidemill.protocols.kafka.codec.primitives import (
-    Buffer,
     array_length,
     compact_string,
     legacy_string,
@@ -340,7 +340,7 @@ class FetchedPartition:
     log_start_offset: int = -1
     aborted: Sequence[tuple[int, int]] | None = None
     """(producer id, first offset) of aborted transactions. None is null (read_uncommitted)."""
-    records: Buffer = b""
+    records: Part = b""
 
 
 FetchedTopics: TypeAlias = Sequence[tuple[str, UUID | None, Sequence[FetchedPartition]]]
@@ -361,7 +361,7 @@ def encode_fetch(
     error_code: int = 0,
     session_id: int = 0,
     throttle_ms: int = 0,
-) -> list[Buffer]:
+) -> list[Part]:
     """Encode the body of a Fetch response, v4 to v18, as buffers. Long records are not copied."""
     steps = encode_fetch_in_steps(
         version, topics, error_code=error_code, session_id=session_id, throttle_ms=throttle_ms
@@ -370,7 +370,7 @@ def encode_fetch(
         try:
             next(steps)
         except StopIteration as end:
-            buffers: list[Buffer] = end.value
+            buffers: list[Part] = end.value
             return buffers
 
 
@@ -381,7 +381,7 @@ def encode_fetch_in_steps(
     error_code: int = 0,
     session_id: int = 0,
     throttle_ms: int = 0,
-) -> Generator[None, None, list[Buffer]]:
+) -> Generator[None, None, list[Part]]:
     """Encode like ``encode_fetch``. Yield after every few partitions."""
     compact = version >= 12
     by_id = version >= 13
@@ -391,7 +391,7 @@ def encode_fetch_in_steps(
         if version >= 7
         else _I32.pack(throttle_ms)
     )
-    buffers: list[Buffer] = []
+    buffers: list[Part] = []
     out += array_length(compact, len(topics))
     for name, topic_id, partitions in topics:
         out += topic_key(by_id, name, topic_id) if compact else legacy_string(name)
@@ -402,7 +402,7 @@ def encode_fetch_in_steps(
             _append_fields(out, version, compact, partition)
             records = partition.records
             out += array_length(compact, len(records))
-            if len(records) < _COPY_BELOW:
+            if isinstance(records, bytes | bytearray | memoryview) and len(records) < _COPY_BELOW:
                 out += records
             else:
                 buffers += (out, records)

@@ -132,6 +132,7 @@ async def _read(
         isolation=Isolation.READ_COMMITTED if committed_only else Isolation.READ_UNCOMMITTED,
         room=ctx.connection.room,
         breathe=ctx.turns.pause_if_due,
+        lends=ctx.connection.sends_files,
     )
     answers = iter(await _fetch(ctx, query))
     return names, [next(answers) if result is None else result for result in results]
@@ -174,7 +175,7 @@ def _fetched(part: FetchPart, result: ReadResult, committed_only: bool) -> Fetch
         result.last_stable_offset,
         result.log_start_offset,
         result.aborted if committed_only else None,
-        result.records,
+        result.records if result.lent is None else result.lent,
     )
 
 

@@ -1,0 +1,181 @@
+"""Send the responses of one connection, of which some parts are ranges of files (sendfile).
+
+The transport of an event loop can't send a range of a file between buffers. So a connection with
+such a response gets an ``Outbox``, which sends everything from then on, with a duplicate of the
+socket's descriptor. The order is that of ``add``.
+
+The kernel must not read a disk while the event loop waits. Before each piece of a file is sent,
+the kernel is asked whether it is in the page cache; if not, a thread reads it first.
+
+Knows a socket and file descriptors, and no protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from tidemill import system
+from tidemill.net.parts import FilePart, Part, memory_of
+
+TURN_BYTES = 1_048_576
+"""Bytes that one connection sends in one turn of the event loop."""
+FILE_PIECE_BYTES = 524_288
+"""Bytes of a file that one call sends, and that are read together if they are not cached."""
+RETRY_SECONDS = 0.001
+"""How often the buffer of the transport is looked at, which must be empty before the first send."""
+
+
+class Outbox:
+    """Sends parts on a socket that a transport of the event loop reads.
+
+    Args:
+        transport: the transport. Nothing may be written to it any more.
+        drained: called when everything is sent, not during ``add``.
+        failed: called with the error if the connection or a file fails.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        drained: Callable[[], None],
+        failed: Callable[[OSError], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._socket = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        self._socket.setblocking(False)
+        self._drained = drained
+        self._failed = failed
+        self._parts: deque[Part] = deque()
+        self._sent = 0  # of the first part
+        self._waits_for_socket = False
+        self._is_scheduled = False
+        self._is_read = False  # a thread has read the next piece
+        self._reading: asyncio.Future[bytes] | None = None
+        self._closed = False
+        self.unsent = 0
+        """Bytes that the kernel has not taken."""
+        self.unsent_memory = 0
+        """The part of them that is not in files, counted until a buffer is sent completely."""
+
+    def add(self, parts: Iterable[Part]) -> None:
+        """Send parts behind all others. Buffers must not be changed afterwards."""
+        was_empty = not self._parts
+        for part in parts:
+            if len(part):
+                self._parts.append(part)
+                self.unsent += len(part)
+                self.unsent_memory += memory_of((part,))
+        if was_empty and self._parts:
+            self._pump(during_add=True)
+
+    def close(self) -> None:
+        """Send nothing more, and release all files. The socket is closed if the transport is."""
+        if self._closed:
+            return
+        self._closed = True
+        self._stop_waiting()
+        self._parts.clear()
+        self.unsent = self.unsent_memory = 0
+        self._socket.close()
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _pump(self, *, during_add: bool = False) -> None:
+        self._is_scheduled = False
+        if self._closed or self._reading is not None:
+            return
+        if self._transport.get_write_buffer_size():
+            self._loop.call_later(RETRY_SECONDS, self._pump)
+            return
+        room = TURN_BYTES
+        try:
+            while self._parts and room > 0:
+                taken = self._send_first()
+                if taken is None:
+                    return
+                room -= taken
+                self._took(taken)
+        except BlockingIOError:
+            self._wait_for_socket()
+            return
+        except OSError as error:
+            self._failed(error.with_traceback(None))  # its frames keep the file open
+            return
+        if self._parts:
+            self._continue_soon()
+            return
+        self._stop_waiting()
+        if during_add:
+            self._loop.call_soon(self._report_drained)
+        else:
+            self._drained()
+
+    def _report_drained(self) -> None:
+        if not self._closed and not self._parts:
+            self._drained()
+
+    def _send_first(self) -> int | None:
+        """Send of the first part what the kernel takes; None if a thread must read it first."""
+        part = self._parts[0]
+        if isinstance(part, bytes | bytearray | memoryview):
+            more = len(self._parts) > 1
+            flags = socket.MSG_MORE if more and hasattr(socket, "MSG_MORE") else 0
+            return self._socket.send(memoryview(part)[self._sent :], flags)
+        position = part.position + self._sent
+        count = min(len(part) - self._sent, FILE_PIECE_BYTES)
+        if not self._is_read and not system.is_cached(part.fd, position, count):
+            self._read(part, position, count)
+            return None
+        self._is_read = False
+        sent = os.sendfile(self._socket.fileno(), part.fd, position, count)
+        if sent == 0:
+            raise OSError(5, "a log file is shorter than before")
+        return sent
+
+    def _took(self, count: int) -> None:
+        self.unsent -= count
+        self._sent += count
+        part = self._parts[0]
+        if self._sent == len(part):
+            self.unsent_memory -= memory_of((part,))
+            self._parts.popleft()
+            self._sent = 0
+
+    def _read(self, part: FilePart, position: int, count: int) -> None:
+        """Let a thread read a piece of a file into the page cache."""
+        self._stop_waiting()
+        reading = self._loop.run_in_executor(None, os.pread, part.fd, count, position)
+        self._reading = reading
+
+        def done(_: asyncio.Future[bytes], keep: FilePart = part) -> None:
+            self._reading = None
+            error = reading.exception() if not reading.cancelled() else None
+            if self._closed:
+                return
+            if isinstance(error, OSError):
+                self._failed(error.with_traceback(None))  # its frames keep the file open
+                return
+            self._is_read = True
+            self._pump()
+
+        reading.add_done_callback(done)
+
+    def _continue_soon(self) -> None:
+        if not self._waits_for_socket and not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _wait_for_socket(self) -> None:
+        if not self._waits_for_socket:
+            self._waits_for_socket = True
+            self._loop.add_writer(self._socket.fileno(), self._pump)
+
+    def _stop_waiting(self) -> None:
+        if self._waits_for_socket:
+            self._waits_for_socket = False
+            self._loop.remove_writer(self._socket.fileno())

@@ -1,0 +1,109 @@
+"""Reads that return ranges of files, which the server sends without reading them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.engine.test_engine import produce, query, run, running, write
+from tidemill import system
+from tidemill.engine.api import Isolation, ReadQuery, ReadResult
+from tidemill.engine.engine import Engine
+from tidemill.log.disk.slice import LENT_BYTES
+from tidemill.log.names import TopicPartition
+
+pytestmark = pytest.mark.skipif(
+    not system.can_send_files(), reason="sendfile or cachestat is missing"
+)
+
+VALUE = os.urandom(1000)
+
+
+def lending(*parts: tuple[str, int, int]) -> ReadQuery:
+    return replace(query(*parts), lends=True)
+
+
+async def fill(engine: Engine) -> None:
+    await engine.topics.ensure("t")
+    await produce(engine, *[write("t", *[VALUE] * 10) for _ in range(20)])
+
+
+async def read(engine: Engine, asked: ReadQuery) -> ReadResult:
+    (result,) = await engine.records.read(asked)
+    assert result.error is None
+    return result
+
+
+def content(result: ReadResult) -> bytes:
+    assert result.lent is not None
+    assert result.records == b""
+    return os.pread(result.lent.fd, len(result.lent), result.lent.position)
+
+
+def test_a_long_range_is_lent_where_the_query_allows_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as engine:
+            await fill(engine)
+            for offset in (0, 55):
+                lent = await read(engine, lending(("t", 0, offset)))
+                loaded = await read(engine, query(("t", 0, offset)))
+                assert loaded.lent is None
+                assert len(loaded.records) >= LENT_BYTES
+                assert content(lent) == loaded.records
+            short = await read(engine, lending(("t", 0, 190)))
+            assert short.lent is None
+            assert 0 < len(short.records) < LENT_BYTES
+
+    run(test)
+
+
+def test_bytes_of_an_earlier_process_are_verified_before_they_are_lent(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as engine:
+            await fill(engine)
+        async with running(tmp_path) as engine:
+            first = await read(engine, lending(("t", 0, 0)))
+            second = await read(engine, lending(("t", 0, 0)))
+            assert first.lent is None
+            assert content(second) == first.records
+
+    run(test)
+
+
+def test_files_stay_open_while_they_are_lent_and_few_are(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as engine:
+            await fill(engine)
+            log = engine.storage._store.partitions[TopicPartition("t", 0)]
+            pool = log.chain.active.file._pool
+            expected = (await read(engine, query(("t", 0, 0)))).records
+            lent = await read(engine, lending(("t", 0, 0)))
+            pool.limit = 4  # one range
+            assert (await read(engine, lending(("t", 0, 0)))).lent is None
+            await engine.topics.delete(["t"])
+            assert content(lent) == expected
+            lent.lent = None
+            assert pool.lent == 0
+
+    run(test)
+
+
+def test_a_reader_of_committed_records_gets_no_range_if_transactions_were_aborted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as engine:
+            await fill(engine)
+            asked = lending(("t", 0, 0))
+            asked.isolation = Isolation.READ_COMMITTED
+            assert (await read(engine, asked)).lent is not None
+            log = engine.storage._store.partitions[TopicPartition("t", 0)]
+            monkeypatch.setattr(type(log), "has_aborted_transactions", True)
+            assert (await read(engine, asked)).lent is None
+            asked.isolation = Isolation.READ_UNCOMMITTED
+            assert (await read(engine, asked)).lent is not None
+
+    run(test)

@@ -1,0 +1,190 @@
+"""Responses with ranges of files, on the event loops of asyncio and of uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from tests.protocols.kafka.wire import eventually
+from tidemill import system
+from tidemill.net.outbox import FILE_PIECE_BYTES, Outbox
+from tidemill.net.parts import Part
+
+pytestmark = pytest.mark.skipif(
+    not system.can_send_files(), reason="sendfile or cachestat is missing"
+)
+
+
+def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(tmp_path: Path) -> None:
+        for factory in (asyncio.new_event_loop, uvloop.new_event_loop):
+            with asyncio.Runner(loop_factory=factory) as runner:
+                runner.run(test(tmp_path))
+
+    return run
+
+
+class FileRange:
+    """A range of an open file."""
+
+    def __init__(self, path: Path, position: int, size: int) -> None:
+        self.fd = os.open(path, os.O_RDWR)
+        self.position = position
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class Sender(asyncio.Protocol):
+    """The server's half of one connection."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.drained = 0
+        self.errors: list[OSError] = []
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def outbox(self) -> Outbox:
+        assert self.transport is not None
+        return Outbox(self.transport, self._drain, self.errors.append)
+
+    def _drain(self) -> None:
+        self.drained += 1
+
+
+async def connected() -> tuple[asyncio.Server, Sender, socket.socket]:
+    sender = Sender()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: sender, "127.0.0.1", 0)
+    client = socket.create_connection(server.sockets[0].getsockname())
+    client.setblocking(False)
+    await eventually(lambda: sender.transport is not None)
+    return server, sender, client
+
+
+async def received(client: socket.socket, size: int) -> bytes:
+    got = bytearray()
+    async with asyncio.timeout(30):
+        while len(got) < size:
+            data = await asyncio.get_running_loop().sock_recv(client, 1 << 20)
+            assert data, f"closed after {len(got)} of {size} bytes"
+            got += data
+    return bytes(got)
+
+
+def content(path: Path, size: int) -> bytes:
+    data = os.urandom(4096) * (size // 4096)
+    path.write_bytes(data)
+    return data
+
+
+@on_both_loops
+async def test_parts_are_sent_in_order_behind_what_the_transport_has(tmp_path: Path) -> None:
+    size = 6 << 20  # more than the socket takes without a reader
+    data = content(tmp_path / "file", size)
+    server, sender, client = await connected()
+    assert sender.transport is not None
+    first = bytes(8 << 20)
+    sender.transport.write(first)
+    outbox = sender.outbox()
+    parts: list[Part] = [b"head", FileRange(tmp_path / "file", 0, size), b"middle"]
+    outbox.add(parts)
+    outbox.add([FileRange(tmp_path / "file", 4096, 70_000), b"", bytearray(b"end")])
+    expected = first + b"head" + data + b"middle" + data[4096:74_096] + b"end"
+    assert await received(client, len(expected)) == expected
+    await eventually(lambda: sender.drained > 0)
+    assert (outbox.unsent, outbox.unsent_memory, sender.errors) == (0, 0, [])
+    outbox.add([b"later"])
+    assert await received(client, 5) == b"later"
+    outbox.close()
+    sender.transport.close()
+    client.close()
+    server.close()
+
+
+@on_both_loops
+async def test_bytes_that_are_not_cached_are_read_by_a_thread(tmp_path: Path) -> None:
+    size = 4 * FILE_PIECE_BYTES
+    data = content(tmp_path / "file", size)
+    part = FileRange(tmp_path / "file", 0, size)
+    os.fsync(part.fd)
+    os.posix_fadvise(part.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if system.is_cached(part.fd, 0, size):
+        pytest.skip("the file system keeps all pages")
+    server, sender, client = await connected()
+    outbox = sender.outbox()
+    outbox.add([b"head", part])
+    assert outbox._reading is not None  # and the event loop does not wait
+    assert await received(client, size + 4) == b"head" + data
+    outbox.close()
+    client.close()
+    server.close()
+
+
+@on_both_loops
+async def test_a_file_that_has_become_shorter_is_an_error(tmp_path: Path) -> None:
+    content(tmp_path / "file", 1 << 20)
+    part = FileRange(tmp_path / "file", 0, 1 << 20)
+    os.ftruncate(part.fd, 4096)
+    server, sender, client = await connected()
+    outbox = sender.outbox()
+    outbox.add([part])
+    await eventually(lambda: bool(sender.errors))
+    assert "shorter" in str(sender.errors[0])
+    outbox.close()
+    client.close()
+    server.close()
+
+
+@on_both_loops
+async def test_files_are_released_when_the_client_is_gone(tmp_path: Path) -> None:
+    content(tmp_path / "file", 16 << 20)
+    server, sender, client = await connected()
+    outbox = sender.outbox()
+    part = FileRange(tmp_path / "file", 0, 16 << 20)
+    fd = part.fd
+    outbox.add([part])
+    del part
+    assert outbox.unsent > 0
+    assert os.fstat(fd).st_size == 16 << 20
+    client.close()
+    await eventually(lambda: bool(sender.errors))
+    outbox.close()
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(fd)
+    server.close()
+
+
+def test_a_range_is_cached_only_if_all_of_its_pages_are(tmp_path: Path) -> None:
+    content(tmp_path / "file", 1 << 20)
+    fd = os.open(tmp_path / "file", os.O_RDWR)
+    try:
+        assert system.is_cached(fd, 1, (1 << 20) - 1)
+        assert system.is_cached(fd, 5000, 10)
+        assert not system.is_cached(fd, (1 << 20) - 10, 8192)  # beyond the end
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        if system.is_cached(fd, 0, 1 << 20):
+            pytest.skip("the file system keeps all pages")
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        os.pread(fd, 10, 8192)
+        assert system.is_cached(fd, 8192, 4096)
+        assert not system.is_cached(fd, 0, 1 << 20)
+    finally:
+        os.close(fd)
+    assert not system.is_cached(fd, 0, 10)
