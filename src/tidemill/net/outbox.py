@@ -17,14 +17,17 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import cast
 
 from tidemill import system
 from tidemill.net.parts import FilePart, Part, memory_of
 
 TURN_BYTES = 1_048_576
 """Bytes that one connection sends in one turn of the event loop."""
-FILE_PIECE_BYTES = 524_288
+FILE_PIECE_BYTES = 1_048_576
 """Bytes of a file that one call sends, and that are read together if they are not cached."""
+JOINED_BYTES = 4096
+"""Buffers that are shorter are sent together."""
 RETRY_SECONDS = 0.001
 """How often the buffer of the transport is looked at, which must be empty before the first send."""
 
@@ -63,15 +66,30 @@ class Outbox:
         """The part of them that is not in files, counted until a buffer is sent completely."""
 
     def add(self, parts: Iterable[Part]) -> None:
-        """Send parts behind all others. Buffers must not be changed afterwards."""
+        """Send parts behind all others. Ranges of files must be in the page cache.
+
+        Buffers must not be changed afterwards.
+        """
         was_empty = not self._parts
         for part in parts:
-            if len(part):
-                self._parts.append(part)
-                self.unsent += len(part)
-                self.unsent_memory += memory_of((part,))
+            self._append(part)
         if was_empty and self._parts:
             self._pump(during_add=True)
+
+    def _append(self, part: Part) -> None:
+        size = len(part)
+        if not size:
+            return
+        self.unsent += size
+        self.unsent_memory += memory_of((part,))
+        is_short = size < JOINED_BYTES and isinstance(part, bytes | bytearray)
+        last = self._parts[-1] if self._parts and is_short else None
+        if len(self._parts) == 1 and self._sent:
+            last = None  # it is sent in part
+        if isinstance(last, bytes) and len(last) < JOINED_BYTES:
+            self._parts[-1] = b"".join((last, cast("bytes", part)))
+        else:
+            self._parts.append(bytes(cast("bytearray", part)) if is_short else part)
 
     def close(self) -> None:
         """Send nothing more, and release all files. The socket is closed if the transport is."""
@@ -95,7 +113,7 @@ class Outbox:
         room = TURN_BYTES
         try:
             while self._parts and room > 0:
-                taken = self._send_first()
+                taken = self._send_first(is_cached=during_add)
                 if taken is None:
                     return
                 room -= taken
@@ -119,8 +137,12 @@ class Outbox:
         if not self._closed and not self._parts:
             self._drained()
 
-    def _send_first(self) -> int | None:
-        """Send of the first part what the kernel takes; None if a thread must read it first."""
+    def _send_first(self, *, is_cached: bool) -> int | None:
+        """Send of the first part what the kernel takes; None if a thread must read it first.
+
+        Args:
+            is_cached: whether the part was just added, so that the caller knows that it is cached.
+        """
         part = self._parts[0]
         if isinstance(part, bytes | bytearray | memoryview):
             more = len(self._parts) > 1
@@ -128,7 +150,7 @@ class Outbox:
             return self._socket.send(memoryview(part)[self._sent :], flags)
         position = part.position + self._sent
         count = min(len(part) - self._sent, FILE_PIECE_BYTES)
-        if not self._is_read and not system.is_cached(part.fd, position, count):
+        if not (is_cached or self._is_read or system.is_cached(part.fd, position, count)):
             self._read(part, position, count)
             return None
         self._is_read = False

@@ -18,7 +18,7 @@ class FilePart(Protocol):
 
     @property
     def position(self) -> int:
-        """Where the range begins."""
+        """The first byte of the range."""
 
     def __len__(self) -> int: ...
 

@@ -341,7 +341,7 @@ class StoredRange:
 
     Attributes:
         fd: the descriptor of the file.
-        position: where the bytes begin.
+        position: of the first byte.
     """
 
     __slots__ = ("_file", "_pool", "_size", "fd", "position")
