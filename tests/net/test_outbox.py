@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import uvloop
@@ -128,9 +129,11 @@ async def test_bytes_that_are_not_cached_are_read_by_a_thread(tmp_path: Path) ->
         pytest.skip("the file system keeps all pages")
     server, sender, client = await connected()
     outbox = sender.outbox()
-    outbox.add([b"head", part])
-    assert outbox._reading is not None  # and the event loop does not wait
-    assert await received(client, size + 4) == b"head" + data
+    first = bytes(8 << 20)  # so that the client must read before the range is sent
+    with patch.object(Outbox, "_read", autospec=True, side_effect=Outbox._read) as read:
+        outbox.add([first, part])
+        assert await received(client, size + len(first)) == first + data
+    assert read.call_count > 0
     outbox.close()
     client.close()
     server.close()
