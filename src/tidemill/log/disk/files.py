@@ -169,9 +169,6 @@ class RealFile:
         except NotImplementedError:
             return self.pread(length, position)
 
-    def fileno(self) -> int | None:
-        return self._fd
-
     def datasync(self) -> None:
         system.datasync(self._fd)
 
