@@ -36,8 +36,8 @@ OTHER_VARIABLES = {
     "TIDEMILL_BOOTSTRAP_SERVERS": "The broker that client commands connect to, if there is no -b.",
     "TIDEMILL_DEBUG": "If set, errors show their stack trace, as with --debug.",
     "TIDEMILL_NATIVE": "0 switches the compiled extension off.",
-    "TIDEMILL_SINK_CLIENT": "With librdkafka, pipelines write topics with librdkafka and not with "
-    "the compiled extension, which is faster.",
+    "TIDEMILL_SINK_CLIENT": "With librdkafka, pipelines write topics with librdkafka; with native, "
+    "with tidemill's own client. The default is native where the compiled extension was built.",
     "TIDEMILL_SOURCE_CLIENT": "With librdkafka, pipelines read topics with librdkafka and not with "
     "the compiled extension, which is faster.",
     "TIDEMILL_SPARK_ARCHIVE": "The folder of the archives of Spark's classes; 0 for no archives.",

@@ -35,6 +35,7 @@ class TestNativeWithoutExtension(DeliverContract):
     @pytest.fixture
     def write(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
         monkeypatch.setenv(native_extension.SWITCH, "0")
+        monkeypatch.setenv(at_least_once.SWITCH, "native")
         return at_least_once.write_rows
 
 

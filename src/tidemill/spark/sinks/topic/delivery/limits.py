@@ -9,7 +9,7 @@ REQUEST_S = 30.0
 """Seconds to wait for one response."""
 ABORT_S = 5.0
 """Seconds to wait for the abort of a failed transaction. The next attempt aborts it, too."""
-PAUSE_S = 0.05
+PAUSE_S = 0.02
 """Seconds between a temporary failure and the next attempt."""
 ALL_OR_NONE = (
     "Readers of committed records see all rows of the task or none. A restart writes what is "

@@ -35,7 +35,7 @@ TRANSACTIONAL = (
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv(at_least_once.SWITCH, raising=False)
+    monkeypatch.setenv(at_least_once.SWITCH, "native")
     monkeypatch.setattr(limits, "PAUSE_S", 0.01)
     yield
     exactly_once.close_idle_writers()
@@ -118,9 +118,9 @@ def test_rows_are_written_once_and_in_order_over_a_bad_network(
 @pytest.mark.parametrize("is_response", [False, True], ids=["request", "response"])
 @pytest.mark.parametrize("api", TRANSACTIONAL)
 def test_a_transaction_survives_the_loss_of_each_message(
-    tidemill_broker: Broker, monkeypatch: pytest.MonkeyPatch, api: int, *, is_response: bool
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, api: int, *, is_response: bool
 ) -> None:
-    topic = tidemill_broker.topic(2)
+    topic = broker.topic(2)
     lost: list[int] = []
 
     def loses(sent: int, has_response: bool) -> bool:
@@ -131,16 +131,14 @@ def test_a_transaction_survives_the_loss_of_each_message(
 
     faults = Faults(monkeypatch, loses)
     share = Share(f"sink-{uuid.uuid4().hex[:8]}", 0, 0)
-    kafka = {"bootstrap.servers": tidemill_broker.bootstrap, "batch.size": "700"}
+    kafka = {"bootstrap.servers": broker.bootstrap, "batch.size": "700"}
     batches = numbers(400, 2)
     assert write_share(batches, topic, kafka, share, marker_topic=topic) == 400
     assert faults.lost == 2
     exactly_once.close_idle_writers()
     assert write_share(batches, topic, kafka, share, marker_topic=topic) == 0
     for partition in range(2):
-        found = [
-            int(value or b"-1") for value in values(tidemill_broker.bootstrap, topic, partition)
-        ]
+        found = [int(value or b"-1") for value in values(broker.bootstrap, topic, partition)]
         assert found == list(range(partition, 400, 2))
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from tidemill.errors import UnreachableError
 from tidemill.spark.errors import DeliveryError, with_note
+from tidemill.spark.wire.errors import text_of
 
 UNKNOWN_TOPIC = 3
+_TOO_LARGE = 10
 OUT_OF_ORDER, DUPLICATE = 45, 46
 COORDINATOR_CODES = frozenset({14, 15, 16})
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: look it up again."""
@@ -27,6 +29,19 @@ def not_accepted(records: int, topic: str, cause: str) -> DeliveryError:
             hint="The batch is incomplete in the topic. A restart writes it again.",
         )
     )
+
+
+def cause(code: int, records: int) -> str:
+    """Return an error code in words, with what to do about a batch of many records.
+
+    Args:
+        code: The error code.
+        records: The number of records of the batch.
+    """
+    text = text_of(code)
+    if code == _TOO_LARGE and records > 1:
+        text += f" (a batch of {records} records: lower kafka.batch.size)"
+    return text
 
 
 def unsendable(topic: str, cause: str) -> DeliveryError:

@@ -187,7 +187,7 @@ class Pipeline:
         # A batch after one that has failed is out of order, until that one was sent again.
         is_after_failure = code == failures.OUT_OF_ORDER and not self._repeats
         if code not in failures.RETRIABLE and not is_after_failure:
-            raise failures.not_accepted(batch.count, batch.topic, text_of(code))
+            raise failures.not_accepted(batch.count, batch.topic, failures.cause(code, batch.count))
         self._fail([batch], text_of(code))
 
     def _fail(self, batches: list[Batch], cause: str) -> None:
