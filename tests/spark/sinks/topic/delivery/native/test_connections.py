@@ -130,7 +130,7 @@ def test_tls(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker", settings=settings) as broker:
         servers = {"bootstrap.servers": broker.bootstrap, "security.protocol": "ssl"}
         trust = {**servers, "ssl.ca.location": str(cert)}
-        admin = AdminClient(trust)
+        admin = AdminClient({**trust, "log_level": 2})
         admin.create_topics([NewTopic("t", 1)])["t"].result(30)
         large = pa.record_batch({"value": [bytes(1000)] * 3000})
         assert write_rows([large], "t", trust) == 3000
