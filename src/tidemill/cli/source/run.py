@@ -29,6 +29,7 @@ def run(
     The worker of 'tidemill dev' and 'tidemill serve' is 'tidemill source run --all'. A source has
     one worker: a second one fences the first, which then ends with an error.
     """
+    import gc
     import sys
 
     from tidemill import telemetry
@@ -43,6 +44,9 @@ def run(
             require(board, name)
             board.definition(name)
     telemetry.configure("info", "auto", color=output.colored(sys.stderr))
+    # A batch is thousands of small objects without cycles: collections would only look at them.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

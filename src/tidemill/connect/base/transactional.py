@@ -63,6 +63,7 @@ class TransactionalProducer:
             queue_buffering_max_messages=500_000,
             queue_buffering_max_kbytes=128 << 10,
         )
+        self._produce: Any = self._producer.produce
         self._try("start a transactional producer", self._producer.init_transactions, INIT_S)
 
     @property
@@ -88,10 +89,12 @@ class TransactionalProducer:
         if not self._open:
             self._try("begin a transaction", self._producer.begin_transaction)
             self._open = True
-        more = {"headers": headers} if headers else {}
         while True:
             try:
-                self._producer.produce(topic, value, key, timestamp=ts_ms, **more)
+                if headers:
+                    self._produce(topic, value, key, timestamp=ts_ms, headers=headers)
+                else:
+                    self._produce(topic, value, key, timestamp=ts_ms)
                 return
             except BufferError:
                 self._producer.poll(0.1)
@@ -126,7 +129,7 @@ class TransactionalProducer:
                 self._producer.purge()
                 self._producer.abort_transaction(5.0)
         self._open = False
-        self._producer = None
+        self._producer = self._produce = None
 
     def _try(self, what: str, call: Any, *arguments: Any) -> None:
         try:

@@ -26,8 +26,6 @@ _DEBEZIUM_NAMES = {"postgres": "postgresql"}
 """Kinds of sources that Debezium names differently in ``source.connector``."""
 
 _dumps = orjson.dumps
-_OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME
-_OPS = {op: b',"op":"' + op.encode() + b'","ts_ms":' for op in "rcudtm"}
 
 
 class Record(NamedTuple):
@@ -48,6 +46,7 @@ class EncodedTable:
     key: tuple[str, ...]
     source: bytes
     columns: tuple[str, ...]
+    templates: dict[tuple[str, str], bytes]
 
 
 class Encoder:
@@ -72,7 +71,12 @@ class Encoder:
         self._prefix = prefix
         self._plain = plain
         self._now_ms = now_ms
+        self._stamp = now_ms()
         self._tables: dict[int, EncodedTable] = {}
+
+    def tick(self) -> None:
+        """Take the present time for the envelopes from here on. Call it for each batch."""
+        self._stamp = self._now_ms()
 
     def topic(self, table: Table) -> str:
         """Return ``<prefix>.<schema>.<table>``, with "_" for what a topic name can't have."""
@@ -111,7 +115,7 @@ class Encoder:
         if len(after) != len(known.columns):
             after = {name: after.get(name, UNAVAILABLE) for name in known.columns}
         value = (
-            _dumps(after, option=_OPTIONS)
+            _dumps(after)
             if self._plain
             else self._envelope(known, change, op, before, after, snapshot, transaction)
         )
@@ -134,9 +138,7 @@ class Encoder:
             }
         )
         columns = tuple(column.name for column in table.columns)
-        known = EncodedTable(
-            table, self.topic(table), table.key or columns, source[:-1] + b',"snapshot":"', columns
-        )
+        known = EncodedTable(table, self.topic(table), table.key or columns, source, columns, {})
         self._tables[id(table)] = known  # it keeps the table, so the id is not reused
         return known
 
@@ -165,24 +167,14 @@ class Encoder:
         snapshot: str,
         transaction: Row | None,
     ) -> bytes:
-        more = _dumps(change.source)
-        return b"".join(
-            (
-                b'{"before":',
-                b"null" if before is None else _dumps(before, option=_OPTIONS),
-                b',"after":',
-                b"null" if after is None else _dumps(after, option=_OPTIONS),
-                b',"source":',
-                known.source,
-                snapshot.encode(),
-                b'","ts_ms":',
-                str(change.ts_ms).encode(),
-                b"}" if more == b"{}" else b"," + more[1:],
-                _OPS[op],
-                str(self._now_ms()).encode(),
-                b',"transaction":',
-                b"null}" if transaction is None else _dumps(transaction) + b"}",
-            )
+        template = known.templates.get((op, snapshot)) or _template(known, op, snapshot)
+        return template % (
+            b"null" if before is None else _dumps(before),
+            b"null" if after is None else _dumps(after),
+            change.ts_ms,
+            b"," + _dumps(change.source)[1:] if change.source else b"}",
+            self._stamp,
+            b"null" if transaction is None else _dumps(transaction),
         )
 
     def _message(self, change: Change) -> Record:
@@ -194,7 +186,7 @@ class Encoder:
             "ts_ms": change.ts_ms,
             **change.source,
         }
-        value = {"op": "m", "ts_ms": self._now_ms(), "source": source, "message": content}
+        value = {"op": "m", "ts_ms": self._stamp, "source": source, "message": content}
         key = {"prefix": content.get("prefix", "")}
         return Record(f"{self._prefix}.{MESSAGE_TOPIC}", _dumps(key), _dumps(value), change.ts_ms)
 
@@ -207,8 +199,27 @@ def topic_name(*parts: str) -> str:
     )
 
 
+def _template(known: EncodedTable, op: str, snapshot: str) -> bytes:
+    """Return an envelope with places for its values, in the format of ``%``."""
+    source = known.source[:-1].replace(b"%", b"%%")
+    template = (
+        b'{"before":%b,"after":%b,"source":'
+        + source
+        + b',"snapshot":"'
+        + snapshot.encode()
+        + b'","ts_ms":%d%b,"op":"'
+        + op.encode()
+        + b'","ts_ms":%d,"transaction":%b}'
+    )
+    known.templates[op, snapshot] = template
+    return template
+
+
 def _key(known: EncodedTable, row: Row) -> bytes:
-    return _dumps({name: row[name] for name in known.key}, option=_OPTIONS)
+    names = known.key
+    if len(names) == 1:
+        return _dumps({names[0]: row[names[0]]})
+    return _dumps({name: row[name] for name in names})
 
 
 def decode(value: bytes) -> dict[str, Any]:

@@ -59,6 +59,9 @@ class Writer:
         self._transactions = (
             TransactionCounter(definition.topic_prefix, state) if definition.transactions else None
         )
+        self._is_plain_stream = not (
+            definition.table or definition.outbox or definition.transactions
+        )
         self._topics: dict[str, str] = {}
         self._known: set[str] = set()
         self.pending = 0
@@ -101,6 +104,11 @@ class Writer:
 
     def write(self, batch: Batch) -> None:
         """Add the changes of a batch to the transaction."""
+        self._encoder.tick()
+        if self._is_plain_stream:
+            self._write_all(batch.changes)
+            self._state.position = batch.position
+            return
         ended = {each.id: each.ts_ms for each in batch.ended}
         for change in batch.changes:
             if self._transactions is not None and change.transaction is not None:
@@ -113,8 +121,20 @@ class Writer:
                     self._producer.send(*record)
         self._state.position = batch.position
 
+    def _write_all(self, changes: list[Change]) -> None:
+        """Add changes that no rule, router or counter has to see."""
+        encode, send, known, sent = self._encoder.encode, self._producer.send, self._known, 0
+        for change in changes:
+            for topic, key, value, ts_ms in encode(change):
+                if topic not in known:
+                    self._create({topic: (self._definition.partitions, TABLE_CONFIG)})
+                send(topic, key, value, ts_ms)
+                sent += 1
+        self.pending += sent
+
     def write_rows(self, table: Table, rows: list[Row], read: Chunk | ConsistentRead) -> None:
         """Add rows of a snapshot to the transaction."""
+        self._encoder.tick()
         for row in rows:
             self._write(Change(table, "r", None, row, read.ts_ms, dict(read.source)), "true")
 

@@ -30,11 +30,18 @@ def fetch(db: sqlite3.Connection, query: str, values: Sequence[Any]) -> list[Any
         db.text_factory = str
 
 
-def json_cells(row: tuple[Any, ...]) -> tuple[Any, ...] | list[Any]:
-    """Return the JSON values of a row's values. Most rows need no work and are returned as is."""
-    kinds = set(map(type, row))
-    if bytes not in kinds and (float not in kinds or _INFINITIES.isdisjoint(row)):
-        return row
+def need_conversion(rows: Sequence[tuple[Any, ...]]) -> bool:
+    """Return whether a row has a blob or an infinity."""
+    kinds: set[type] = set()
+    for row in rows:
+        kinds.update(map(type, row))
+    if bytes in kinds:
+        return True
+    return float in kinds and any(math.inf in row or -math.inf in row for row in rows)
+
+
+def json_cells(row: tuple[Any, ...]) -> list[Any]:
+    """Return the JSON values of a row's values."""
     return [_json_cell(value) for value in row]
 
 

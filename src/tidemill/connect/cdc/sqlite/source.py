@@ -217,27 +217,30 @@ class SqliteSource:
     def _decode(self, found: list[Any]) -> Batch:
         changes: list[Change] = []
         schemas: dict[str, Table] = {}
-        number, ts = 0, 0
+        convert = cells.need_conversion(found)
+        layout, layout_number, count = None, None, 0
+        names: tuple[str, ...] = ()
         for row in found:
-            number, layout_number, op, ts = row[:4]
-            layout = self._log.layout(layout_number)
+            if row[1] != layout_number:
+                layout = self._log.layout(row[1])
+                layout_number, names, count = layout.number, layout.names, len(layout.names)
+            assert layout is not None
+            number, _, op, ts = row[:4]
             if op == SHAPED:
                 schemas[layout.table.id] = layout.table
                 continue
-            names = layout.names
-            count = len(names)
-            before: Row | None = None
-            after: Row | None = None
+            values = row[4 : 4 + (2 * count if op == "u" else count)]
+            if convert:
+                values = cells.json_cells(values)
+            one: Row = dict(zip(names, values, strict=False))
+            before: Row | None = None if op == "c" else one
+            after: Row | None = one if op == "c" else None
             if op == "u":
-                values = cells.json_cells(row[4 : 4 + 2 * count])
-                before = dict(zip(names, values, strict=False))
                 after = dict(zip(names, values[count:], strict=True))
-            else:
-                one = dict(zip(names, cells.json_cells(row[4 : 4 + count]), strict=True))
-                before, after = (one, None) if op == "d" else (None, one)
             changes.append(Change(layout.table, op, before, after, ts, {"change_id": number}))
-        self._read = number
-        position = self._position(number, ts)
+        last = found[-1]
+        self._read = last[0]
+        position = self._position(last[0], last[3])
         return Batch(changes, position, schemas=list(schemas.values()), resync=list(schemas))
 
     def confirm(self, position: Position) -> None:
@@ -312,7 +315,9 @@ class SqliteSource:
                     f"table {table.name} has NULL in its primary key ({', '.join(table.key)})",
                     hint="Remove these rows, and declare the columns NOT NULL.",
                 )
-        rows = [dict(zip(names, cells.json_cells(row), strict=True)) for row in found]
+        if cells.need_conversion(found):
+            found = [cells.json_cells(row) for row in found]
+        rows = [dict(zip(names, row, strict=True)) for row in found]
         return Chunk(rows, last, high, _now_ms(), {"change_id": high["id"]})
 
     @contextlib.contextmanager
