@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
+from tidemill.connect.base.secrets import Secret
 from tidemill.connect.cdc.contract import Capture
 from tidemill.connect.cdc.errors import DefinitionError, SetupError
 from tidemill.connect.cdc.postgres.types import SESSION
@@ -124,9 +125,9 @@ def _conninfo(given: dict[str, Any], name: str) -> str:
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
     dsn = given.pop("dsn", None) or given.pop("url", None) or ""
-    separate = {key: str(given.pop(key)) for key in _CONNINFO if key in given}
+    separate = {key: _plain(given.pop(key)) for key in _CONNINFO if key in given}
     try:
-        known: dict[str, Any] | None = conninfo_to_dict(_text(dsn, "dsn"), **separate)
+        known: dict[str, Any] | None = conninfo_to_dict(_plain(_text(dsn, "dsn")), **separate)
     except psycopg.Error:
         known = None  # raised below: the text of this error contains the dsn
     if known is None:
@@ -140,6 +141,11 @@ def _conninfo(given: dict[str, Any], name: str) -> str:
     known.setdefault("connect_timeout", "10")
     known.setdefault("keepalives_idle", "30")
     return str(make_conninfo(**known))
+
+
+def _plain(value: Any) -> str:
+    """Return an option as libpq needs it: ``str`` of a secret would be asterisks."""
+    return value.reveal() if isinstance(value, Secret) else str(value)
 
 
 def _text(value: Any, name: str) -> str:
