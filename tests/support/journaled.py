@@ -35,10 +35,11 @@ def commit(store: LogStore, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
         else:
             shares.append((log, *taken))
     write = store.journal.begin([piece for _, piece, _ in shares]) if shares else None
-    if write is None:
-        return direct + [log for log, _, _ in shares]
-    write.run()
-    if write.refused is not None:
+    if write is not None:
+        write.run()
+    if write is None or write.refused is not None:
+        for log, _, _ in shares:
+            log.withdraw_piece()
         return direct + [log for log, _, _ in shares]
     store.journal.finish(write, [log for log, _, _ in shares])
     for log, piece, segment in shares:

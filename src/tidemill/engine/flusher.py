@@ -274,6 +274,7 @@ class Flusher:
     def _sync_files(self, states: Iterable[_LogState]) -> None:
         """Sync logs in their own files, because the journal could not take their data."""
         for state in states:
+            state.log.withdraw_piece()
             state.syncing = False
             state.queued = True
             self._queue.append(state)

@@ -425,3 +425,28 @@ def test_a_broker_that_can_not_restore_does_not_start() -> None:
     world.fs.kill()
     world.reopen()
     assert world.values() == [b"first", b"a" * 50]
+
+
+def test_nothing_is_journaled_behind_records_that_the_journal_did_not_take() -> None:
+    world = World()
+    world.append(0, b"a")
+    world.fs.fail("write", errno.ENOSPC, path="journal")
+    assert commit(world.store, [world.log()]) == [world.log()]
+    world.append(0, b"b")
+    assert not world.log().fits_journal
+    assert commit(world.store, [world.log()]) == [world.log()]
+    assert world.log().high_watermark == 1
+    world.log().flush()
+    world.promise(b"c")
+
+
+def test_copies_of_synced_records_take_no_memory() -> None:
+    world = World()
+    copies = world.store.environment.copies
+    world.append(0, bytes(1000))
+    assert copies.used > 1000
+    store_segments(world.store, world.log())
+    assert copies.used == 0
+    world.append(0, bytes(1000))
+    world.store.delete(world.partitions[0])
+    assert copies.used == 0

@@ -250,9 +250,7 @@ class PartitionLog:
 
         Args:
             now_ms: the broker's time.
-
-        Returns:
-            None if the producer has no open transaction here. Then nothing is appended.
+        Nothing is appended, and None is returned, if the producer has no open transaction here.
 
         Raises:
             InvalidProducerEpochError, TransactionCoordinatorFencedError: see
@@ -352,6 +350,10 @@ class PartitionLog:
             return None
         return self._sync.take_piece(self.topic_id, self.tp.partition)
 
+    def withdraw_piece(self) -> None:
+        """Note that a piece is not in the journal. None can follow before the next ticket."""
+        self._sync.drop_copies()
+
     def finish_journal(self, piece: Piece, segment: Segment) -> None:
         """Raise the high watermark to the end of a piece that is in the journal."""
         if self._sync.journaled(piece, segment):
@@ -387,10 +389,7 @@ class PartitionLog:
     def delete_records_before(self, offset: int) -> int:
         """Raise the log's start to ``offset``, and remove the segments below it.
 
-        The new start is durable after the next ``LogStore.checkpoint``.
-
-        Returns:
-            The log's start offset.
+        The new start, which is returned, is durable after the next ``LogStore.checkpoint``.
 
         Raises:
             OffsetOutOfRangeError: ``offset`` is negative or above the high watermark.
@@ -445,6 +444,6 @@ class PartitionLog:
         self.chain.close()
 
     def moved(self, folder: str) -> None:
-        """Use the new path of the folder, which was renamed and will be removed."""
+        """Use the new path of the renamed folder."""
         self.chain.moved(folder)
         self._sync.drop_copies()

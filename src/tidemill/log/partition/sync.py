@@ -179,6 +179,8 @@ class SyncState:
         if ticket.new_folder:
             self._new_folder = False
         self.stored_offset = max(self.stored_offset, ticket.end_offset)
+        if self.stored_offset == self._chain.end_offset:
+            self.drop_copies(self.stored_offset)
         if ticket.end_offset <= self.high_watermark:
             return False
         self.high_watermark = ticket.end_offset
