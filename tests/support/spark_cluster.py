@@ -141,7 +141,7 @@ class SparkCluster:
 
 
 def _archive() -> Sequence[str]:
-    """Return the options for the archive of classes, if it is there: JVMs start in half the time."""
+    """Return the options for the archive of classes, if it is there. It halves a start."""
     archive = jvm.class_archive()
     return () if archive is None or archive.list is not None else archive.options
 
