@@ -25,6 +25,7 @@ from bench import (
     throughput,
     transactions,
 )
+from bench.cdc import section as cdc
 from bench.nexmark import section as nexmark
 from bench.nexmark.queries import QUERIES
 from bench.pipelines import section as pipelines
@@ -44,6 +45,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "pipelines": pipelines.section,
     "pipeline-start": pipeline_start.section,
     "nexmark": nexmark.section,
+    "cdc": cdc.section,
     "memory": memory.section,
     "history": history.section,
     "startup": startup.section,

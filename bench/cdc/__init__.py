@@ -1,0 +1,1 @@
+"""Change data capture: how fast changes and snapshots come into a topic."""
