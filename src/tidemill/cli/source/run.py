@@ -47,6 +47,9 @@ def run(
     # A batch is thousands of small objects without cycles: collections would only look at them.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    # A batch of changes is thousands of dictionaries without cycles: looking for cycles after every
+    # 700 of them, as Python does by default, takes a fifth of the time of a change.
+    gc.set_threshold(50_000, 20, 50)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

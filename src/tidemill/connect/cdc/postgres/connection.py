@@ -93,7 +93,7 @@ class ReplicationConnection:
                 raise self._broken(str(fault)) from None
             if length > 0:
                 message = bytes(data)
-                if message[0] == _DATA:
+                if message[0] == _DATA and length > HEADER:
                     return message
                 self._keepalive(message)
             elif length == 0:

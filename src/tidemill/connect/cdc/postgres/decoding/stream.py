@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator
-from struct import Struct
+from struct import Struct, error
 from typing import NamedTuple
 
 from tidemill.connect.cdc.contract import Change, Operation, Row, Table, TransactionEnd
@@ -29,6 +29,7 @@ _i64 = Struct(">q").unpack_from
 _KIND = 25
 
 _INSERT, _UPDATE, _DELETE = messages.INSERT, messages.UPDATE, messages.DELETE
+_ROWS = frozenset((_INSERT, _UPDATE, _DELETE))
 _NEW, _OLD_KEY, _OLD_ROW = b"NKO"
 
 
@@ -114,8 +115,18 @@ class Stream:
         Raises:
             ProtocolError: It is malformed.
         """
+        try:
+            self._feed(data)
+        except (IndexError, ValueError, error) as fault:
+            raise ProtocolError(
+                f"a message of {len(data)} bytes can't be decoded: {fault}"
+            ) from fault
+
+    def _feed(self, data: bytes) -> None:
         kind = data[_KIND]
-        if kind == messages.STREAM_STOP:
+        if not self._streamed and kind in _ROWS:  # nearly all messages
+            self._apply(data, _KIND, _u64(data, 1)[0])
+        elif kind == messages.STREAM_STOP:
             self._streamed = 0
         elif kind == messages.STREAM_START:
             self._streamed = messages.xid_of(data, _KIND + 1)
@@ -165,7 +176,7 @@ class Stream:
 
     def _apply(self, data: bytes, at: int, lsn: int) -> None:
         kind = data[at]
-        if kind in (_INSERT, _UPDATE, _DELETE):
+        if kind in _ROWS:
             shape = self._shapes[_u32(data, at + 1)[0]]
             if self._passes(lsn) and shape.table is not None:
                 self._row(kind, shape, shape.table, data, at + 5, lsn)
