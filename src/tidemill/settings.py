@@ -107,7 +107,7 @@ class Limits(Section):
         "(connections.max.idle.ms).",
     )
     open_files: int = Field(
-        512,
+        4096,
         ge=16,
         le=_INT,
         description="Largest number of segment files that are open at the same time.",

@@ -17,6 +17,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.processes import StartFailedError
 from tidemill.cli.main import app
 from tidemill.log.format.batch import iter_headers
+from tidemill.log.journal.checkpoint import CHECKPOINT
 
 CATALOG = "__tidemill_catalog-0"
 
@@ -30,7 +31,10 @@ def _clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def killed_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data folder of a broker with two topics and two groups that was killed."""
+    """The data folder of a broker with two topics and two groups that was killed.
+
+    It has no journal, as a folder of an earlier version: the broker would restore the damage.
+    """
     with BrokerProcess(tmp_path_factory.mktemp("killed")) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         new = [NewTopic("flights", 2, 1), NewTopic("empty", 1, 1)]
@@ -43,6 +47,8 @@ def killed_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         commit(broker, "behind", 4)
         commit(broker, "beyond", 99)
         broker.kill()
+        shutil.rmtree(broker.data_dir / "journal", ignore_errors=True)
+        (broker.data_dir / CHECKPOINT).unlink(missing_ok=True)
         return broker.data_dir
 
 
