@@ -304,5 +304,10 @@ def test_columns_of_other_types_are_refused(batch: pa.RecordBatch) -> None:
 def test_rows_of_several_topics_keep_their_order() -> None:
     batch = pa.record_batch({"topic": ["b", "a", "b"], "value": [b"1", b"2", b"3"]})
     found = [(topic, rows.column("value").to_pylist()) for topic, rows in by_topic(batch, None)]
-    assert found == [("b", [b"1", b"3"]), ("a", [b"2"])]
+    assert found == [("a", [b"2"]), ("b", [b"1", b"3"])]
+    many = pa.record_batch(
+        {"topic": [f"t{i % 5000}" for i in range(20_000)], "value": [b""] * 20_000}
+    )
+    assert [rows.num_rows for _, rows in by_topic(many, None)] == [4] * 5000
+    assert list(by_topic(batch.slice(0, 0), None)) == []
     assert [topic for topic, _ in by_topic(batch, "c")] == ["c"]

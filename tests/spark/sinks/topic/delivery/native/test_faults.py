@@ -230,6 +230,26 @@ def test_compressed_records_are_read_by_librdkafka(broker: Broker, codec: str) -
     assert [each.value() for each in read_to_end(broker.bootstrap, topic)] == rows
 
 
+def test_many_topics_share_requests(
+    tidemill_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [tidemill_broker.topic() for _ in range(20)]
+    requests: list[int] = []
+
+    def counts(api: int, _: bool) -> bool:
+        requests.append(api)
+        return False
+
+    Faults(monkeypatch, counts)
+    kafka = {"bootstrap.servers": tidemill_broker.bootstrap}
+    rows = batch(value=pa.array([b"%d" % i for i in range(400)]), topic=pa.array(topics * 20))
+    assert at_least_once.write_rows([rows], None, kafka) == 400
+    assert requests.count(messages.PRODUCE) == 2  # one, and its response
+    for number, topic in enumerate(topics):
+        found = values(tidemill_broker.bootstrap, topic)
+        assert found == [b"%d" % i for i in range(number, 400, 20)]
+
+
 def test_many_partitions_share_requests(tidemill_broker: Broker) -> None:
     topic = tidemill_broker.topic(200)
     kafka = {"bootstrap.servers": tidemill_broker.bootstrap}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tidemill.spark.sinks.topic.delivery.native import failures, messages
@@ -23,6 +23,8 @@ from tidemill.spark.wire.errors import (
     text_of,
 )
 
+_REQUEST_BYTES = 1024 * 1024
+"""Most bytes of a request, unless one batch is larger."""
 _FLYING_BYTES = 32 * 1024 * 1024
 """Most bytes under way, unless one request is larger."""
 
@@ -68,7 +70,7 @@ class Pipeline:
             DeliveryError: Records were rejected, or not acknowledged in time.
             UnreachableError: The brokers reject the connection.
         """
-        for address, group in self._by_leader(batches).items():
+        for address, group in self._requests(batches):
             self._make_room(address, sum(batch.size for batch in group))
             self._send(address, group)
         if self._failed:
@@ -84,6 +86,19 @@ class Pipeline:
         self._receive_all()
         if self._failed:
             self._repeat()
+
+    def _requests(self, batches: Iterable[Batch]) -> Iterator[tuple[Address, list[Batch]]]:
+        """Yield the batches of each request to a leader."""
+        for address, group in self._by_leader(batches).items():
+            request: list[Batch] = []
+            size = 0
+            for batch in group:
+                if request and size + batch.size > _REQUEST_BYTES:
+                    yield address, request
+                    request, size = [], 0
+                request.append(batch)
+                size += batch.size
+            yield address, request
 
     def _by_leader(self, batches: Iterable[Batch]) -> dict[Address, list[Batch]]:
         groups: dict[Address, list[Batch]] = {}
@@ -215,7 +230,8 @@ class Pipeline:
                 first = {(each.topic, each.partition): each for each in reversed(left)}
                 chosen = {each.number for each in first.values()}
                 left = [each for each in left if each.number not in chosen]
-                for address, group in self._by_leader(first.values()).items():
+                for address, group in self._requests(first.values()):
+                    self._make_room(address, sum(batch.size for batch in group))
                     self._send(address, group)
                 self._receive_all()
             self._failed += left

@@ -81,7 +81,7 @@ class Producer:
         self._announce = announce
         self._announced: set[Partition] = set()
         self._encoders: dict[str, Any] = {}
-        self._opened = 0.0
+        self._opened: float | None = None  # when the first row was encoded that is not sent
         self._made = 0
         self._pipeline = Pipeline(cluster, settings, identity.producer)
 
@@ -98,8 +98,8 @@ class Producer:
         """
         for name, rows in by_topic(batch, topic):
             self._encode(name, columns(rows))
-        lingers = 1000 * (time.monotonic() - self._opened) >= self._settings.linger_ms
-        if lingers or self._open_bytes() >= OPEN_BYTES:
+        lingers_s = time.monotonic() - (self._opened or time.monotonic())
+        if 1000 * lingers_s >= self._settings.linger_ms or self._open_bytes() >= OPEN_BYTES:
             self._post_all()
 
     def flush(self) -> None:
@@ -117,7 +117,7 @@ class Producer:
     def _encode(self, topic: str, rows: Columns) -> None:
         encoder, count, row = self._encoder(topic), rows[0][1], 0
         timestamp = int(time.time() * 1000)
-        if not self._open_bytes():
+        if self._opened is None:
             self._opened = time.monotonic()
         refreshed = False
         while row < count:
@@ -128,9 +128,9 @@ class Producer:
                 raise failures.unsendable(topic, str(error)) from error
             if row > before:
                 refreshed = False
-            self._post(topic, closed)
+            self._post(self._batches(topic, closed))
             if status == python.FULL and encoder.size() >= OPEN_BYTES:
-                self._post(topic, encoder.take())
+                self._post(self._batches(topic, encoder.take()))
             elif status == python.UNKNOWN_PARTITION and not refreshed:
                 refreshed = True
                 self._cluster.forget(topic)
@@ -176,14 +176,18 @@ class Producer:
     # --- sending ---------------------------------------------------------------------------------
 
     def _post_all(self) -> None:
-        for topic, encoder in self._encoders.items():
-            self._post(topic, encoder.take())
+        self._opened = None
+        self._post(
+            batch
+            for topic, encoder in self._encoders.items()
+            for batch in self._batches(topic, encoder.take())
+        )
 
-    def _post(self, topic: str, bodies: Iterable[python.Body]) -> None:
-        batches = list(self._batches(topic, bodies))
+    def _post(self, made: Iterable[Batch]) -> None:
+        batches = list(made)
         if not batches:
             return
-        new = {(topic, batch.partition) for batch in batches} - self._announced
+        new = {(batch.topic, batch.partition) for batch in batches} - self._announced
         if new and self._announce is not None:
             self._announce(new)
         self._announced |= new
