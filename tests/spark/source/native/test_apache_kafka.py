@@ -1,4 +1,4 @@
-"""The login of the native edition at Apache Kafka, with each mechanism."""
+"""The login of the native source and sink at Apache Kafka, with each mechanism."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
@@ -19,6 +20,11 @@ from confluent_kafka.admin import (
 from tests.spark.source.native.batches import extension, offsets
 from tests.support.apache_kafka import ApacheKafka, KafkaNotFoundError
 from tidemill.errors import UnreachableError
+from tidemill.spark.sinks.topic.delivery.at_least_once import (
+    SWITCH,
+    close_idle_producers,
+    write_rows,
+)
 from tidemill.spark.source.native import edition
 from tidemill.spark.source.plan import FetchPlan
 from tidemill.spark.source.planning.ranges import OffsetRange
@@ -90,3 +96,15 @@ def test_login(kafka: ApacheKafka, mechanism: str) -> None:
     with pytest.raises(UnreachableError, match=r"rejected the connection: .*uthentication failed"):
         list(batches)
     edition.close_idle_clients()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_sink_logs_in(kafka: ApacheKafka, mechanism: str) -> None:
+    topic = f"sink-{mechanism.lower()}"
+    rows = [pa.record_batch({"value": [b"1", b"2"]})]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SWITCH, "native")
+        assert write_rows(rows, topic, login(kafka, mechanism)) == 2
+        with pytest.raises(UnreachableError, match=r"rejected the connection: .*uthentication"):
+            write_rows(rows, topic, login(kafka, mechanism, "wrong"))
+    close_idle_producers()
