@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import (
+    followers,
     history,
     journal,
     latency,
@@ -44,6 +45,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "sink": sink.section,
     "pipelines": pipelines.section,
     "pipeline-start": pipeline_start.section,
+    "followers": followers.section,
     "nexmark": nexmark.section,
     "cdc": cdc.section,
     "memory": memory.section,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tidemill.spark.sinks.documents.redis import RedisSink as RedisSink
     from tidemill.spark.sinks.documents.tantivy import TantivySink as TantivySink
     from tidemill.spark.sinks.foreach_batch import ForeachBatchSink as ForeachBatchSink
+    from tidemill.spark.sinks.history.duckdb import DuckDBHistorySink as DuckDBHistorySink
     from tidemill.spark.sinks.parquet.compaction import CompactedFolder as CompactedFolder
     from tidemill.spark.sinks.parquet.compaction import compact_parquet as compact_parquet
     from tidemill.spark.sinks.parquet.sink import ParquetSink as ParquetSink
@@ -76,6 +77,7 @@ _MODULES = {
     "sinks.documents.redis": ("RedisSink",),
     "sinks.documents.tantivy": ("TantivySink",),
     "sinks.foreach_batch": ("ForeachBatchSink",),
+    "sinks.history.duckdb": ("DuckDBHistorySink",),
     "sinks.parquet.compaction": ("CompactedFolder", "compact_parquet"),
     "sinks.parquet.sink": ("ParquetSink",),
     "sinks.topic.batches": ("write_batch",),

@@ -19,6 +19,7 @@ GROUP = "tidemill.sinks"
 
 BUILT_IN: Mapping[str, str] = {
     "ChangelogSink": "tidemill.spark.sinks.topic.sink:ChangelogSink",
+    "DuckDBHistorySink": "tidemill.spark.sinks.history.duckdb:DuckDBHistorySink",
     "DuckDBSink": "tidemill.spark.sinks.database.duckdb:DuckDBSink",
     "ElasticsearchSink": "tidemill.spark.sinks.documents.elasticsearch:ElasticsearchSink",
     "ForeachBatchSink": "tidemill.spark.sinks.foreach_batch:ForeachBatchSink",
