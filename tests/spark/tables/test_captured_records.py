@@ -121,6 +121,22 @@ def test_repeated_and_older_changes_change_nothing(connector: str) -> None:
     ]  # fmt: skip
 
 
+def test_positions_may_begin_again_with_later_commits() -> None:
+    """The source was deleted and created again, or the database was restored."""
+    topic = Topic()
+    topic.event("u", 900, after=row(1, "before"))
+
+    def again(op: str, place: int, name: str) -> None:
+        source = {**_at(place), "ts_ms": (1000 + place) * 1000}
+        topic.write({"id": 1}, {"op": op, "after": row(1, name), "source": source})
+
+    again("r", 1, "snapshot")
+    assert topic.table() == {"1": "snapshot"}
+    again("u", 3, "after")
+    again("u", 2, "repeated")
+    assert topic.table() == {"1": "after"}
+
+
 def test_a_row_of_a_postgresql_snapshot_does_not_hide_a_transaction_that_was_open() -> None:
     """It wrote at a lower LSN than that of the snapshot, and committed after it."""
     topic = Topic(connector="postgresql")

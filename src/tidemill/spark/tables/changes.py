@@ -87,16 +87,20 @@ def following(known: Change | None, change: Change) -> Change | None:
     """Return a change as it is kept after the last known one of its key.
 
     The order of a topic is that of the database, but a capture that crashed may repeat changes. So
-    a captured change with an older position than the known one changes nothing. A change without a
-    position, and one whose position is loose, follow the known one, and keep its position.
+    a captured change with an older position than the known one changes nothing, unless it was
+    committed later: then the database was restored, or its source created again, and positions
+    began again. A change without a position, and one whose position is loose, follow the known one,
+    and keep its position.
 
     Returns:
         None if the change is older.
     """
     position = change.position
     before = None if known is None else known.position
-    if position is not None and before is not None and position.is_before(before):
-        return None
+    if known is not None and position is not None and before is not None:
+        is_older = position.is_before(before) and change.at <= known.at
+        if is_older:
+            return None
     if position is None or position.is_loose:
         return change if position is before else replace(change, position=before)
     return change
@@ -106,8 +110,8 @@ def is_older(change: Change, other: Change) -> bool:
     """Whether a change is older than one of another partition."""
     if change.position is not None and other.position is not None:
         if change.position.is_before(other.position):
-            return True
-        if other.position.is_before(change.position):
+            return change.at <= other.at
+        if other.position.is_before(change.position) and change.at == other.at:
             return False
     return change.at < other.at
 
