@@ -327,6 +327,24 @@ def test_reset_lists_the_checkpoints_and_deletes_the_statuses(tidemill: CommandL
     assert tidemill.ok("pipeline", "reset", "mine", *away) == "reset mine/b\n"
 
 
+def test_a_rebuild_names_what_prevents_it_before_spark_starts(
+    tidemill: CommandLine, file: Path
+) -> None:
+    for query, code, message in (
+        ("lates", 1, "pipeline flights has no query lates\nhint: Did you mean late?"),
+        (
+            "late",
+            1,
+            "query late: TopicSink can't be rebuilt beside itself\nhint: Declare the query",
+        ),
+    ):
+        done = tidemill.run("pipeline", "rebuild", str(file), query, *data_dir(tidemill))
+        assert done.returncode == code
+        assert done.stdout == ""
+        assert f"error: {message}" in done.stderr
+    assert "Spark is starting" not in done.stderr
+
+
 def test_the_help_has_the_exit_codes(tidemill: CommandLine) -> None:
     text = " ".join(tidemill.ok("pipeline", "run", "--help").split())
 

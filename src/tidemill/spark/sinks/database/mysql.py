@@ -27,8 +27,10 @@ from tidemill.spark.sinks.database.upsert import (
     STAGE,
     Found,
     UpsertTable,
+    is_older,
     name,
     quoted,
+    same_key,
     write_error,
 )
 
@@ -258,14 +260,21 @@ class MySqlTable(UpsertTable[Any]):
             kind += f" CHARACTER SET utf8mb4 COLLATE {self._collation}"
         return f"{quoted(column.name)} {kind}"
 
+    def _delete(self, table: str, layout: Layout, version: str, which: str) -> str:
+        # MySQL runs EXISTS for each row of the table; a join looks each key of the batch up.
+        return (
+            f"DELETE {table} FROM {STAGE} AS s STRAIGHT_JOIN {table} ON {same_key(table, layout)} "
+            f"WHERE {which} AND {is_older(table, layout, version)}"
+        )
+
     def _insert(
         self, table: str, names: Sequence[str], keys: Sequence[str], rows: str, layout: Layout
     ) -> str:
         older = "<=" if layout.versioned else "<"
-        is_older = f"coalesce({table}.{VERSION}, -1) {older} VALUES({VERSION})"
+        older_row = f"coalesce({table}.{VERSION}, -1) {older} VALUES({VERSION})"
         # The assignments are made in their order, so the version comes last.
         changes = [
-            f"{column} = IF({is_older}, VALUES({column}), {table}.{column})"
+            f"{column} = IF({older_row}, VALUES({column}), {table}.{column})"
             for column in (*(each for each in names if each not in keys), VERSION)
         ]
         return (

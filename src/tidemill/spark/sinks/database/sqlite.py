@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tidemill.spark.sinks.base import DELETED, as_columns
 from tidemill.spark.sinks.database.rows import VERSION, Column, Layout
 from tidemill.spark.sinks.database.sink import FileTableSink
-from tidemill.spark.sinks.database.upsert import STAGE, Found, UpsertTable, quoted, write_error
+from tidemill.spark.sinks.database.upsert import (
+    STAGE,
+    Found,
+    UpsertTable,
+    is_older,
+    quoted,
+    same_key,
+    write_error,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,6 +120,16 @@ class SqliteTable(UpsertTable[sqlite3.Connection]):
         connection.execute(f"CREATE TEMP TABLE {STAGE} ({declared}, {more})")
         places = ", ".join("?" * len(names))
         connection.executemany(f"INSERT INTO {STAGE} VALUES ({places})", _values(rows, layout))
+
+    def _delete(self, table: str, layout: Layout, version: str, which: str) -> str:
+        # SQLite runs EXISTS for each row of the table; this looks each key of the batch up.
+        keys = ", ".join(map(quoted, layout.key))
+        of_row = ", ".join(f"s.{quoted(key)}" for key in layout.key)
+        return (
+            f"DELETE FROM {table} WHERE ({keys}) IN (SELECT {of_row} FROM {STAGE} AS s "
+            f"CROSS JOIN {table} AS d WHERE {which} AND {same_key('d', layout)} "
+            f"AND {is_older('d', layout, version)})"
+        )
 
 
 def _values(rows: pa.Table, layout: Layout) -> Iterator[tuple[Any, ...]]:

@@ -295,10 +295,10 @@ class UpsertTable(ABC, Generic[Connection]):
         yield self._insert(table, names, keys, rows, layout)
         if not tombstones:
             return
-        yield _delete(deleted_keys, layout, version, f"NOT s.{DELETED}")
+        yield self._delete(deleted_keys, layout, version, f"NOT s.{DELETED}")
         if layout.deletes:
             if layout.versioned:
-                known = f"SELECT d.{VERSION} FROM {table} AS d WHERE {_same_key('d', layout)}"
+                known = f"SELECT d.{VERSION} FROM {table} AS d WHERE {same_key('d', layout)}"
                 last = f"coalesce({version}, ({known}))"
             else:
                 last = version
@@ -308,7 +308,21 @@ class UpsertTable(ABC, Generic[Connection]):
                 f"NULL AND NOT {_has_newer(table, layout, version)}"
             )
             yield self._insert(deleted_keys, keys, keys, gone, layout)
-            yield _delete(table, layout, version, f"s.{DELETED}")
+            yield self._delete(table, layout, version, f"s.{DELETED}")
+
+    def _delete(self, table: str, layout: Layout, version: str, which: str) -> str:
+        """Return the SQL that deletes the keys of some rows of the batch, in older versions.
+
+        Args:
+            table: The quoted name of the table.
+            layout: Layout of the rows.
+            version: The version of a row ``s`` of the batch, in SQL.
+            which: A condition on rows ``s`` of the batch.
+        """
+        return (
+            f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {STAGE} AS s WHERE {which} AND "
+            f"{same_key(table, layout)} AND {is_older(table, layout, version)})"
+        )
 
     def _insert(
         self, table: str, names: Sequence[str], keys: Sequence[str], rows: str, layout: Layout
@@ -399,20 +413,17 @@ def _has_newer(table: str, layout: Layout, version: str) -> str:
     """Return a condition: the table has the key of a row in a version that is kept."""
     newer = ">" if layout.versioned else ">="
     return (
-        f"EXISTS (SELECT 1 FROM {table} AS d WHERE {_same_key('d', layout)} "
+        f"EXISTS (SELECT 1 FROM {table} AS d WHERE {same_key('d', layout)} "
         f"AND d.{VERSION} {newer} {version})"
     )
 
 
-def _delete(table: str, layout: Layout, version: str, which: str) -> str:
-    """Return the SQL that deletes the keys of some rows of the batch, in older versions."""
-    is_older = f"coalesce({table}.{VERSION}, -1) < {version}"
+def is_older(table: str, layout: Layout, version: str) -> str:
+    """Return a condition: a row of the table may be deleted in a version."""
+    stored = f"coalesce({table}.{VERSION}, -1)"
     if layout.versioned:
-        is_older = f"({version} IS NULL OR coalesce({table}.{VERSION}, -1) <= {version})"
-    return (
-        f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {STAGE} AS s "
-        f"WHERE {which} AND {_same_key(table, layout)} AND {is_older})"
-    )
+        return f"({version} IS NULL OR {stored} <= {version})"
+    return f"{stored} < {version}"
 
 
 def write_error(target: str, error: BaseException, hint: str = "") -> SinkError:
@@ -437,5 +448,5 @@ def name(table: str) -> str:
     return ".".join(map(quoted, table.split(".")))
 
 
-def _same_key(other: str, layout: Layout) -> str:
+def same_key(other: str, layout: Layout) -> str:
     return " AND ".join(f"{other}.{quoted(k)} = s.{quoted(k)}" for k in layout.key)
