@@ -23,7 +23,7 @@ from tests.support.faultyfs import CrashError
 from tests.support.logs import open_log, open_store
 from tidemill.clock import ManualClock
 from tidemill.engine.flusher import Flusher
-from tidemill.engine.journal import Done, Journal
+from tidemill.engine.state_log import Done, StateLog
 from tidemill.log.compaction.run import compact
 from tidemill.log.format.markers import Marker
 from tidemill.log.partition.partition import PartitionLog
@@ -127,7 +127,7 @@ class OffsetsInTransactions(RuleBasedStateMachine):
         self.log = open_log(self.store, CONFIGS)
         assert self.log.log_end_offset >= self.durable
         self.disk = ManualDisk()
-        self.journal = Journal(self.log, cast(Flusher, self.disk), self.clock)
+        self.journal = StateLog(self.log, cast(Flusher, self.disk), self.clock)
         self.offsets = self.recovered()
         self.written = {at: r for at, r in self.written.items() if at < self.log.log_end_offset}
         self.disk.sync(self.log)

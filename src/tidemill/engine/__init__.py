@@ -5,7 +5,7 @@ class per part (``records``, ``topics``, ``configs``, ``groups``, ``transactions
 whose methods check access before they do anything. ``api`` has the data types, ``errors`` the
 errors, ``authorize`` the access control.
 
-Below the parts: ``journal`` writes a state machine's records, ``flusher`` runs fdatasync for many
-requests together, ``waiters`` holds the long polls, ``housekeeping`` works in the background. The
-engine imports no protocol and knows none.
+Below the parts: ``state_log`` writes a state machine's records, ``flusher`` runs group commit,
+``journaling`` writes the rounds of the journal, ``waiters`` holds the long polls, ``housekeeping``
+works in the background. The engine imports no protocol and knows none.
 """

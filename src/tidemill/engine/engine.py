@@ -20,7 +20,6 @@ from tidemill.engine.groups.coordinator import GroupCoordinator
 from tidemill.engine.groups.groups import GroupServices
 from tidemill.engine.housekeeping import Housekeeping
 from tidemill.engine.internal_topics import CATALOG, CATALOG_CONFIGS, OFFSETS, TRANSACTIONS
-from tidemill.engine.journal import Journal
 from tidemill.engine.records.append import Appender
 from tidemill.engine.records.checks import Checks
 from tidemill.engine.records.partitions import Partitions
@@ -29,6 +28,7 @@ from tidemill.engine.records.positions import Positions
 from tidemill.engine.records.read import Reader
 from tidemill.engine.records.records import RecordServices
 from tidemill.engine.slices import Slices
+from tidemill.engine.state_log import StateLog
 from tidemill.engine.storage import StorageServices
 from tidemill.engine.topics.admin import TopicAdmin
 from tidemill.engine.topics.catalog_journal import CatalogJournal
@@ -195,7 +195,7 @@ class Engine:
             max_partitions=settings.limits.partitions,
             topic_defaults=settings.log.topic_defaults,
         )
-        journal = CatalogJournal(Journal(catalog_log, self._flusher, self.clock), catalog)
+        journal = CatalogJournal(StateLog(catalog_log, self._flusher, self.clock), catalog)
         self._catalog_journal = journal
         self._recover_catalog(catalog)
         lock = asyncio.Lock()
@@ -244,7 +244,7 @@ class Engine:
         )
         self._transaction_coordinator.recover()
 
-    def _journal(self, tp: TopicPartition) -> Journal:
+    def _journal(self, tp: TopicPartition) -> StateLog:
         """Return the journal of a state machine.
 
         Raises:
@@ -253,7 +253,7 @@ class Engine:
         damage = self._store.offline.get(tp)
         if damage is not None:
             raise damage
-        return Journal(self._store.partitions[tp], self._flusher, self.clock)
+        return StateLog(self._store.partitions[tp], self._flusher, self.clock)
 
     def _start_records(self) -> RecordServices:
         errors = StorageErrorLog(self.clock)

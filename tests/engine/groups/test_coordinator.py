@@ -17,7 +17,7 @@ from tidemill.engine.api import CommitRequest, CommittedOffset, JoinRequest, Off
 from tidemill.engine.errors import BrokerStoppingError
 from tidemill.engine.flusher import Flusher
 from tidemill.engine.groups.coordinator import GroupCoordinator
-from tidemill.engine.journal import Journal
+from tidemill.engine.state_log import StateLog
 from tidemill.log.config.parse import parse_config
 from tidemill.log.errors import DiskFullError, InvalidProducerEpochError, StorageError
 from tidemill.log.format.markers import Marker
@@ -58,7 +58,7 @@ class Bench:
         store = open_store("/data", self.clock, self.fs)
         config = parse_config({"cleanup.policy": "compact", "segment.bytes": "1048576"})
         log = store.create(TopicPartition("__consumer_offsets", 0), config, UUID(int=1))
-        self.journal = Journal(log, cast(Flusher, self.disk), self.clock)
+        self.journal = StateLog(log, cast(Flusher, self.disk), self.clock)
         self.groups = self.coordination()
 
     def coordination(self) -> GroupCoordinator:

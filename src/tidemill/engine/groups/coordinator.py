@@ -26,7 +26,7 @@ from tidemill.engine.api import (
     SyncResult,
 )
 from tidemill.engine.groups.group_log import log_events
-from tidemill.engine.journal import Journal
+from tidemill.engine.state_log import StateLog
 from tidemill.engine.steady_clock import SteadyClock
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidProducerEpochError, InvalidTxnStateError
@@ -61,7 +61,7 @@ class GroupCoordinator:
         clock: the broker's time.
     """
 
-    def __init__(self, journal: Journal, settings: settings.Groups, clock: Clock) -> None:
+    def __init__(self, journal: StateLog, settings: settings.Groups, clock: Clock) -> None:
         self._groups = Groups(
             min_session_timeout_ms=settings.min_session_timeout_ms,
             max_session_timeout_ms=settings.max_session_timeout_ms,

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import structlog
 
-from tidemill.engine.journal import Journal
+from tidemill.engine.state_log import StateLog
 from tidemill.errors import TidemillError
 from tidemill.log.errors import StorageError
 from tidemill.state.catalog.catalog import Catalog
@@ -54,7 +54,7 @@ class CatalogJournal:
         deleted_names: the names of topics whose last record is their deletion, after ``recover``.
     """
 
-    def __init__(self, journal: Journal, catalog: Catalog) -> None:
+    def __init__(self, journal: StateLog, catalog: Catalog) -> None:
         self._journal = journal
         self._catalog = catalog
         self._producer_ids = ProducerIds()

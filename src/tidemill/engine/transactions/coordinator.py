@@ -27,7 +27,7 @@ from tidemill.engine.api import (
     TransactionVersion,
 )
 from tidemill.engine.flusher import Flusher
-from tidemill.engine.journal import Journal
+from tidemill.engine.state_log import StateLog
 from tidemill.engine.steady_clock import SteadyClock
 from tidemill.engine.transactions.completion import LAST_RETRY_MS, Completion
 from tidemill.engine.transactions.keyed_tasks import KeyedTasks
@@ -64,7 +64,7 @@ class TransactionCoordinator:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: StateLog,
         markers: Markers,
         flusher: Flusher,
         new_producer_id: Callable[[], Awaitable[int]],

@@ -30,8 +30,8 @@ BATCH_BYTES = 1 << 18
 Done = Callable[[Exception | None], None]
 
 
-class JournalRecord(NamedTuple):
-    """One record of a journal."""
+class StateLogRecord(NamedTuple):
+    """One record of a state machine."""
 
     key: bytes
     value: bytes | None
@@ -40,7 +40,7 @@ class JournalRecord(NamedTuple):
     """The producer of the open transaction that it is part of; -1 if it counts already."""
 
 
-class Journal:
+class StateLog:
     """Appends state records to one internal partition.
 
     Args:
@@ -54,7 +54,7 @@ class Journal:
         self._flusher = flusher
         self._clock = clock
 
-    def recover(self) -> list[JournalRecord]:
+    def recover(self) -> list[StateLogRecord]:
         """Return the records that matter, in the order of the log.
 
         Of each key this is the last record that is not part of an aborted or open transaction. Of
@@ -64,8 +64,8 @@ class Journal:
         Raises:
             CorruptLogError: the log is damaged.
         """
-        settled: dict[bytes, JournalRecord] = {}
-        pending: dict[int, dict[bytes, JournalRecord]] = {}
+        settled: dict[bytes, StateLogRecord] = {}
+        pending: dict[int, dict[bytes, StateLogRecord]] = {}
         for entry in self._entries():
             if isinstance(entry, Marker):
                 ended = pending.pop(entry.producer_id, {})
@@ -102,7 +102,7 @@ class Journal:
             raise FormatVersionError(f"{folder}: {error}", hint=error.hint) from error
 
     def latest(self) -> dict[bytes, bytes | None]:
-        """Return the last value of each key, for a journal without transactions.
+        """Return the last value of each key, for a log without transactions.
 
         Raises:
             CorruptLogError: the log is damaged.
@@ -113,7 +113,7 @@ class Journal:
             if record.producer_id == NO_PRODUCER_ID
         }
 
-    def _entries(self) -> Iterator[JournalRecord | Marker]:
+    def _entries(self) -> Iterator[StateLogRecord | Marker]:
         """Yield all records and markers of the log, oldest first.
 
         Raises:
@@ -225,7 +225,7 @@ def _parts(records: Sequence[StateRecord]) -> Iterator[list[NewRecord]]:
 
 def _entries_of(
     batch: memoryview, header: BatchHeader, first_offset: int
-) -> Iterator[JournalRecord | Marker]:
+) -> Iterator[StateLogRecord | Marker]:
     """Yield the records or the marker of one batch from ``first_offset`` on."""
     if header.is_control:
         marker = decode_marker(batch)
@@ -236,4 +236,4 @@ def _entries_of(
     for record in decode_records(batch):
         if record.offset >= first_offset and record.key is not None:
             value = None if record.value is None else bytes(record.value)
-            yield JournalRecord(bytes(record.key), value, record.offset, producer_id)
+            yield StateLogRecord(bytes(record.key), value, record.offset, producer_id)

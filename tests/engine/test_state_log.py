@@ -13,7 +13,7 @@ from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import open_store
 from tidemill.clock import ManualClock
 from tidemill.engine.flusher import Flusher
-from tidemill.engine.journal import BATCH_BYTES, Journal, JournalRecord
+from tidemill.engine.state_log import BATCH_BYTES, StateLog, StateLogRecord
 from tidemill.log.compaction.run import compact
 from tidemill.log.config.parse import parse_config
 from tidemill.log.errors import BatchTooLargeError
@@ -53,7 +53,7 @@ class Place:
 
     def use(self, log: PartitionLog) -> None:
         self.log = log
-        self.journal = Journal(log, cast(Flusher, Immediate()), self.clock)
+        self.journal = StateLog(log, cast(Flusher, Immediate()), self.clock)
 
     def restart(self) -> None:
         """After a power cut."""
@@ -84,7 +84,7 @@ class Place:
             pass
 
 
-def _plain(record: JournalRecord) -> tuple[str, str | None, int, int]:
+def _plain(record: StateLogRecord) -> tuple[str, str | None, int, int]:
     value = None if record.value is None else record.value.decode()
     return record.key.decode(), value, record.log_offset, record.producer_id
 
