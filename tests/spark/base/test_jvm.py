@@ -201,6 +201,27 @@ def test_the_optimising_compiler_starts_late_unless_the_user_says_otherwise() ->
     assert words.index(ours) < words.index(mine)  # Java takes the last one
 
 
+@pytest.mark.parametrize(
+    ("settings", "variable", "expected"),
+    [
+        ({"spark.master": "local[2]"}, "", 1),
+        ({"spark.master": "spark://host:7077"}, "", 0),
+        ({}, "", 0),
+        ({"spark.master": "local[2]", "spark.driver.extraJavaOptions": "-XX:+UseG1GC"}, "", 0),
+        ({"spark.master": "local[2]", "spark.driver.defaultJavaOptions": "-XX:+UseZGC"}, "", 0),
+        ({"spark.master": "local[2]"}, "-Xlog:disable -XX:+UseSerialGC", 0),
+        ({"spark.master": "local[2]", "spark.driver.extraJavaOptions": "-XX:+UseNUMA"}, "", 1),
+    ],
+)
+def test_one_machine_has_the_parallel_collector_unless_the_user_chooses_one(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], variable: str, expected: int
+) -> None:
+    for name in ("JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", variable)
+    assert command(settings).count("-XX:+UseParallelGC") == expected
+
+
 def test_a_jvm_that_never_answers_is_given_up_and_ended(tmp_path: Path) -> None:
     java = fake_java(tmp_path, JAVA_17)
     java.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n")

@@ -19,6 +19,7 @@ from pyspark.sql.types import (
 from tidemill.spark.base.ddl import columns
 from tidemill.spark.datasource.columns import COLUMNS, columns_of, ddl_of, reading_of
 from tidemill.spark.errors import OptionError
+from tidemill.spark.source.parse import ParseSchema
 from tidemill.spark.source.planning.options import SourceOptions, parse_source_options
 from tidemill.spark.source.planning.parsing import RowPlan
 
@@ -98,3 +99,54 @@ def test_a_schema_is_the_same_after_a_way_through_ddl() -> None:
 def test_what_cant_be_null_is_refused(field: StructField) -> None:
     with pytest.raises(OptionError, match="can't be null"):
         reading_of(options(value_format="json"), StructType([field]))
+
+
+def parsed(kind: str) -> StructType:
+    """Return a schema with a column of a type of PySpark."""
+    from pyspark.sql import types
+
+    return StructType([StructField("c", eval(kind, vars(types).copy()))])
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("CalendarIntervalType()", "column c has the type interval"),
+        ("DayTimeIntervalType()", "column c has the type interval day to second"),
+        ("VariantType()", "column c has the type variant"),
+        ("VarcharType(5)", r"column c has the type varchar\(5\)"),
+        ("NullType()", "column c has the type void"),
+        ("StructType([])", "column c has the type struct<>"),
+        ("MapType(IntegerType(), StringType())", "is a map whose keys are not STRING"),
+        ("ArrayType(StructType().add('d', NullType()))", "column c.d has the type void"),
+    ],
+)
+def test_a_type_that_values_are_not_parsed_to_is_refused_before_a_task_runs(
+    kind: str, message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        reading_of(options(value_format="json"), parsed(kind))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("BooleanType()", "ByteType()", "ShortType()", "IntegerType()", "LongType()"),
+        *("FloatType()", "DoubleType()", "DecimalType(38, 3)", "StringType()", "BinaryType()"),
+        *("DateType()", "TimestampType()", "TimestampNTZType()"),
+        "StructType().add('d', ArrayType(MapType(StringType(), DateType())))",
+    ],
+)
+def test_each_type_of_the_parser_is_accepted(kind: str) -> None:
+    """The list in ``columns`` must be that of the parser."""
+    reading = reading_of(options(value_format="json"), parsed(kind))
+    assert reading.rows is not None
+    assert len(ParseSchema.from_ddl(reading.rows.schema).columns) == 1
+
+
+def test_types_are_not_nested_without_a_limit() -> None:
+    kind = "IntegerType()"
+    for _ in range(50):
+        kind = f"ArrayType({kind})"
+    with pytest.raises(OptionError, match="nested more than 50 deep"):
+        reading_of(options(value_format="json"), parsed(kind))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, cast
@@ -148,8 +149,8 @@ class ClientPool(Generic[Client]):
     """The idle clients of this process, by their settings.
 
     Spark keeps its Python workers between tasks. A pooled client saves each task the connections
-    and the look-up of leaders, which in small micro-batches take longer than reading. The pool is
-    not thread-safe, because a worker runs one task at a time.
+    and the look-up of leaders, which in small micro-batches take longer than reading. Threads may
+    share the pool: a client that was taken belongs to one of them.
 
     A full pool keeps the clients that it has: tasks come in turn, so if the oldest one made room,
     each would be closed just before it is needed. A client makes room when it was idle for a while.
@@ -172,6 +173,7 @@ class ClientPool(Generic[Client]):
         self._clock = clock
         self._idle: dict[tuple[tuple[str, str], ...], tuple[Client, float]] = {}
         self._pid = os.getpid()
+        self._lock = threading.RLock()
 
     def take(self, settings: Mapping[str, str], make: Callable[[], Client]) -> Client:
         """Return an idle client with these settings, or a new one. Return it with ``give``.
@@ -181,21 +183,26 @@ class ClientPool(Generic[Client]):
             make: Creates a new client.
         """
         if self._pid != os.getpid():  # librdkafka's threads do not survive a fork
-            self._idle, self._pid = {}, os.getpid()
-        pooled = self._idle.pop(_key(settings), None)
+            self._idle, self._pid, self._lock = {}, os.getpid(), threading.RLock()
+        with self._lock:
+            pooled = self._idle.pop(_key(settings), None)
         return make() if pooled is None else pooled[0]
 
     def give(self, settings: Mapping[str, str], client: Client) -> None:
         """Take back a client that can be used again."""
         key, now = _key(settings), self._clock()
-        if len(self._idle) >= self._limit:
-            oldest = next(iter(self._idle))
-            if now - self._idle[oldest][1] > _UNUSED_S:
-                self.drop(self._idle.pop(oldest)[0])
-        if key in self._idle or len(self._idle) >= self._limit:
-            self.drop(client)
-            return
-        self._idle[key] = client, now
+        unwanted = []
+        with self._lock:
+            if len(self._idle) >= self._limit:
+                oldest = next(iter(self._idle))
+                if now - self._idle[oldest][1] > _UNUSED_S:
+                    unwanted.append(self._idle.pop(oldest)[0])
+            if key in self._idle or len(self._idle) >= self._limit:
+                unwanted.append(client)
+            else:
+                self._idle[key] = client, now
+        for each in unwanted:
+            self.drop(each)
 
     def drop(self, client: Client) -> None:
         """Close a client that may be in an invalid state."""
@@ -204,8 +211,10 @@ class ClientPool(Generic[Client]):
 
     def clear(self) -> None:
         """Close all idle clients."""
-        while self._idle:
-            self._close(self._idle.popitem()[1][0])
+        with self._lock:
+            idle, self._idle = self._idle, {}
+        for client, _ in idle.values():
+            self._close(client)
 
 
 def _key(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -46,6 +46,8 @@ SOURCE_OPTIONS: Mapping[str, str] = {
     "mode": "FAILFAST: a record that can't be parsed fails the query. DROPMALFORMED: it is left "
     "out.",
     "rows": "accepted, or refused: the records that can't be parsed, with the reason.",
+    "refusals.report": "A Unix socket: tasks report how many records of their range they refused. "
+    "Pipelines set it.",
 }
 """Options of the source besides ``kafka.*``."""
 

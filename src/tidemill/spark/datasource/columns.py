@@ -16,6 +16,8 @@ from tidemill.spark.source.planning.parsing import REASON, RowPlan
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
+    from tidemill.spark.errors import OptionError
+
 COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
     "timestampType int"
@@ -58,6 +60,8 @@ def reading_of(options: SourceOptions, schema: StructType) -> Reading:
     if parsing is not None:
         if not parsing.refused:
             _check_nullable(schema)
+            for each in schema.fields:
+                _check_type(each.name, each.dataType, 1)
             if options.include_headers:
                 raise invalid_option(
                     "option includeHeaders adds no column to parsed values",
@@ -71,6 +75,7 @@ def reading_of(options: SourceOptions, schema: StructType) -> Reading:
             timestamp_format=parsing.timestamp_format,
             drop_malformed=parsing.drop_malformed,
             refused=parsing.refused,
+            report=parsing.report,
         )
     return Reading(options, rows, needs_headers)
 
@@ -113,6 +118,44 @@ def _check_nullable(schema: StructType) -> None:
             "missing",
             "Remove NOT NULL from the schema. A record without its event.time is refused.",
         )
+
+
+_PARSED = frozenset(
+    (
+        *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string"),
+        *("binary", "date", "timestamp", "timestamp_ntz"),
+    )
+)
+"""Simple types that values are parsed to. Those of ``source.parse.types``, which a process that
+plans a query must not import."""
+_MAX_DEPTH = 50
+
+
+def _check_type(name: str, kind: DataType, depth: int) -> None:
+    """Check that values can be parsed to a type, before a task finds that they can't."""
+    from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
+
+    if depth > _MAX_DEPTH:
+        raise _unsupported(name, f"are types nested more than {_MAX_DEPTH} deep")
+    if isinstance(kind, StructType) and kind.fields:
+        for each in kind.fields:
+            _check_type(f"{name}.{each.name}", each.dataType, depth + 1)
+    elif isinstance(kind, ArrayType):
+        _check_type(name, kind.elementType, depth + 1)
+    elif isinstance(kind, MapType):
+        if kind.keyType.simpleString() != "string":
+            raise _unsupported(name, "is a map whose keys are not STRING")
+        _check_type(name, kind.valueType, depth + 1)
+    elif not isinstance(kind, DecimalType) and kind.simpleString() not in _PARSED:
+        raise _unsupported(name, f"has the type {kind.simpleString()}")
+
+
+def _unsupported(name: str, what: str) -> OptionError:
+    return invalid_option(
+        f"values can't be parsed: column {name} {what}",
+        "Use BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p, s), STRING, "
+        "BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, STRUCT<...>, ARRAY<...> or MAP<STRING, ...>.",
+    )
 
 
 def _type_text(kind: DataType) -> str:

@@ -70,8 +70,10 @@ def _read(reading: Reading, task: InputPartition) -> Iterator[pa.RecordBatch]:
     records = fetch(task.wanted, plan)
     if reading.rows is None:
         return records
-    from tidemill.spark.source.rows import parse_records
+    from tidemill.spark.source.rows import parse_range, parse_records
 
+    if reading.rows.report is not None:
+        return parse_range(records, reading.rows, task.wanted)
     return parse_records(records, reading.rows)
 
 

@@ -174,6 +174,11 @@ class Builder:
         kafka: settings of librdkafka, with ``bootstrap.servers``.
         starting: where new queries begin; None leaves it to each stream.
         source_format: the data source of streams: ``tidemill``, or Spark's own ``kafka``.
+        is_local: whether Spark's tasks run on this machine.
+
+    Attributes:
+        pipeline: the declared pipeline.
+        source: loads the topics of its streams.
     """
 
     def __init__(
@@ -183,12 +188,14 @@ class Builder:
         kafka: Mapping[str, str],
         starting: str | int | None = None,
         source_format: str = "tidemill",
+        *,
+        is_local: bool = False,
     ) -> None:
         self._spark = spark
-        self._pipeline = pipeline
+        self.pipeline = pipeline
         # Exactly once from log to log: records of a transaction count when it is committed.
         self._kafka = {"isolation.level": "read_committed", **kafka}
-        self._source = StreamSource(spark, self._kafka, starting, source_format)
+        self.source = StreamSource(spark, self._kafka, starting, source_format, is_local=is_local)
 
     def try_build(self, query: Query) -> Built | Problem:
         """Return a query's result, or the mistake that the user's function or Spark reports.
@@ -215,7 +222,7 @@ class Builder:
         """
         if query.build is None and query.sql is None:
             return Built(query, self._dead_letters(query.inputs[0]))
-        inputs = {each.name: self._input(each) for each in inputs_of(query, self._pipeline)}
+        inputs = {each.name: self._input(each) for each in inputs_of(query, self.pipeline)}
         result: Any = query.sql
         if query.build is not None:
             result = query.build(**inputs)
@@ -239,18 +246,18 @@ class Builder:
         return StreamInput(self._stream(found), found)
 
     def _dead_letters(self, name: str) -> DataFrame:
-        stream = self._pipeline.find(name)
+        stream = self.pipeline.find(name)
         if not isinstance(stream, Stream):
             raise PipelineError(f"{name} is not a stream")
-        return dead_letters(self._source.refused(stream), name, self._pipeline.name)
+        return dead_letters(self.source.refused(stream), name, self.pipeline.name)
 
     def _stream(self, stream: Stream) -> DataFrame:
         from pyspark.sql import functions as f
 
         if stream.format == "raw":
-            df = _observed(self._source.records(stream), stream.name, f.col("timestamp"))
+            df = _observed(self.source.records(stream), stream.name, f.col("timestamp"))
         else:
-            df = _observed(self._source.rows(stream), stream.name, f.col(TIME))
+            df = _observed(self.source.rows(stream), stream.name, f.col(TIME))
             df = df.select(*[escaped(each.name) for each in stream_columns(stream)])
         # Earlier releases took numbers for seconds, so their checkpoints fit both formats.
         times = stream.timestamp_format

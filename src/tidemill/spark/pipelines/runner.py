@@ -28,6 +28,7 @@ from tidemill.spark.pipelines.check import check
 from tidemill.spark.pipelines.checkpoint import Checkpoint, PipelineLock
 from tidemill.spark.pipelines.declared import Pipeline, Query, Starting
 from tidemill.spark.pipelines.inputs import Builder
+from tidemill.spark.pipelines.letters import ReadyLetters, make_letters_ready, runs_here
 from tidemill.spark.pipelines.problems import PipelineProblemsError, Problem
 from tidemill.spark.pipelines.progress import (
     QueryStatus,
@@ -38,7 +39,7 @@ from tidemill.spark.pipelines.progress import (
     warnings_of,
 )
 from tidemill.spark.pipelines.resolve import all_queries, topics_of, topics_to_create
-from tidemill.spark.pipelines.start import ReadyQuery, Started, make_ready, start
+from tidemill.spark.pipelines.start import ReadyQuery, make_ready
 from tidemill.spark.pipelines.status_topic import (
     Listener,
     StatusPublisher,
@@ -51,6 +52,7 @@ from tidemill.spark.pipelines.supervisor import (
     STOP_TIMEOUT,
     STOP_TIMEOUT_KEY,
     RestartPolicy,
+    RunningQuery,
     StopGuard,
     SupervisedQuery,
     limit_of,
@@ -250,7 +252,7 @@ class Runner:
             log_file=log,
         )
 
-    def _build(self, spark: SparkSession, stop: threading.Event) -> list[ReadyQuery]:
+    def _build(self, spark: SparkSession, stop: threading.Event) -> list[ReadyQuery | ReadyLetters]:
         """Build and check all queries.
 
         Raises:
@@ -258,19 +260,24 @@ class Runner:
         """
         options = self._options
         builder = Builder(
-            spark, self._pipeline, self._kafka, options.starting, options.source_format
+            *(spark, self._pipeline, self._kafka, options.starting, options.source_format),
+            is_local=options.master.startswith("local"),
         )
-        ready: list[ReadyQuery] = []
+        ready: list[ReadyQuery | ReadyLetters] = []
         problems: dict[str, Problem] = {}
         for query in all_queries(self._pipeline):
             if stop.is_set():
                 return []
-            built = builder.try_build(query)
-            if isinstance(built, Problem):
-                problems[query.name] = built
-                continue
+            checkpoint = self._checkpoint(query)
             try:
-                ready.append(make_ready(built, self._checkpoint(query)))
+                if runs_here(query, options.master, options.source_format):
+                    ready.append(make_letters_ready(query, builder, checkpoint, spark.version))
+                    continue
+                built = builder.try_build(query)
+                if isinstance(built, Problem):
+                    problems[query.name] = built
+                else:
+                    ready.append(make_ready(built, checkpoint))
             except TidemillError as error:
                 message = f"query {query.name}: {error}"
                 problems[query.name] = Problem(query.place, message, error.hint)
@@ -282,8 +289,8 @@ class Runner:
             raise PipelineProblemsError(self._pipeline.name, problems.values())
         return ready
 
-    def _supervised(self, ready: ReadyQuery) -> SupervisedQuery:
-        options, query = self._options, ready.built.query
+    def _supervised(self, ready: ReadyQuery | ReadyLetters) -> SupervisedQuery:
+        options, query = self._options, ready.query
         limit = MAX_RESTARTS_TO_CATCH_UP if options.until_caught_up else None
         return SupervisedQuery(
             self._first_status(query),
@@ -291,9 +298,9 @@ class Runner:
             RestartPolicy(options.until_caught_up, limit if options.restart else 0),
         )
 
-    def _start(self, ready: ReadyQuery) -> Started:
+    def _start(self, ready: ReadyQuery | ReadyLetters) -> RunningQuery:
         """Start a query. Each restart reads the identity again: the checkpoint may be new."""
-        query, identity = ready.built.query, ready.checkpoint.begin(ready.fingerprint)
+        query, identity = ready.query, ready.checkpoint.begin(ready.fingerprint)
         run = Run(
             pipeline=self._pipeline.name,
             query=query.name,
@@ -308,7 +315,7 @@ class Runner:
             else {"processingTime": as_interval(query.trigger)},
             note=ready.checkpoint.begun_file,
         )
-        return start(ready.built, run)
+        return ready.start(run)
 
     # --- while it runs ---------------------------------------------------------------------------
 

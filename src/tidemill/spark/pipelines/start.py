@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.base import pyspark_private
 from tidemill.spark.pipelines.checkpoint import Checkpoint, Fingerprint
+from tidemill.spark.pipelines.declared import Query
 from tidemill.spark.pipelines.fingerprint import fingerprint_of
 from tidemill.spark.pipelines.inputs import Built
 from tidemill.spark.sinks import CheckpointState, Run
@@ -37,6 +38,15 @@ class ReadyQuery:
     built: Built
     checkpoint: Checkpoint
     fingerprint: Fingerprint
+
+    @property
+    def query(self) -> Query:
+        """The query as it was declared."""
+        return self.built.query
+
+    def start(self, run: Run) -> Started:
+        """Start the query. See ``start``."""
+        return start(self.built, run)
 
 
 def make_ready(built: Built, checkpoint: Checkpoint) -> ReadyQuery:

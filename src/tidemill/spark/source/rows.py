@@ -6,13 +6,14 @@ names, how records are read, how a format is parsed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 import pyarrow as pa
 
 from tidemill.spark.base.ddl import Column, columns
 from tidemill.spark.errors import RecordError, with_note
+from tidemill.spark.source import refusals
 from tidemill.spark.source.parse import Parsed, Parser, ParseSchema, make_parser
 from tidemill.spark.source.parse.contract import Reasons
 from tidemill.spark.source.planning.parsing import (
@@ -21,15 +22,37 @@ from tidemill.spark.source.planning.parsing import (
     RowPlan,
     check_columns,
 )
+from tidemill.spark.source.planning.ranges import OffsetRange
 
 
-def parse_records(records: Iterable[pa.RecordBatch], plan: RowPlan) -> Iterator[pa.RecordBatch]:
+def parse_range(
+    records: Iterable[pa.RecordBatch], plan: RowPlan, wanted: OffsetRange
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows as ``parse_records``, and report at the end how many records were refused.
+
+    Args:
+        records: All records of a range.
+        plan: What to return, with the socket for the report.
+        wanted: The range.
+    """
+    refused: list[int] = []
+    yield from parse_records(records, plan, refused.append)
+    if plan.report is not None:
+        refusals.send(plan.report, wanted, sum(refused))
+
+
+def parse_records(
+    records: Iterable[pa.RecordBatch],
+    plan: RowPlan,
+    on_refused: Callable[[int], None] = lambda _: None,
+) -> Iterator[pa.RecordBatch]:
     """Yield rows, or the refused records, in the order of the records.
 
     Args:
         records: Records with the columns of Kafka's sources: ``value``, ``topic``, ``partition``
             and ``offset``, and those that the schema names.
         plan: What to return.
+        on_refused: Called with the number of records that were refused, if there are some.
 
     Yields:
         Record batches, none of them empty. Rows have the columns of the schema, in its order.
@@ -50,6 +73,8 @@ def parse_records(records: Iterable[pa.RecordBatch], plan: RowPlan) -> Iterator[
         parsed = parser.parse(values)
         if parsed.reasons and not plan.drop_malformed:
             raise _error(batch, *parsed.reasons[0])
+        if parsed.reasons:
+            on_refused(len(parsed.reasons))
         if len(parsed.reasons) < batch.num_rows:
             rows = _rows(batch, parsed, names)
             if rows.num_rows:  # a parser may leave out records that have no row

@@ -101,6 +101,12 @@ class Brokers:
             if each is connection:
                 self._drop(address)
 
+    def drop_closed(self) -> None:
+        """Forget connections that were closed on this side."""
+        for address, each in list(self._connections.items()):
+            if not each.is_open:
+                self._drop(address)
+
     def metadata(self, topic: str, deadline: float, *, create: bool = False) -> messages.Metadata:
         """Return the leaders of a topic.
 

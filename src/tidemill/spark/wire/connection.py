@@ -82,6 +82,11 @@ class Connection:
         """The number of requests whose responses are still to come."""
         return len(self._waits_for)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the socket was not closed on this side."""
+        return self._socket.fileno() >= 0
+
     def close(self) -> None:
         """Close the connection."""
         with contextlib.suppress(OSError):

@@ -82,6 +82,17 @@ def test_connection_and_leader_are_kept_for_the_next_range(broker: FakeBroker) -
     assert broker.connections == 1
 
 
+def test_a_connection_that_was_collected_as_garbage_is_not_used_again(broker: FakeBroker) -> None:
+    """A read that is given up in a cycle of objects gives back a client with closed sockets."""
+    broker.answers[FETCH] = [fetched(THREE)]
+    assert read(broker) == [0, 1, 2]
+    (client,) = edition._pool._idle.values()
+    for connection in client._brokers._connections.values():
+        connection._socket.close()
+    assert read(broker, 1, 2) == [1]
+    assert broker.connections == 2
+
+
 def test_the_next_response_is_requested_before_the_records_are_decoded(broker: FakeBroker) -> None:
     broker.answers[FETCH] = [fetched(THREE), fetched(batch(b"d", b"e", base=3))]
     plan = FetchPlan({"bootstrap.servers": broker.bootstrap})

@@ -1,4 +1,4 @@
-"""Make dead letters of the records that can't be parsed.
+"""Make dead letters of the records that can't be parsed, in a query of Spark.
 
 A record is a dead letter if its value is not a JSON object, has a field that is not of its column's
 type, or has no event time. In the dead-letter topic it keeps its key, its value and its headers,
@@ -10,23 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidemill.spark.letters.records import HEADERS
 from tidemill.spark.source.planning.parsing import REASON as REASON_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-REASON = "error.reason"
-HEADERS = (
-    REASON,
-    "source.topic",
-    "source.partition",
-    "source.offset",
-    "source.timestamp",
-    "pipeline",
-    "stream",
-)
-"""Headers that are added to a dead letter. All are text; the timestamp is in milliseconds since
-1970."""
 
 
 def dead_letters(refused: DataFrame, stream: str, pipeline: str) -> DataFrame:

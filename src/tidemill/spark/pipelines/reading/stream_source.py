@@ -6,13 +6,16 @@ in Python workers behind it. Must not know: queries, sinks, checkpoints.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.base.ddl import columns, escaped
 from tidemill.spark.pipelines.check_inputs import RAW_SCHEMA, stream_columns
 from tidemill.spark.pipelines.declared import Stream
 from tidemill.spark.source.planning.parsing import REASON, RECORD_COLUMNS, RowPlan
+from tidemill.spark.source.refusals import Reports
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +35,7 @@ class StreamSource:
         kafka: settings of librdkafka, with ``bootstrap.servers``.
         starting: where new queries begin; None leaves it to each stream.
         source_format: the data source: ``tidemill``, or Spark's own ``kafka``.
+        is_local: whether tasks run on this machine, so that they can report what they refuse.
     """
 
     def __init__(
@@ -40,12 +44,16 @@ class StreamSource:
         kafka: Mapping[str, str],
         starting: str | int | None = None,
         source_format: str = "tidemill",
+        *,
+        is_local: bool = False,
     ) -> None:
         self._spark = spark
         self._kafka = kafka
         self._starting = starting
         self._format = source_format
+        self._is_local = is_local
         self._loaded: dict[tuple[str, str], DataFrame] = {}
+        self._reports: dict[str, Reports | None] = {}
 
     def records(self, stream: Stream) -> DataFrame:
         """Return the records, with the columns of the Kafka source."""
@@ -72,29 +80,40 @@ class StreamSource:
         return self._loaded[key]
 
     def _load(self, stream: Stream, what: str) -> DataFrame:
-        reader = self._reader(stream)
+        reader: Any = self._spark.readStream.format(self._format).options(**self.options(stream))
         if what == RECORDS:
             return _load(reader.option("includeHeaders", "true"))
         plan = row_plan(stream, refused=what == REFUSED)
+        if what == ROWS and (reports := self.reports(stream)) is not None:
+            plan = replace(plan, report=reports.path)
         if self._format == "tidemill":
-            return _load(reader.options(**_options(plan)))
+            return _load(reader.options(**parsing_options(plan)))
         return parsed_in_workers(_load(reader.option("includeHeaders", "true")), plan)
 
-    def _reader(self, stream: Stream) -> Any:
-        reader = self._spark.readStream.format(self._format)
-        for key, value in self._kafka.items():
-            reader = reader.option(f"kafka.{key}", value)
-        reader = reader.option("subscribe", stream.topic)
+    def reports(self, stream: Stream) -> Reports | None:
+        """Return where tasks report what they refuse of a stream; None if they report nothing."""
+        if stream.name not in self._reports:
+            has_letters = stream.dead_letters is not None and self._format == "tidemill"
+            made = None
+            if self._is_local and has_letters:
+                with contextlib.suppress(OSError):  # then all records are read a second time
+                    made = Reports()
+            self._reports[stream.name] = made
+        return self._reports[stream.name]
+
+    def options(self, stream: Stream) -> dict[str, str]:
+        """Return the options with which the records of a stream are read."""
+        found = {f"kafka.{key}": value for key, value in self._kafka.items()}
+        found["subscribe"] = stream.topic
         starting = stream.starting if self._starting is None else self._starting
         if isinstance(starting, int):
-            reader = reader.option("startingTimestamp", str(starting)).option(
-                "startingOffsetsByTimestampStrategy", "latest"
-            )
+            found["startingTimestamp"] = str(starting)
+            found["startingOffsetsByTimestampStrategy"] = "latest"
         else:
-            reader = reader.option("startingOffsets", starting)
+            found["startingOffsets"] = starting
         if stream.max_offsets_per_trigger is not None:
-            reader = reader.option("maxOffsetsPerTrigger", str(stream.max_offsets_per_trigger))
-        return reader
+            found["maxOffsetsPerTrigger"] = str(stream.max_offsets_per_trigger)
+        return found
 
 
 def row_plan(stream: Stream, *, refused: bool = False) -> RowPlan:
@@ -119,7 +138,7 @@ def row_plan(stream: Stream, *, refused: bool = False) -> RowPlan:
     )
 
 
-def _options(plan: RowPlan) -> dict[str, str]:
+def parsing_options(plan: RowPlan) -> dict[str, str]:
     """Return a plan as options of the data source ``tidemill``."""
     options = {
         "value.format": plan.format,
@@ -129,6 +148,8 @@ def _options(plan: RowPlan) -> dict[str, str]:
     }
     if plan.event_time is not None:
         options["event.time"] = plan.event_time
+    if plan.report is not None:
+        options["refusals.report"] = plan.report
     if plan.refused:
         options |= {"rows": "refused", "includeHeaders": "true"}
     return options

@@ -7,6 +7,7 @@ reading. Must not know: Spark, plans, Arrow.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping
 
@@ -53,6 +54,14 @@ class Client:
     def rest(self) -> None:
         """Prepare for a time without requests: a response that is not needed is not received."""
         self._brokers.rest()
+
+    def wake(self) -> None:
+        """Forget connections that were closed meanwhile.
+
+        A read that was given up gives its client back when Python collects it, which closes the
+        sockets of the same cycle of objects.
+        """
+        self._brokers.drop_closed()
 
     def leader(self, topic: str, partition: int, timeout_s: float) -> Connection:
         """Return a connection to the leader of a partition.
@@ -114,12 +123,14 @@ class Client:
 class ClientPool:
     """The idle clients of this process, by the settings of librdkafka.
 
-    It is not thread-safe, because a worker runs one task at a time.
+    Threads may share it: a client that was taken belongs to one of them.
     """
 
     def __init__(self) -> None:
         self._idle: dict[tuple[tuple[str, str], ...], Client] = {}
         self._pid = os.getpid()
+        # A read that is collected as garbage gives its client back, at any moment, in any thread.
+        self._lock = threading.RLock()
 
     def take(self, kafka: Mapping[str, str], settings: ClientSettings) -> Client:
         """Return an idle client with these settings, or a new one.
@@ -128,24 +139,34 @@ class ClientPool:
             OSError: A certificate or key can't be read.
         """
         if self._pid != os.getpid():  # the other process uses the same connections
-            self._idle, self._pid = {}, os.getpid()
-        return self._idle.pop(_key(kafka), None) or Client(settings)
+            self._idle, self._pid, self._lock = {}, os.getpid(), threading.RLock()
+        with self._lock:
+            pooled = self._idle.pop(_key(kafka), None)
+        if pooled is None:
+            return Client(settings)
+        pooled.wake()
+        return pooled
 
     def give(self, kafka: Mapping[str, str], client: Client) -> None:
         """Take back a client that can be used again."""
         client.rest()
-        key = _key(kafka)
-        if key in self._idle:
-            client.close()
-            return
-        self._idle[key] = client
-        while len(self._idle) > _MOST_CLIENTS:
-            self._idle.pop(next(iter(self._idle))).close()
+        key, unwanted = _key(kafka), []
+        with self._lock:
+            if key in self._idle:
+                unwanted.append(client)
+            else:
+                self._idle[key] = client
+            while len(self._idle) > _MOST_CLIENTS:
+                unwanted.append(self._idle.pop(next(iter(self._idle))))
+        for each in unwanted:
+            each.close()
 
     def clear(self) -> None:
         """Close all idle clients."""
-        while self._idle:
-            self._idle.popitem()[1].close()
+        with self._lock:
+            idle, self._idle = self._idle, {}
+        for client in idle.values():
+            client.close()
 
 
 def _key(kafka: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -29,7 +29,9 @@ RECORD_COLUMNS: Mapping[str, str] = {
 REASON = "reason"
 """The column of a refused record with the reason."""
 
-_NEED_FORMAT = ("value.schema", "event.time", "timestamp.format", "mode", "rows")
+_NEED_FORMAT = (
+    *("value.schema", "event.time", "timestamp.format", "mode", "rows", "refusals.report"),
+)
 _MODES = ("FAILFAST", "DROPMALFORMED")
 _ROWS = ("accepted", "refused")
 
@@ -46,6 +48,7 @@ class ParsingOptions:
         drop_malformed: Whether records that can't be parsed are left out. If not, they fail the
             query.
         refused: Whether to yield the records that can't be parsed, instead of the rows.
+        report: A socket for reports about refused records (``source.refusals``), or None.
     """
 
     format: str
@@ -54,6 +57,7 @@ class ParsingOptions:
     timestamp_format: str = "iso"
     drop_malformed: bool = False
     refused: bool = False
+    report: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ class RowPlan:
         drop_malformed: Whether records that can't be parsed are left out. If not, they raise an
             error.
         refused: Whether to return the records that can't be parsed, instead of the rows.
+        report: A socket for reports about refused records (``source.refusals``), or None.
     """
 
     schema: str
@@ -76,6 +81,7 @@ class RowPlan:
     timestamp_format: str = "iso"
     drop_malformed: bool = False
     refused: bool = False
+    report: str | None = None
 
 
 def parsing_options(given: Mapping[str, str]) -> ParsingOptions | None:
@@ -109,6 +115,7 @@ def parsing_options(given: Mapping[str, str]) -> ParsingOptions | None:
         timestamp_format=given.get("timestamp.format", "iso"),
         drop_malformed=_one_of(given, "mode", _MODES) == "DROPMALFORMED",
         refused=refused,
+        report=given.get("refusals.report"),
     )
 
 

@@ -1,0 +1,104 @@
+"""Start the queries for dead letters that run in this process instead of in Spark.
+
+On one machine, a thread of the driver reads the topic and writes what is refused. On a cluster, the
+driver would read the topics of all streams alone, so Spark runs these queries. Both ways have the
+same checkpoint, and the same marker for each part of a batch. Must not know: Spark, Kafka clients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemill.spark.errors import PipelineError
+from tidemill.spark.letters.query import LetterPlan, LetterQuery
+from tidemill.spark.pipelines.checkpoint import Checkpoint, Fingerprint
+from tidemill.spark.pipelines.declared import Query, Stream
+from tidemill.spark.pipelines.fingerprint import FORMAT
+from tidemill.spark.pipelines.inputs import Builder
+from tidemill.spark.pipelines.reading.stream_source import parsing_options, row_plan
+from tidemill.spark.sinks import Run
+from tidemill.spark.sinks.topic.options import parse_sink_options
+from tidemill.spark.sinks.topic.sink import TopicSink
+from tidemill.spark.source.planning.options import parse_source_options
+
+
+def runs_here(query: Query, master: str, source_format: str) -> bool:
+    """Whether a query is for dead letters, and runs in this process.
+
+    Args:
+        query: the query.
+        master: Spark's master URL.
+        source_format: the data source of streams.
+    """
+    is_for_letters = query.build is None and query.sql is None
+    return is_for_letters and source_format == "tidemill" and master.startswith("local")
+
+
+@dataclass(frozen=True)
+class ReadyLetters:
+    """A query for dead letters that passed all checks.
+
+    Attributes:
+        query: the query.
+        stream: the stream whose records it checks.
+        builder: knows how the pipeline's topics are read.
+        checkpoint: the folder of its checkpoint.
+        fingerprint: the fingerprint that the query has in Spark.
+    """
+
+    query: Query
+    stream: Stream
+    builder: Builder
+    checkpoint: Checkpoint
+    fingerprint: Fingerprint
+
+    def start(self, run: Run) -> LetterQuery:
+        """Start the query.
+
+        Raises:
+            TidemillError: an option is invalid, or the checkpoint can't be read.
+        """
+        rows = row_plan(self.stream, refused=True)
+        options = {**self.builder.source.options(self.stream), **parsing_options(rows)}
+        kafka = {f"kafka.{name}": value for name, value in run.kafka.items()}
+        assert isinstance(self.query.sink, TopicSink)
+        topic = self.query.sink.topic
+        plan = LetterPlan(
+            pipeline=run.pipeline,
+            stream=self.stream.name,
+            options=parse_source_options(options),
+            rows=rows,
+            topic=topic,
+            kafka=parse_sink_options({**kafka, "topic": topic, "sinkId": run.sink_id}).kafka,
+            sink_id=run.sink_id,
+            until_caught_up="availableNow" in run.trigger,
+            reports=self.builder.source.reports(self.stream),
+        )
+        return LetterQuery(plan, self.checkpoint.spark_folder)
+
+
+def make_letters_ready(
+    query: Query, builder: Builder, checkpoint: Checkpoint, spark_version: str
+) -> ReadyLetters:
+    """Check the checkpoint of a query for dead letters.
+
+    Args:
+        query: the query.
+        builder: knows the pipeline.
+        checkpoint: the folder of its checkpoint.
+        spark_version: the version of Spark, for the fingerprint.
+
+    Raises:
+        PipelineError: the query can't continue from the checkpoint.
+    """
+    stream = builder.pipeline.find(query.inputs[0])
+    if not isinstance(stream, Stream):
+        raise PipelineError(f"{query.inputs[0]} is not a stream")
+    fingerprint = Fingerprint(
+        sources=(f"topic {stream.topic}",),
+        mode=query.mode,
+        state=(),
+        made_by=f"{FORMAT} {spark_version}",
+    )
+    checkpoint.check(fingerprint)
+    return ReadyLetters(query, stream, builder, checkpoint, fingerprint)
