@@ -91,8 +91,9 @@ def test_a_wait_ends_with_the_first_report() -> None:
     reports = Reports()
     timer = threading.Timer(0.05, send, (reports.path, part(0, 1), 0))
     timer.start()
-    reports.receive(60.0)
+    assert reports.receive(60.0)
     timer.join()
+    assert not reports.receive(0.0)
     assert reports.rest(part(0, 1)) == []
 
 

@@ -39,7 +39,8 @@ INTERVAL_S = 1.0
 SAVED_EVERY_S = 10.0
 """How often the position is written to the checkpoint while nothing is refused."""
 PATIENCE_S = 10.0
-"""How long records wait for the report of another query before they are read here."""
+"""How long records wait for the report of another query before they are read here. Each report that
+comes shows that such a query is at work, so the time begins again."""
 STOP_TIMEOUT_S = 20.0
 _POLL_S = 0.25
 
@@ -239,7 +240,8 @@ class _Reader:
         while not (reports.are_settled(ranges) or self._stop.is_set()):
             if (left := deadline - time.monotonic()) <= 0:
                 return
-            reports.receive(min(_POLL_S, left))
+            if reports.receive(min(_POLL_S, left)):
+                deadline = time.monotonic() + PATIENCE_S
 
     def _save(self, position: QueryOffsets) -> None:
         if _text(position) != self._saved:

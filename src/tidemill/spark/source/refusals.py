@@ -58,20 +58,23 @@ class Reports:
         self._clean: dict[TopicPartition, list[tuple[int, int]]] = {}
         self._refused: dict[TopicPartition, list[tuple[int, int]]] = {}
 
-    def receive(self, timeout_s: float) -> None:
+    def receive(self, timeout_s: float) -> bool:
         """Take in the reports that are there; wait for the first one.
 
         Args:
             timeout_s: Longest wait.
+
+        Returns:
+            Whether there was one.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline, count = time.monotonic() + timeout_s, 0
         while True:
             self._socket.settimeout(max(0.0, deadline - time.monotonic()))
             try:
                 data = self._socket.recv(_LONGEST)
             except (TimeoutError, BlockingIOError):
-                return
-            deadline = 0.0
+                return count > 0
+            deadline, count = 0.0, count + 1
             self._take(data)
 
     def rest(self, wanted: OffsetRange) -> list[OffsetRange]:
