@@ -177,7 +177,6 @@ class Builder:
         is_local: whether Spark's tasks run on this machine.
 
     Attributes:
-        pipeline: the declared pipeline.
         source: loads the topics of its streams.
     """
 
@@ -192,7 +191,7 @@ class Builder:
         is_local: bool = False,
     ) -> None:
         self._spark = spark
-        self.pipeline = pipeline
+        self._pipeline = pipeline
         # Exactly once from log to log: records of a transaction count when it is committed.
         self._kafka = {"isolation.level": "read_committed", **kafka}
         self.source = StreamSource(spark, self._kafka, starting, source_format, is_local=is_local)
@@ -222,7 +221,7 @@ class Builder:
         """
         if query.build is None and query.sql is None:
             return Built(query, self._dead_letters(query.inputs[0]))
-        inputs = {each.name: self._input(each) for each in inputs_of(query, self.pipeline)}
+        inputs = {each.name: self._input(each) for each in inputs_of(query, self._pipeline)}
         result: Any = query.sql
         if query.build is not None:
             result = query.build(**inputs)
@@ -246,10 +245,10 @@ class Builder:
         return StreamInput(self._stream(found), found)
 
     def _dead_letters(self, name: str) -> DataFrame:
-        stream = self.pipeline.find(name)
+        stream = self._pipeline.find(name)
         if not isinstance(stream, Stream):
             raise PipelineError(f"{name} is not a stream")
-        return dead_letters(self.source.refused(stream), name, self.pipeline.name)
+        return dead_letters(self.source.refused(stream), name, self._pipeline.name)
 
     def _stream(self, stream: Stream) -> DataFrame:
         from pyspark.sql import functions as f

@@ -28,7 +28,6 @@ from tidemill.spark.pipelines.check import check
 from tidemill.spark.pipelines.checkpoint import Checkpoint, PipelineLock
 from tidemill.spark.pipelines.declared import Pipeline, Query, Starting
 from tidemill.spark.pipelines.inputs import Builder
-from tidemill.spark.pipelines.letters import ReadyLetters, make_letters_ready, runs_here
 from tidemill.spark.pipelines.problems import PipelineProblemsError, Problem
 from tidemill.spark.pipelines.progress import (
     QueryStatus,
@@ -37,6 +36,11 @@ from tidemill.spark.pipelines.progress import (
     now_text,
     runner_text,
     warnings_of,
+)
+from tidemill.spark.pipelines.reading.letters import (
+    ReadyLetters,
+    make_letters_ready,
+    runs_here,
 )
 from tidemill.spark.pipelines.resolve import all_queries, topics_of, topics_to_create
 from tidemill.spark.pipelines.start import ReadyQuery, make_ready
@@ -271,7 +275,10 @@ class Runner:
             checkpoint = self._checkpoint(query)
             try:
                 if runs_here(query, options.master, options.source_format):
-                    ready.append(make_letters_ready(query, builder, checkpoint, spark.version))
+                    source, version = builder.source, spark.version
+                    ready.append(
+                        make_letters_ready(query, self._pipeline, source, checkpoint, version)
+                    )
                     continue
                 built = builder.try_build(query)
                 if isinstance(built, Problem):

@@ -13,7 +13,7 @@ from tests.support.committed import read_to_end
 from tidemill.spark import TopicSink
 from tidemill.spark.pipelines import runner
 from tidemill.spark.pipelines.declared import Pipeline
-from tidemill.spark.pipelines.letters import runs_here
+from tidemill.spark.pipelines.reading.letters import runs_here
 from tidemill.spark.pipelines.resolve import all_queries
 from tidemill.spark.pipelines.runner import Runner, RunOptions, find_error
 

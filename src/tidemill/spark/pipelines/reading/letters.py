@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.letters.query import LetterPlan, LetterQuery
 from tidemill.spark.pipelines.checkpoint import Checkpoint, Fingerprint
-from tidemill.spark.pipelines.declared import Query, Stream
+from tidemill.spark.pipelines.declared import Pipeline, Query, Stream
 from tidemill.spark.pipelines.fingerprint import FORMAT
-from tidemill.spark.pipelines.inputs import Builder
-from tidemill.spark.pipelines.reading.stream_source import parsing_options, row_plan
+from tidemill.spark.pipelines.reading.stream_source import StreamSource, parsing_options, row_plan
 from tidemill.spark.sinks import Run
 from tidemill.spark.sinks.topic.options import parse_sink_options
 from tidemill.spark.sinks.topic.sink import TopicSink
@@ -41,14 +40,14 @@ class ReadyLetters:
     Attributes:
         query: the query.
         stream: the stream whose records it checks.
-        builder: knows how the pipeline's topics are read.
+        source: knows how the pipeline's topics are read.
         checkpoint: the folder of its checkpoint.
         fingerprint: the fingerprint that the query has in Spark.
     """
 
     query: Query
     stream: Stream
-    builder: Builder
+    source: StreamSource
     checkpoint: Checkpoint
     fingerprint: Fingerprint
 
@@ -59,7 +58,7 @@ class ReadyLetters:
             TidemillError: an option is invalid, or the checkpoint can't be read.
         """
         rows = row_plan(self.stream, refused=True)
-        options = {**self.builder.source.options(self.stream), **parsing_options(rows)}
+        options = {**self.source.options(self.stream), **parsing_options(rows)}
         kafka = {f"kafka.{name}": value for name, value in run.kafka.items()}
         assert isinstance(self.query.sink, TopicSink)
         topic = self.query.sink.topic
@@ -72,26 +71,31 @@ class ReadyLetters:
             kafka=parse_sink_options({**kafka, "topic": topic, "sinkId": run.sink_id}).kafka,
             sink_id=run.sink_id,
             until_caught_up="availableNow" in run.trigger,
-            reports=self.builder.source.reports(self.stream),
+            reports=self.source.reports(self.stream),
         )
         return LetterQuery(plan, self.checkpoint.spark_folder)
 
 
 def make_letters_ready(
-    query: Query, builder: Builder, checkpoint: Checkpoint, spark_version: str
+    query: Query,
+    pipeline: Pipeline,
+    source: StreamSource,
+    checkpoint: Checkpoint,
+    spark_version: str,
 ) -> ReadyLetters:
     """Check the checkpoint of a query for dead letters.
 
     Args:
         query: the query.
-        builder: knows the pipeline.
+        pipeline: the pipeline.
+        source: knows how its topics are read.
         checkpoint: the folder of its checkpoint.
         spark_version: the version of Spark, for the fingerprint.
 
     Raises:
         PipelineError: the query can't continue from the checkpoint.
     """
-    stream = builder.pipeline.find(query.inputs[0])
+    stream = pipeline.find(query.inputs[0])
     if not isinstance(stream, Stream):
         raise PipelineError(f"{query.inputs[0]} is not a stream")
     fingerprint = Fingerprint(
@@ -101,4 +105,4 @@ def make_letters_ready(
         made_by=f"{FORMAT} {spark_version}",
     )
     checkpoint.check(fingerprint)
-    return ReadyLetters(query, stream, builder, checkpoint, fingerprint)
+    return ReadyLetters(query, stream, source, checkpoint, fingerprint)
