@@ -155,6 +155,37 @@ def test_a_network_that_stays_bad_ends_the_transaction_in_time(
         write_share(numbers(5, 1), topic, kafka, share, marker_topic=topic)
 
 
+@pytest.mark.parametrize("api", [messages.ADD_PARTITIONS, messages.PRODUCE])
+def test_an_interruption_between_request_and_response_aborts_the_transaction(
+    tidemill_broker: Broker, monkeypatch: pytest.MonkeyPatch, api: int
+) -> None:
+    topic = tidemill_broker.topic()
+    share = Share(f"sink-{uuid.uuid4().hex[:8]}", 0, 0)
+    kafka = {"bootstrap.servers": tidemill_broker.bootstrap}
+    with pytest.MonkeyPatch.context() as patch:
+        interrupted: list[int] = []
+
+        def loses(sent: int, has_response: bool) -> bool:
+            if sent == api and not interrupted:
+                interrupted.append(sent)
+                patch.setattr(Connection, "receive", interrupt)
+            return False
+
+        receive = Connection.receive
+
+        def interrupt(connection: Connection, timeout_s: float) -> memoryview:
+            patch.setattr(Connection, "receive", receive)
+            patch.setattr(Connection, "send", send)
+            raise KeyboardInterrupt
+
+        send = Connection.send
+        Faults(patch, loses)
+        with pytest.raises(KeyboardInterrupt):
+            write_share(numbers(5, 1), topic, kafka, share, marker_topic=topic)
+    assert write_share(numbers(5, 1), topic, kafka, share, marker_topic=topic) == 5
+    assert len(values(tidemill_broker.bootstrap, topic)) == 5
+
+
 class Codes:
     """Replaces the codes of the first responses to Produce. The records were written."""
 

@@ -113,6 +113,7 @@ class Transaction:
         if self._is_open:
             self._is_open = False
             cluster.data.close()  # a request under way must not come after the abort
+            cluster.control.rest()  # an interruption may have left a response under way
             body = messages.end_transaction(self._me(), commit=False)
             with contextlib.suppress(TidemillError):
                 self._requests.ask(
