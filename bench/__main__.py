@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import (
+    capture,
     followers,
     history,
     journal,
@@ -43,6 +44,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "parse": parse.section,
     "source": source.section,
     "sink": sink.section,
+    "capture": capture.section,
     "pipelines": pipelines.section,
     "pipeline-start": pipeline_start.section,
     "followers": followers.section,
