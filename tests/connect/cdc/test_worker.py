@@ -13,7 +13,8 @@ from tests.connect.conftest import (
     table_of,
 )
 from tidemill.connect.base.clients import Kafka
-from tidemill.connect.cdc.errors import FencedError
+from tidemill.connect.base.compacted import read_to_end
+from tidemill.connect.cdc.errors import FencedError, PositionLostError
 
 
 def _wait_for(worker: RunningWorker, kafka: Kafka, topic: str, count: int) -> None:
@@ -57,3 +58,76 @@ def test_a_second_worker_fences_the_first(
             _wait_for(second, kafka, f"{name}.main.t", 1)
         assert second.error is None
     assert len(records_of(kafka, f"{name}.main.t")) == 1
+
+
+def test_what_was_not_captured_is_repaired_by_a_new_snapshot(
+    kafka: Kafka, name: str, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, note TEXT)")
+    database.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    definition = sqlite_definition(name, tmp_path, chunk_rows=2)
+    with RunningWorker(definition, kafka) as worker:
+        worker.wait_for_snapshots()
+    database.execute(f"DROP TRIGGER _tidemill_{name}_ad_t")
+    database.execute("DELETE FROM t WHERE id = 2")
+    with RunningWorker(definition, kafka) as worker:
+        _wait_for(worker, kafka, f"{name}.main.t", 5)
+        worker.wait_for_snapshots()
+    records = records_of(kafka, f"{name}.main.t")
+    assert table_of(records) == rows_by_key(database, "t", "id")
+    assert ({"id": 2}, None) in records
+
+
+def test_a_lost_position_stops_until_a_new_snapshot_is_ordered(
+    kafka: Kafka, name: str, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, note TEXT)")
+    database.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    definition = sqlite_definition(name, tmp_path)
+    with RunningWorker(definition, kafka) as worker:
+        worker.wait_for_snapshots()
+    database.execute(f"DROP TABLE _tidemill_{name}_meta")
+    database.execute("DELETE FROM t WHERE id = 1")
+    with RunningWorker(definition, kafka) as worker:
+        worker.wait_for_end()
+        assert isinstance(worker.error, PositionLostError)
+        assert "--resnapshot" in worker.error.hint
+    again = RunningWorker(definition, kafka)
+    again.orders.again = "order-1"
+    with again as worker:
+        worker.wait_for_snapshots()
+    records = records_of(kafka, f"{name}.main.t")
+    assert table_of(records) == rows_by_key(database, "t", "id")
+
+
+def test_rules_an_outbox_and_tables_without_a_key_together(
+    kafka: Kafka, name: str, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, phone TEXT, country TEXT)")
+    database.execute(
+        "CREATE TABLE outbox (id TEXT PRIMARY KEY NOT NULL, aggregatetype, aggregateid, "
+        "type, payload)"
+    )
+    database.execute("CREATE TABLE log (text TEXT)")
+    database.execute("INSERT INTO people VALUES (1, '123', 'DE'), (2, '456', 'NL')")
+    database.execute("INSERT INTO log VALUES ('a')")
+    definition = sqlite_definition(
+        name,
+        tmp_path,
+        keyless="all-columns",
+        outbox={"table": "outbox", "topic_prefix": f"{name}.events"},
+        table={"main.people": {"mask": {"phone": "***"}, "where": ["country = 'DE'"]}},
+    )
+    with RunningWorker(definition, kafka) as worker:
+        worker.wait_for_snapshots()
+        database.execute("BEGIN")
+        database.execute("INSERT INTO outbox VALUES ('e1', 'order', '7', 'placed', '{\"n\": 1}')")
+        database.execute("DELETE FROM outbox")
+        database.execute("UPDATE log SET text = 'b'")
+        database.execute("COMMIT")
+        _wait_for(worker, kafka, f"{name}.main.log", 4)
+    events = list(read_to_end(kafka, "tests", f"{name}.events.order"))
+    assert events == [(b"7", b'{"n": 1}')]
+    assert table_of(records_of(kafka, f"{name}.main.log")) == {'{"text": "b"}': {"text": "b"}}
+    people = table_of(records_of(kafka, f"{name}.main.people"))
+    assert list(people.values()) == [{"id": 1, "phone": "***", "country": "DE"}]

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from tidemill.connect.base.clients import Kafka
+from tidemill.connect.base.errors import RecordTooLargeError
 from tidemill.connect.base.secrets import redact
 from tidemill.connect.cdc.contract import Capture, Source
 from tidemill.connect.cdc.definition import Definition
@@ -170,7 +171,7 @@ class Runner:
             self.fenced = error
             self._failed(error, "failed")
             self._wait_for_order()
-        except (PermanentCaptureError, SettingsError) as error:
+        except (PermanentCaptureError, SettingsError, RecordTooLargeError) as error:
             self._failed(error, "failed")
             self._wait_for_order()
         except Exception as error:

@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 
+import structlog
+
 from tidemill.connect.cdc.contract import Batch, Change, Source, Table
 from tidemill.connect.cdc.snapshot.keyset import KeySet
 from tidemill.connect.cdc.snapshot.window import Window
 from tidemill.connect.cdc.state import TableProgress, WorkerState
 from tidemill.connect.cdc.writer import Writer
+
+log = structlog.get_logger("tidemill.cdc")
 
 ReadTopic = Callable[[str], Iterable[tuple[bytes, bytes | None]]]
 
@@ -87,7 +91,12 @@ class Snapshots:
             return False
         progress = self._state.snapshots[0]
         table = self._tables.get(progress.table)
-        if table is None or not table.key:  # dropped, or read as a whole at the start
+        if table is None or not table.key:  # dropped, or read as a whole at the start only
+            log.warning(
+                "snapshot.skipped",
+                table=progress.table,
+                why="the table is gone" if table is None else "it has no primary key",
+            )
             self._end(progress)
             return True
         if self._window is None:
