@@ -94,16 +94,23 @@ def _open(
     proof = None
     if entry is None:
         proof = proven.proof(tp, None if topic_id is None else topic_id.bytes)
-    opened = recover_partition(
-        env,
-        tp,
-        folder,
-        config,
-        recovery_point=recovery_point,
-        stored=stored_log(checkpoints, tp, entry),
-        topic_id=topic_id,
-        proof=proof,
-    )
+    try:
+        opened = recover_partition(
+            env,
+            tp,
+            folder,
+            config,
+            recovery_point=recovery_point,
+            stored=stored_log(checkpoints, tp, entry),
+            topic_id=topic_id,
+            proof=proof,
+        )
+    except StorageError:
+        if proof is not None:
+            # This start discards the journal. The next one must still know what is missing.
+            known = checkpoints.recovery_points.get(tp, 0)
+            checkpoints.recovery_points[tp] = max(known, proof.end_offset)
+        raise
     if entry is not None and opened.chain.end_offset > entry.log_end_offset:
         active = opened.chain.active
         raise active.corrupt(

@@ -202,6 +202,17 @@ def test_a_log_that_ends_below_what_the_journal_proves_is_damage() -> None:
     error = world.store.offline[world.partitions[0]]
     assert isinstance(error, CorruptLogError)
     assert "the journal proves records up to offset 2" in str(error)
+    world.fs.kill()
+    world.reopen()  # without the journal, which the start before has discarded
+    error = world.store.offline[world.partitions[0]]
+    assert "it was synced up to offset 3" in str(error)
+    world.fs.kill()
+    repair = PartitionRepair(world.fs, "/data", world.partitions[0])
+    survey = repair.survey()
+    repair.apply(survey, survey.damage[0])
+    world.reopen()
+    assert world.values() == [b"first"]
+    assert world.log().log_end_offset == 3
 
 
 def test_a_lost_journal_is_reported_and_the_strict_rules_hold() -> None:
