@@ -5,6 +5,7 @@ Must not know: tables, changes, Kafka.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from tidemill.connect.cdc.errors import PositionLostError, SetupError, SourceUnavailableError
@@ -15,6 +16,7 @@ from tidemill.connect.cdc.postgres.settings import Settings
 
 _STREAMING, _MESSAGES, _FAILOVER = 140000, 140000, 170000
 """The first server versions with these features."""
+_FREE_S, _LOOK_S = 3.0, 0.02
 _RESNAPSHOT = "Run: tidemill source restart NAME --resnapshot."
 
 
@@ -68,6 +70,19 @@ def find(catalog: Catalog, name: str) -> Slot | None:
     return Slot(plugin, database, active, is_lost, parse(confirmed), why)
 
 
+def when_free(catalog: Catalog, name: str) -> Slot | None:
+    """Return a slot as soon as no session reads it, or as it is after some seconds.
+
+    The server notices a moment later that the session of an earlier worker has ended.
+    """
+    deadline = time.monotonic() + _FREE_S
+    while True:
+        found = find(catalog, name)
+        if found is None or not found.is_active or time.monotonic() > deadline:
+            return found
+        time.sleep(_LOOK_S)
+
+
 def create(
     replication: ReplicationConnection, catalog: Catalog, settings: Settings
 ) -> tuple[int, str]:
@@ -78,7 +93,7 @@ def create(
     Raises:
         SetupError: The server refuses it, or another program uses the slot.
     """
-    existing = find(catalog, settings.slot)
+    existing = when_free(catalog, settings.slot)
     if existing is not None:
         _replace(existing, replication, settings)
     options = ["SNAPSHOT 'export'"]
@@ -138,7 +153,7 @@ def verify(
         )
     if here.timeline != origin.timeline:
         _check_timeline(replication, place, origin, here)
-    slot = find(catalog, name)
+    slot = when_free(catalog, name)
     _check_slot(slot, name, place, here)
     return Origin(here.system, here.timeline, here.database, name, origin.created)
 

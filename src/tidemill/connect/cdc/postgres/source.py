@@ -211,7 +211,7 @@ class PostgresSource:
         """Drop the slot and, if we have created it, the publication."""
         self.close()
         catalog = self._open_catalog()
-        if slot.find(catalog, self._settings.slot) is not None:
+        if slot.when_free(catalog, self._settings.slot) is not None:
             replication = ReplicationConnection.connect(self._settings.conninfo)
             try:
                 slot.drop(replication, self._settings.slot)
