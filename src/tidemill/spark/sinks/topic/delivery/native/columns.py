@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemill.spark.errors import DeliveryError, with_note
 
@@ -39,6 +38,8 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
                 "the topic of a row is null", hint="Set the option topic, or filter rows."
             )
         )
+    import pyarrow.compute as pc  # its import takes a while, and one topic for all rows is usual
+
     # A stable sort, so that the time does not depend on the number of topics.
     batch = batch.take(pc.array_sort_indices(topics))
     runs, first = pc.run_end_encode(batch.column("topic").cast(pa.string())), 0
