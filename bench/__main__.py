@@ -28,6 +28,9 @@ from bench import (
     transactions,
 )
 from bench.cdc import section as cdc
+from bench.clients import consume as clients_consume
+from bench.clients import java as clients_java
+from bench.clients import small as clients_small
 from bench.nexmark import section as nexmark
 from bench.nexmark.queries import QUERIES
 from bench.pipelines import section as pipelines
@@ -40,6 +43,11 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "librdkafka": librdkafka.section,
     "latency": latency.section,
     "journal": journal.section,
+    "clients-producers": clients_small.producers_section,
+    "clients-floods": clients_small.floods_section,
+    "clients-java": clients_java.codecs_section,
+    "clients-partitions": clients_java.partitions_section,
+    "clients-consume": clients_consume.section,
     "transactions": transactions.section,
     "parse": parse.section,
     "source": source.section,
@@ -55,6 +63,8 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "startup": startup.section,
     "regression": regression.section,
 }
+GROUPS = {"clients": [name for name in SECTIONS if name.startswith("clients-")]}
+"""Names for several sections."""
 SPARE_GB = 15
 """Free disk space that a run needs in addition to the history, in 10^9 bytes."""
 
@@ -76,7 +86,9 @@ def main() -> int:
             print(f"{name + ':':<13}{value}")
         if machine.file_system(Path(folder))[1] == "tmpfs":
             run.say("warning: this is a tmpfs, where a sync does nothing; choose a disk with --dir")
-        for name in args.only or SECTIONS:
+        for name in [
+            each for given in args.only or SECTIONS for each in GROUPS.get(given, [given])
+        ]:
             began = time.monotonic()
             section = SECTIONS[name](run)
             section.seconds = round(time.monotonic() - began, 1)
@@ -99,9 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only",
         action="append",
-        choices=SECTIONS,
+        choices=[*SECTIONS, *GROUPS],
         metavar="NAME",
-        help=f"of {', '.join(SECTIONS)}",
+        help=f"of {', '.join([*SECTIONS, *GROUPS])}",
     )
     parser.add_argument(
         "--kafka",

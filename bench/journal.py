@@ -13,9 +13,8 @@ import itertools
 import statistics
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from bench import librdkafka, wire
+from bench import librdkafka, machine, wire
 from bench.report import Aim, Section, Table
 from bench.run import Run, percentile
 from bench.targets import Target
@@ -111,22 +110,13 @@ def _spread_turns(run: Run, targets: list[Target], partitions: int) -> dict[str,
 
 
 def _spread(target: Target, topic: str, rounds: int) -> SpreadTurn:
-    before = _written(target.pid)
+    before = machine.written_bytes(target.pid)
     found = librdkafka.client("spread", target, topic, count=rounds, size=RECORD_BYTES)
-    after = _written(target.pid)
+    after = machine.written_bytes(target.pid)
     disk = -1.0
     if before is not None and after is not None:
         disk = (after - before) / (rounds * RECORDS * RECORD_BYTES)
     return SpreadTurn([float(each) for each in found["each"]], disk)
-
-
-def _written(pid: int) -> int | None:
-    """Return the bytes that a process has written to disks; None where the system can't say."""
-    try:
-        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-    except OSError:
-        return None
-    return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
 
 
 def _crowd_turns(run: Run, targets: list[Target]) -> dict[str, list[list[float]]]:

@@ -1,0 +1,50 @@
+"""What Apache Kafka's perf tools print, and the figures of several client processes."""
+
+from __future__ import annotations
+
+import pytest
+from bench.clients.contenders import to_kafka
+from bench.clients.perf_tools import parse_consumed, parse_produced
+from bench.clients.programs import Outcome
+
+PRODUCED = """\
+12000 records sent, 8000.0 records/sec (7.63 MB/sec), 3.1 ms avg latency, 200.0 ms max latency, \
+1 ms 50th, 9 ms 95th, 20 ms 99th, 90 ms 99.9th.
+10000 records sent, 9803.9 records/sec (9.35 MB/sec), 2.04 ms avg latency, 150.00 ms max latency, \
+2 ms 50th, 5 ms 95th, 11 ms 99th, 42 ms 99.9th.
+"""
+CONSUMED = (
+    "2026-11-22 19:00:00:000, 2026-11-22 19:00:02:000, 95.3674, 47.6837, 100000, 50000.0000, "
+    "1000, 1000, 95.3674, 100000.0000\n"
+)
+
+
+def test_the_last_summary_is_that_of_the_measured_records() -> None:
+    found = parse_produced(PRODUCED, 1000)
+    assert found.mb_per_s == pytest.approx(9.8039)
+    assert (found.p50_ms, found.p99_ms, found.p999_ms) == (2, 11, 42)
+    with pytest.raises(RuntimeError, match="no summary"):
+        parse_produced("error", 1000)
+
+
+def test_the_time_of_a_rebalance_does_not_count() -> None:
+    assert parse_consumed("WARNING: a line\n" + CONSUMED, 100_000) == 100_000
+    with pytest.raises(RuntimeError, match="read 100000 of 100001"):
+        parse_consumed(CONSUMED, 100_001)
+    with pytest.raises(RuntimeError, match="no figures"):
+        parse_consumed("error", 1)
+
+
+def test_ratios_are_of_the_same_rounds() -> None:
+    assert to_kafka([2.0, 9.0, 4.0], [1.0, 3.0, 4.0]) == 2.0
+    assert to_kafka([2.0], None) is None
+
+
+def test_a_record_without_an_acknowledgement_has_no_latency() -> None:
+    class Unacknowledged:
+        def latency(self) -> None:
+            return None
+
+    outcome = Outcome()
+    outcome.delivered(None, Unacknowledged())  # type: ignore[arg-type]
+    assert (outcome.failed, outcome.latencies) == (1, [])
