@@ -193,3 +193,12 @@ def test_tables_without_a_key_are_refused_or_skipped(sql: Sql, reading: Make) ->
     sql.execute("INSERT INTO t VALUES (1)")
     sql.execute("UPDATE t SET a = 2")  # it is not published, so this is allowed
     read.nothing()
+
+
+def test_a_table_that_a_users_publication_lacks_is_not_refused(sql: Sql, reading: Make) -> None:
+    sql.execute("CREATE TABLE t (a int); CREATE TABLE k (id int PRIMARY KEY)")
+    sql.execute("CREATE PUBLICATION mine FOR TABLE k")
+    read = reading(publication="mine")
+    assert [each for each in read.source.check() if each.severity == "error"] == []
+    read.start()
+    assert [each.id for each in read.source.tables()] == ["public.k"]

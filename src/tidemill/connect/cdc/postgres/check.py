@@ -30,7 +30,7 @@ def findings(catalog: Catalog, capture: Capture, settings: Settings) -> list[Fin
         *_role(catalog),
         *_slot(catalog, settings),
         *_publication(catalog, capture, settings),
-        *_tables(catalog, capture),
+        *_tables(catalog, capture, settings),
     ]
     return sorted(found, key=lambda each: ("error", "warning", "note").index(each.severity))
 
@@ -192,8 +192,8 @@ def _unpublished(catalog: Catalog, capture: Capture, name: str) -> Iterator[Find
             )
 
 
-def _tables(catalog: Catalog, capture: Capture) -> Iterator[Finding]:
-    selected = [each for each in catalog.user_tables() if capture.selects(each.schema, each.name)]
+def _tables(catalog: Catalog, capture: Capture, settings: Settings) -> Iterator[Finding]:
+    selected = publication.candidates(catalog, settings.publication, capture)
     if not selected:
         yield Finding("warning", "the patterns select no table", "Change include and exclude.")
     for each in selected:

@@ -39,6 +39,18 @@ def wanted(catalog: Catalog, capture: Capture) -> list[CatalogTable]:
     ]
 
 
+def candidates(catalog: Catalog, name: str, capture: Capture) -> list[CatalogTable]:
+    """Return the tables that the patterns select. Of a user's own publication, those it has."""
+    published = catalog.published(name)
+    here = {each.oid for each in published or []}
+    is_theirs = published is not None and not is_own(catalog, name, capture)
+    return [
+        each
+        for each in catalog.user_tables()
+        if capture.selects(each.schema, each.name) and (each.oid in here or not is_theirs)
+    ]
+
+
 def comment(capture: Capture) -> str:
     """Return the comment that marks a publication as ours."""
     return f"tidemill source {capture.name}"

@@ -70,8 +70,9 @@ class Tables:
         """Raise SetupError if a table without a key is selected, and the definition refuses it."""
         if self._capture.keyless != "refuse":
             return
-        for each in self._catalog().user_tables():
-            if self.selects(each) and not each.key:
+        catalog = self._catalog()
+        for each in publication.candidates(catalog, self._name, self._capture):
+            if not each.key:
                 raise SetupError(
                     f"table {each.id} has no primary key",
                     hint=f'Add one, exclude the table, or set keyless = "all-columns" and run: '
