@@ -136,6 +136,15 @@ def can_send_files() -> bool:
     return sys.platform == "linux" and hasattr(os, "sendfile") and _cachestat() is not None
 
 
+def send_file(socket_fd: int, fd: int, position: int, count: int) -> int:
+    """Send a range of a file to a socket; return the number of sent bytes, 0 at the file's end.
+
+    Raises:
+        OSError: the socket takes nothing now (BlockingIOError), or is closed.
+    """
+    return os.sendfile(socket_fd, fd, position, count)
+
+
 def is_cached(fd: int, position: int, length: int) -> bool:
     """Return whether all bytes of a range of a file are in the page cache; False if unknown."""
     call = _cachestat()

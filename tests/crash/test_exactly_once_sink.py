@@ -39,6 +39,8 @@ process none."""
 RANDOM_KILLS = rounds("CRASH_SPARK_KILLS", 20, nightly=20)
 """Of drivers, workers and executors, in the long run. Every fifth kill more is one of a Python
 process."""
+MOST_FURTHER_KILLS = 12
+"""Of executors, if no kill has hit a task: tasks are short, and a kill often comes between them."""
 PARTITIONS = 2
 WORKERS = 2
 """Each has one core, so it runs an executor with one task."""
@@ -261,6 +263,11 @@ def _random() -> tuple[random.Random, int]:
     return random.Random(seed), seed
 
 
+def _has_hit_a_task(folder: Path) -> bool:
+    """Return whether Spark has lost a task by a kill."""
+    return "Lost task" in (folder / "jvm.log").read_text(errors="replace")
+
+
 def check_kills(
     bootstrap: str, folder: Path, kills: Sequence[str], dice: random.Random, context: str
 ) -> None:
@@ -297,13 +304,18 @@ def check_kills(
                     }
                     poll_until(victims[kill], 60, f"one to kill: {kill}")
                 work.wait_for_batches(1)
+            for _ in range(MOST_FURTHER_KILLS):
+                if _has_hit_a_task(folder):
+                    break
+                time.sleep(dice.random() * 0.3)
+                poll_until(work.kill_executor, 60, "one to kill: executor")
+                work.wait_for_batches(1)
             numbers.stop()
             work.finish()
         finally:
             work.end()
     context = f"{context}; {numbers.count} records; {work.context()}"
-    log = (folder / "jvm.log").read_text(errors="replace")
-    assert "Lost task" in log, f"no kill hit a task; {context}"
+    assert _has_hit_a_task(folder), f"no kill hit a task; {context}"
     check_copy(bootstrap, numbers.count, context)
     check_counts(bootstrap, numbers.count, context)
 

@@ -154,7 +154,7 @@ class Outbox:
             self._read(part, position, count)
             return None
         self._is_read = False
-        sent = os.sendfile(self._socket.fileno(), part.fd, position, count)
+        sent = system.send_file(self._socket.fileno(), part.fd, position, count)
         if sent == 0:
             raise OSError(5, "a log file is shorter than before")
         return sent

@@ -49,6 +49,7 @@ class FakeLink:
 
     peer, host = "fuzz:1", "fuzz"
     is_congested = False
+    sends_files = False
 
     def __init__(self) -> None:
         self.room = ResponseRoom(ResponseMemory(1 << 30))
@@ -65,6 +66,12 @@ class FakeLink:
 
     def release_request(self, size: int) -> None:
         self.held -= size
+
+    def gather(self) -> None: ...
+
+    def send(self) -> None: ...
+
+    def limit_window(self) -> None: ...
 
     def hold(self, why: Any) -> None: ...
 

@@ -183,7 +183,7 @@ def test_numbers_are_timestamps_only_in_a_declared_format(topic: Topic) -> None:
         (DDL, {"event_time": "when"}, "when"),
         (f"{DDL}, more INT NOT NULL", {}, "can't be null"),
         (f"{DDL}, more STRUCT<a: INT NOT NULL>", {}, "can't be null"),
-        (f"{DDL}, more VARIANT", {}, "VARIANT is not supported"),
+        (f"{DDL}, more VARIANT", {}, "column more has the type variant"),
         (f"{DDL}, _offset INT", {}, "reserved for a column of the record"),
         (f"{DDL}, _Offset BIGINT", {}, "reserved for a column of the record"),
         ("_offset BIGINT", {}, "no column of the value"),

@@ -17,7 +17,6 @@ from tidemill.spark.pipelines.fingerprint import FORMAT
 from tidemill.spark.pipelines.reading.stream_source import StreamSource, parsing_options, row_plan
 from tidemill.spark.sinks import Run
 from tidemill.spark.sinks.topic.options import parse_sink_options
-from tidemill.spark.sinks.topic.sink import TopicSink
 from tidemill.spark.source.planning.options import parse_source_options
 
 
@@ -60,8 +59,8 @@ class ReadyLetters:
         rows = row_plan(self.stream, refused=True)
         options = {**self.source.options(self.stream), **parsing_options(rows)}
         kafka = {f"kafka.{name}": value for name, value in run.kafka.items()}
-        assert isinstance(self.query.sink, TopicSink)
-        topic = self.query.sink.topic
+        topic = self.stream.dead_letters
+        assert topic is not None
         plan = LetterPlan(
             pipeline=run.pipeline,
             stream=self.stream.name,
