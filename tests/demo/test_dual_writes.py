@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.broker_process import BrokerProcess
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "dual_writes" / "dual_writes.py"
 
 
+@pytest.mark.slow
 def test_direct_writes_differ_and_capture_agrees(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as broker:
         done = subprocess.run(

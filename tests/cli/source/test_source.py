@@ -15,6 +15,8 @@ from tests.cli.conftest import CommandLine
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until
 
+pytestmark = pytest.mark.slow
+
 TOML = """
 name = "{name}"
 kind = "sqlite"

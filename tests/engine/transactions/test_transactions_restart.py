@@ -174,6 +174,7 @@ async def crash_at(step: int, version: TransactionVersion, cut: random.Random | 
     return crashed
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("power", [True, False], ids=["process", "power"])
 def test_a_crash_at_any_step_leaves_each_transaction_whole_or_absent(

@@ -53,6 +53,7 @@ def _random_statement(cursor: Any, rng: random.Random) -> None:
             cursor.execute("ROLLBACK TO SAVEPOINT s")
 
 
+@pytest.mark.slow
 def test_topics_equal_the_tables_after_random_transactions_and_restarts(
     kafka: Kafka,
     name: str,

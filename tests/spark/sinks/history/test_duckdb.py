@@ -90,6 +90,7 @@ def test_a_deletion_without_a_version_ends_the_last_period(tmp_path: Path) -> No
     assert history(path)[:2] == [(1, "a", 1, 3, False), (1, "b", 10, None, True)]
 
 
+@pytest.mark.slow
 def test_the_order_and_repetition_of_batches_do_not_matter(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     dice = random.Random(seed)
