@@ -370,6 +370,21 @@ def test_xa_transactions_are_refused(source: MariaDbSource, execute: Execute) ->
         source.poll(10)
 
 
+def test_xa_transactions_and_statements_of_other_tables_do_not_stop_the_capture(
+    server: MariaDb, shop: str, execute: Execute
+) -> None:
+    execute("CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE other (id INT PRIMARY KEY)")
+    source = MariaDbSource(Capture("s", (f"{shop}.a",), database=database_section(server)))
+    source.start(None)
+    execute("XA START 'o'", "INSERT INTO other VALUES (1)", "XA END 'o'", "XA PREPARE 'o'")
+    execute("XA COMMIT 'o'", "SET SESSION binlog_format = 'STATEMENT'")
+    execute("INSERT INTO other VALUES (2)", "SET SESSION binlog_format = 'ROW'")
+    execute("INSERT INTO a VALUES (1)")
+    (change,) = poll_all(source, 1)
+    assert change.after == {"id": 1}
+    source.close()
+
+
 def test_a_position_whose_files_were_purged_is_lost(
     source: MariaDbSource, execute: Execute, server: MariaDb
 ) -> None:

@@ -10,7 +10,7 @@ Must not know connections or Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tidemill.connect.cdc.contract import Batch, Change, Operation, Table, TransactionEnd
@@ -24,6 +24,7 @@ from tidemill.connect.cdc.mariadb.binlog.events import (
     RowsKind,
     TableMapEvent,
     UnsupportedEvent,
+    XaPrepareEvent,
     XidEvent,
 )
 from tidemill.connect.cdc.mariadb.position import GtidPosition
@@ -65,6 +66,7 @@ class Groups:
         position: where the stream of events begins.
         shapes: the tables by the ids of the stream.
         table_of: returns a captured table by database and name, or None.
+        names: returns the names of the captured tables.
         keeps_rollback: returns whether a table keeps changes of a transaction that was rolled back.
 
     Attributes:
@@ -76,11 +78,13 @@ class Groups:
         position: GtidPosition,
         shapes: Shapes,
         table_of: Callable[[str, str], Table | None],
+        names: Callable[[], Iterable[str]],
         keeps_rollback: Callable[[Table], bool],
     ) -> None:
         self.position = position
         self._shapes = shapes
         self._table_of = table_of
+        self._names = names
         self._keeps_rollback = keeps_rollback
         self._group: _Group | None = None
         self._file = ""
@@ -125,7 +129,7 @@ class Groups:
                 self._shapes.add(event)
             case GtidEvent():
                 self._begin(event)
-            case XidEvent():
+            case XidEvent() | XaPrepareEvent():
                 self._end(event)
             case QueryEvent():
                 self._query(event)
@@ -161,12 +165,6 @@ class Groups:
     # --- groups ----------------------------------------------------------------------------------
 
     def _begin(self, event: GtidEvent) -> None:
-        if event.is_xa:
-            raise BinlogError(
-                f"the binary log has an XA transaction at {self._at(event)}; XA is not supported",
-                hint="Exclude the tables that XA transactions change by moving them to a server of "
-                "their own, or use ordinary transactions.",
-            )
         skip = self.position.skip if self._group is None else 0
         self._group = _Group(event, skip)
 
@@ -198,9 +196,10 @@ class Groups:
                 self._roll_back(event, group.savepoints.get(statement.name, -1))
             case "truncate":
                 self._truncate(event, statement)
-            case "change":
+            case "change" if self._may_be_captured(event):
                 self._refuse_statement(event)
-        if group is not None and group.begin.is_standalone:
+        is_xa_end = statement.kind == "xa" and group is not None and group.begin.is_xa
+        if group is not None and (group.begin.is_standalone or is_xa_end):
             self._end(event)
 
     def _roll_back(self, event: Event, start: int) -> None:
@@ -227,6 +226,10 @@ class Groups:
             self._changes.append(self._change(event, table, "t"))
             self._resync.append(table.id)
 
+    def _may_be_captured(self, event: QueryEvent) -> bool:
+        """Return whether a statement can change a captured table: its text names one."""
+        return any(name in event.statement for name in self._names())
+
     def _refuse_statement(self, event: QueryEvent) -> None:
         raise BinlogError(
             f"the binary log has a change as a statement instead of rows at {self._at(event)}: "
@@ -249,6 +252,13 @@ class Groups:
         shape = self._shapes.get(event.table_id)
         if shape is None:
             return
+        if group.begin.is_xa:
+            # It is committed or rolled back by a later group, perhaps days later.
+            raise BinlogError(
+                f"an XA transaction changes {shape.table.id} at {self._at(event)}; XA is not "
+                "supported",
+                hint="Use ordinary transactions for captured tables, or exclude the table.",
+            )
         if shape.is_new:
             shape.is_new = False
             self._schemas.append(shape.table)

@@ -101,7 +101,7 @@ class MariaDbSource:
                 at = GtidPosition.parse(position)
             shapes = Shapes(self._capture, character_sets(connection), self._find)
             self._stream = BinlogStream(self._settings.connect, at.gtid, self._settings.server_id)
-        self._groups = Groups(at, shapes, self._table_of, self._keeps_rollback)
+        self._groups = Groups(at, shapes, self._table_of, self._names, self._keeps_rollback)
         self._returned = self._confirmed = at
         return at.stored()
 
@@ -244,6 +244,9 @@ class MariaDbSource:
             return None
         found = self._find(database, name)
         return None if found is None or not self._is_captured(found) else found.table()
+
+    def _names(self) -> list[str]:
+        return [table.name for table in self.tables()]
 
     def _keeps_rollback(self, table: Table) -> bool:
         found = self._find(table.schema, table.name)

@@ -137,6 +137,11 @@ class XidEvent(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class XaPrepareEvent(Event):
+    """The end of the group of an XA transaction that was prepared, and is not committed yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class TableMapEvent(Event):
     """The definition of a table, for the rows events that follow. ``table_map`` parses the body."""
 
@@ -374,7 +379,7 @@ _PARSERS: dict[int, _Parse] = {
     TABLE_MAP: _table_map,
     HEARTBEAT: _heartbeat,
     HEARTBEAT_V2: _heartbeat,
-    XA_PREPARE: _unsupported("an XA transaction"),
+    XA_PREPARE: lambda _, base: XaPrepareEvent(*base),
     PARTIAL_UPDATE_ROWS: _unsupported("a partial update of JSON (binlog_row_value_options)"),
     TRANSACTION_PAYLOAD: _unsupported(
         "a compressed transaction of MySQL (binlog_transaction_compression)"
