@@ -193,6 +193,18 @@ def test_composite_and_blob_keys_of_tables_without_rowid(sqlite: SqliteHarness) 
     assert len(seen) == len(set(seen)) == 20
 
 
+@pytest.mark.parametrize("row", ["(NULL, 'x')", "('x', NULL)", "('a', NULL)", "(NULL, NULL)"])
+def test_a_null_anywhere_in_a_primary_key_stops_the_snapshot(
+    sqlite: SqliteHarness, row: str
+) -> None:
+    sqlite.execute("CREATE TABLE t (a TEXT, b TEXT, PRIMARY KEY (a, b))")
+    sqlite.execute(*[f"INSERT INTO t VALUES ('k{number}', 'b')" for number in range(10)])
+    sqlite.execute(f"INSERT INTO t VALUES {row}")
+    source = sqlite.started()
+    with pytest.raises(SetupError, match="has NULL in its primary key"):
+        source.read_chunk(table_named(source, "t"), None, 3)
+
+
 def test_a_schema_change_is_followed_and_the_table_is_read_again(sqlite: SqliteHarness) -> None:
     sqlite.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT)")
     source = sqlite.started()

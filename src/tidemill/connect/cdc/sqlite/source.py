@@ -301,6 +301,8 @@ class SqliteSource:
         with self._translated(f"read table {table.name}"), self._reading():
             high = self._position(self._log.last_id())
             try:
+                if after is None:
+                    self._refuse_null_keys(table)
                 found = cells.fetch(self._db, query, (*values, limit))
             except sqlite3.OperationalError as error:
                 if "no such" not in str(error):
@@ -310,15 +312,26 @@ class SqliteSource:
         if len(found) == limit:
             at = [names.index(key) for key in table.key]
             last = [cells.cell_key(found[-1][index]) for index in at]
-            if None in last:
-                raise SetupError(
-                    f"table {table.name} has NULL in its primary key ({', '.join(table.key)})",
-                    hint="Remove these rows, and declare the columns NOT NULL.",
-                )
         if cells.need_conversion(found):
             found = [cells.json_cells(row) for row in found]
         rows = [dict(zip(names, row, strict=True)) for row in found]
         return Chunk(rows, last, high, _now_ms(), {"change_id": high["id"]})
+
+    def _refuse_null_keys(self, table: Table) -> None:
+        """Raise if a key is NULL: no comparison finds such a row, so the chunks would skip it.
+
+        A row that gets such a key later is captured as a change.
+        """
+        nullable = [each.name for each in table.columns if each.nullable and each.name in table.key]
+        if not nullable:
+            return
+        where = " OR ".join(f"{quoted(name)} IS NULL" for name in nullable)
+        query = f"SELECT 1 FROM main.{quoted(table.name)} WHERE {where} LIMIT 1"
+        if self._db.execute(query).fetchone() is not None:
+            raise SetupError(
+                f"table {table.name} has NULL in its primary key ({', '.join(table.key)})",
+                hint="Remove these rows, and declare the columns NOT NULL.",
+            )
 
     @contextlib.contextmanager
     def read_consistent(self, tables: Sequence[Table]) -> Iterator[ConsistentRead]:
