@@ -70,7 +70,7 @@ class Definition(_Section):
         on_lost_position: "stop" and wait for the user, or "resnapshot" by itself.
         partitions: of the tables' topics.
         topic_configs: more configs of the tables' topics.
-        chunk_rows: rows of a part of a snapshot.
+        chunk_rows: most rows of a part of a snapshot. Large rows make smaller parts.
         heartbeat_s: how often the state is stored if no captured table changes, in seconds. A
             worker that was fenced notices it then.
         transactions: whether events and the topic ``<prefix>.transaction`` describe transactions.
@@ -92,7 +92,7 @@ class Definition(_Section):
     on_lost_position: Literal["stop", "resnapshot"] = "stop"
     partitions: int = Field(1, ge=1, le=10_000)
     topic_configs: dict[str, str] = {}
-    chunk_rows: int = Field(5_000, ge=1, le=1_000_000)
+    chunk_rows: int = Field(10_000, ge=1, le=1_000_000)
     heartbeat_s: float = Field(10.0, ge=0.1, le=3600)
     transactions: bool = False
     hash_key: str = ""

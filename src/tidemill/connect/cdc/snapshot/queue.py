@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from tidemill.connect.cdc.contract import Batch, Change, Source, Table
+from tidemill.connect.cdc.snapshot.chunk_size import ChunkSize
 from tidemill.connect.cdc.snapshot.keyset import KeySet
 from tidemill.connect.cdc.snapshot.window import Window
 from tidemill.connect.cdc.state import TableProgress, WorkerState
@@ -46,6 +47,8 @@ class Snapshots:
         self._state = state
         self._read_topic = read_topic
         self._chunk_rows = chunk_rows
+        self._size = ChunkSize(chunk_rows)
+        self._sized = ""
         self._tables: dict[str, Table] = {}
         self._window: Window | None = None
         self._keys: KeySet | None = None
@@ -122,7 +125,10 @@ class Snapshots:
             self._keys.load(self._read_topic(self._writer.topic(table)))
         if progress.after is None:
             progress.estimate = self._source.estimate(table)
-        chunk = self._source.read_chunk(table, progress.after, self._chunk_rows)
+        if self._sized != table.id:
+            self._size, self._sized = ChunkSize(self._chunk_rows), table.id
+        chunk = self._source.read_chunk(table, progress.after, self._size.rows)
+        self._size.adapt(chunk.rows)
         self._window = Window(table, chunk, self._writer.key_of)
         if self._keys is not None:
             self._keys.discard(self._writer.key_of(table, row) for row in chunk.rows)
