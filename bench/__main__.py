@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import (
-    capture,
     followers,
     history,
     journal,
@@ -52,7 +51,6 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "parse": parse.section,
     "source": source.section,
     "sink": sink.section,
-    "capture": capture.section,
     "pipelines": pipelines.section,
     "pipeline-start": pipeline_start.section,
     "followers": followers.section,
