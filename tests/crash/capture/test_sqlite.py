@@ -9,10 +9,8 @@ change is in the topic once.
 from __future__ import annotations
 
 import json
-import os
 import random
 import sqlite3
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,8 @@ import pytest
 from tests.crash.capture.load import KEYS, Load
 from tests.support.broker_process import BrokerProcess
 from tests.support.effort import rounds
-from tests.support.processes import ServerProcess, poll_until
+from tests.support.processes import poll_until
+from tests.support.source_worker import SourceWorker
 from tidemill.connect.base.clients import Kafka
 from tidemill.connect.base.compacted import read_table, read_to_end
 from tidemill.connect.cdc.board import BoardWriter, create_topic
@@ -36,26 +35,6 @@ KILLS = rounds("CDC_KILLS", 4, 150)
 BROKER_KILLS = rounds("CDC_BROKER_KILLS", 1, 30)
 
 
-class WorkerProcess:
-    """``tidemill source run NAME``, started again after each kill."""
-
-    def __init__(self, name: str, kafka: Kafka, folder: Path) -> None:
-        self._command = [sys.executable, "-m", "tidemill", "source", "run", name]
-        self._command += ["-b", kafka.servers]
-        self._log = folder / "worker.log"
-        self._process: ServerProcess | None = None
-
-    def start(self) -> None:
-        self._process = ServerProcess("worker", self._command, self._log, env=dict(os.environ))
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")[-4000:]
-
-
 def last_position(kafka: Kafka, name: str) -> dict[str, Any]:
     """Return the worker's stored state."""
     found = read_table(kafka, "tests", state_topic(name)).get(b"state")
@@ -63,7 +42,7 @@ def last_position(kafka: Kafka, name: str) -> dict[str, Any]:
     return state
 
 
-def settle(kafka: Kafka, name: str, db: sqlite3.Connection, worker: WorkerProcess) -> None:
+def settle(kafka: Kafka, name: str, db: sqlite3.Connection, worker: SourceWorker) -> None:
     """Wait until the topics have everything that the change log has."""
 
     def done() -> bool:
@@ -102,7 +81,7 @@ def run_load(
     board = BoardWriter(kafka)
     board.define(definition)
     board.flush()
-    worker = WorkerProcess(name, kafka, folder)
+    worker = SourceWorker(name, kafka.servers, folder / "worker.log")
     worker.start()
     poll_until(lambda: bool(last_position(kafka, name)), 60, "the source has started")
     chance = random.Random(seed)

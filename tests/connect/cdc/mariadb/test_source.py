@@ -162,7 +162,7 @@ def test_changes_of_a_transaction_come_in_order_and_with_its_id(
 
 
 def test_ddl_changes_the_shape_of_the_rows_that_follow(
-    source: MariaDbSource, execute: Execute
+    source: MariaDbSource, execute: Execute, shop: str
 ) -> None:
     execute("CREATE TABLE a (id INT PRIMARY KEY, v INT)")
     source.start(None)
@@ -190,6 +190,24 @@ def test_ddl_changes_the_shape_of_the_rows_that_follow(
     schemas = [table for batch in batches for table in batch.schemas]
     assert [each.name for each in schemas] == ["a", "a", "a", "late", "a2"]
     assert [each.key for each in schemas] == [("id",)] * 5
+    assert [each for batch in batches for each in batch.resync] == [f"{shop}.a"] * 2
+
+
+def test_a_table_that_gets_its_old_shape_back_is_read_again_too(
+    source: MariaDbSource, execute: Execute, shop: str
+) -> None:
+    execute("CREATE TABLE a (id INT PRIMARY KEY)")
+    source.start(None)
+    execute("INSERT INTO a VALUES (1)", "ALTER TABLE a ADD COLUMN v INT")
+    execute("INSERT INTO a VALUES (2, 2)", "ALTER TABLE a DROP COLUMN v")
+    execute("INSERT INTO a VALUES (3)")
+    batches: list[Batch] = []
+    assert [each.after for each in poll_all(source, 3, batches=batches)] == [
+        {"id": 1},
+        {"id": 2, "v": 2},
+        {"id": 3},
+    ]
+    assert [each for batch in batches for each in batch.resync] == [f"{shop}.a"] * 2
 
 
 def test_truncate_is_told_and_asks_for_a_new_read(source: MariaDbSource, execute: Execute) -> None:

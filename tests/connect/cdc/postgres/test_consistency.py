@@ -26,36 +26,13 @@ from tests.connect.cdc.postgres.traffic import TABLES, Ledger, Writer
 from tests.connect.conftest import Records, records_of, table_of
 from tests.support.broker_process import BrokerProcess
 from tests.support.effort import rounds
-from tests.support.processes import ServerProcess, poll_until
+from tests.support.processes import poll_until
+from tests.support.source_worker import SourceWorker
 from tidemill.connect.base.clients import Kafka
 from tidemill.connect.cdc.board import BoardWriter
 
 KILLS = rounds("CRASH_CAPTURE_KILLS", 6, 300)
 SEED = int(os.environ.get("CRASH_SEED", time.time_ns() & 0xFFFFFF))
-
-
-class Workers:
-    """``tidemill source run``, one after the other."""
-
-    def __init__(self, folder: Path, broker: BrokerProcess) -> None:
-        self._log = folder / "worker.log"
-        self._servers = broker.bootstrap
-        self._process: ServerProcess | None = None
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "tidemill", "source", "run", "shop"]
-        self._process = ServerProcess(
-            "worker", [*command, "--bootstrap-servers", self._servers], self._log
-        )
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-
-    def check(self) -> None:
-        """Start it again if it ended: the broker was possibly not there when it started."""
-        if self._process is not None and self._process.exit_code is not None:
-            self.start()
 
 
 @pytest.mark.crash
@@ -70,7 +47,8 @@ def test_topics_equal_tables_after_kills(
     sql.execute("CREATE TABLE marks (stamp bigint PRIMARY KEY)")
     with BrokerProcess(tmp_path / "broker") as broker:
         create_source(tmp_path, broker, dsn)
-        workers, kafka = Workers(tmp_path, broker), Kafka(broker.bootstrap)
+        kafka = Kafka(broker.bootstrap)
+        workers = SourceWorker("shop", broker.bootstrap, tmp_path / "worker.log")
         ledger, stamps = Ledger(), itertools.count(1)
         writers = [Writer(dsn, SEED + n, ledger, stamps, ddl=n == 0) for n in range(3)]
         workers.start()
@@ -122,7 +100,7 @@ def order_snapshot(kafka: Kafka, table: str) -> None:
     writer.flush()
 
 
-def wait_until_equal(sql: psycopg.Connection[Any], kafka: Kafka, workers: Workers) -> None:
+def wait_until_equal(sql: psycopg.Connection[Any], kafka: Kafka, workers: SourceWorker) -> None:
     def differences() -> list[str]:
         workers.check()
         return [text for table in TABLES for text in compared(sql, kafka, table)]

@@ -262,6 +262,9 @@ class Groups:
         if shape.is_new:
             shape.is_new = False
             self._schemas.append(shape.table)
+            if shape.is_altered:
+                # The rows that are there have got new columns or types, without an event.
+                self._resync.append(shape.table.id)
         self._changes += self._rows(event, shape)
 
     def _rows(self, event: RowsEvent, shape: Shape) -> list[Change]:

@@ -39,12 +39,14 @@ class Shape:
     """One version of a captured table.
 
     Attributes:
-        is_new: no change of it was delivered yet.
+        is_new: no change of it was delivered since it became the table's shape.
+        is_altered: another version of the table came before it in this stream.
     """
 
     table: Table
     decoder: RowDecoder
     is_new: bool = True
+    is_altered: bool = False
 
 
 class Shapes:
@@ -67,6 +69,7 @@ class Shapes:
         self._catalog = catalog
         self._by_id: dict[int, Shape | None] = {}
         self._by_body: dict[bytes, Shape] = {}
+        self._latest: dict[str, Shape] = {}
 
     def forget_ids(self) -> None:
         """Forget the numbers: the server has perhaps started again."""
@@ -86,7 +89,7 @@ class Shapes:
         table_id = int.from_bytes(event.body[:6], "little")
         known = self._by_body.get(body)
         if known is not None:
-            self._by_id[table_id] = known
+            self._use(table_id, known)
             return
         database, name = table_name(event.body)
         if database in SYSTEM_DATABASES or not self._capture.selects(database, name):
@@ -97,7 +100,16 @@ class Shapes:
             self._by_id[table_id] = None
             return
         shape = self._shape(table)
-        self._by_id[table_id] = self._by_body[body] = shape
+        self._by_body[body] = shape
+        self._use(table_id, shape)
+
+    def _use(self, table_id: int, shape: Shape) -> None:
+        """Make a shape that of a number. It can be an earlier one: a column was added and dropped."""
+        self._by_id[table_id] = shape
+        before = self._latest.get(shape.table.id)
+        if before is not shape:
+            shape.is_new, shape.is_altered = True, before is not None
+            self._latest[shape.table.id] = shape
 
     def _shape(self, table: TableMap) -> Shape:
         found = self._catalog(table.database, table.name)
