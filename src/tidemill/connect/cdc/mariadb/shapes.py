@@ -104,7 +104,7 @@ class Shapes:
         self._use(table_id, shape)
 
     def _use(self, table_id: int, shape: Shape) -> None:
-        """Make a shape that of a number. It can be an earlier one: a column was added and dropped."""
+        """Make a shape that of a number. It can be an earlier one, after ADD and DROP COLUMN."""
         self._by_id[table_id] = shape
         before = self._latest.get(shape.table.id)
         if before is not shape:
