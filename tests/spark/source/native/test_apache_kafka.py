@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 from tests.spark.source.native.batches import extension, offsets
 from tests.support.apache_kafka import ApacheKafka, KafkaNotFoundError
 from tidemill.errors import UnreachableError
+from tidemill.kafka_client.settings import MECHANISMS
 from tidemill.spark.sinks.topic.delivery.at_least_once import (
     SWITCH,
     close_idle_producers,
@@ -28,7 +29,6 @@ from tidemill.spark.sinks.topic.delivery.at_least_once import (
 from tidemill.spark.source.native import edition
 from tidemill.spark.source.plan import FetchPlan
 from tidemill.spark.source.planning.ranges import OffsetRange
-from tidemill.spark.wire.settings import MECHANISMS
 
 pytestmark = [
     pytest.mark.apache_kafka,

@@ -10,11 +10,11 @@ import pytest
 
 from tests.spark.source.native.batches import batch, extension, offsets
 from tests.spark.source.native.fake_broker import FakeBroker, fetched, text
+from tidemill.kafka_client import messages as wire
+from tidemill.kafka_client.errors import ConnectionFailedError
 from tidemill.spark.source.native import edition, messages
 from tidemill.spark.source.plan import FetchPlan
 from tidemill.spark.source.planning.ranges import OffsetRange
-from tidemill.spark.wire import messages as wire
-from tidemill.spark.wire.errors import ConnectionFailedError
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Broker

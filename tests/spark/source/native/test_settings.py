@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
+from tidemill.kafka_client.settings import CONNECTION, ConnectionSettings
 from tidemill.spark.source.native import settings as native_settings
 from tidemill.spark.source.native.settings import ClientSettings, understand
 from tidemill.spark.source.plan import DEFAULT_SETTINGS
-from tidemill.spark.wire.settings import CONNECTION, ConnectionSettings
 
 SERVERS = {"bootstrap.servers": "a:1,b"}
 SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "u", "sasl.password": "p"}

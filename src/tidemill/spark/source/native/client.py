@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Mapping
 
+from tidemill.kafka_client.brokers import Address, Brokers, leader_of
+from tidemill.kafka_client.connection import Connection
+from tidemill.kafka_client.errors import BrokerError
 from tidemill.spark.source.native import messages
 from tidemill.spark.source.native.settings import ClientSettings
-from tidemill.spark.wire.brokers import Address, Brokers, leader_of
-from tidemill.spark.wire.connection import Connection
-from tidemill.spark.wire.errors import BrokerError
 
 _MOST_CLIENTS = 4
 

@@ -12,6 +12,13 @@ from types import ModuleType
 
 import pyarrow as pa
 
+from tidemill.kafka_client.brokers import UNKNOWN_TOPIC
+from tidemill.kafka_client.connection import Connection
+from tidemill.kafka_client.errors import (
+    BrokerError,
+    ConnectionFailedError,
+    ConnectionRejectedError,
+)
 from tidemill.spark.source import failures
 from tidemill.spark.source.native import messages
 from tidemill.spark.source.native.client import Client
@@ -20,13 +27,6 @@ from tidemill.spark.source.native.columns import BatchMaker
 from tidemill.spark.source.native.errors import OldFormatError
 from tidemill.spark.source.plan import BATCH_BYTES, SCHEMA, SCHEMA_WITH_HEADERS, FetchPlan
 from tidemill.spark.source.planning.ranges import OffsetRange
-from tidemill.spark.wire.brokers import UNKNOWN_TOPIC
-from tidemill.spark.wire.connection import Connection
-from tidemill.spark.wire.errors import (
-    BrokerError,
-    ConnectionFailedError,
-    ConnectionRejectedError,
-)
 
 _OFFSET_OUT_OF_RANGE = 1
 _RETRIABLE = frozenset({5, 6, 7, 8, 9, 13, 56, 74, 75, 78})

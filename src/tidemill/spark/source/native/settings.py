@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemill.spark.wire.settings import (
+from tidemill.kafka_client.settings import (
     WITHOUT_EFFECT,
     ConnectionSettings,
     Parse,

@@ -17,10 +17,11 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Producer
 
+from tidemill.kafka_client.producing import messages
+from tidemill.kafka_client.producing.requests import Requests
 from tidemill.spark.sinks.topic.delivery import exactly_once, librdkafka
-from tidemill.spark.sinks.topic.delivery.native import messages, transaction
+from tidemill.spark.sinks.topic.delivery.native import transaction
 from tidemill.spark.sinks.topic.delivery.native.producer import Producer as NativeProducer
-from tidemill.spark.sinks.topic.delivery.native.requests import Requests
 
 MOMENTS = (
     "before the marker",

@@ -19,13 +19,13 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import self_signed
 from tests.support.committed import values
 from tidemill.errors import UnreachableError
+from tidemill.kafka_client.connection import Connection
 from tidemill.spark.sinks.topic.delivery import at_least_once, exactly_once
 from tidemill.spark.sinks.topic.delivery.at_least_once import write_rows
 from tidemill.spark.sinks.topic.delivery.exactly_once import Share, write_share
 from tidemill.spark.sinks.topic.delivery.native.clusters import clusters
 from tidemill.spark.source.fetch import FetchPlan, fetch
 from tidemill.spark.source.planning.ranges import OffsetRange
-from tidemill.spark.wire.connection import Connection
 
 
 @pytest.fixture(autouse=True)

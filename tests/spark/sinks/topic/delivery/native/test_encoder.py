@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from tidemill import native
+from tidemill.kafka_client.producing import encoder as python
+from tidemill.kafka_client.producing.record_batch import Batch, compressed
 from tidemill.log.format.batch import check_batch
 from tidemill.log.format.records import NewRecord, decode_records, encode_batch
 from tidemill.spark.errors import DeliveryError
-from tidemill.spark.sinks.topic.delivery.native import encoder as python
 from tidemill.spark.sinks.topic.delivery.native.columns import by_topic, columns
-from tidemill.spark.sinks.topic.delivery.native.record_batch import Batch, compressed
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 LIMIT = 1_000_000

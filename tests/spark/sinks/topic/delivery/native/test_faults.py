@@ -14,12 +14,12 @@ from tests.contracts.deliver import batch
 from tests.spark.conftest import Broker
 from tests.support.committed import read_to_end, values
 from tidemill.errors import UnreachableError
+from tidemill.kafka_client.connection import Connection
+from tidemill.kafka_client.errors import ConnectionFailedError
+from tidemill.kafka_client.producing import messages
 from tidemill.spark.errors import DeliveryError
 from tidemill.spark.sinks.topic.delivery import at_least_once, exactly_once, limits
 from tidemill.spark.sinks.topic.delivery.exactly_once import Share, write_share
-from tidemill.spark.sinks.topic.delivery.native import messages
-from tidemill.spark.wire.connection import Connection
-from tidemill.spark.wire.errors import ConnectionFailedError
 
 TRANSACTIONAL = (
     messages.FIND_COORDINATOR,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from tidemill.kafka_client.producing import settings as native_settings
+from tidemill.kafka_client.producing.settings import understand
 from tidemill.spark.sinks.topic.delivery.defaults import producer_settings
 from tidemill.spark.sinks.topic.delivery.exactly_once import transactional_settings
-from tidemill.spark.sinks.topic.delivery.native import settings as native_settings
-from tidemill.spark.sinks.topic.delivery.native.settings import understand
 
 SERVERS = {"bootstrap.servers": "a:1,b"}
 

@@ -5,7 +5,7 @@ Must not know: records, transactions.
 
 from __future__ import annotations
 
+from tidemill.kafka_client.producing.cluster import Cluster
 from tidemill.spark.base.clients import ClientPool
-from tidemill.spark.sinks.topic.delivery.native.cluster import Cluster
 
 clusters: ClientPool[Cluster] = ClientPool(Cluster.close, limit=4)

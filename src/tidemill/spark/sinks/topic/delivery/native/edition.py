@@ -6,14 +6,15 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from tidemill.kafka_client.producing import messages
+from tidemill.kafka_client.producing.cluster import Cluster
+from tidemill.kafka_client.producing.record_batch import NO_PRODUCER
+from tidemill.kafka_client.producing.requests import Requests, check
+from tidemill.kafka_client.producing.settings import ProducerSettings, understand
 from tidemill.spark.base.clients import ClientPool
-from tidemill.spark.sinks.topic.delivery.native import failures, messages
-from tidemill.spark.sinks.topic.delivery.native.cluster import Cluster
+from tidemill.spark.sinks.topic.delivery.native import failures
 from tidemill.spark.sinks.topic.delivery.native.clusters import clusters
 from tidemill.spark.sinks.topic.delivery.native.producer import Identity, Producer
-from tidemill.spark.sinks.topic.delivery.native.record_batch import NO_PRODUCER
-from tidemill.spark.sinks.topic.delivery.native.requests import NotAnsweredError, Requests, check
-from tidemill.spark.sinks.topic.delivery.native.settings import ProducerSettings, understand
 from tidemill.spark.sinks.topic.delivery.native.transaction import Transaction
 
 _identities: ClientPool[Identity] = ClientPool(lambda identity: None, limit=4)
@@ -112,7 +113,7 @@ class Delivery:
     def _start(self, topic: str | None) -> Producer:
         self._identity = _identities.take(self._kafka, Identity)
         if self._settings.idempotent and self._identity.producer == NO_PRODUCER:
-            requests = Requests(self._settings, {})
+            requests = Requests(self._settings, {}, failures.SINK)
             requests.cluster = self._cluster
 
             def parse(view: memoryview) -> tuple[int, int]:
@@ -127,6 +128,6 @@ class Delivery:
                     *(messages.INIT_PRODUCER_ID, body, parse, None),
                     timeout_s=self._settings.timeout_ms / 1000,
                 )
-            except NotAnsweredError as error:
-                raise failures.not_accepted(1, topic or "of the row", str(error)) from error
+            except failures.NotAnsweredError as error:
+                raise failures.SINK.not_accepted(1, topic or "of the row", str(error)) from error
         return Producer(self._cluster, self._settings, self._identity)

@@ -17,19 +17,20 @@ from typing import Any
 import pyarrow as pa
 
 from tidemill import native
-from tidemill.spark.errors import DeliveryError
-from tidemill.spark.sinks.topic.delivery.native import encoder as python
-from tidemill.spark.sinks.topic.delivery.native import failures
-from tidemill.spark.sinks.topic.delivery.native.cluster import Cluster
-from tidemill.spark.sinks.topic.delivery.native.columns import Columns, by_topic, columns
-from tidemill.spark.sinks.topic.delivery.native.pipeline import Pipeline
-from tidemill.spark.sinks.topic.delivery.native.record_batch import NO_PRODUCER, Batch, compressed
-from tidemill.spark.sinks.topic.delivery.native.settings import ProducerSettings
-from tidemill.spark.wire.errors import (
+from tidemill.kafka_client.errors import (
     BrokerError,
     ConnectionFailedError,
     ConnectionRejectedError,
 )
+from tidemill.kafka_client.producing import encoder as python
+from tidemill.kafka_client.producing import failures as codes
+from tidemill.kafka_client.producing.cluster import Cluster
+from tidemill.kafka_client.producing.pipeline import Pipeline
+from tidemill.kafka_client.producing.record_batch import NO_PRODUCER, Batch, compressed
+from tidemill.kafka_client.producing.settings import ProducerSettings
+from tidemill.spark.errors import DeliveryError
+from tidemill.spark.sinks.topic.delivery.native import failures
+from tidemill.spark.sinks.topic.delivery.native.columns import Columns, by_topic, columns
 
 OPEN_BYTES = 32 * 1024 * 1024
 """Most bytes of records that are encoded and not sent."""
@@ -83,7 +84,7 @@ class Producer:
         self._encoders: dict[str, Any] = {}
         self._opened: float | None = None  # when the first row was encoded that is not sent
         self._made = 0
-        self._pipeline = Pipeline(cluster, settings, identity.producer)
+        self._pipeline = Pipeline(cluster, settings, identity.producer, failures.SINK)
 
     def send(self, batch: pa.RecordBatch, topic: str | None) -> None:
         """Send rows, or keep them until there are enough for a request.
@@ -163,14 +164,14 @@ class Producer:
             try:
                 return len(self._cluster.topic(topic, deadline).leaders)
             except ConnectionRejectedError as error:
-                raise failures.rejected(self._pipeline.servers, str(error)) from error
+                raise failures.SINK.rejected(self._pipeline.servers, str(error)) from error
             except ConnectionFailedError as error:
                 cause, is_over = str(error), False
             except BrokerError as error:
-                is_unknown = error.code == failures.UNKNOWN_TOPIC and time.monotonic() > patience
-                cause, is_over = error.text, is_unknown or error.code not in failures.RETRIABLE
+                is_unknown = error.code == codes.UNKNOWN_TOPIC and time.monotonic() > patience
+                cause, is_over = error.text, is_unknown or error.code not in codes.RETRIABLE
             if is_over or time.monotonic() > deadline:
-                raise failures.not_accepted(1, topic, cause)
+                raise failures.SINK.not_accepted(1, topic, cause)
             time.sleep(self._settings.backoff_ms / 1000)
 
     # --- sending ---------------------------------------------------------------------------------

@@ -13,15 +13,16 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tidemill.errors import TidemillError
+from tidemill.kafka_client.errors import BrokerError, ConnectionFailedError, ConnectionRejectedError
+from tidemill.kafka_client.producing import messages
+from tidemill.kafka_client.producing.cluster import Cluster
+from tidemill.kafka_client.producing.requests import Requests, check
+from tidemill.kafka_client.producing.settings import ProducerSettings
 from tidemill.spark.sinks.topic.delivery import limits
-from tidemill.spark.sinks.topic.delivery.native import messages
-from tidemill.spark.sinks.topic.delivery.native.cluster import Cluster
 from tidemill.spark.sinks.topic.delivery.native.clusters import clusters
+from tidemill.spark.sinks.topic.delivery.native.failures import SINK
 from tidemill.spark.sinks.topic.delivery.native.producer import Identity, Partition, Producer
-from tidemill.spark.sinks.topic.delivery.native.requests import Requests, check
-from tidemill.spark.sinks.topic.delivery.native.settings import ProducerSettings
 from tidemill.spark.sinks.topic.delivery.transactional import Marker
-from tidemill.spark.wire.errors import BrokerError, ConnectionFailedError, ConnectionRejectedError
 
 _TRANSACTION = messages.TRANSACTION
 _GROUP = messages.GROUP
@@ -39,7 +40,7 @@ class Transaction:
         self._kafka = {key: kafka[key] for key in kafka if key != "transactional.id"}
         self._settings = settings
         self._name = name = settings.transactional_id
-        self._requests = Requests(settings, {_TRANSACTION: name, _GROUP: name})
+        self._requests = Requests(settings, {_TRANSACTION: name, _GROUP: name}, SINK)
         self._identity = Identity()
         self._producer: Producer | None = None
         self._is_open = False

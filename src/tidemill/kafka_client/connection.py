@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from tidemill.spark.wire import messages, sasl
-from tidemill.spark.wire.errors import ConnectionFailedError, ConnectionRejectedError
-from tidemill.spark.wire.settings import ConnectionSettings
+from tidemill.kafka_client import messages, sasl
+from tidemill.kafka_client.errors import ConnectionFailedError, ConnectionRejectedError
+from tidemill.kafka_client.settings import ConnectionSettings
 
 _FAMILIES = {"any": socket.AF_UNSPEC, "v4": socket.AF_INET, "v6": socket.AF_INET6}
 _FIRST_BUFFER = 64 * 1024

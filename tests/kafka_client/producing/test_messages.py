@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tidemill.spark.sinks.topic.delivery.native import messages
-from tidemill.spark.wire.errors import ConnectionFailedError
+from tidemill.kafka_client.errors import ConnectionFailedError
+from tidemill.kafka_client.producing import messages
 
 
 def text(value: str) -> bytes:

@@ -1,6 +1,6 @@
 """Sends requests to coordinators, again and again until one of them answers for good.
 
-Must not know: records, shares, Spark.
+Must not know: records, connectors, Spark.
 """
 
 from __future__ import annotations
@@ -9,25 +9,24 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from tidemill.errors import UnreachableError
-from tidemill.spark.errors import DeliveryError, with_note
-from tidemill.spark.sinks.topic.delivery import limits
-from tidemill.spark.sinks.topic.delivery.native import failures, messages
-from tidemill.spark.sinks.topic.delivery.native.cluster import Cluster
-from tidemill.spark.sinks.topic.delivery.native.settings import ProducerSettings
-from tidemill.spark.wire.brokers import Address
-from tidemill.spark.wire.connection import Connection
-from tidemill.spark.wire.errors import (
+from tidemill.kafka_client.brokers import Address
+from tidemill.kafka_client.connection import Connection
+from tidemill.kafka_client.errors import (
     BrokerError,
     ConnectionFailedError,
     ConnectionRejectedError,
 )
+from tidemill.kafka_client.producing import failures, messages
+from tidemill.kafka_client.producing.cluster import Cluster
+from tidemill.kafka_client.producing.failures import Failures
+from tidemill.kafka_client.producing.settings import ProducerSettings
 
 Answer = TypeVar("Answer")
 
-
-class NotAnsweredError(UnreachableError):
-    """The brokers did not answer in time."""
+REQUEST_S = 30.0
+"""Seconds to wait for one response."""
+_PAUSE_S = 0.02
+"""Seconds between a temporary failure and the next attempt."""
 
 
 class Requests:
@@ -37,15 +36,17 @@ class Requests:
         settings: The settings.
         keys: The transactional id and the consumer group, by ``messages.TRANSACTION`` and
             ``messages.GROUP``.
+        words: Words the errors.
 
     Attributes:
         cluster: The connections; None while the producer is idle.
     """
 
-    def __init__(self, settings: ProducerSettings, keys: dict[int, str]) -> None:
+    def __init__(self, settings: ProducerSettings, keys: dict[int, str], words: Failures) -> None:
         self.cluster: Cluster | None = None
         self._settings = settings
         self._keys = keys
+        self._words = words
         self._coordinators: dict[int, Address] = {}
 
     def ask(
@@ -69,33 +70,30 @@ class Requests:
             timeout_s: Seconds to wait; None for the time of a transaction.
 
         Raises:
-            DeliveryError: A broker answers with a permanent error.
-            UnreachableError: There was no answer in time, or the brokers reject the connection.
+            TidemillError: As ``Failures`` words it: a broker answers with a permanent error, the
+                answer does not come in time, or the brokers reject the connection.
         """
         began = time.monotonic()
-        deadline = began + (timeout_s or limits.TRANSACTION_TIMEOUT_MS / 1000)
+        deadline = began + (timeout_s or self._settings.transaction_timeout_ms / 1000)
         while True:
             try:
                 return self._try(api, body, parse, kind)
             except ConnectionRejectedError as error:
-                raise failures.rejected(self._servers, str(error)) from error
+                raise self._words.rejected(self._servers, str(error)) from error
             except ConnectionFailedError as error:
-                cause, is_final = str(error), False
+                cause, code, is_final = str(error), 0, False
             except BrokerError as error:
-                cause, is_final = error.text, error.code not in failures.RETRIABLE
-                if error.code == failures.UNKNOWN_TOPIC:
+                cause, code = error.text, error.code
+                is_final = code not in failures.RETRIABLE
+                if code == failures.UNKNOWN_TOPIC:
                     patience_s = self._settings.propagation_ms / 1000
                     is_final = time.monotonic() - began > patience_s
             self._coordinators.clear()
             if is_final:
-                raise with_note(
-                    DeliveryError(f"could not {what}: {cause}", hint=limits.ALL_OR_NONE)
-                )
+                raise self._words.refused(what, cause, code)
             if time.monotonic() > deadline:
-                raise with_note(
-                    NotAnsweredError(f"the brokers did not answer in time to {what}: {cause}")
-                )
-            time.sleep(limits.PAUSE_S)
+                raise self._words.not_answered(what, cause)
+            time.sleep(_PAUSE_S)
 
     @property
     def _servers(self) -> str:
@@ -109,11 +107,11 @@ class Requests:
         connection: Connection | None = None
         try:
             if kind is None:
-                connection = brokers.any(time.monotonic() + limits.REQUEST_S)
+                connection = brokers.any(time.monotonic() + REQUEST_S)
             else:
                 address = self._coordinators.get(kind) or self._find(kind)
-                connection = brokers.at(address, limits.REQUEST_S)
-            return parse(connection.call(api, body, limits.REQUEST_S))
+                connection = brokers.at(address, REQUEST_S)
+            return parse(connection.call(api, body, REQUEST_S))
         except ConnectionFailedError:
             brokers.drop(connection)
             raise
@@ -121,12 +119,12 @@ class Requests:
     def _find(self, kind: int) -> Address:
         assert self.cluster is not None, "idle"
         brokers = self.cluster.control
-        connection = brokers.any(time.monotonic() + limits.REQUEST_S)
+        connection = brokers.any(time.monotonic() + REQUEST_S)
         try:
             view = connection.call(
                 messages.FIND_COORDINATOR,
                 messages.find_coordinator(self._keys[kind], kind),
-                limits.REQUEST_S,
+                REQUEST_S,
             )
             code, address = messages.parse_find_coordinator(view)
         except ConnectionFailedError:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemill.spark.wire.errors import ConnectionFailedError
+from tidemill.kafka_client.errors import ConnectionFailedError
 
 METADATA, SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 3, 17, 18, 36
 

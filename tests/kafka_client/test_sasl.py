@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.spark.wire.errors import ConnectionRejectedError
-from tidemill.spark.wire.sasl import Scram, plain
+from tidemill.kafka_client.errors import ConnectionRejectedError
+from tidemill.kafka_client.sasl import Scram, plain
 
 # RFC 7677, section 3.
 NONCE = "rOprNGfwEbeRWgbNEkqO"

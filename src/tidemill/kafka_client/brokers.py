@@ -9,11 +9,11 @@ import ssl
 import time
 from collections.abc import Mapping
 
-from tidemill.spark.wire import messages
-from tidemill.spark.wire.connection import Connection
-from tidemill.spark.wire.errors import BrokerError, ConnectionFailedError
-from tidemill.spark.wire.settings import ConnectionSettings
-from tidemill.spark.wire.tls import make_context
+from tidemill.kafka_client import messages
+from tidemill.kafka_client.connection import Connection
+from tidemill.kafka_client.errors import BrokerError, ConnectionFailedError
+from tidemill.kafka_client.settings import ConnectionSettings
+from tidemill.kafka_client.tls import make_context
 
 Address = tuple[str, int]
 

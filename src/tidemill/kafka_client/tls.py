@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from tidemill.spark.wire.settings import ConnectionSettings
+from tidemill.kafka_client.settings import ConnectionSettings
 
 
 def make_context(settings: ConnectionSettings) -> ssl.SSLContext:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import time
 
-from tidemill.spark.sinks.topic.delivery.native import messages
-from tidemill.spark.sinks.topic.delivery.native.settings import ProducerSettings
-from tidemill.spark.wire.brokers import LEADER_NOT_AVAILABLE, Brokers
-from tidemill.spark.wire.errors import BrokerError
-from tidemill.spark.wire.messages import Metadata
+from tidemill.kafka_client.brokers import LEADER_NOT_AVAILABLE, Brokers
+from tidemill.kafka_client.errors import BrokerError
+from tidemill.kafka_client.messages import Metadata
+from tidemill.kafka_client.producing import messages
+from tidemill.kafka_client.producing.settings import ProducerSettings
 
 _KNOWN_S = 300.0
 """A topic can get more partitions, so it is asked for again after as long as with librdkafka."""
 
 
 class Cluster:
-    """The connections, for one task at a time.
+    """The connections, for one user at a time.
 
     Args:
         settings: The settings.

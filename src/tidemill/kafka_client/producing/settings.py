@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemill.spark.sinks.topic.delivery.native.encoder import MURMUR2, MURMUR2_RANDOM
-from tidemill.spark.sinks.topic.delivery.native.record_batch import CODECS
-from tidemill.spark.wire.settings import (
+from tidemill.kafka_client.producing.encoder import MURMUR2, MURMUR2_RANDOM
+from tidemill.kafka_client.producing.record_batch import CODECS
+from tidemill.kafka_client.settings import (
     WITHOUT_EFFECT,
     ConnectionSettings,
     Parse,

@@ -10,18 +10,19 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tidemill.spark.sinks.topic.delivery.native import failures, messages
-from tidemill.spark.sinks.topic.delivery.native.cluster import Cluster
-from tidemill.spark.sinks.topic.delivery.native.record_batch import Batch
-from tidemill.spark.sinks.topic.delivery.native.settings import ProducerSettings
-from tidemill.spark.wire.brokers import Address, leader_of
-from tidemill.spark.wire.connection import Connection
-from tidemill.spark.wire.errors import (
+from tidemill.kafka_client.brokers import Address, leader_of
+from tidemill.kafka_client.connection import Connection
+from tidemill.kafka_client.errors import (
     BrokerError,
     ConnectionFailedError,
     ConnectionRejectedError,
     text_of,
 )
+from tidemill.kafka_client.producing import failures, messages
+from tidemill.kafka_client.producing.cluster import Cluster
+from tidemill.kafka_client.producing.failures import Failures
+from tidemill.kafka_client.producing.record_batch import Batch
+from tidemill.kafka_client.producing.settings import ProducerSettings
 
 _REQUEST_BYTES = 1024 * 1024
 """Most bytes of a request, unless one batch is larger."""
@@ -45,17 +46,23 @@ class Pipeline:
         cluster: The connections.
         settings: The settings.
         producer: Id and epoch of the producer.
+        words: Words the errors.
 
     Attributes:
         servers: Addresses to begin with, for messages.
     """
 
     def __init__(
-        self, cluster: Cluster, settings: ProducerSettings, producer: tuple[int, int]
+        self,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        producer: tuple[int, int],
+        words: Failures,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._producer = producer
+        self._words = words
         self._flights: dict[Address, deque[_Flight]] = {}
         self._flying = 0
         self._failed: list[Batch] = []
@@ -67,8 +74,8 @@ class Pipeline:
         """Send batches, at most one of a partition. Responses to earlier ones can be received.
 
         Raises:
-            DeliveryError: Records were rejected, or not acknowledged in time.
-            UnreachableError: The brokers reject the connection.
+            TidemillError: As ``Failures`` words it: records were rejected, or not acknowledged in
+                time, or the brokers reject the connection.
         """
         for address, group in self._requests(batches):
             self._make_room(address, sum(batch.size for batch in group))
@@ -80,8 +87,8 @@ class Pipeline:
         """Wait until all batches are acknowledged.
 
         Raises:
-            DeliveryError: Records were rejected, or not acknowledged in time.
-            UnreachableError: The brokers reject the connection.
+            TidemillError: As ``Failures`` words it: records were rejected, or not acknowledged in
+                time, or the brokers reject the connection.
         """
         self._receive_all()
         if self._failed:
@@ -108,7 +115,7 @@ class Pipeline:
                 found = self._cluster.topic(batch.topic, deadline)
                 groups.setdefault(leader_of(found, batch.partition), []).append(batch)
             except ConnectionRejectedError as error:
-                raise failures.rejected(self.servers, str(error)) from error
+                raise self._words.rejected(self.servers, str(error)) from error
             except ConnectionFailedError as error:
                 self._fail([batch], str(error))
             except BrokerError as error:
@@ -146,7 +153,7 @@ class Pipeline:
             connection = self._cluster.data.at(address, self._left_s(batches))
             connection.send(messages.PRODUCE, *body)
         except ConnectionRejectedError as error:
-            raise failures.rejected(self.servers, str(error)) from error
+            raise self._words.rejected(self.servers, str(error)) from error
         except ConnectionFailedError as error:
             self._lose(address, connection, str(error))
             self._fail(batches, str(error))
@@ -202,7 +209,7 @@ class Pipeline:
         # A batch after one that has failed is out of order, until that one was sent again.
         is_after_failure = code == failures.OUT_OF_ORDER and not self._repeats
         if code not in failures.RETRIABLE and not is_after_failure:
-            raise failures.not_accepted(batch.count, batch.topic, failures.cause(code, batch.count))
+            raise self._words.not_accepted(batch.count, batch.topic, text_of(code), code)
         self._fail([batch], text_of(code))
 
     def _fail(self, batches: list[Batch], cause: str) -> None:
@@ -240,4 +247,4 @@ class Pipeline:
     def _check_deadline(self, left: list[Batch]) -> None:
         if time.monotonic() - left[0].made >= self._settings.timeout_ms / 1000:
             count = sum(batch.count for batch in left)
-            raise failures.not_accepted(count, left[0].topic, self._cause)
+            raise self._words.not_accepted(count, left[0].topic, self._cause)

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import secrets
 
-from tidemill.spark.wire.errors import ConnectionRejectedError
+from tidemill.kafka_client.errors import ConnectionRejectedError
 
 _LEAST_ITERATIONS, _MOST_ITERATIONS = 4096, 1_000_000
 """RFC 7677 demands the least. More than the most would keep a client busy for seconds."""
