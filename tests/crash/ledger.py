@@ -46,17 +46,6 @@ class Ledger:
         with self._lock:
             self.committed[group] = offset
 
-    def floor(self, topic: str, partition: int) -> int:
-        """Return the first offset that no client was promised: later records may be lost."""
-        with self._lock:
-            promised = [
-                offset
-                for notes in (self.acknowledged, self.seen)
-                for t, p, offset in notes
-                if (t, p) == (topic, partition)
-            ]
-        return max(promised, default=-1) + 1
-
     def check(self, found: dict[Place, bytes], *, duplicates: bool) -> None:
         """Compare with everything that is readable now.
 

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from tests.crash.ledger import Ledger, Place
-from tests.support.processes import poll_until
 
 PAUSE_S = 0.001
 """Pause between two sends, so that the load lasts for many restarts and does not fill the disk."""
@@ -37,7 +36,6 @@ class Load:
         self._ledger = ledger
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._idle_read = 0
         self.failures: list[BaseException] = []
         self.sent = 0
 
@@ -58,15 +56,6 @@ class Load:
     def commit(self, group: str, topic: str) -> None:
         """Commit rising offsets, one at a time, and record the acknowledged ones."""
         self._run(lambda: self._commit(group, topic))
-
-    def settle(self) -> None:
-        """Wait until the answers of a broker that was killed have been recorded.
-
-        Answers remain in sockets and in librdkafka's queues for a moment. They are empty when the
-        reader got no record a few times; producers are polled more often than the reader.
-        """
-        before = self._idle_read
-        poll_until(lambda: self.failures != [] or self._idle_read >= before + 4, 20, "idle reader")
 
     def stop(self) -> None:
         """End all threads. Producers flush first, so that every send has an outcome."""
@@ -147,10 +136,7 @@ class Load:
         )
         consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
         while not self._stop.is_set():
-            messages = consumer.consume(500, 0.1)
-            if not messages:
-                self._idle_read += 1
-            for message in messages:
+            for message in consumer.consume(500, 0.1):
                 error = message.error()
                 if error is None:
                     value = message.value()

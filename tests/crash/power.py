@@ -1,43 +1,68 @@
-"""Damages files as a power cut does: loses, tears or zeroes what was not promised to any client.
+"""Damages files as a power cut does: loses, tears or zeroes what was not synced.
 
-Works on the folder of a stopped broker. Knows the formats of batches and checkpoints only.
+A disk keeps what was synced, also if no client got an acknowledgement. ``recording_serve`` records
+how much of each segment that is. The broker's checkpoint files are behind, and a test must not take
+the broker's word for it. Works on the folder of a stopped broker, and knows the names of segments
+only.
 """
 
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 
-from tidemill.log.disk.checkpoints import RECOVERY_POINTS, decode_checkpoint
-from tidemill.log.format.batch import iter_headers
-from tidemill.log.names import TopicPartition
+from tests.conftest import BrokerFactory
+from tests.crash.recording_serve import synced_sizes
+from tests.support.broker_process import BrokerProcess
+
+ROOT = Path(__file__).parents[2]
 
 
-def cut_power(folder: Path, floor: int, dice: random.Random) -> str:
-    """Damage the last segment of a partition at or above offset ``floor``.
+class Power:
+    """A broker whose power can be cut.
 
-    Returns:
-        What was done, for the failure report.
+    Attributes:
+        broker: the broker; it runs.
     """
-    log = sorted(folder.glob("*.log"))[-1]
-    data = log.read_bytes()
-    safe = 0
-    for position, header in iter_headers(data):
-        if header.base_offset >= floor:
-            break
-        safe = position + header.size
-    if int(log.stem) > floor or safe == len(data):
-        return "nothing unpromised there"
-    cut = dice.randint(safe, len(data))
-    kind = dice.choice(["lost", "zeros", "torn"])
-    tail = b""
-    if kind == "zeros":
-        tail = bytes(dice.randint(0, len(data) - cut))
-    elif kind == "torn":
-        # Sectors of a batch that never got its last bytes, or garbage of a deleted file.
-        tail = dice.randbytes(dice.randint(0, min(300, len(data) - cut)))
-    log.write_bytes(data[:cut] + tail)
-    return f"{kind} at {cut} of {len(data)} (promised up to {safe}) in {log.name}"
+
+    def __init__(
+        self, start_broker: BrokerFactory, folder: Path, settings: dict[str, str] | None = None
+    ) -> None:
+        self._record = folder / "synced"
+        self._record.touch()
+        self.broker: BrokerProcess = start_broker(
+            settings=settings or {},
+            command=(sys.executable, "-m", "tests.crash.recording_serve"),
+            env={"CRASH_SYNCED": str(self._record), "PYTHONPATH": str(ROOT)},
+        )
+
+    def last_segment(self, folder: str) -> tuple[Path, int]:
+        """Return the file of a partition's last segment, and how many bytes of it were synced."""
+        log = max((self.broker.data_dir / folder).glob("*.log"))
+        with self._record.open() as lines:
+            return log, synced_sizes(lines).get(str(log), 0)
+
+    def cut(self, folder: str, dice: random.Random) -> str:
+        """Damage what was not synced of a partition's last segment.
+
+        Returns:
+            What was done, for the failure report; empty if everything was synced.
+        """
+        log, synced = self.last_segment(folder)
+        data = log.read_bytes()
+        if synced >= len(data):
+            return ""
+        cut = dice.randint(synced, len(data) - 1)
+        kind = dice.choice(["lost", "zeros", "torn"])
+        tail = b""
+        if kind == "zeros":
+            tail = bytes(dice.randint(0, len(data) - cut))
+        elif kind == "torn":
+            # Sectors of a batch that never got its last bytes, or garbage of a deleted file.
+            tail = dice.randbytes(dice.randint(0, min(300, len(data) - cut)))
+        log.write_bytes(data[:cut] + tail)
+        return f"{kind} at {cut} of {len(data)} (synced up to {synced}) in {log.name}"
 
 
 def lose_an_index(folder: Path, dice: random.Random) -> str:
@@ -52,12 +77,3 @@ def lose_an_index(folder: Path, dice: random.Random) -> str:
     data = victim.read_bytes()
     victim.write_bytes(data[: dice.randint(0, len(data))])
     return f"cut {victim.name}"
-
-
-def recovery_point(data_dir: Path, topic: str, partition: int) -> int:
-    """Return the recovery point that the broker stored for a partition."""
-    checkpoint = data_dir / RECOVERY_POINTS
-    if not checkpoint.exists():
-        return 0
-    stored = decode_checkpoint(RECOVERY_POINTS, checkpoint.read_bytes())
-    return stored.offsets.get(TopicPartition(topic, partition), 0)
