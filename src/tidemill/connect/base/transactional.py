@@ -91,13 +91,14 @@ class TransactionalProducer:
             self._open = True
         while True:
             try:
-                if headers:
-                    self._produce(topic, value, key, timestamp=ts_ms, headers=headers)
-                else:
-                    self._produce(topic, value, key, timestamp=ts_ms)
-                return
-            except BufferError:
-                self._producer.poll(0.1)
+                try:
+                    if headers:
+                        self._produce(topic, value, key, timestamp=ts_ms, headers=headers)
+                    else:
+                        self._produce(topic, value, key, timestamp=ts_ms)
+                    return
+                except BufferError:
+                    self._producer.poll(0.1)
             except _RAISED as error:
                 size = len(value or b"") + len(key or b"")
                 raise self._error(error, f"write {size:,} bytes to topic {topic}") from error
@@ -139,6 +140,8 @@ class TransactionalProducer:
 
     def _error(self, error: BaseException, what: str) -> Exception:
         inner = _inner(error)
+        if inner is None or inner.code() == KafkaError._FATAL:
+            inner = self._fatal_error() or inner
         if inner is None:
             return DeliveryError(f"can't {what}: {error}")
         if inner.code() in _FENCED:
@@ -154,6 +157,22 @@ class TransactionalProducer:
         if inner.txn_requires_abort() or self._open:
             return DeliveryError(f"can't {what}: {inner.str()}")
         return self._kafka.translate(inner, what)
+
+    def _fatal_error(self) -> KafkaError | None:
+        """Return why librdkafka has given up this producer; None if it does not say.
+
+        A call that only queues something reports _FATAL without the reason.
+        """
+        # librdkafka records the reason a moment before it stops the transaction and reports it.
+        begin = self._producer.begin_transaction
+        for call, arguments in ((begin, ()), (self._producer.poll, (1.0,)), (begin, ())):
+            try:
+                call(*arguments)
+            except _RAISED as error:
+                inner = _inner(error)
+                if inner is not None and inner.fatal():
+                    return inner
+        return None
 
 
 def _inner(error: BaseException) -> KafkaError | None:

@@ -1,0 +1,74 @@
+"""The transactional producer reports that it was fenced, wherever its client notices it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+
+from tests.support.processes import poll_until
+from tidemill.connect.base.clients import Kafka
+from tidemill.connect.base.errors import ProducerFencedError
+from tidemill.connect.base.transactional import TransactionalProducer
+
+
+def _is_given_up(client: Any, topic: str) -> bool:
+    """Let librdkafka send a record; return whether it refuses to because it is fenced."""
+    try:
+        client.produce(topic, b"late")
+    except KafkaException:
+        return True
+    return False
+
+
+@pytest.fixture
+def fenced(kafka: Kafka, name: str) -> TransactionalProducer:
+    """A producer in a transaction that was aborted by a new one, and whose client knows it."""
+    kafka.create_topics("tests", {name: (1, {})})
+    producer = TransactionalProducer(kafka, name)
+    producer.send(name, b"k", b"v")
+    TransactionalProducer(kafka, name).close()
+    poll_until(lambda: _is_given_up(producer._producer, name), 30, "the client notices")
+    return producer
+
+
+def _full_queue(*_: object, **__: object) -> None:
+    raise BufferError
+
+
+def _send_with_a_full_queue(producer: TransactionalProducer, topic: str) -> None:
+    producer._produce = _full_queue
+    producer.send(topic, b"k", b"v")
+
+
+def _begin(producer: TransactionalProducer, topic: str) -> None:
+    producer._open = False
+    producer.send(topic, b"k", b"v")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda producer, topic: producer.send(topic, b"k", b"v"),
+        lambda producer, topic: producer.send(topic, b"k", b"v", headers=[("h", b"1")]),
+        lambda producer, topic: producer.commit(),
+        _begin,
+        _send_with_a_full_queue,
+    ],
+    ids=["send", "send with headers", "commit", "begin", "full queue"],
+)
+def test_a_fenced_producer_is_reported_as_fenced(
+    fenced: TransactionalProducer, name: str, use: Callable[[TransactionalProducer, str], None]
+) -> None:
+    with pytest.raises(ProducerFencedError, match=f"transactional id {name} has started"):
+        use(fenced, name)
+    fenced.close()
+
+
+def test_it_is_reported_again_at_a_second_use(fenced: TransactionalProducer, name: str) -> None:
+    for _ in range(2):
+        with pytest.raises(ProducerFencedError):
+            fenced.send(name, b"k", b"v")
+    fenced.close()
