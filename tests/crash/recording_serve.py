@@ -74,5 +74,5 @@ class RecordedFileSystem(RealFileSystem):
 
 
 if __name__ == "__main__":
-    store.RealFileSystem = RecordedFileSystem  # type: ignore[misc]
+    store.RealFileSystem = RecordedFileSystem  # type: ignore[attr-defined]
     main()
