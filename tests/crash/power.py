@@ -43,12 +43,17 @@ class Power:
         with self._record.open() as lines:
             return log, synced_sizes(lines).get(str(log), 0)
 
-    def cut(self, folder: str, dice: random.Random) -> str:
-        """Damage what was not synced of a partition's last segment.
+    def cut(self, dice: random.Random) -> list[str]:
+        """Damage what was not synced of the partitions' last segments, of each or of some.
 
         Returns:
-            What was done, for the failure report; empty if everything was synced.
+            What was done, for the failure report.
         """
+        folders = sorted({path.parent.name for path in self.broker.data_dir.glob("*/*.log")})
+        damaged = (self._damage(folder, dice) for folder in folders if dice.random() < 0.7)
+        return [what for what in damaged if what]
+
+    def _damage(self, folder: str, dice: random.Random) -> str:
         log, synced = self.last_segment(folder)
         data = log.read_bytes()
         if synced >= len(data):
@@ -62,7 +67,7 @@ class Power:
             # Sectors of a batch that never got its last bytes, or garbage of a deleted file.
             tail = dice.randbytes(dice.randint(0, min(300, len(data) - cut)))
         log.write_bytes(data[:cut] + tail)
-        return f"{kind} at {cut} of {len(data)} (synced up to {synced}) in {log.name}"
+        return f"{kind} at {cut} of {len(data)} (synced up to {synced}) in {folder}/{log.name}"
 
 
 def lose_an_index(folder: Path, dice: random.Random) -> str:

@@ -112,10 +112,10 @@ def test_nothing_promised_is_lost_when_the_broker_is_killed(
     notes: list[str] = []
 
     def damage() -> None:
-        folder = f"safe-{dice.randrange(PARTITIONS)}"
-        notes.append(power.cut(folder, dice))
+        notes.extend(power.cut(dice))
         if dice.random() < 0.3:
-            notes.append(lose_an_index(broker.data_dir / folder, dice))
+            folder = broker.data_dir / f"safe-{dice.randrange(PARTITIONS)}"
+            notes.append(lose_an_index(folder, dice))
 
     with explained(broker, seed, notes):
         try:
