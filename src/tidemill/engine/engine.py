@@ -21,6 +21,7 @@ from tidemill.engine.groups.groups import GroupServices
 from tidemill.engine.housekeeping import Housekeeping
 from tidemill.engine.internal_topics import CATALOG, CATALOG_CONFIGS, OFFSETS, TRANSACTIONS
 from tidemill.engine.records.append import Appender
+from tidemill.engine.records.backpressure import Backpressure
 from tidemill.engine.records.checks import Checks
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.records.plain import PlainAppender
@@ -140,6 +141,12 @@ class Engine:
         )
         await self._start_topics()
         await self._start_coordinators()
+        self._backpressure = Backpressure(
+            self._store, self._group_coordinator.committed_offset, self._waiters, self.clock
+        )
+        self._folders.on_config = self._backpressure.watch
+        for log in self._store.partitions.values():
+            self._backpressure.watch(log)
         self._housekeeping = Housekeeping(
             self._store,
             self._group_coordinator,
@@ -150,6 +157,7 @@ class Engine:
             self.clock,
             self._fail,
             self._repairs.report,
+            self._backpressure.check,
         )
         self._services = Services(
             self.settings,
@@ -280,6 +288,7 @@ class Engine:
                 self.settings.limits.fetch_bytes,
             ),
             Positions(self._partitions, self._flusher, self._slices),
+            self._backpressure,
         )
 
     async def _forget_topics(self, names: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ import structlog
 
 from tidemill.clock import Clock
 from tidemill.engine.groups.coordinator import GroupCoordinator
+from tidemill.engine.records.backpressure import CHECK_INTERVAL_MS
 from tidemill.engine.transactions.coordinator import TransactionCoordinator
 from tidemill.engine.waiters import Waiters
 from tidemill.errors import TidemillError
@@ -39,6 +40,7 @@ class Housekeeping:
         write_notes: writes the notes about topics in the partitions' folders that are due.
         on_failure: called with an error after which the broker must stop.
         on_checkpoint: called before each checkpoint.
+        check_lag: applies the policies for groups that are behind.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Housekeeping:
         clock: Clock,
         on_failure: Callable[[StorageError], None],
         on_checkpoint: Callable[[], None] = lambda: None,
+        check_lag: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._store = store
         self._groups = groups
@@ -62,6 +65,7 @@ class Housekeeping:
         self._clock = clock
         self._on_failure = on_failure
         self._on_checkpoint = on_checkpoint
+        self._check_lag = check_lag
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -75,6 +79,8 @@ class Housekeeping:
             (EXPIRY_INTERVAL_MS, self.expire),
         ):
             self._tasks.append(asyncio.create_task(self._every(interval_ms, work)))
+        if self._check_lag is not None:
+            self._tasks.append(asyncio.create_task(self._every(CHECK_INTERVAL_MS, self._check_lag)))
 
     async def stop(self) -> None:
         """Cancel all tasks. An unfinished compaction is dropped without a trace."""

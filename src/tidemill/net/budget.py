@@ -24,6 +24,8 @@ class Hold(enum.Flag):
     """Many of its requests wait for their turn."""
     UNREAD = enum.auto()
     """The client has not read its responses, and memory for those of others is short."""
+    LAG = enum.auto()
+    """Consumers of what it produces are too far behind."""
 
 
 class Reader(Protocol):

@@ -144,8 +144,11 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def is_congested(self) -> bool:
-        """Whether the client does not read its responses, so that no request should start."""
-        return self._holds is not Hold.NONE and bool(self._holds & (Hold.WRITE | Hold.UNREAD))
+        """Whether no request should start.
+
+        The client does not read its responses, or its consumers are too far behind.
+        """
+        return bool(self._holds & (Hold.WRITE | Hold.UNREAD | Hold.LAG))
 
     def gather(self) -> None:
         """Keep what is written from now on, up to ``GATHER_BYTES``, until ``send``."""
@@ -297,6 +300,11 @@ class Link(asyncio.BufferedProtocol):
         if self._holds is Hold.NONE and self._transport is not None and not self.is_closing:
             self.last_receipt = self._owner.now()
             self._transport.resume_reading()
+
+    def release(self, why: Hold) -> None:
+        """Remove a reason not to read, and let the session continue with what it has."""
+        self.unhold(why)
+        self._continue()
 
     @property
     def unread_bytes(self) -> int:

@@ -48,6 +48,26 @@ def test_describe_shows_offsets_sizes_and_on_request_all_configs(
     assert "all configs are at their defaults" in text
 
 
+def test_describe_shows_the_policy_for_a_group_that_is_behind(
+    tidemill: CommandLine, topic: str
+) -> None:
+    policy = ["lag.policy=alert", f"lag.group={topic}", "lag.max.records=1"]
+    tidemill.ok("topic", "create", topic, *[part for each in policy for part in ("--set", each)])
+    assert tidemill.json("topic", "describe", topic)["lag_policy"] == {
+        "policy": "alert",
+        "group": topic,
+        "limits": {"records": 1},
+        "largest_lag": {"records": 0, "bytes": 0, "ms": 0},
+        "lost": 0,
+        "at_work": False,
+    }
+    tidemill.ok("topic", "produce", topic, stdin="a\nb\n")
+    text = tidemill.ok("topic", "describe", topic)
+    assert f"alert when group {topic} is over 1 records behind (now 2 records: the broker" in text
+    tidemill.ok("topic", "alter", topic, "--unset", "lag.max.records")
+    assert "without effect: set lag.max.records" in tidemill.ok("topic", "describe", topic)
+
+
 def test_create_conflicts_are_exit_4_unless_they_are_expected(
     tidemill: CommandLine, topic: str
 ) -> None:

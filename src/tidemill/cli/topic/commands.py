@@ -162,12 +162,15 @@ def describe(
     properties: Property = None,
 ) -> None:
     """Show a topic: its partitions with offsets and sizes, and its configs."""
+    from tidemill.cli.topic.lag_policy import lag_policy
     from tidemill.cli.topic.logdirs import partition_sizes
 
     cluster = Cluster.at(servers, properties)
     topic = cluster.describe_topic(name)
     offsets = cluster.offsets([(name, p.id) for p in topic.partitions])
     sizes = partition_sizes(cluster, name)
+    configs = topic_configs(cluster, name)
+    values = {str(c.name): str(c.value) for c in configs}
     summary = {
         "topic": name,
         "id": str(topic.topic_id) if topic.topic_id else None,
@@ -178,9 +181,10 @@ def describe(
         ],
         "configs": [
             {"name": c.name, "value": c.value, "source": config_source(c)}
-            for c in topic_configs(cluster, name)
+            for c in configs
             if everything or config_source(c) != "default"
         ],
+        "lag_policy": lag_policy(cluster, values, offsets, sizes),
     }
     if as_json:
         output.emit_json(summary)
@@ -202,7 +206,10 @@ def _partition_dict(partition: Any, offsets: PartitionOffsets, size: int | None)
 
 
 def _emit_description(summary: Mapping[str, Any], sizes: Mapping[int, int]) -> None:
+    from tidemill.cli.topic.lag_policy import policy_text
+
     partitions, configs = summary["partitions"], summary["configs"]
+    policy = summary["lag_policy"]
     output.emit_fields(
         [
             ("topic", summary["topic"]),
@@ -210,6 +217,7 @@ def _emit_description(summary: Mapping[str, Any], sizes: Mapping[int, int]) -> N
             ("partitions", len(partitions)),
             ("records", sum(p["records"] for p in partitions)),
             ("size", output.size_text(sum(sizes.values()) if sizes else None)),
+            *([("lag policy", policy_text(policy))] if policy else []),
         ]
     )
     print()

@@ -17,6 +17,7 @@ from tidemill import settings
 from tidemill.clock import Clock
 from tidemill.engine.api import (
     CommitRequest,
+    CommittedOffset,
     GroupDescription,
     GroupListing,
     JoinRequest,
@@ -31,6 +32,7 @@ from tidemill.engine.steady_clock import SteadyClock
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidProducerEpochError, InvalidTxnStateError
 from tidemill.log.format.markers import Marker
+from tidemill.log.names import TopicPartition
 from tidemill.state.errors import CoordinatorNotAvailableError, GroupMaxSizeReachedError
 from tidemill.state.groups.machine import Groups
 from tidemill.state.groups.memory import GroupLimits
@@ -224,6 +226,11 @@ class GroupCoordinator:
         UnstableOffsetCommitError (KIP-447). The consumer must ask again.
         """
         return self._offsets.fetch(group_id, partitions, require_stable=require_stable)
+
+    def committed_offset(self, group_id: str, tp: TopicPartition) -> int | None:
+        """Return the committed offset of a group in one partition; None if there is none."""
+        found = self._offsets.fetch(group_id, (tp,)).get(tp)
+        return found.offset if isinstance(found, CommittedOffset) else None
 
     def positions(self, group_id: str) -> list[tuple[str, int]]:
         """Return the partitions for which a group has committed offsets, in no order."""

@@ -5,7 +5,7 @@ Every public method checks access and delegates. Knows no protocol.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ from tidemill.engine.api import (
 )
 from tidemill.engine.authorize import TOPIC, TRANSACTIONAL_ID, Access, Operation
 from tidemill.engine.records.append import Appender
+from tidemill.engine.records.backpressure import Backpressure
 from tidemill.engine.records.checks import WriteOrder
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.records.plain import PlainAppender
@@ -43,6 +44,7 @@ class RecordServices:
     plain: PlainAppender
     reader: Reader
     positions: Positions
+    backpressure: Backpressure
 
 
 class Records:
@@ -56,6 +58,7 @@ class Records:
         self._plain = services.plain
         self._reader = services.reader
         self._positions = services.positions
+        self._backpressure = services.backpressure
 
     # --- append ----------------------------------------------------------------------------------
 
@@ -123,6 +126,14 @@ class Records:
         return await self._plain.append(
             topic, partition, records, expected_offset=expected_offset, durability=durability
         )
+
+    def hold_ms(self, partitions: Iterable[tuple[str, int]]) -> int:
+        """Return how long a producer that wrote to these partitions must wait, in milliseconds.
+
+        It is 0 unless a topic has the policy ``throttle`` and its group is too far behind (see
+        ``engine.records.backpressure``). The caller should ask again before the time is over.
+        """
+        return self._backpressure.hold_ms(partitions)
 
     # --- read ------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -45,6 +45,8 @@ class Folders:
         self._store = store
         self._flusher = flusher
         self._waiters = waiters
+        self.on_config: Callable[[PartitionLog], None] = lambda _log: None
+        """Called when the configs of a partition were set or changed."""
         self.uncommitted: set[TopicPartition] = set()
 
     # --- start -----------------------------------------------------------------------------------
@@ -168,6 +170,7 @@ class Folders:
             self._store.create(tp, config, topic.topic_id, note)
             self.uncommitted.add(tp)
             created.append(tp)
+            self.on_config(self._store.partitions[tp])
             await _pause_after(number)
         logs = [self._store.partitions[tp] for tp in created]
         tickets = [(log, ticket) for log in logs if (ticket := log.begin_sync()) is not None]
@@ -202,6 +205,7 @@ class Folders:
             log = self._store.partitions.get(TopicPartition(topic.name, number))
             if log is not None:
                 log.config = config
+                self.on_config(log)
 
 
 async def _pause_after(count: int) -> None:

@@ -8,7 +8,8 @@ Some configs are special. What one broker does not support (remote storage, repl
 several in-sync replicas, preallocation) is accepted with Kafka's default value only, because
 ignoring another value would promise something that does not happen. Unclean leader elections can
 be configured without effect, because one broker has no elections. ``internal.segment.bytes``, which
-Kafka's own tests use, is accepted but not listed.
+Kafka's own tests use, is accepted but not listed. The configs that begin with ``lag.`` are
+tidemill's own.
 """
 
 from __future__ import annotations
@@ -143,6 +144,43 @@ class LogConfig:
         "Segment size without the lower bound of segment.bytes; for tests only.",
         check=at_least(1),
         internal=True,
+    )
+    lag_group: str = config(
+        "lag.group",
+        _T.STRING,
+        "",
+        "The consumer group whose lag decides about lag.policy.",
+    )
+    lag_max_bytes: int = config(
+        "lag.max.bytes",
+        _T.LONG,
+        -1,
+        "How far lag.group may be behind in each partition, in bytes; -1 means no limit.",
+        check=at_least(-1),
+    )
+    lag_max_ms: int = config(
+        "lag.max.ms",
+        _T.LONG,
+        -1,
+        "How old the next record of lag.group may be in each partition, by its timestamp; -1 "
+        "means no limit.",
+        check=at_least(-1),
+    )
+    lag_max_records: int = config(
+        "lag.max.records",
+        _T.LONG,
+        -1,
+        "How far lag.group may be behind in each partition, in records; -1 means no limit.",
+        check=at_least(-1),
+    )
+    lag_policy: str = config(
+        "lag.policy",
+        _T.STRING,
+        "buffer",
+        "What happens when lag.group is further behind than a limit: 'buffer' keeps the records "
+        "on disk, 'throttle' holds producers back, 'drop' deletes the oldest records, and 'alert' "
+        "logs a warning.",
+        check=one_of("buffer", "throttle", "drop", "alert"),
     )
     leader_replication_throttled_replicas: frozenset[str] = config(
         "leader.replication.throttled.replicas",

@@ -27,11 +27,11 @@ from tidemill.log.format.batch import HEADER_SIZE, Buffer, parse_header
 from tidemill.log.format.markers import Marker
 from tidemill.log.format.validate import Checked, check_client_batch
 from tidemill.log.journal.entry import Piece
+from tidemill.log.partition import reading
 from tidemill.log.partition.append import Appender, AppendInfo
 from tidemill.log.partition.lazy_producers import LazyProducers
 from tidemill.log.partition.opened import OpenedPartition
 from tidemill.log.partition.producers import ProducerStates
-from tidemill.log.partition.reading import find_max_timestamp, find_slice, find_timestamp, search
 from tidemill.log.partition.recovery_point import RecoveryPoint, SnapshotSync
 from tidemill.log.partition.retention import Retention
 from tidemill.log.partition.sync import SyncState, SyncTicket
@@ -181,7 +181,11 @@ class PartitionLog:
             )
         if offset >= limit_offset:
             return None
-        return find_slice(chain, self._sync, offset, max_bytes, limit_offset, min_one)
+        return reading.find_slice(chain, self._sync, offset, max_bytes, limit_offset, min_one)
+
+    def distance(self, offset: int) -> reading.Distance:
+        """Return how far ``offset`` is behind the high watermark; see ``reading.distance``."""
+        return reading.distance(self.chain, offset, self.high_watermark)
 
     def holds(self, segment: Segment) -> bool:
         """Return whether the segment is still in the log: not deleted and not compacted away."""
@@ -197,8 +201,8 @@ class PartitionLog:
             CorruptLogError, StorageError: the stored data can't be used.
         """
         start, end = self.log_start_offset, self.high_watermark
-        return search(
-            self.chain, lambda segments: find_timestamp(segments, timestamp_ms, start, end)
+        return reading.search(
+            self.chain, lambda each: reading.find_timestamp(each, timestamp_ms, start, end)
         )
 
     def find_max_timestamp(self) -> Steps[tuple[int, int] | None]:
@@ -210,7 +214,7 @@ class PartitionLog:
             CorruptLogError, StorageError: the stored data can't be used.
         """
         start, end = self.log_start_offset, self.high_watermark
-        return search(self.chain, lambda segments: find_max_timestamp(segments, start, end))
+        return reading.search(self.chain, lambda each: reading.find_max_timestamp(each, start, end))
 
     # --- appending -------------------------------------------------------------------------------
 
@@ -246,11 +250,8 @@ class PartitionLog:
     def append_marker(self, marker: Marker, *, now_ms: int) -> AppendInfo | None:
         """End a producer's transaction with a marker.
 
-        The last stable offset rises when the marker is synced.
-
-        Args:
-            now_ms: the broker's time.
-        Nothing is appended, and None is returned, if the producer has no open transaction here.
+        The last stable offset rises when the marker is synced. Nothing is appended, and None is
+        returned, if the producer has no open transaction here.
 
         Raises:
             InvalidProducerEpochError, TransactionCoordinatorFencedError: see

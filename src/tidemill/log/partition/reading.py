@@ -1,4 +1,4 @@
-"""Find what a reader wants: stored bytes from an offset on, and records by timestamp.
+"""Find what a reader wants: stored bytes from an offset on, records by timestamp, and distances.
 
 Reads never change the segments. A slice can be loaded in another thread. Knows segments, and
 decodes a batch only to find a timestamp.
@@ -7,12 +7,13 @@ decodes a batch only to find a timestamp.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from tidemill.log.disk.segment import Segment
 from tidemill.log.disk.slice import Slice
 from tidemill.log.disk.walk import find_record, locate, position_before, position_for_time
 from tidemill.log.errors import StorageError
-from tidemill.log.format.batch import HEADER_SIZE, BatchHeader, Buffer
+from tidemill.log.format.batch import HEADER_SIZE, BatchHeader, Buffer, parse_header
 from tidemill.log.format.compression import DEFAULT_LIMIT
 from tidemill.log.format.records import RawRecord, load_records, scan_records
 from tidemill.log.partition.chain import SegmentChain
@@ -210,3 +211,38 @@ def _time_of(raw: RawRecord, header: BatchHeader) -> int:
     if header.is_log_append_time:
         return header.max_timestamp
     return header.base_timestamp + raw.timestamp_delta
+
+
+class Distance(NamedTuple):
+    """The distance from an offset to the high watermark."""
+
+    records: int
+    """Offsets in between. Offsets that compaction or transaction markers took count, too."""
+    size_bytes: int
+    """Stored bytes, to the accuracy of a batch."""
+    timestamp_ms: int | None
+    """The largest timestamp of the first batch at or behind the offset; None at the end."""
+
+
+def distance(chain: SegmentChain, offset: int, high_watermark: int) -> Distance:
+    """Return the distance from ``offset``, or from the log's start if that is higher.
+
+    Raises:
+        CorruptLogError, StorageError: the stored data can't be used.
+    """
+    offset = max(offset, chain.start_offset)
+    if offset >= high_watermark:
+        return Distance(0, 0, None)
+    segments = chain.segments
+    index = max(chain.index_of(offset), 0)
+    while index < len(segments):
+        place = locate(segments[index], offset)
+        if place is not None:
+            break
+        index += 1  # compaction left nothing from here to the end of the segment
+    else:
+        return Distance(0, 0, None)
+    position = place[0]
+    size = sum(segment.size for segment in segments[index:]) - position
+    header = parse_header(segments[index].file.pread(HEADER_SIZE, position))
+    return Distance(high_watermark - offset, size, header.max_timestamp)

@@ -187,6 +187,9 @@ class ConnectionState:
     sends_files: bool = False
     """Whether ranges of files can be parts of a response."""
 
+    hold: Callable[[int, Callable[[], bool]], None] = lambda _ms, _must: None
+    """Start no more requests of this client for so many milliseconds, as long as it must wait."""
+
 
 @dataclass(slots=True)
 class RequestContext:
@@ -202,6 +205,8 @@ class RequestContext:
     client_id: str
     """Empty if the client gave none."""
     connection: ConnectionState
+    throttle_ms: int = 0
+    """How long the client is asked to wait before its next request, in milliseconds (KIP-219)."""
     exclusive: bool = False
     """Whether no other request of the connection may start before this one is answered, though its
     kind is pipelined. A handler sets it before its first wait."""

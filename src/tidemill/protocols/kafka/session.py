@@ -24,6 +24,7 @@ from tidemill.net.errors import ProtocolError
 from tidemill.net.link import Link
 from tidemill.net.listener import Listener
 from tidemill.net.parts import Part
+from tidemill.net.pause import Pause
 from tidemill.net.turns import Turns
 from tidemill.net.work import Work
 from tidemill.protocols.kafka.answer import Answer, answer, answer_wide
@@ -101,6 +102,7 @@ class KafkaSession:
             room=link.room,
             sends_files=link.sends_files,
             turns=Work(shared.turns, lambda: self._state.closed),
+            hold=Pause(link).hold,
         )
         self._turns = shared.turns
         self._slots: deque[_Slot] = deque()

@@ -61,6 +61,7 @@ def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Reply | Awai
         results = _append(ctx, request, writes)
     except TidemillError as error:
         return _answer(ctx, request, *_refuse_all(request, error))
+    _hold(ctx, writes)
     if isinstance(results, list):
         return _answer(ctx, request, asked, results)
     return _answer_later(ctx, request, asked, results)
@@ -91,6 +92,7 @@ async def _in_parts(ctx: RequestContext, request: ProduceRequest) -> Reply:
         asked, writes = _plan(ctx, part)
         try:
             appended.append((part, asked, _append(ctx, part, writes)))
+            _hold(ctx, writes)
         except TidemillError as error:
             appended.append((part, *_refuse_all(part, error)))
     topics: list[_Produced] = []
@@ -109,7 +111,9 @@ async def _in_parts(ctx: RequestContext, request: ProduceRequest) -> Reply:
         await ctx.turns.turns.pause_if_due()
     if request.acks == 0:
         return _encode(ctx, request, topics)
-    return await ctx.turns.turns.run(encode_produce_in_steps(ctx.api_version, topics))
+    return await ctx.turns.turns.run(
+        encode_produce_in_steps(ctx.api_version, topics, ctx.throttle_ms)
+    )
 
 
 def _append(
@@ -121,6 +125,16 @@ def _append(
     second = ctx.api_version >= WRITING_ADDS_SINCE
     version = TransactionVersion.V2 if second else TransactionVersion.V1
     return ctx.door.records.append(writes, durability, request.transactional_id, version)
+
+
+def _hold(ctx: RequestContext, writes: list[PartitionWrite]) -> None:
+    """Hold the producer back if a group that it must not outrun is too far behind."""
+    records = ctx.door.records
+    hold_ms = records.hold_ms((write.topic, write.partition) for write in writes)
+    if hold_ms:
+        written = [(write.topic, write.partition) for write in writes]
+        ctx.throttle_ms = max(ctx.throttle_ms, hold_ms)
+        ctx.connection.hold(hold_ms, lambda: bool(records.hold_ms(written)))
 
 
 def _refusal(ctx: RequestContext, request: ProduceRequest) -> TidemillError | None:
@@ -204,7 +218,7 @@ def _produced_topics(
 
 def _encode(ctx: RequestContext, request: ProduceRequest, topics: list[_Produced]) -> Reply:
     if request.acks != 0:
-        return encode_produce(ctx.api_version, topics)
+        return encode_produce(ctx.api_version, topics, ctx.throttle_ms)
     for name, _, partitions in topics:
         for produced in partitions:
             if produced.error_code:
