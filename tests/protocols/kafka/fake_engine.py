@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from uuid import UUID
@@ -81,6 +81,8 @@ class FakeEngine(Answers):
         self.fetches: list[ReadQuery] = []
         self.waiting: list[asyncio.Event] = []
         self.appended = 0
+        self.holds: dict[str, int] = {}
+        """Milliseconds that the producers of topics must wait."""
         self.produced: list[tuple[str | None, TransactionVersion]] = []
         self.refused_writes: TidemillError | None = None
         """The error of all transactional writes."""
@@ -152,6 +154,10 @@ class FakeRecords:
 
     def __init__(self, broker: FakeEngine) -> None:
         self._broker = broker
+
+    def hold_ms(self, partitions: Iterable[tuple[str, int]]) -> int:
+        """Hold the producers of topics that the test has named."""
+        return max((self._broker.holds.get(topic, 0) for topic, _ in partitions), default=0)
 
     def append(
         self,

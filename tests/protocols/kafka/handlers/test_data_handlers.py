@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +17,7 @@ from tests.protocols.kafka.wire import Client, eventually, serving
 from tidemill.engine.api import TransactionVersion
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidProducerEpochError, InvalidTxnStateError, StorageError
+from tidemill.net.pause import LOOK_SECONDS
 from tidemill.protocols.kafka.apis import VERSIONS
 from tidemill.protocols.kafka.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from tidemill.state.errors import (
@@ -110,6 +113,27 @@ def test_produce_with_odd_acks_is_refused() -> None:
         answer = await client.call(PRODUCE, 9, produce("t", one_batch(), acks=2))
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == 21
         assert broker.appended == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", [3, VERSIONS[PRODUCE][2]])
+def test_a_producer_that_outruns_its_consumers_is_told_and_held_back(version: int) -> None:
+    async def scenario(broker: FakeEngine, client: Client) -> None:
+        broker.holds["t"] = 60_000
+        tree = produce("t", one_batch())
+        tree["topic_data"][0] |= by_topic(version, 13, "name", broker.topic("t").topic_id)
+        answer = await client.call(PRODUCE, version, tree)
+        assert answer["throttle_time"] == timedelta(milliseconds=60_000)
+        assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
+        # The next request is not read until the consumers have caught up.
+        waiting = asyncio.ensure_future(client.call(PRODUCE, version, tree))
+        await asyncio.sleep(3 * LOOK_SECONDS)
+        assert broker.appended == 1
+        broker.holds.clear()
+        answer = await waiting
+        assert answer["throttle_time"] == timedelta(0)
+        assert broker.appended == 2
 
     run(scenario)
 
