@@ -128,7 +128,7 @@ def run(broker, policy, records, limit, rate):
 
     began = time.monotonic()
     for number in range(records):
-        # A producer that keeps few records of its own feels the broker's answer at once.
+        # A producer that keeps few records of its own feels the broker's answer immediately.
         while len(producer) >= 200:
             producer.poll(0.01)
         producer.produce(topic, VALUE, key=b"%d" % number, on_delivery=delivered)

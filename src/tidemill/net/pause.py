@@ -27,7 +27,7 @@ class Pause:
     def hold(self, hold_ms: int, must_wait: Callable[[], bool]) -> None:
         """Read no more from the connection, and start no request of it.
 
-        It goes on as soon as ``must_wait`` returns False, or after ``hold_ms`` milliseconds.
+        It continues as soon as ``must_wait`` returns False, or after ``hold_ms`` milliseconds.
         """
         loop = asyncio.get_running_loop()
         self._until = max(self._until, loop.time() + hold_ms / 1000)

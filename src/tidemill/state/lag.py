@@ -18,7 +18,7 @@ RATE_WINDOW_MS = 1_000
 
 
 class Lag(NamedTuple):
-    """How far a group is behind in one partition."""
+    """The distance that a group is behind in one partition."""
 
     records: int
     size_bytes: int

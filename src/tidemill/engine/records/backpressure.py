@@ -1,4 +1,4 @@
-"""What happens when producers outrun a consumer group: buffer, hold back, drop, or warn.
+"""Answer producers that outrun a consumer group: buffer, hold back, drop, or warn.
 
 The configs ``lag.*`` of a topic name a group, a limit and a policy. This module measures the lag of
 the group in each partition from time to time, and ``state.lag`` decides what it means. A protocol
