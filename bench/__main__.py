@@ -20,6 +20,7 @@ from bench import (
     memory,
     parse,
     regression,
+    requests,
     sink,
     source,
     startup,
@@ -60,6 +61,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "history": history.section,
     "startup": startup.section,
     "regression": regression.section,
+    "requests": requests.section,
 }
 GROUPS = {"clients": [name for name in SECTIONS if name.startswith("clients-")]}
 """Names for several sections."""
@@ -146,7 +148,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--history-gb", type=float, help="size of the large history (default 10)")
     parser.add_argument("--partitions", type=int, help="many partitions (default 5000)")
     parser.add_argument(
-        "--against", type=Path, metavar="CHECKOUT", help="another checkout, for regression"
+        "--against",
+        type=Path,
+        metavar="CHECKOUT",
+        help="another checkout, for regression and requests",
     )
     parser.add_argument("--dir", type=Path, help="where data goes; default: the temporary folder")
     return parser

@@ -10,6 +10,10 @@
 static PyMethodDef methods[] = {
     {"walk_records", tidemill_walk_records, METH_VARARGS, NULL},
     {"crc32c", tm_py_crc32c, METH_O, "Return the CRC-32C of a buffer."},
+    {"decode_produce", tm_py_decode_produce, METH_VARARGS,
+     "Decode an ordinary Produce request; return None for another one."},
+    {"check_batch", tm_py_check_batch, METH_VARARGS,
+     "Check an ordinary batch of a client; return None for another one."},
     {"scan_batches", tm_py_scan_batches, METH_O, "Return the end of the complete record batches."},
     {"write_entry", tm_py_write_entry, METH_VARARGS,
      "Set the CRC of an entry, write it and sync the file; return 0 or the errno of the sync."},

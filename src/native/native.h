@@ -8,7 +8,24 @@
 #include <Python.h>
 #include <stdint.h>
 
+/* walk.c */
+typedef struct {
+    size_t end;          /* behind the last record that is right */
+    Py_ssize_t index;    /* of the record that comes next */
+    int is_ahead;        /* whether a timestamp delta is not negative */
+    uint64_t ahead;      /* the largest of those, in zigzag */
+    uint64_t least, most; /* the smallest and the largest negative one, in zigzag; 0: none */
+    Py_ssize_t without_key;
+} tm_walked;
+/* Check the records from `first` to `last`, up to one that is refused or has many headers. */
+tm_walked tm_walk(const uint8_t *data, size_t size, size_t position, Py_ssize_t first,
+                  Py_ssize_t last);
 PyObject *tidemill_walk_records(PyObject *module, PyObject *args);
+
+/* produce.c */
+PyObject *tm_py_decode_produce(PyObject *module, PyObject *args);
+PyObject *tm_py_check_batch(PyObject *module, PyObject *args);
+
 /* crc32c.c */
 uint32_t tm_crc32c(const uint8_t *data, size_t size);
 /* Return the CRC of bytes with the CRC `crc`, followed by `data`. */

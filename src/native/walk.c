@@ -68,6 +68,28 @@ static int check_record(Cursor *cursor, uint64_t index, uint64_t *delta, int *wi
     return (uint64_t)(cursor->at - start) << 1 == size;
 }
 
+tm_walked tm_walk(const uint8_t *data, size_t size, size_t position, Py_ssize_t first,
+                  Py_ssize_t last)
+{
+    Cursor cursor = {data, size, position};
+    tm_walked seen = {.end = position, .index = first};
+    for (; seen.index < last; seen.index++) {
+        uint64_t delta;
+        int has_no_key;
+        if (!check_record(&cursor, (uint64_t)seen.index, &delta, &has_no_key)) break;
+        seen.end = cursor.at;
+        seen.without_key += has_no_key;
+        if (delta & 1) {
+            if (seen.least == 0 || delta < seen.least) seen.least = delta;
+            if (delta > seen.most) seen.most = delta;
+        } else {
+            seen.is_ahead = 1;
+            if (delta > seen.ahead) seen.ahead = delta;
+        }
+    }
+    return seen;
+}
+
 PyObject *tidemill_walk_records(PyObject *module, PyObject *args) {
     Py_buffer body;
     Py_ssize_t position, first, last;
@@ -77,28 +99,10 @@ PyObject *tidemill_walk_records(PyObject *module, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "position or index out of range");
         return NULL;
     }
-    Cursor cursor = {body.buf, (size_t)body.len, (size_t)position};
-    size_t done = cursor.at;
-    Py_ssize_t index = first;
-    uint64_t ahead = 0, least = 0, most = 0;
-    Py_ssize_t without_key = 0;
-    int is_ahead = 0;
-    for (; index < last; index++) {
-        uint64_t delta;
-        int has_no_key;
-        if (!check_record(&cursor, (uint64_t)index, &delta, &has_no_key)) break;
-        done = cursor.at;
-        without_key += has_no_key;
-        if (delta & 1) {
-            if (least == 0 || delta < least) least = delta;
-            if (delta > most) most = delta;
-        } else {
-            is_ahead = 1;
-            if (delta > ahead) ahead = delta;
-        }
-    }
+    tm_walked seen = tm_walk(body.buf, (size_t)body.len, (size_t)position, first, last);
     PyBuffer_Release(&body);
-    return Py_BuildValue("nnLKKn", (Py_ssize_t)done, index,
-                         is_ahead ? (long long)(ahead >> 1) : -1LL, (unsigned long long)least,
-                         (unsigned long long)most, without_key);
+    return Py_BuildValue("nnLKKn", (Py_ssize_t)seen.end, seen.index,
+                         seen.is_ahead ? (long long)(seen.ahead >> 1) : -1LL,
+                         (unsigned long long)seen.least, (unsigned long long)seen.most,
+                         seen.without_key);
 }

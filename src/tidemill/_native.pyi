@@ -117,9 +117,17 @@ class RecordEncoder:
     def size(self) -> int:
         """Return the bytes of the bodies that are not closed."""
 
+def check_batch(
+    records: bytes | bytearray | memoryview, crc: int
+) -> tuple[tuple[int, ...], int, int, int] | None: ...
 def crc32c(data: Buffer, /) -> int:
     """Return the CRC-32C of a buffer."""
 
+def decode_produce(
+    frame: memoryview, position: int, version: int
+) -> (
+    tuple[str | None, int, int, list[tuple[str, bytes | None, list[tuple[int, int, int]]]]] | None
+): ...
 def scan_batches(records: Buffer, /) -> tuple[int, int]:
     """Return the end of the complete record batches.
 

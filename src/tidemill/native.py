@@ -14,7 +14,7 @@ SWITCH = "TIDEMILL_NATIVE"
 """The environment variable that switches the extension off with 0."""
 NAMES = (
     *("Block", "Decoder", "JsonParser", "RecordEncoder"),
-    *("crc32c", "scan_batches", "walk_records", "write_entry"),
+    *("check_batch", "crc32c", "decode_produce", "scan_batches", "walk_records", "write_entry"),
 )
 """What the extension must have. One that was built from older sources is not used."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 
 import cramjam
 import pytest
@@ -35,6 +36,7 @@ from tidemill.log.format.validate import (
     MAX_RECORDS,
     Checked,
     check_client_batch,
+    check_quickly,
     decompressed_limit,
 )
 from tidemill.log.format.walk import COMPILED_PAUSE_AFTER, PAUSE_AFTER
@@ -46,8 +48,16 @@ THREE = [NewRecord(b"a", b"1"), NewRecord(None, b"2"), NewRecord(b"c", None, (("
 
 
 def check(batch: bytes | bytearray, **configs: str) -> Checked:
+    """Check a batch, and compare with the short check, which takes some of the valid ones."""
     config = parse_config({name.replace("_", "."): value for name, value in configs.items()})
-    return run_steps(check_client_batch(bytearray(batch), config, NOW))
+    quick = check_quickly(bytearray(batch), config, NOW)
+    try:
+        checked = run_steps(check_client_batch(bytearray(batch), config, NOW))
+    except TidemillError:
+        assert quick is None
+        raise
+    assert quick in (None, checked)
+    return checked
 
 
 def batch(body: bytes | bytearray, count: int, codec: int = 0) -> bytearray:
@@ -77,6 +87,36 @@ def with_deltas(*deltas: int) -> bytes:
     for delta in deltas:
         encode_record(body, delta, 0, b"k", b"v")
     return bytes(body)
+
+
+# --- the short check ---------------------------------------------------------------------------
+
+ORDINARY = [
+    encode_batch(THREE, timestamp_ms=NOW),
+    encode_batch([NewRecord(None, bytes(100_000))], timestamp_ms=NOW),
+    encode_batch([NewRecord(b"k", b"v", (), NOW + each) for each in (5, -7, 3)], timestamp_ms=NOW),
+    encode_batch(THREE, timestamp_ms=NOW, producer_id=7, producer_epoch=0, base_sequence=9),
+]
+
+
+@pytest.mark.skipif(load() is None, reason="the compiled extension was not built")
+@pytest.mark.parametrize("sent", ORDINARY)
+def test_ordinary_batches_take_the_short_check(sent: bytearray) -> None:
+    found = check_quickly(memoryview(bytearray(sent)), parse_config({}), NOW)
+    assert found is not None
+    assert found.headers == check(sent).headers
+
+
+@settings(max_examples=examples(300))
+@given(data=st.data())
+def test_the_short_check_accepts_nothing_that_the_long_one_refuses(data: st.DataObject) -> None:
+    sent = bytearray(data.draw(st.sampled_from([ORDINARY[0], ORDINARY[2], ORDINARY[3]])))
+    for _ in range(data.draw(st.integers(1, 3))):
+        sent[data.draw(st.integers(0, len(sent) - 1))] = data.draw(st.integers(0, 255))
+    struct.pack_into(">I", sent, 17, crc32c(memoryview(sent)[21:]))
+    compact = data.draw(st.sampled_from(["compact", "delete"]))
+    with suppress(TidemillError):
+        check(sent, cleanup_policy=compact)
 
 
 # --- headers -------------------------------------------------------------------------------------

@@ -99,9 +99,10 @@ class Appender:
             later or the results must wait for fdatasync (``Durability.SYNCED``).
         """
         if order is None or order.is_free:
-            outcomes = self._checks.now(writes)
-            if outcomes is not None:
-                return self._append(writes, outcomes, durability, transactional_id, version)
+            now_ms = self._clock.now_ms()
+            checked = self._checks.now(writes, now_ms)
+            if checked is not None:
+                return self._append(writes, checked, now_ms, durability, transactional_id, version)
         try:
             kept = self._checks.keep(writes)
         except TidemillError as error:
@@ -134,7 +135,9 @@ class Appender:
                 if before is not None:
                     await before
                 valid = self._checks.still_valid(writes, outcomes)
-            results = self._append(writes, outcomes, durability, transactional_id, version)
+            checked = [(None, outcome) for outcome in outcomes]
+            now_ms = self._clock.now_ms()
+            results = self._append(writes, checked, now_ms, durability, transactional_id, version)
         finally:
             self._checks.drop(writes)
             appended()
@@ -151,22 +154,26 @@ class Appender:
     def _append(
         self,
         writes: Sequence[PartitionWrite],
-        outcomes: Sequence[Outcome],
+        checked: Sequence[tuple[PartitionLog | None, Outcome]],
+        now_ms: int,
         durability: Durability,
         transactional_id: str | None,
         version: TransactionVersion,
     ) -> list[WriteResult] | Awaitable[list[WriteResult]]:
-        """Append checked batches during the call."""
+        """Append checked batches during the call.
+
+        Args:
+            checked: the log of each write, if it was found in this turn, and its outcome.
+        """
         results: list[WriteResult] = []
         countdown: Countdown | None = None
-        now_ms = self._clock.now_ms()
         added: list[TopicPartition] = []
         if version is TransactionVersion.V2 and transactional_id is not None and len(writes) > 1:
             added = self._partitions_added_by(writes)
-        for write, outcome in zip(writes, outcomes, strict=True):
+        for write, (found, outcome) in zip(writes, checked, strict=True):
             admission: Admission = None
             try:
-                log = self._partitions.writable(write.topic, write.partition)
+                log = found or self._partitions.writable(write.topic, write.partition)
                 if isinstance(outcome, TidemillError):
                     raise outcome
                 from_zero = False

@@ -18,7 +18,8 @@ from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.slices import Slices
 from tidemill.errors import TidemillError
 from tidemill.log.format.batch import CODEC_MASK, HEADER_SIZE, Buffer, parse_header
-from tidemill.log.format.validate import Checked
+from tidemill.log.format.validate import Checked, check_quickly
+from tidemill.log.partition.partition import PartitionLog
 
 QUICK_RECORDS = 2048
 """Most records of a request that are checked without a pause, in about 2 ms."""
@@ -70,8 +71,35 @@ class Checks:
         self._clock = clock
         self._waiting_bytes = 0
 
-    def now(self, writes: Sequence[PartitionWrite]) -> list[Outcome] | None:
-        """Check all writes of a request; return None if that would take too long."""
+    def now(
+        self, writes: Sequence[PartitionWrite], now_ms: int
+    ) -> list[tuple[PartitionLog | None, Outcome]] | None:
+        """Check all writes of a request; return None if that would take too long.
+
+        Returns:
+            The log of each write, if there is one, and the outcome.
+        """
+        outcomes: list[tuple[PartitionLog | None, Outcome]] = []
+        records = 0
+        for write in writes:
+            log = None
+            try:
+                log = self._partitions.writable(write.topic, write.partition)
+                checked = check_quickly(write.records, log.config, now_ms)
+            except TidemillError as error:
+                outcomes.append((log, _without_frames(error)))
+                continue
+            if checked is None:
+                return self._slowly_now(writes, now_ms)
+            records += checked.headers[0].record_count
+            if records > QUICK_RECORDS:
+                return None
+            outcomes.append((log, checked))
+        return outcomes
+
+    def _slowly_now(
+        self, writes: Sequence[PartitionWrite], now_ms: int
+    ) -> list[tuple[PartitionLog | None, Outcome]] | None:
         records = compressed = 0
         for write in writes:
             if len(write.records) >= HEADER_SIZE:
@@ -80,18 +108,18 @@ class Checks:
                 compressed += bool(header.attributes & CODEC_MASK)
         if records > QUICK_RECORDS or compressed > QUICK_COMPRESSED:
             return None
-        outcomes: list[Outcome] = []
-        now_ms = self._clock.now_ms()
+        outcomes: list[tuple[PartitionLog | None, Outcome]] = []
         for write in writes:
+            log = None
             try:
                 log = self._partitions.writable(write.topic, write.partition)
                 steps = log.check(write.records, now_ms=now_ms)
                 while next(steps) is None:
                     pass
             except StopIteration as end:
-                outcomes.append(end.value)
+                outcomes.append((log, end.value))
             except TidemillError as error:
-                outcomes.append(_without_frames(error))
+                outcomes.append((log, _without_frames(error)))
             else:
                 steps.close()
                 return None

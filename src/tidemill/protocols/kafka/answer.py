@@ -54,6 +54,10 @@ def answer(api: Api, ctx: RequestContext, view: memoryview, body: int) -> Answer
         TidemillError: the handler refuses in a way that the API has no code for.
     """
     if api.decode is not None:
+        if api.decode_quickly is not None:
+            quick = api.decode_quickly(view, body, ctx.api_version)
+            if quick is not None:
+                return _answered(ctx, api.handler(ctx, quick))
         try:
             next(api.decode(view, body, ctx.api_version))
         except StopIteration as end:
@@ -98,10 +102,10 @@ async def _answer_large(api: Api, ctx: RequestContext, view: memoryview, body: i
 
 
 def _answered(ctx: RequestContext, reply: Reply | Awaitable[Reply]) -> Answer:
-    if isinstance(reply, dict) and not has_elements(ctx.api_key, ctx.api_version):
-        return _framed(ctx, encode_response(ctx.api_key, ctx.api_version, reply))
     if isinstance(reply, bytes):
         return _framed(ctx, reply)
+    if isinstance(reply, dict) and not has_elements(ctx.api_key, ctx.api_version):
+        return _framed(ctx, encode_response(ctx.api_key, ctx.api_version, reply))
     if isinstance(reply, Body):
         return frame_response(ctx.api_key, ctx.api_version, ctx.correlation_id, reply.buffers)
     return [] if reply is None else _encoded(ctx, reply)

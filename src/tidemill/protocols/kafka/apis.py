@@ -226,6 +226,8 @@ Handler: TypeAlias = Callable[[RequestContext, Any], Reply | Awaitable[Reply]]
 Decoder: TypeAlias = Callable[[memoryview, int, int], Generator[None, None, Any]]
 """(frame, position of the body, version) -> a generator that yields after every few elements, and
 returns the request."""
+QuickDecoder: TypeAlias = Callable[[memoryview, int, int], Any]
+"""(frame, position of the body, version) -> the request; None if ``Decoder`` must decode it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +244,8 @@ class Api:
     """Whether it may start while earlier requests of its kind are unanswered (Produce)."""
     decode: Decoder | None = dataclass_field(default=None)
     """A decoder written by hand; None: the codec's."""
+    decode_quickly: QuickDecoder | None = dataclass_field(default=None)
+    """A decoder that is tried before ``decode``, which it needs."""
 
     @property
     def may_wait(self) -> bool:
@@ -258,6 +262,7 @@ def handles(
     cancellable: bool = False,
     pipelined: bool = False,
     decode: Decoder | None = None,
+    decode_quickly: QuickDecoder | None = None,
 ) -> Callable[[H], H]:
     """Register the decorated function as the handler of ``api_key``.
 
@@ -272,7 +277,7 @@ def handles(
             raise ValueError(f"API {api_key} has no line in VERSIONS")
         name, oldest, newest = VERSIONS[api_key]
         REGISTRY[api_key] = Api(
-            api_key, name, oldest, newest, handler, cancellable, pipelined, decode
+            api_key, name, oldest, newest, handler, cancellable, pipelined, decode, decode_quickly
         )
         return handler
 

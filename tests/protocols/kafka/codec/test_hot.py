@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tests.protocols.kafka.messages import as_tree as message_tree
 from tests.protocols.kafka.messages import full_tree, joined, kio_bytes, null_tree, trees
 from tests.support.effort import examples
+from tidemill.native import load
 from tidemill.net.errors import ProtocolError
 from tidemill.protocols.kafka.codec.hot import (
     FetchedPartition,
@@ -23,6 +25,7 @@ from tidemill.protocols.kafka.codec.hot import (
     encode_produce,
 )
 from tidemill.protocols.kafka.codec.messages import decode_request, encode_response
+from tidemill.protocols.kafka.codec.quick import decode_quickly, encode_one
 from tidemill.protocols.kafka.codec.schema import request_type, response_type
 
 PRODUCE, FETCH = 0, 1
@@ -33,14 +36,19 @@ LONG_RECORDS = bytes(5000)
 
 
 def decoded(frame: memoryview, position: int, version: int) -> ProduceRequest:
-    """Decode a Produce request without pauses."""
+    """Decode a Produce request without pauses, and compare with the decoder of ordinary ones."""
+    quick = decode_quickly(frame, position, version)
     steps = decode_produce(frame, position, version)
     while True:
         try:
             next(steps)
         except StopIteration as end:
             request: ProduceRequest = end.value
+            assert quick in (None, request)
             return request
+        except ProtocolError:
+            assert quick is None
+            raise
 
 
 # --- Produce request -----------------------------------------------------------------------------
@@ -256,3 +264,46 @@ def test_empty_partition_carries_no_null_records() -> None:
     body = joined(encode_fetch(12, [("t", None, [FetchedPartition(0, 0)])]))
     # Length zero and not null, then three empty tag sections.
     assert body.endswith(b"\1" + b"\0" * 3)
+
+
+# --- ordinary requests ---------------------------------------------------------------------------
+
+
+def ordinary_body(version: int) -> bytes:
+    partitions = [{"index": each, "records": bytes(each)} for each in (7, 0)]
+    key = {"topic_id": TOPIC_ID} if version >= 13 else {"name": "a"}
+    tree = {
+        "transactional_id": None,
+        "acks": -1,
+        "timeout": 30_000,
+        "topic_data": [{**key, "partition_data": partitions}],
+    }
+    return kio_bytes(request_type(PRODUCE, version), tree)
+
+
+@pytest.mark.skipif(load() is None, reason="the compiled extension was not built")
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_ordinary_produce_requests_are_decoded_in_one_call(version: int) -> None:
+    body = ordinary_body(version)
+    assert decode_quickly(memoryview(body), 0, version) == decoded(memoryview(body), 0, version)
+
+
+@settings(max_examples=examples(300))
+@given(data=st.data())
+def test_changed_requests_mean_the_same_to_both_decoders(data: st.DataObject) -> None:
+    version = data.draw(st.sampled_from([3, 8, 9, 12, 13]))
+    body = bytearray(ordinary_body(version))
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    del body[data.draw(st.integers(1, len(body))) :]
+    with suppress(ProtocolError):
+        decoded(memoryview(body), 0, version)
+
+
+@pytest.mark.parametrize("version", range(14))
+@pytest.mark.parametrize("name", ["a", "Z" * 249])
+def test_the_short_response_has_the_bytes_of_the_long_one(version: int, name: str) -> None:
+    for offsets in ((5, -1, 0), (1 << 62, 1_700_000_000_000, 7)):
+        produced = ProducedPartition(3, 0, *offsets)
+        body = encode_produce(version, [(name, TOPIC_ID, [produced])])
+        assert encode_one(version, name, TOPIC_ID, 3, offsets) == (body if version >= 5 else None)

@@ -18,6 +18,8 @@ _FIXED_HEADER = struct.Struct(">hhi")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _SIZE_AND_CORRELATION = struct.Struct(">ii")
+_JOINED_BYTES = 512
+"""A body up to this size is copied behind its header. A part of its own would cost more."""
 
 
 # --- a server's half -----------------------------------------------------------------------------
@@ -81,6 +83,10 @@ def frame_response(
 ) -> list[Part]:
     """Return length, response header and body as parts to be sent in order."""
     flexible = _is_response_header_flexible(api_key, version)
+    if len(body) == 1 and isinstance(body[0], bytes) and len(body[0]) <= _JOINED_BYTES:
+        size = len(body[0]) + (5 if flexible else 4)
+        head = _SIZE_AND_CORRELATION.pack(size, correlation_id)
+        return [head + b"\0" + body[0] if flexible else head + body[0]]
     size = sum(map(len, body)) + (5 if flexible else 4)
     head = _SIZE_AND_CORRELATION.pack(size, correlation_id)
     return [head + b"\0" if flexible else head, *body]

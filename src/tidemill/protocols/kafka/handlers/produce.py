@@ -22,6 +22,7 @@ from tidemill.protocols.kafka.codec.hot import (
     encode_produce,
     encode_produce_in_steps,
 )
+from tidemill.protocols.kafka.codec.quick import decode_quickly, encode_one
 from tidemill.protocols.kafka.codec.schema import PRODUCE
 from tidemill.protocols.kafka.error_codes import (
     InvalidRequiredAcksError,
@@ -48,7 +49,7 @@ WRITING_ADDS_SINCE = 12
 """A transactional write adds its partition to the transaction by itself (TransactionVersion V2)."""
 
 
-@handles(PRODUCE, pipelined=True, decode=decode_produce)
+@handles(PRODUCE, pipelined=True, decode=decode_produce, decode_quickly=decode_quickly)
 def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Reply | Awaitable[Reply]:
     """Append during the call. Return an awaitable where the answer must wait for the disk."""
     refusal = _refusal(ctx, request)
@@ -197,6 +198,14 @@ def _answer(
 
     Apache Kafka does the same.
     """
+    if len(results) == 1 and request.acks and results[0].error is None and len(asked) == 1:
+        (topic, parts), result = asked[0], results[0]
+        if len(parts) == 1:
+            offsets = result.base_offset, result.log_append_time_ms, result.log_start_offset
+            index, _ = parts[0]
+            quick = encode_one(ctx.api_version, topic.name, topic.topic_id, index, offsets)
+            if quick is not None:
+                return quick
     return _encode(ctx, request, _produced_topics(ctx.api_version, asked, results))
 
 
