@@ -117,17 +117,31 @@ class RecordEncoder:
     def size(self) -> int:
         """Return the bytes of the bodies that are not closed."""
 
-def check_batch(
-    records: bytes | bytearray | memoryview, crc: int
-) -> tuple[tuple[int, ...], int, int, int] | None: ...
+def check_batch(records: Buffer, crc: int, /) -> tuple[tuple[int, ...], int, int, int] | None:
+    """Check an ordinary batch of a client.
+
+    Args:
+        records: the batch. It must be writable, or None is returned.
+        crc: its CRC-32C if that is known; -1 computes it.
+
+    Returns:
+        The fields of the header, the smallest timestamp delta (or 0), the largest one, and how many
+        records have no key; None for any other batch.
+    """
+
 def crc32c(data: Buffer, /) -> int:
     """Return the CRC-32C of a buffer."""
 
 def decode_produce(
-    frame: memoryview, position: int, version: int
-) -> (
-    tuple[str | None, int, int, list[tuple[str, bytes | None, list[tuple[int, int, int]]]]] | None
-): ...
+    frame: Buffer, position: int, version: int, /
+) -> tuple[str | None, int, int, list[tuple[str, bytes | None, list[tuple[int, int, int]]]]] | None:
+    """Decode an ordinary Produce request, whose body begins at ``position``.
+
+    Returns:
+        Transactional id, acks, timeout, and the topics with name, id, and (index, start, end) of
+        each partition's records, -1 for null; None for any other request.
+    """
+
 def scan_batches(records: Buffer, /) -> tuple[int, int]:
     """Return the end of the complete record batches.
 
