@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tidemill.engine.errors import BrokerStoppingError
 from tidemill.engine.journaling import Journaling, Share
+from tidemill.engine.waiters import Countdown
 from tidemill.log.errors import StorageError, SyncFailedError
 from tidemill.log.journal.journal import ROUND_BYTES, Journal
 from tidemill.log.partition.partition import PartitionLog
@@ -33,27 +34,6 @@ thousands, and the requests of other clients must not wait for all of their answ
 
 ACCEPTED_PER_TURN = 64
 """Logs of one round of the journal whose requests are released in one turn."""
-
-
-class Countdown:
-    """A future that is done when all syncs that were counted have happened."""
-
-    __slots__ = ("future", "remaining")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.future: asyncio.Future[None] = loop.create_future()
-        self.remaining = 0
-
-    def hit(self) -> None:
-        """Count one sync."""
-        self.remaining -= 1
-        if self.remaining == 0 and not self.future.done():
-            self.future.set_result(None)
-
-    def fail(self, error: Exception) -> None:
-        """End the wait with an error."""
-        if not self.future.done():
-            self.future.set_exception(error)
 
 
 class _LogState:
@@ -129,15 +109,8 @@ class Flusher:
 
     def wait(self, log: PartitionLog, offset: int, countdown: Countdown) -> None:
         """Count down once when everything below ``offset`` is on disk."""
-
-        def done(error: Exception | None) -> None:
-            if error is None:
-                countdown.hit()
-            else:
-                countdown.fail(error)
-
         countdown.remaining += 1
-        self.call_when_durable(log, offset, done)
+        self.call_when_durable(log, offset, countdown.count)
 
     def call_when_durable(
         self, log: PartitionLog, offset: int, done: Callable[[Exception | None], None]

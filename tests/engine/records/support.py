@@ -22,14 +22,14 @@ from tidemill.engine.api import (
     WriteResult,
 )
 from tidemill.engine.error_log import StorageErrorLog
-from tidemill.engine.flusher import Countdown, Flusher
+from tidemill.engine.flusher import Flusher
 from tidemill.engine.records.append import Admission, Appender
 from tidemill.engine.records.checks import Checks
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.records.positions import Positions
 from tidemill.engine.records.read import Reader
 from tidemill.engine.slices import Slices
-from tidemill.engine.waiters import Waiters
+from tidemill.engine.waiters import Countdown, Waiters
 from tidemill.errors import TidemillError
 from tidemill.log.config.parse import parse_config
 from tidemill.log.format.records import NewRecord, encode_batch

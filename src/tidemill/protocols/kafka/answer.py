@@ -6,12 +6,13 @@ connection and no order of requests: that is ``session``.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from tidemill.net.errors import ClientGoneError, ProtocolError, RequestTooLargeError
 from tidemill.net.parts import Part
-from tidemill.protocols.kafka.apis import Api, Body, Reply, RequestContext
+from tidemill.protocols.kafka.apis import Api, Body, Later, Reply, RequestContext
 from tidemill.protocols.kafka.codec.headers import frame_response
 from tidemill.protocols.kafka.codec.messages import (
     decode_request,
@@ -36,8 +37,33 @@ ELEMENTS_PER_PARTITION = 3
 """Elements that a request can have for each partition that the broker can have: its topic, itself,
 and one to spare."""
 
-Answer = list[Part] | Coroutine[Any, Any, list[Part]]
-"""A framed response, empty where there is none; or a coroutine that returns it."""
+
+class LaterAnswer:
+    """A framed response that a callback completes, see ``apis.Later``."""
+
+    __slots__ = ("_ctx", "_later")
+
+    def __init__(self, ctx: RequestContext, later: Later) -> None:
+        self._ctx = ctx
+        self._later = later
+
+    def call_when_done(self, callback: Callable[[Any], None]) -> None:
+        """Call ``callback`` on the event loop with the result, for ``finish``."""
+        self._later.subscribe(callback)
+
+    def finish(self, result: Any) -> list[Part]:
+        """Return the response for a result.
+
+        Raises:
+            TidemillError: the handler refuses in a way that the API has no code for.
+        """
+        answered = _answered(self._ctx, self._later.reply(result))
+        assert isinstance(answered, list)
+        return answered
+
+
+Answer = list[Part] | LaterAnswer | Coroutine[Any, Any, list[Part]]
+"""A framed response, empty where there is none; or what returns it later."""
 
 
 def answer(api: Api, ctx: RequestContext, view: memoryview, body: int) -> Answer | None:
@@ -88,8 +114,7 @@ async def answer_wide(api: Api, ctx: RequestContext, view: memoryview, body: int
     ctx.exclusive = True
     # What a client has produced is appended, although it may be gone.
     request = await ctx.turns.turns.run(api.decode(view, body, ctx.api_version))
-    answered = _answered(ctx, api.handler(ctx, request))
-    return answered if isinstance(answered, list) else await answered
+    return await _complete(_answered(ctx, api.handler(ctx, request)))
 
 
 async def _answer_large(api: Api, ctx: RequestContext, view: memoryview, body: int) -> list[Part]:
@@ -97,25 +122,36 @@ async def _answer_large(api: Api, ctx: RequestContext, view: memoryview, body: i
     request = await ctx.turns.run(
         decode_request_in_steps(ctx.api_key, ctx.api_version, view, body, limit)
     )
-    answered = _answered(ctx, api.handler(ctx, request))
-    return answered if isinstance(answered, list) else await answered
+    return await _complete(_answered(ctx, api.handler(ctx, request)))
 
 
-def _answered(ctx: RequestContext, reply: Reply | Awaitable[Reply]) -> Answer:
+async def _complete(answered: Answer) -> list[Part]:
+    """Wait for a response, in a task."""
+    if isinstance(answered, list):
+        return answered
+    if not isinstance(answered, LaterAnswer):
+        return await answered
+    result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    answered.call_when_done(lambda each: None if result.done() else result.set_result(each))
+    return answered.finish(await result)
+
+
+def _answered(ctx: RequestContext, reply: Reply | Later | Awaitable[Reply]) -> Answer:
     if isinstance(reply, bytes):
         return _framed(ctx, reply)
     if isinstance(reply, dict) and not has_elements(ctx.api_key, ctx.api_version):
         return _framed(ctx, encode_response(ctx.api_key, ctx.api_version, reply))
     if isinstance(reply, Body):
         return frame_response(ctx.api_key, ctx.api_version, ctx.correlation_id, reply.buffers)
+    if isinstance(reply, Later):
+        return LaterAnswer(ctx, reply)
     return [] if reply is None else _encoded(ctx, reply)
 
 
 async def _encoded(ctx: RequestContext, reply: Reply | Awaitable[Reply]) -> list[Part]:
     """Encode a response in slices, when the handler has returned it."""
     if not isinstance(reply, dict):
-        answered = _answered(ctx, await reply) if isinstance(reply, Awaitable) else []
-        return answered if isinstance(answered, list) else await answered
+        return await _complete(_answered(ctx, await reply) if isinstance(reply, Awaitable) else [])
     out = bytearray()
     steps = encode_response_in_steps(ctx.api_key, ctx.api_version, reply, out)
     for _ in steps:

@@ -165,6 +165,19 @@ Reply: TypeAlias = Tree | bytes | Body | None
 
 
 @dataclass(slots=True)
+class Later:
+    """A reply that a callback completes, without a task.
+
+    Attributes:
+        subscribe: takes a function, which it calls once on the event loop with the result.
+        reply: makes the reply from the result.
+    """
+
+    subscribe: Callable[[Callable[[Any], None]], None]
+    reply: Callable[[Any], Reply]
+
+
+@dataclass(slots=True)
 class ConnectionState:
     """The data that handlers may keep for the life of a connection."""
 
@@ -222,7 +235,7 @@ class RequestContext:
         return self.connection.client_host
 
 
-Handler: TypeAlias = Callable[[RequestContext, Any], Reply | Awaitable[Reply]]
+Handler: TypeAlias = Callable[[RequestContext, Any], Reply | Later | Awaitable[Reply]]
 Decoder: TypeAlias = Callable[[memoryview, int, int], Generator[None, None, Any]]
 """(frame, position of the body, version) -> a generator that yields after every few elements, and
 returns the request."""

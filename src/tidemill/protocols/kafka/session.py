@@ -27,7 +27,7 @@ from tidemill.net.parts import Part
 from tidemill.net.pause import Pause
 from tidemill.net.turns import Turns
 from tidemill.net.work import Work
-from tidemill.protocols.kafka.answer import Answer, answer, answer_wide
+from tidemill.protocols.kafka.answer import Answer, LaterAnswer, answer, answer_wide
 from tidemill.protocols.kafka.apis import PARKED, URGENT, Api, ConnectionState, RequestContext
 from tidemill.protocols.kafka.codec.headers import frame_response, parse_header, peek_header
 from tidemill.protocols.kafka.codec.schema import API_VERSIONS
@@ -76,13 +76,15 @@ class Shared:
 class _Slot:
     """A request that has started, and its place in the order of responses."""
 
-    __slots__ = ("api", "buffers", "ctx", "done", "is_counted", "size", "task")
+    __slots__ = ("api", "buffers", "ctx", "done", "is_counted", "is_waiting", "size", "task")
 
     def __init__(self, api: Api, ctx: RequestContext, size: int) -> None:
         self.api = api
         self.ctx = ctx
         self.size = size
         self.is_counted = True
+        self.is_waiting = False
+        """Whether a callback will complete it, without a task."""
         self.done = False
         self.buffers: list[Part] = []
         self.task: asyncio.Task[list[Part]] | None = None
@@ -177,7 +179,8 @@ class KafkaSession:
         # A request that is being handled takes memory until it ends. The memory of one that waits
         # for the members of a group counts as the group's.
         for slot in self._slots:
-            slot.is_counted = slot.task is not None and slot.api.key not in PARKED
+            is_running = slot.is_waiting or slot.task is not None
+            slot.is_counted = is_running and slot.api.key not in PARKED
             if not slot.is_counted:
                 budget.remove(slot.size, whole=True)
         queued = sum(len(frame.view) + FRAME_OVERHEAD for frame in self._queue)
@@ -336,6 +339,12 @@ class KafkaSession:
     # --- sending responses -----------------------------------------------------------------------
 
     def _answer(self, api: Api, ctx: RequestContext, size: int, answered: Answer) -> None:
+        if isinstance(answered, LaterAnswer):
+            slot = _Slot(api, ctx, size)
+            slot.is_waiting = True
+            self._slots.append(slot)
+            answered.call_when_done(lambda result: self._complete(slot, answered, result))
+            return
         started = eager.Done(answered) if isinstance(answered, list) else eager.start(answered)
         # A response that holds much memory is sent in the next turn: until then its bytes count as
         # loaded, and the requests of other connections in this turn get less.
@@ -355,6 +364,24 @@ class KafkaSession:
         self._shared.tasks.add(task)
         task.add_done_callback(lambda done: self._finished(slot, done))
 
+    def _complete(self, slot: _Slot, answered: LaterAnswer, result: Any) -> None:
+        """Take the result that a request has waited for."""
+        slot.is_waiting = False
+        if self._state.closed and slot.is_counted:
+            self._shared.listener.budget.remove(slot.size, whole=True)
+        try:
+            buffers = answered.finish(result)
+        except Exception as error:
+            self._fail_later(slot, error)
+        else:
+            self._done(slot, buffers)
+
+    def _done(self, slot: _Slot, buffers: list[Part]) -> None:
+        if not self._link.is_closing:
+            slot.buffers, slot.done = buffers, True
+            if slot is self._slots[0]:
+                self._flush_soon()
+
     def _finished(self, slot: _Slot, task: asyncio.Task[list[Part]]) -> None:
         self._shared.tasks.discard(task)
         slot.task = None
@@ -364,10 +391,8 @@ class KafkaSession:
         error: BaseException | None = cancelled if task.cancelled() else task.exception()
         if error is not None:
             self._fail_later(slot, error)
-        elif not self._link.is_closing:
-            slot.buffers, slot.done = task.result(), True
-            if slot is self._slots[0]:
-                self._flush_soon()
+        else:
+            self._done(slot, task.result())
 
     def _fail_later(self, slot: _Slot, error: BaseException) -> None:
         ctx = slot.ctx

@@ -10,10 +10,11 @@ from typing import TypeAlias
 from uuid import UUID
 
 from tidemill.engine.api import Durability, PartitionWrite, TransactionVersion, WriteResult
+from tidemill.engine.records.append import PendingWrites
 from tidemill.errors import TidemillError
 from tidemill.log.errors import BadRecordsError, InvalidRecordError
 from tidemill.net.errors import ProtocolError
-from tidemill.protocols.kafka.apis import Reply, RequestContext, handles
+from tidemill.protocols.kafka.apis import Later, Reply, RequestContext, handles
 from tidemill.protocols.kafka.codec.hot import (
     ProducedPartition,
     ProduceRequest,
@@ -50,8 +51,10 @@ WRITING_ADDS_SINCE = 12
 
 
 @handles(PRODUCE, pipelined=True, decode=decode_produce, decode_quickly=decode_quickly)
-def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Reply | Awaitable[Reply]:
-    """Append during the call. Return an awaitable where the answer must wait for the disk."""
+def handle_produce(
+    ctx: RequestContext, request: ProduceRequest
+) -> Reply | Later | Awaitable[Reply]:
+    """Append during the call. The answer comes later where it must wait for the disk."""
     refusal = _refusal(ctx, request)
     if refusal is not None:
         return _answer(ctx, request, *_refuse_all(request, refusal))
@@ -65,6 +68,8 @@ def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Reply | Awai
     _hold(ctx, writes)
     if isinstance(results, list):
         return _answer(ctx, request, asked, results)
+    if isinstance(results, PendingWrites):
+        return Later(results.call_when_done, lambda written: _answer(ctx, request, asked, written))
     return _answer_later(ctx, request, asked, results)
 
 
@@ -198,7 +203,8 @@ def _answer(
 
     Apache Kafka does the same.
     """
-    if len(results) == 1 and request.acks and results[0].error is None and len(asked) == 1:
+    is_short = len(asked) == len(results) == 1 and results[0].error is None
+    if is_short and request.acks and not ctx.throttle_ms:
         (topic, parts), result = asked[0], results[0]
         if len(parts) == 1:
             offsets = result.base_offset, result.log_append_time_ms, result.log_start_offset
