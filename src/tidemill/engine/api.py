@@ -1,18 +1,20 @@
 """The data types of the engine's public methods.
 
-Protocols import this module for what they pass to the engine and get back. Plain data only: no
-protocol's numbers or field names, and no I/O.
+Protocols import this module for what they pass to the engine and get back: plain data, and waits
+for it. No protocol's numbers or field names, and no I/O.
 """
 
 from __future__ import annotations
 
+import asyncio
 import enum
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidemill.errors import TidemillError
 from tidemill.log.disk.handles import StoredRange
+from tidemill.log.errors import StorageError
 from tidemill.log.format.records import NewRecord
 from tidemill.state.catalog.broker_rules import BrokerLayers
 from tidemill.state.catalog.types import (
@@ -63,6 +65,7 @@ __all__ = [
     "ConfigEntry",
     "ConfigSource",
     "ConfigType",
+    "Countdown",
     "DataFolder",
     "Durability",
     "GroupDescription",
@@ -81,6 +84,7 @@ __all__ = [
     "PartitionRead",
     "PartitionSize",
     "PartitionWrite",
+    "PendingWrites",
     "Position",
     "ProducerIdentity",
     "ProducerInfo",
@@ -154,6 +158,109 @@ class WriteResult:
     """``NO_OFFSET`` where records keep the time that their producer gave them."""
     log_start_offset: int = NO_OFFSET
     error: TidemillError | None = None
+
+
+class Countdown:
+    """Waits until all syncs that were counted have happened.
+
+    A request in flight needs no future and no task: ``call_when_done`` takes a callback.
+    """
+
+    __slots__ = ("_callback", "_error", "_future", "_loop", "is_done", "remaining")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._future: asyncio.Future[None] | None = None
+        self._callback: Callable[[Exception | None], None] | None = None
+        self._error: Exception | None = None
+        self.is_done = False
+        self.remaining = 0
+
+    @property
+    def future(self) -> asyncio.Future[None]:
+        """A future with the result."""
+        if self._future is None:
+            self._future = self._loop.create_future()
+            if self.is_done:
+                self._settle(self._future)
+        return self._future
+
+    def call_when_done(self, callback: Callable[[Exception | None], None]) -> None:
+        """Call ``callback`` with the error, or None: now if it is done. There can be only one."""
+        if self.is_done:
+            callback(self._error)
+        else:
+            self._callback = callback
+
+    def hit(self) -> None:
+        """Count one sync."""
+        self.remaining -= 1
+        if self.remaining == 0:
+            self._finish(None)
+
+    def fail(self, error: Exception) -> None:
+        """End the wait with an error."""
+        self._finish(error)
+
+    def count(self, error: Exception | None) -> None:
+        """Count one sync, or its failure."""
+        if error is None:
+            self.hit()
+        else:
+            self._finish(error)
+
+    def _finish(self, error: Exception | None) -> None:
+        if self.is_done:
+            return
+        self.is_done = True
+        self._error = error
+        if self._future is not None:
+            self._settle(self._future)
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback(error)
+
+    def _settle(self, future: asyncio.Future[None]) -> None:
+        if future.done():  # its waiter was cancelled
+            return
+        if self._error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(self._error)
+
+
+class PendingWrites(Awaitable[list[WriteResult]]):
+    """The results of writes that wait for the disk. They can be awaited, or passed to a callback.
+
+    Args:
+        countdown: what they wait for.
+        results: their results if no sync fails.
+    """
+
+    __slots__ = ("_countdown", "_results")
+
+    def __init__(self, countdown: Countdown, results: list[WriteResult]) -> None:
+        self._countdown = countdown
+        self._results = results
+
+    def call_when_done(self, callback: Callable[[list[WriteResult]], None]) -> None:
+        """Call ``callback`` with the results, on the event loop. It must not raise."""
+        self._countdown.call_when_done(lambda error: callback(self._after(error)))
+
+    def __await__(self) -> Generator[Any, None, list[WriteResult]]:
+        try:
+            yield from self._countdown.future
+        except TidemillError as error:
+            return self._after(error)
+        return self._results
+
+    def _after(self, error: Exception | None) -> list[WriteResult]:
+        if error is None:
+            return self._results
+        # After a failed sync it is unknown which partitions are durable, so none is.
+        if not isinstance(error, TidemillError):
+            error = StorageError(f"the sync failed: {error!r}")
+        return [each if each.error else WriteResult(error=error) for each in self._results]
 
 
 @dataclass(frozen=True, slots=True)

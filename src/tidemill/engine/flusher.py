@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
 
+from tidemill.engine.api import Countdown
 from tidemill.engine.errors import BrokerStoppingError
 from tidemill.engine.journaling import Journaling, Share
-from tidemill.engine.waiters import Countdown
 from tidemill.log.errors import StorageError, SyncFailedError
 from tidemill.log.journal.journal import ROUND_BYTES, Journal
 from tidemill.log.partition.partition import PartitionLog

@@ -1,14 +1,14 @@
-"""What waits: reads for new records (long polls), and writes for the disk.
+"""Long polls: reads that wait until one of their partitions has new records.
 
 Readers of committed records wait for the last stable offset. Records after an open transaction
 neither wake them nor are synced for them. The read itself decides when it has enough: it checks
-again each time it is woken. Knows partitions' offsets, futures and callbacks only.
+again each time it is woken. Knows partitions' offsets and futures only.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
@@ -86,72 +86,3 @@ def _wake(futures: Iterable[_Future]) -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
-
-
-class Countdown:
-    """Waits until all syncs that were counted have happened.
-
-    A request in flight needs no future and no task: ``call_when_done`` takes a callback.
-    """
-
-    __slots__ = ("_callback", "_error", "_future", "_loop", "is_done", "remaining")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._future: asyncio.Future[None] | None = None
-        self._callback: Callable[[Exception | None], None] | None = None
-        self._error: Exception | None = None
-        self.is_done = False
-        self.remaining = 0
-
-    @property
-    def future(self) -> asyncio.Future[None]:
-        """A future with the result."""
-        if self._future is None:
-            self._future = self._loop.create_future()
-            if self.is_done:
-                self._settle(self._future)
-        return self._future
-
-    def call_when_done(self, callback: Callable[[Exception | None], None]) -> None:
-        """Call ``callback`` with the error, or None: now if it is done. There can be only one."""
-        if self.is_done:
-            callback(self._error)
-        else:
-            self._callback = callback
-
-    def hit(self) -> None:
-        """Count one sync."""
-        self.remaining -= 1
-        if self.remaining == 0:
-            self._finish(None)
-
-    def fail(self, error: Exception) -> None:
-        """End the wait with an error."""
-        self._finish(error)
-
-    def count(self, error: Exception | None) -> None:
-        """Count one sync, or its failure."""
-        if error is None:
-            self.hit()
-        else:
-            self._finish(error)
-
-    def _finish(self, error: Exception | None) -> None:
-        if self.is_done:
-            return
-        self.is_done = True
-        self._error = error
-        if self._future is not None:
-            self._settle(self._future)
-        callback, self._callback = self._callback, None
-        if callback is not None:
-            callback(error)
-
-    def _settle(self, future: asyncio.Future[None]) -> None:
-        if future.done():  # its waiter was cancelled
-            return
-        if self._error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(self._error)

@@ -11,6 +11,7 @@ from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import TP, open_store
 from tidemill.clock import ManualClock
 from tidemill.engine.api import (
+    Countdown,
     Durability,
     Isolation,
     PartitionRead,
@@ -29,7 +30,7 @@ from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.records.positions import Positions
 from tidemill.engine.records.read import Reader
 from tidemill.engine.slices import Slices
-from tidemill.engine.waiters import Countdown, Waiters
+from tidemill.engine.waiters import Waiters
 from tidemill.errors import TidemillError
 from tidemill.log.config.parse import parse_config
 from tidemill.log.format.records import NewRecord, encode_batch

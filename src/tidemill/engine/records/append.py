@@ -9,14 +9,15 @@ no protocol.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from tidemill.clock import Clock
 from tidemill.engine.api import (
+    Countdown,
     Durability,
     PartitionWrite,
+    PendingWrites,
     ProducerIdentity,
     TransactionVersion,
     WriteResult,
@@ -25,9 +26,9 @@ from tidemill.engine.error_log import StorageErrorLog
 from tidemill.engine.flusher import Flusher
 from tidemill.engine.records.checks import Checks, Outcome, WriteOrder
 from tidemill.engine.records.partitions import Partitions
-from tidemill.engine.waiters import Countdown, Waiters
+from tidemill.engine.waiters import Waiters
 from tidemill.errors import TidemillError
-from tidemill.log.errors import InvalidRecordError, StorageError
+from tidemill.log.errors import InvalidRecordError
 from tidemill.log.format.batch import HEADER_SIZE, TRANSACTIONAL_BIT, Buffer
 from tidemill.log.format.validate import Checked
 from tidemill.log.names import TopicPartition
@@ -46,40 +47,6 @@ _ATTRIBUTES = 22
 
 def _is_transactional(records: Buffer) -> bool:
     return len(records) >= HEADER_SIZE and bool(records[_ATTRIBUTES] & TRANSACTIONAL_BIT)
-
-
-class PendingWrites(Awaitable[list[WriteResult]]):
-    """The results of writes that wait for the disk. They can be awaited, or passed to a callback.
-
-    Args:
-        countdown: what they wait for.
-        results: their results if no sync fails.
-    """
-
-    __slots__ = ("_countdown", "_results")
-
-    def __init__(self, countdown: Countdown, results: list[WriteResult]) -> None:
-        self._countdown = countdown
-        self._results = results
-
-    def call_when_done(self, callback: Callable[[list[WriteResult]], None]) -> None:
-        """Call ``callback`` with the results, on the event loop. It must not raise."""
-        self._countdown.call_when_done(lambda error: callback(self._after(error)))
-
-    def __await__(self) -> Generator[Any, None, list[WriteResult]]:
-        try:
-            yield from self._countdown.future
-        except TidemillError as error:
-            return self._after(error)
-        return self._results
-
-    def _after(self, error: Exception | None) -> list[WriteResult]:
-        if error is None:
-            return self._results
-        # After a failed sync it is unknown which partitions are durable, so none is.
-        if not isinstance(error, TidemillError):
-            error = StorageError(f"the sync failed: {error!r}")
-        return [each if each.error else WriteResult(error=error) for each in self._results]
 
 
 class Appender:

@@ -9,8 +9,13 @@ from collections.abc import Awaitable, Iterator, Sequence
 from typing import TypeAlias
 from uuid import UUID
 
-from tidemill.engine.api import Durability, PartitionWrite, TransactionVersion, WriteResult
-from tidemill.engine.records.append import PendingWrites
+from tidemill.engine.api import (
+    Durability,
+    PartitionWrite,
+    PendingWrites,
+    TransactionVersion,
+    WriteResult,
+)
 from tidemill.errors import TidemillError
 from tidemill.log.errors import BadRecordsError, InvalidRecordError
 from tidemill.net.errors import ProtocolError

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidemill.engine.waiters import Countdown
+from tidemill.engine.api import Countdown
 
 
 def run(test: Callable[[Countdown], object]) -> None:
