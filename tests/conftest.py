@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
+import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +22,7 @@ from tests.support.in_process import InProcess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytest_plugins = ["tests.support.lanes"]
+pytest_plugins = ["tests.support.lanes", "tests.support.processor_time"]
 
 # The programs that tests start inherit it.
 spark_archive.set_variables()
@@ -36,6 +39,7 @@ settings.load_profile("any load")
 NOT_FAST = ("spark", "crash", "slow", "nightly")
 """Markers of the tests that ``make test-fast`` leaves out."""
 NIGHTLY_TIMEOUT_S = 4 * 3600
+_FOLDERS = itertools.count()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -63,6 +67,23 @@ def pytest_collection_finish() -> None:
     """Collect garbage again, but do not look through ten thousand tests and their modules."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture
+def tmp_path(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """An empty folder, as pytest's own. If the test passes, it is removed.
+
+    pytest's own looks through the folders of all earlier tests for a free name, and keeps them.
+    """
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    folder = tmp_path_factory.getbasetemp() / f"{name}-{next(_FOLDERS)}"
+    folder.mkdir(mode=0o700)
+    failed = request.session.testsfailed
+    yield folder
+    if request.session.testsfailed == failed:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class BrokerFactory:
