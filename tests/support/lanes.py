@@ -100,6 +100,16 @@ def make_scheduler(config: pytest.Config, log: Any, units_file: Path) -> Schedul
         def _split_scope(self, nodeid: str) -> str:
             return self._units[nodeid]
 
+        def mark_test_complete(
+            self, node: WorkerController, item_index: int, duration: float = 0
+        ) -> None:
+            super().mark_test_complete(node, item_index, duration)
+            # xdist counts the tests of all units that a worker has, after each test.
+            units = self.assigned_work[node]
+            unit = self._units[self.registered_collections[node][item_index]]
+            if all(units[unit].values()):
+                del units[unit]
+
         def _reschedule(self, node: WorkerController) -> None:
             # A worker that replaces one that crashed is asked before it has collected.
             if node in self.registered_collections:
