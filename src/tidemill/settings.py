@@ -144,6 +144,32 @@ class Groups(Section):
     max_size: int = Field(
         1000, ge=1, le=_INT, description="Largest number of members of a group (group.max.size)."
     )
+    consumer_session_timeout_ms: int = Field(
+        45_000,
+        ge=1,
+        le=_INT,
+        description="Session timeout of members with the consumer protocol, in milliseconds "
+        "(group.consumer.session.timeout.ms).",
+    )
+    consumer_heartbeat_interval_ms: int = Field(
+        5000,
+        ge=1,
+        le=_INT,
+        description="How often members with the consumer protocol send a heartbeat, in "
+        "milliseconds (group.consumer.heartbeat.interval.ms).",
+    )
+    consumer_max_size: int = Field(
+        1000,
+        ge=1,
+        le=_INT,
+        description="Largest number of members of a group with the consumer protocol "
+        "(group.consumer.max.size).",
+    )
+    consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = Field(
+        "bidirectional",
+        description="Whether a group can change between the classic and the consumer protocol "
+        "while it has members (group.consumer.migration.policy).",
+    )
     max_member_bytes: int = Field(
         1_048_576,
         ge=1024,

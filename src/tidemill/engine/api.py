@@ -26,6 +26,12 @@ from tidemill.state.catalog.types import (
     NewTopic,
     TopicInfo,
 )
+from tidemill.state.consumer_groups.types import (
+    ConsumerGroupInfo,
+    ConsumerHeartbeat,
+    ConsumerMemberInfo,
+    HeartbeatResult,
+)
 from tidemill.state.groups.types import (
     GroupDescription,
     GroupListing,
@@ -65,12 +71,16 @@ __all__ = [
     "ConfigEntry",
     "ConfigSource",
     "ConfigType",
+    "ConsumerGroupInfo",
+    "ConsumerHeartbeat",
+    "ConsumerMemberInfo",
     "Countdown",
     "DataFolder",
     "Durability",
     "GroupDescription",
     "GroupListing",
     "GroupMemberInfo",
+    "HeartbeatResult",
     "InitProducer",
     "Isolation",
     "JoinMember",

@@ -16,6 +16,7 @@ from tidemill.engine.door import Door, Services
 from tidemill.engine.error_log import RepairLog, StorageErrorLog
 from tidemill.engine.errors import BrokerStoppingError, CatalogLostError
 from tidemill.engine.flusher import Flusher
+from tidemill.engine.groups.assembly import CatalogTopics
 from tidemill.engine.groups.coordinator import GroupCoordinator
 from tidemill.engine.groups.groups import GroupServices
 from tidemill.engine.housekeeping import Housekeeping
@@ -238,7 +239,10 @@ class Engine:
 
     async def _start_coordinators(self) -> None:
         self._group_coordinator = GroupCoordinator(
-            self._journal(OFFSETS), self.settings.groups, self.clock
+            self._journal(OFFSETS),
+            self.settings.groups,
+            self.clock,
+            CatalogTopics(self._topic_admin.catalog),
         )
         self._group_coordinator.recover()
         self._markers = Markers(self._store, self._flusher, self.clock, self._group_coordinator)

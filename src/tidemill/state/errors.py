@@ -103,6 +103,30 @@ class FencedInstanceIdError(TidemillError):
     """A newer member uses this ``group.instance.id``. The older one stops (KIP-345)."""
 
 
+class FencedMemberEpochError(TidemillError):
+    """The member's epoch is not the one that the group has. It gives up all its partitions and
+    joins again (KIP-848)."""
+
+
+class StaleMemberEpochError(TidemillError):
+    """The member's epoch is not its current one. It asks again with the epoch of its next
+    heartbeat (KIP-848)."""
+
+
+class UnreleasedInstanceIdError(TidemillError):
+    """The static ``group.instance.id`` is still used by a member that has not left."""
+
+
+class UnsupportedAssignorError(TidemillError):
+    """The broker has no assignor of this name."""
+
+
+class MemberEpochsNotSupportedError(InvalidRequestError):
+    """A member of a consumer group uses a version of a request without member epochs."""
+
+    default_hint = "Use OffsetCommit version 9 or newer."
+
+
 class GroupMaxSizeReachedError(TidemillError):
     """The group already has the largest number of members that the broker allows."""
 

@@ -149,6 +149,23 @@ class Writer:
         self._data += data
         return self
 
+    def compact_nullable_string(self, value: str | None) -> Writer:
+        """Write a string of a flexible version. None becomes null (0)."""
+        return self.uvarint(0) if value is None else self.compact_string(value)
+
+    def compact_count(self, count: int) -> Writer:
+        """Write the length of an array of a flexible version."""
+        return self.uvarint(count + 1)
+
+    def compact_blob(self, value: bytes) -> Writer:
+        """Write bytes of a flexible version."""
+        return self.uvarint(len(value) + 1).raw(value)
+
+    def raw(self, value: bytes) -> Writer:
+        """Write bytes as they are, without a length."""
+        self._data += value
+        return self
+
     def tagged_fields(self, fields: dict[int, bytes]) -> Writer:
         """Write tagged fields (KIP-482). The caller passes them in the order of their tags."""
         self.uvarint(len(fields))

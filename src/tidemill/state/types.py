@@ -53,8 +53,11 @@ class CommitRequest:
 
     group_id: str
     generation: int
+    """Of a member with the consumer protocol: its epoch."""
     member_id: str
     instance_id: str | None
     offsets: tuple[OffsetToCommit, ...]
     retention_ms: int = -1
     """How long to keep the offsets, in milliseconds; -1: as the broker is set."""
+    knows_epochs: bool = True
+    """Whether the client understands errors about member epochs (OffsetCommit 9 and later)."""

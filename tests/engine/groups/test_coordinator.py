@@ -16,6 +16,7 @@ from tidemill.clock import ManualClock
 from tidemill.engine.api import CommitRequest, CommittedOffset, JoinRequest, OffsetToCommit
 from tidemill.engine.errors import BrokerStoppingError
 from tidemill.engine.flusher import Flusher
+from tidemill.engine.groups.assembly import CatalogTopics
 from tidemill.engine.groups.coordinator import GroupCoordinator
 from tidemill.engine.state_log import StateLog
 from tidemill.log.config.parse import parse_config
@@ -24,6 +25,7 @@ from tidemill.log.format.markers import Marker
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.settings import Groups
+from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.errors import CoordinatorNotAvailableError, UnstableOffsetCommitError
 from tidemill.state.offsets.types import TxnOffsetCommit
 from tidemill.state.types import ProducerIdentity
@@ -62,7 +64,7 @@ class Bench:
         self.groups = self.coordination()
 
     def coordination(self) -> GroupCoordinator:
-        groups = GroupCoordinator(self.journal, Groups(), self.clock)
+        groups = GroupCoordinator(self.journal, Groups(), self.clock, CatalogTopics(Catalog()))
         groups.recover()
         return groups
 

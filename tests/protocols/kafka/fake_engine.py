@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 from tests.protocols.kafka.fake_transactions import Answers, FakeTransactions
@@ -31,7 +32,7 @@ from tidemill.errors import TidemillError, UnknownTopicOrPartitionError
 from tidemill.log.errors import OffsetOutOfRangeError
 from tidemill.log.format import batch
 from tidemill.settings import Settings
-from tidemill.state.errors import UnknownTopicIdError
+from tidemill.state.errors import CoordinatorNotAvailableError, UnknownTopicIdError
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAwQ"
 """The cluster id of the fake, as clients get it."""
@@ -64,6 +65,19 @@ class FakeLog:
         return out
 
 
+class NoGroups:
+    """The groups of a broker whose coordinator is not available."""
+
+    join: Callable[..., Any]
+    """A test can replace it."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def refuse(*args: object, **kwargs: object) -> None:
+            raise CoordinatorNotAvailableError("there are no groups here")
+
+        return refuse
+
+
 class FakeEngine(Answers):
     """As much of the engine as the data handlers use. It is its own door."""
 
@@ -89,7 +103,7 @@ class FakeEngine(Answers):
         self.records = FakeRecords(self)
         self.topics = FakeTopics(self)
         self.storage = SimpleNamespace(cluster_id=UUID(int=0xC1))
-        self.groups = SimpleNamespace()
+        self.groups = NoGroups()
         self.transactions = FakeTransactions(self)
 
     def door(self) -> FakeEngine:

@@ -30,9 +30,12 @@ from tidemill.engine.api import (
     ConfigEntry,
     ConfigSource,
     ConfigType,
+    ConsumerGroupInfo,
+    ConsumerHeartbeat,
     DataFolder,
     GroupDescription,
     GroupListing,
+    HeartbeatResult,
     JoinRequest,
     JoinResult,
     LeaveMember,
@@ -49,7 +52,7 @@ from tidemill.protocols.kafka.codec.messages import decode_request, encode_respo
 from tidemill.protocols.kafka.codec.schema import request_type, response_type
 from tidemill.protocols.kafka.node import Node
 from tidemill.settings import Settings
-from tidemill.state.errors import UnknownTopicIdError
+from tidemill.state.errors import GroupIdNotFoundError, UnknownTopicIdError
 
 load_handlers()
 
@@ -118,6 +121,19 @@ class FakeGroups:
         self, group_id: str, generation: int, member_id: str, instance_id: str | None
     ) -> None:
         self._answer("heartbeat", (group_id, generation, member_id, instance_id), None)
+
+    async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> HeartbeatResult:
+        answer = HeartbeatResult(request.member_id, 1, 5000, {})
+        return typing.cast(HeartbeatResult, self._answer("consumer_heartbeat", request, answer))
+
+    def describe_consumer_group(self, group_id: str) -> ConsumerGroupInfo:
+        answer = self._answer("describe_consumer_group", group_id, {}).get(group_id)
+        if answer is None:
+            raise GroupIdNotFoundError(f"Group {group_id} not found.")
+        return typing.cast(ConsumerGroupInfo, answer)
+
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
+        self._answer("check_fetch", (group_id, member_id, epoch), None)
 
     async def leave(
         self, group_id: str, members: Sequence[LeaveMember]

@@ -261,11 +261,13 @@ async def test_unknown_version_of_api_versions_gets_the_supported_range() -> Non
         assert answer["error_code"] == 0
         assert {a["api_key"]: a["min_version"] for a in answer["api_keys"]}[PRODUCE] == 0
         assert answer["finalized_features"] == [
-            {"name": "transaction.version", "max_version_level": 2, "min_version_level": 2}
+            {"name": "group.version", "max_version_level": 1, "min_version_level": 1},
+            {"name": "transaction.version", "max_version_level": 2, "min_version_level": 2},
         ]
         assert answer["finalized_features_epoch"] >= 0
         assert answer["supported_features"] == [
-            {"name": "transaction.version", "min_version": 0, "max_version": 2}
+            {"name": "group.version", "min_version": 0, "max_version": 1},
+            {"name": "transaction.version", "min_version": 0, "max_version": 2},
         ]
 
 
@@ -276,7 +278,8 @@ async def test_feature_that_starts_at_zero_is_hidden_from_clients_that_fail_on_i
         about = {"client_software_name": "x", "client_software_version": "1"}
         answer = await client.call(API_VERSIONS, 3, about)
         assert answer["supported_features"] == []
-        assert [f["name"] for f in answer["finalized_features"]] == ["transaction.version"]
+        names = [f["name"] for f in answer["finalized_features"]]
+        assert names == ["group.version", "transaction.version"]
 
 
 @on_both_loops

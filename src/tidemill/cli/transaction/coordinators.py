@@ -158,7 +158,7 @@ def _invalid_pattern(pattern: str) -> UsageError:
     reason and a hint.
     """
     from tidemill.state.errors import InvalidRegularExpressionError
-    from tidemill.state.transactions.patterns import id_matcher
+    from tidemill.state.patterns import id_matcher
 
     try:
         id_matcher(pattern)

@@ -3,7 +3,8 @@
 ``groups.Groups`` is the part that protocols see. ``coordinator`` drives the state machines of
 ``state.groups`` and ``state.offsets`` over one journal.
 
-Membership follows Kafka's classic group protocol (KIP-62, KIP-345). It is here and not in
+Membership follows Kafka's classic group protocol (KIP-62, KIP-345) and its consumer group protocol
+(KIP-848). It is here and not in
 ``protocols.kafka`` because members and committed offsets share one journal and one order of
 records: a commit is checked against the generation of the group, the offsets of a deleted group go
 with it, and a transaction's marker commits offsets in the same log.

@@ -26,6 +26,7 @@ from tidemill.engine.api import (
     SyncRequest,
     SyncResult,
 )
+from tidemill.engine.groups.assembly import make_groups
 from tidemill.engine.groups.group_log import log_events
 from tidemill.engine.state_log import StateLog
 from tidemill.engine.steady_clock import SteadyClock
@@ -33,9 +34,13 @@ from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidProducerEpochError, InvalidTxnStateError
 from tidemill.log.format.markers import Marker
 from tidemill.log.names import TopicPartition
+from tidemill.state.consumer_groups.types import (
+    ConsumerGroupInfo,
+    ConsumerHeartbeat,
+    HeartbeatResult,
+    Topics,
+)
 from tidemill.state.errors import CoordinatorNotAvailableError, GroupMaxSizeReachedError
-from tidemill.state.groups.machine import Groups
-from tidemill.state.groups.memory import GroupLimits
 from tidemill.state.offsets.machine import FetchedOffset, Offsets
 from tidemill.state.offsets.types import TxnOffsetCommit
 from tidemill.state.outcome import Outcome
@@ -55,24 +60,19 @@ logger = structlog.get_logger("tidemill.groups")
 
 
 class GroupCoordinator:
-    """The classic group protocol and committed offsets, over one journal.
+    """The group protocols and committed offsets, over one journal.
 
     Args:
         journal: of the topic of committed offsets.
         settings: limits of groups and of offsets.
         clock: the broker's time.
+        topics: the topics that exist.
     """
 
-    def __init__(self, journal: StateLog, settings: settings.Groups, clock: Clock) -> None:
-        self._groups = Groups(
-            min_session_timeout_ms=settings.min_session_timeout_ms,
-            max_session_timeout_ms=settings.max_session_timeout_ms,
-            initial_rebalance_delay_ms=settings.initial_rebalance_delay_ms,
-            max_size=settings.max_size,
-            limits=GroupLimits(
-                settings.max_member_bytes, settings.max_group_bytes, settings.max_total_bytes
-            ),
-        )
+    def __init__(
+        self, journal: StateLog, settings: settings.Groups, clock: Clock, topics: Topics
+    ) -> None:
+        self._groups = make_groups(settings, topics)
         self._offsets = Offsets(
             self._groups,
             retention_ms=settings.offsets_retention_minutes * 60_000,
@@ -158,6 +158,10 @@ class GroupCoordinator:
         """Remove members; return None or an error for each."""
         return await self._run(self._groups.leave(group_id, members, self._clock.now_ms()))
 
+    async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> HeartbeatResult:
+        """Let a member with the consumer protocol join, stay, change or leave."""
+        return await self._run(self._groups.consumer_heartbeat(request, self._clock.now_ms()))
+
     # --- offsets ---------------------------------------------------------------------------------
 
     async def commit(self, request: CommitRequest) -> list[TidemillError | None]:
@@ -214,6 +218,10 @@ class GroupCoordinator:
         finally:
             self._writing.discard(written)
 
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
+        """Check that a member may fetch offsets. None: the client names no member."""
+        self._groups.check_fetch(group_id, member_id, epoch)
+
     def fetch(
         self,
         group_id: str,
@@ -268,6 +276,10 @@ class GroupCoordinator:
     def describe(self, group_id: str) -> GroupDescription:
         """Return a group with its members. An unknown group has the state ``Dead``."""
         return self._groups.describe(group_id)
+
+    def describe_consumer_group(self, group_id: str) -> ConsumerGroupInfo:
+        """Return a consumer group with its members."""
+        return self._groups.describe_consumer_group(group_id)
 
     async def delete_group(self, group_id: str) -> None:
         """Delete an empty group and its offsets."""

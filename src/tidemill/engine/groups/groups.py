@@ -6,14 +6,17 @@ decides nothing else. Knows no protocol.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemill.engine.api import (
     CommitRequest,
     CommittedOffset,
+    ConsumerGroupInfo,
+    ConsumerHeartbeat,
     GroupDescription,
     GroupListing,
+    HeartbeatResult,
     JoinRequest,
     JoinResult,
     LeaveMember,
@@ -95,6 +98,29 @@ class Groups:
         self._access.check(Operation.READ, GROUP, group_id)
         return await self._coordinator.leave(group_id, members)
 
+    async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> HeartbeatResult:
+        """Let a member with the consumer protocol join, stay, change or leave (KIP-848).
+
+        Raises:
+            InvalidRequestError, UnsupportedAssignorError, InvalidRegularExpressionError,
+            GroupMaxSizeReachedError, UnknownMemberIdError, FencedMemberEpochError,
+            FencedInstanceIdError, UnreleasedInstanceIdError, GroupIdNotFoundError
+            TopicAuthorizationError: the member's user can't describe a topic that it names.
+        """
+        self._access.check(Operation.READ, GROUP, request.group_id)
+        if not self._access.is_unrestricted:
+            self._check_topics(request.topic_names or ())
+            request = replace(
+                request,
+                can_see=lambda name: self._access.allows(Operation.DESCRIBE, TOPIC, name),
+            )
+        return await self._coordinator.consumer_heartbeat(request)
+
+    def _check_topics(self, names: Iterable[str]) -> None:
+        for refusal in self._access.refusals(Operation.DESCRIBE, TOPIC, names):
+            if refusal is not None:
+                raise refusal
+
     # --- committed offsets -----------------------------------------------------------------------
 
     async def commit(self, request: CommitRequest) -> list[TidemillError | None]:
@@ -145,6 +171,16 @@ class Groups:
             elif error is not None:
                 found[key] = error
         return found
+
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
+        """Check that a member may fetch offsets. None: the client names no member.
+
+        Raises:
+            UnknownMemberIdError, StaleMemberEpochError, IllegalGenerationError: the member
+                is not the one that the group knows.
+        """
+        self._access.check(Operation.DESCRIBE, GROUP, group_id)
+        self._coordinator.check_fetch(group_id, member_id, epoch)
 
     def positions(self, group_id: str) -> list[tuple[str, int]]:
         """Return the partitions for which a group has committed offsets, in no order.
@@ -206,6 +242,22 @@ class Groups:
         """Return a group with its members. An unknown group has the state ``Dead``."""
         self._access.check(Operation.DESCRIBE, GROUP, group_id)
         return self._coordinator.describe(group_id)
+
+    def describe_consumer_group(self, group_id: str) -> ConsumerGroupInfo:
+        """Return a group with the consumer protocol, its members, and their partitions.
+
+        Raises:
+            GroupIdNotFoundError: there is no such group, or it is a classic one.
+            TopicAuthorizationError: the principal can't describe a topic of the group.
+        """
+        self._access.check(Operation.DESCRIBE, GROUP, group_id)
+        group = self._coordinator.describe_consumer_group(group_id)
+        if not self._access.is_unrestricted:
+            names = {name for each in group.members for name in each.member.topic_names}
+            for each in group.members:
+                names |= {name for _, name, _ in (*each.assigned, *each.target)}
+            self._check_topics(sorted(names))
+        return group
 
     async def delete(self, group_id: str) -> None:
         """Delete an empty group and its offsets.

@@ -117,6 +117,8 @@ VERSIONS: dict[int, tuple[str, int, int]] = {
     61: ("DescribeProducers", 0, 0),
     65: ("DescribeTransactions", 0, 0),
     66: ("ListTransactions", 0, 2),
+    68: ("ConsumerGroupHeartbeat", 0, 1),
+    69: ("ConsumerGroupDescribe", 0, 1),
     74: ("ListConfigResources", 0, 1),
     75: ("DescribeTopicPartitions", 0, 0),
 }
@@ -126,9 +128,9 @@ PARKED = frozenset({11, 14})
 """JoinGroup and SyncGroup, which may wait minutes for other members. A server that stops closes
 their connections immediately; the members join again when it is back."""
 
-URGENT = frozenset({12, 18})
-"""Heartbeat and ApiVersions, which start before other requests: a late heartbeat costs a member its
-place in the group, and a late ApiVersions fails a new connection."""
+URGENT = frozenset({12, 18, 68})
+"""Heartbeat, ConsumerGroupHeartbeat and ApiVersions, which start before other requests: a late
+heartbeat costs a member its place, and a late ApiVersions fails a new connection."""
 
 Tree: TypeAlias = dict[str, Any]
 """A response: kio's field names -> plain values."""

@@ -17,10 +17,6 @@ class SecurityDisabledError(TidemillError):
     """The request is about access control lists, and no authorizer is configured."""
 
 
-class UnreleasedInstanceIdError(TidemillError):
-    """The static ``group.instance.id`` is still used by a member that has not left."""
-
-
 class ElectionNotNeededError(TidemillError):
     """The partition has its leader already: there is one broker."""
 

@@ -139,6 +139,11 @@ class Catalog:
         return name in self._stored.topics
 
     @property
+    def version(self) -> int:
+        """Grows with each change of a topic, from a new beginning at each start."""
+        return self._stored.version
+
+    @property
     def partitions(self) -> int:
         """The number of partitions of all topics."""
         return self._stored.partitions

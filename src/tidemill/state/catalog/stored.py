@@ -31,6 +31,7 @@ class StoredCatalog:
         broker_configs: the dynamic configs of this broker. Read only.
         cluster_configs: the dynamic configs of all brokers. Read only.
         partitions: the number of partitions of all topics.
+        version: grows with each change of a topic. It is not stored.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class StoredCatalog:
         self.broker_configs: dict[str, str] = {}
         self.cluster_configs: dict[str, str] = {}
         self.partitions = 0
+        self.version = 0
         self._folded: dict[str, str] = {}
         """``fold(name)`` -> name"""
 
@@ -76,6 +78,7 @@ class StoredCatalog:
         return self._folded.get(fold(name))
 
     def _set_topic(self, name: str, topic: Topic | None) -> None:
+        self.version += 1
         old = self.topics.pop(name, None)
         if old is not None:
             self.names.pop(old.topic_id, None)

@@ -138,6 +138,25 @@ class Group:
         return GroupState.PREPARING_REBALANCE in TRANSITIONS[self.state]
 
     @property
+    def is_empty(self) -> bool:
+        """Whether its state is Empty: it has no members, and none is joining."""
+        return self.state is GroupState.EMPTY
+
+    def retained_since_ms(self, commit_timestamp_ms: int) -> int | None:
+        """Return when the retention of a committed offset starts; None: it does not expire now.
+
+        - A group without a protocol type: at the commit.
+        - An Empty group: when it became Empty. Old records don't have that time: at the commit.
+        - A Stable group of consumers: at the commit, for topics that no member reads any longer.
+        """
+        if self.protocol_type is None or (self.is_empty and self.state_since_ms < 0):
+            return commit_timestamp_ms
+        if self.is_empty:
+            return self.state_since_ms
+        stable = self.is_in(GroupState.STABLE) and self.uses_consumer_protocol
+        return commit_timestamp_ms if stable else None
+
+    @property
     def is_removable(self) -> bool:
         """Whether it has no members, and no client is about to join."""
         return self.state is GroupState.EMPTY and not self.pending_members

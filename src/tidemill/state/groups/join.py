@@ -56,15 +56,7 @@ class Joins:
 
     def join(self, request: JoinRequest, ticket: int, now_ms: int, out: Outcome[None]) -> None:
         """Join, or raise the errors of ``Groups.join``."""
-        check_group_id(request.group_id)
-        _check_strings(request)
-        low, high = self._session_bounds
-        if not low <= request.session_timeout_ms <= high:
-            raise InvalidSessionTimeoutError(
-                f"invalid session timeout {request.session_timeout_ms} ms: it must be from {low} "
-                f"to {high} ms",
-                hint="Set session.timeout.ms of the client within these limits.",
-            )
+        self.check_request(request)
         group = self._groups.get(request.group_id)
         if group is None:
             if request.member_id:
@@ -87,6 +79,23 @@ class Joins:
             self._join_unknown(group, request, ticket, now_ms, out)
         if group.table is None:
             self._groups[group.group_id] = group
+
+    def check_request(self, request: JoinRequest) -> None:
+        """Check what does not depend on the group.
+
+        Raises:
+            InvalidGroupIdError, InvalidRequestError, InconsistentGroupProtocolError,
+            InvalidSessionTimeoutError: see ``Groups.join``.
+        """
+        check_group_id(request.group_id)
+        _check_strings(request)
+        low, high = self._session_bounds
+        if not low <= request.session_timeout_ms <= high:
+            raise InvalidSessionTimeoutError(
+                f"invalid session timeout {request.session_timeout_ms} ms: it must be from {low} "
+                f"to {high} ms",
+                hint="Set session.timeout.ms of the client within these limits.",
+            )
 
     def _check_memory(self, group: Group, request: JoinRequest) -> None:
         """Check that the group, and the broker, have room for what the member sends."""

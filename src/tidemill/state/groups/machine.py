@@ -30,6 +30,7 @@ from tidemill.state.groups.format import (
     encode_group_key,
 )
 from tidemill.state.groups.group import Group, GroupState
+from tidemill.state.groups.handover import Handover
 from tidemill.state.groups.join import Joins, check_group_id
 from tidemill.state.groups.membership import Membership
 from tidemill.state.groups.memory import GroupLimits
@@ -87,6 +88,8 @@ class Groups:
             new_id=new_id,
         )
         self._membership = Membership(self._groups, self._rebalancer)
+        self.handover = Handover(self._groups, self._rebalancer, self._stored)
+        """Takes groups out and in that change their protocol."""
 
     # --- state that survives a restart -----------------------------------------------------------
 
@@ -169,6 +172,15 @@ class Groups:
         except TidemillError as error:
             self._rebalancer.answer(ticket, error, out)
         return out
+
+    def check_join(self, request: JoinRequest) -> None:
+        """Check what does not depend on the group.
+
+        Raises:
+            InvalidGroupIdError, InvalidRequestError, InconsistentGroupProtocolError,
+            InvalidSessionTimeoutError: as in the reply to ``join``.
+        """
+        self._joins.check_request(request)
 
     def sync(self, request: SyncRequest, ticket: int, now_ms: int) -> Outcome[None]:
         """Answer a member with its assignment (SyncGroup). The leader sends those of all members.
@@ -353,9 +365,9 @@ class Groups:
                 hint="Stop its consumers, or wait until their sessions end.",
             )
 
-    def tombstone(self, group_id: str) -> StateRecord:
-        """Return the record that removes the group, if the group is Empty when it is replayed."""
-        return StateRecord(encode_group_key(GroupKey(group_id)), None)
+    def tombstones(self, group_id: str) -> list[StateRecord]:
+        """Return the records that remove the group, if it is Empty when they are replayed."""
+        return [StateRecord(encode_group_key(GroupKey(group_id)), None)]
 
     def needs_tombstone(self, group_id: str) -> bool:
         """Return whether a record of the group is in the log, or is being written."""

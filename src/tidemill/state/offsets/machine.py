@@ -12,7 +12,7 @@ Apache Kafka's group coordinator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from tidemill.errors import TidemillError
 from tidemill.log.format.batch import NO_PRODUCER_ID
@@ -31,8 +31,7 @@ from tidemill.state.groups.format import (
     encode_offset_key,
     encode_offset_value,
 )
-from tidemill.state.groups.group import Group, GroupState
-from tidemill.state.groups.machine import Groups
+from tidemill.state.offsets.owners import OffsetOwner, OffsetOwners
 from tidemill.state.offsets.pending import LoggedOffset, PendingOffsets, Position
 from tidemill.state.offsets.types import CommittedOffset, TxnOffsetCommit
 from tidemill.state.outcome import Outcome, StateRecord, nothing
@@ -53,7 +52,11 @@ class Offsets:
     """
 
     def __init__(
-        self, groups: Groups, *, retention_ms: int = 604_800_000, metadata_max_bytes: int = 4096
+        self,
+        groups: OffsetOwners,
+        *,
+        retention_ms: int = 604_800_000,
+        metadata_max_bytes: int = 4096,
     ) -> None:
         self._groups = groups
         self._retention_ms = retention_ms
@@ -200,7 +203,7 @@ class Offsets:
         group = self._groups.get(group_id)
         if group is None:
             raise GroupIdNotFoundError(f"group {group_id!r} does not exist")
-        if not group.is_in(GroupState.EMPTY) and not group.uses_consumer_protocol:
+        if not group.is_empty and not group.uses_consumer_protocol:
             raise NonEmptyGroupError(f"group {group_id!r} is not empty: it has members")
         known = self._known(group_id)
         out = Outcome[list[TidemillError | None]]([])
@@ -227,7 +230,7 @@ class Offsets:
         """
         self._groups.check_removable(group_id)
         records = [_tombstone(group_id, at) for at in self._known(group_id)]
-        return Outcome(None, [*records, self._groups.tombstone(group_id)])
+        return Outcome(None, [*records, *self._groups.tombstones(group_id)])
 
     def topics_deleted(self, topics: Collection[str]) -> Outcome[None]:
         """Delete the offsets of deleted topics, in all groups and open transactions."""
@@ -259,18 +262,18 @@ class Offsets:
                 continue
             if len(due) == len(positions) and group.is_removable:
                 if due or self._groups.needs_tombstone(group.group_id):
-                    out.records.append(self._groups.tombstone(group.group_id))
+                    out.records += self._groups.tombstones(group.group_id)
                 else:
                     self._groups.forget(group.group_id)
         return out
 
-    def _is_due(self, group: Group, at: Position, value: OffsetValue, now_ms: int) -> bool:
-        since = _retained_since(group)
+    def _is_due(self, group: OffsetOwner, at: Position, value: OffsetValue, now_ms: int) -> bool:
+        since = group.retained_since_ms(value.commit_timestamp_ms)
         if since is None or group.is_subscribed(at[0]) or self._pending.has(group.group_id, at):
             return False
         if value.expire_timestamp_ms is not None:
             return now_ms >= value.expire_timestamp_ms
-        return now_ms - since(value) >= self._retention_ms
+        return now_ms - since >= self._retention_ms
 
     # --- views -----------------------------------------------------------------------------------
 
@@ -314,25 +317,6 @@ class Offsets:
     def pending(self) -> dict[int, dict[tuple[str, Position], LoggedOffset]]:
         """Return the offsets of open transactions by producer id, which survive a restart."""
         return self._pending.stored()
-
-
-def _retained_since(group: Group) -> Callable[[OffsetValue], int] | None:
-    """Return when the retention of an offset starts, as a function of the offset.
-
-    - A group without a protocol type: at the commit.
-    - An Empty group: when it became Empty. Old records don't have that time: at the commit.
-    - A Stable group of consumers: at the commit, for topics that no member reads any longer.
-    - Other groups: None, because none of their offsets expires now.
-    """
-    if group.protocol_type is None:
-        return lambda value: value.commit_timestamp_ms
-    if group.is_in(GroupState.EMPTY):
-        if group.state_since_ms < 0:
-            return lambda value: value.commit_timestamp_ms
-        return lambda _: group.state_since_ms
-    if group.is_in(GroupState.STABLE) and group.uses_consumer_protocol:
-        return lambda value: value.commit_timestamp_ms
-    return None
 
 
 def _tombstone(group_id: str, position: Position) -> StateRecord:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from tidemill.state.patterns import id_matcher
 from tidemill.state.transactions.format import NO_TIME, TransactionValue
-from tidemill.state.transactions.patterns import id_matcher
 from tidemill.state.transactions.table import IDLE
 from tidemill.state.transactions.types import TransactionDescription, TransactionListing
 

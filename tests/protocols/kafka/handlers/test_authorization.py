@@ -63,6 +63,8 @@ EXPECTED: dict[int, int] = {
     55: CLUSTER,
     61: TOPIC,
     65: TRANSACTIONAL_ID,
+    68: GROUP,
+    69: GROUP,
     75: TOPIC,
 }
 """API key -> the code of a denied request."""

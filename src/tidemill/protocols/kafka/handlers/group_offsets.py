@@ -48,6 +48,7 @@ async def handle_offset_commit(ctx: RequestContext, request: Any) -> Tree:
             instance_id=field(request, "group_instance_id", None),
             offsets=tuple(part),
             retention_ms=field(request, "retention_time", -1),
+            knows_epochs=ctx.api_version >= 9,
         )
         try:
             return await ctx.door.groups.commit(request_of_part)
@@ -86,6 +87,8 @@ async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Tree:
                         group.group_id,
                         group.topics,
                         require_stable=require_stable,
+                        member_id=field(group, "member_id", None),
+                        member_epoch=field(group, "member_epoch", NO_EPOCH),
                     ),
                 },
                 request.groups,
@@ -113,6 +116,8 @@ def _fetch_group(
     topics: Any,
     *,
     require_stable: bool,
+    member_id: str | None = None,
+    member_epoch: int = NO_EPOCH,
 ) -> dict[str, Any]:
     """Return one group's offsets. ``topics`` None asks for all."""
     by_id = ctx.api_version >= 10
@@ -123,6 +128,7 @@ def _fetch_group(
         return _fetched(partition, found.get(at))
 
     try:
+        ctx.door.groups.check_fetch(group_id, member_id, member_epoch)
         if topics is None:
             positions = ctx.door.groups.positions(group_id)
             return {

@@ -1,6 +1,7 @@
 """ApiVersions: the requests that this broker answers (KIP-35, KIP-511, KIP-584).
 
-Knows the registry, and that both transaction protocols are supported (KIP-890).
+Knows the registry, and that both transaction protocols (KIP-890) and both group protocols (KIP-848)
+are supported.
 """
 
 from __future__ import annotations
@@ -15,18 +16,25 @@ from tidemill.protocols.kafka.error_codes import NONE, error_code
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
 from tidemill.state.errors import InvalidRequestError
 
-_FEATURE = "transaction.version"
-_LEVEL = 2
-"""Finalised: new producers leave AddPartitionsToTxn out. Older ones can still send it."""
+_LEVELS = {
+    # Members of groups can use the consumer protocol (KIP-848).
+    "group.version": 1,
+    # New producers leave AddPartitionsToTxn out. Older ones can still send it.
+    "transaction.version": 2,
+}
+"""The finalised features."""
 
 _FEATURES: Tree = {
     "finalized_features_epoch": 0,
     "finalized_features": [
-        {"name": _FEATURE, "min_version_level": _LEVEL, "max_version_level": _LEVEL}
+        {"name": name, "min_version_level": level, "max_version_level": level}
+        for name, level in _LEVELS.items()
     ],
 }
 _SUPPORTED: Tree = {
-    "supported_features": [{"name": _FEATURE, "min_version": 0, "max_version": _LEVEL}]
+    "supported_features": [
+        {"name": name, "min_version": 0, "max_version": level} for name, level in _LEVELS.items()
+    ]
 }
 
 _SOFTWARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.state.errors import InvalidRegularExpressionError
-from tidemill.state.transactions.patterns import _literal_matcher, id_matcher
+from tidemill.state.patterns import _literal_matcher, id_matcher
 
 IDS = ["", "shop", "shop-", "shop-1", "shop-1.2", "shop-12", "web-shop-1", "shop-1-1", "a*b", "é"]
 

@@ -1,10 +1,10 @@
-"""Match transactional ids with the pattern of a client, in bounded time.
+"""Match transactional ids and names of topics with the pattern of a client, in bounded time.
 
 RE2 matches in linear time. Python's own ``re`` must not see such a pattern: with it, one of six
 characters can stop the broker for minutes. Without the package ``google-re2`` (the extra ``re2``)
 a pattern can have literal characters and ``.*``; this module refuses all others.
 
-Source: KIP-1152.
+Source: KIP-1152 (transactional ids), KIP-848 (topics).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _re2_matcher(re2: Any, pattern: str) -> Callable[[str], bool]:
         text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
         raise InvalidRegularExpressionError(
             f"invalid regular expression {pattern!r}: {text}",
-            hint="The pattern must match the whole id, e.g. 'shop-.*'. "
+            hint="The pattern must match the whole text, e.g. 'shop-.*'. "
             "The syntax is RE2's: https://github.com/google/re2/wiki/Syntax",
         ) from error
     return lambda transactional_id: compiled.fullmatch(transactional_id) is not None

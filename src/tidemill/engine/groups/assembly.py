@@ -1,0 +1,78 @@
+"""Assembles the state machines of groups, as the broker is set.
+
+Knows the settings and the catalog, and nothing of what the machines do.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from tidemill import settings
+from tidemill.errors import TidemillError
+from tidemill.state.all_groups import AllGroups
+from tidemill.state.catalog.catalog import Catalog
+from tidemill.state.consumer_groups.machine import ConsumerGroups
+from tidemill.state.consumer_groups.types import GroupTimes, MigrationPolicy, Topics
+from tidemill.state.groups.machine import Groups
+from tidemill.state.groups.memory import GroupLimits
+
+
+def make_groups(settings: settings.Groups, topics: Topics) -> AllGroups:
+    """Return the machines of all kinds of groups."""
+    limits = GroupLimits(
+        settings.max_member_bytes, settings.max_group_bytes, settings.max_total_bytes
+    )
+    classic = Groups(
+        min_session_timeout_ms=settings.min_session_timeout_ms,
+        max_session_timeout_ms=settings.max_session_timeout_ms,
+        initial_rebalance_delay_ms=settings.initial_rebalance_delay_ms,
+        max_size=settings.max_size,
+        limits=limits,
+    )
+    times = GroupTimes(
+        settings.consumer_session_timeout_ms, settings.consumer_heartbeat_interval_ms
+    )
+    consumers = ConsumerGroups(
+        topics,
+        times=lambda group_id: times,
+        max_size=settings.consumer_max_size,
+        limits=limits,
+        other_bytes=lambda: classic.memory_bytes,
+    )
+    return AllGroups(
+        classic,
+        consumers,
+        topics,
+        policy=MigrationPolicy(settings.consumer_migration_policy),
+        classic_max_size=settings.max_size,
+    )
+
+
+class CatalogTopics:
+    """The topics of the catalog, as groups see them."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    @property
+    def version(self) -> int:
+        """Grows with each change of a topic."""
+        return self._catalog.version
+
+    def find(self, name: str) -> tuple[UUID, int] | None:
+        """Return a topic's id and number of partitions; None if it does not exist."""
+        if name not in self._catalog:
+            return None
+        topic = self._catalog.topic(name)
+        return topic.topic_id, topic.partitions
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        """Return the topic's name; None if it does not exist."""
+        try:
+            return self._catalog.topic_by_id(topic_id).name
+        except TidemillError:
+            return None
+
+    def names(self) -> list[str]:
+        """Return the names of all topics that are not internal."""
+        return [topic.name for topic in self._catalog.topics() if not topic.internal]

@@ -1,0 +1,126 @@
+"""Consumer groups with the consumer protocol: heartbeat and describe (KIP-848).
+
+Translates only: the state machine of consumer groups decides what a member gets. Version 1 of the
+heartbeat has a pattern of topics, and member ids that clients make (KIP-1082).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from tidemill.engine.api import ConsumerGroupInfo, ConsumerHeartbeat, ConsumerMemberInfo
+from tidemill.engine.authorize import GROUP
+from tidemill.errors import TidemillError
+from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
+from tidemill.protocols.kafka.error_codes import error_code, error_message
+from tidemill.protocols.kafka.operations import allowed_operations
+
+code = partial(error_code, group=True)
+
+NO_ID = UUID(int=0)
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+
+
+@handles(68)
+async def handle_consumer_group_heartbeat(ctx: RequestContext, request: Any) -> Tree:
+    """Answer a member with its epoch, and with its partitions where they changed."""
+    names, owned = request.subscribed_topic_names, request.topic_partitions
+    heartbeat = ConsumerHeartbeat(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        client_id=ctx.client_id or "",
+        client_host=ctx.client_host,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout,
+        topic_names=None if names is None else tuple(names),
+        topic_pattern=field(request, "subscribed_topic_regex", None),
+        assignor=request.server_assignor,
+        owned=None
+        if owned is None
+        else {each.topic_id or NO_ID: frozenset(each.partitions) for each in owned},
+        chooses_member_id=ctx.api_version >= 1,
+    )
+    try:
+        result = await ctx.door.groups.consumer_heartbeat(heartbeat)
+    except TidemillError as error:
+        return {"error_code": code(error), "error_message": error_message(error)}
+    assigned = result.assignment
+    return {
+        "error_code": 0,
+        "error_message": None,
+        "member_id": result.member_id,
+        "member_epoch": result.member_epoch,
+        "heartbeat_interval": result.heartbeat_interval_ms,
+        "assignment": None
+        if assigned is None
+        else {
+            "topic_partitions": [
+                {"topic_id": topic, "partitions": sorted(assigned[topic])}
+                for topic in sorted(assigned)
+            ]
+        },
+    }
+
+
+@handles(69)
+def handle_consumer_group_describe(ctx: RequestContext, request: Any) -> Tree:
+    """Answer ConsumerGroupDescribe. A classic group is an error: ask DescribeGroups for it."""
+
+    def describe(group_id: str) -> Tree:
+        try:
+            group = _described(ctx.door.groups.describe_consumer_group(group_id))
+        except TidemillError as error:
+            return {
+                "error_code": code(error),
+                "error_message": error_message(error),
+                "group_id": group_id,
+            }
+        if request.include_authorized_operations:
+            group["authorized_operations"] = allowed_operations(ctx.door.access, GROUP, group_id)
+        return group
+
+    return {"groups": Each(describe, request.group_ids)}
+
+
+def _described(group: ConsumerGroupInfo) -> dict[str, Any]:
+    return {
+        "error_code": 0,
+        "error_message": None,
+        "group_id": group.group_id,
+        "group_state": group.state,
+        "group_epoch": group.epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "assignor_name": group.assignor,
+        "members": Each(_member, group.members),
+    }
+
+
+def _member(info: ConsumerMemberInfo) -> Tree:
+    member = info.member
+    return {
+        "member_id": info.member_id,
+        "instance_id": member.instance_id,
+        "rack_id": member.rack_id,
+        "member_epoch": info.epoch,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": list(member.topic_names),
+        "subscribed_topic_regex": member.topic_pattern,
+        "assignment": _assignment(info.assigned),
+        "target_assignment": _assignment(info.target),
+        "member_type": CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
+    }
+
+
+def _assignment(partitions: Sequence[tuple[UUID, str, tuple[int, ...]]]) -> Tree:
+    return {
+        "topic_partitions": [
+            {"topic_id": topic_id, "topic_name": name, "partitions": list(numbers)}
+            for topic_id, name, numbers in partitions
+        ]
+    }

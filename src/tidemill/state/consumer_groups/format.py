@@ -1,0 +1,291 @@
+"""The records of consumer groups in ``__consumer_offsets``, in Apache Kafka's format.
+
+A key starts with its version as int16, which says what the record is about. This module must not
+know the state of a group. ``state.groups.format`` has the records of classic groups and offsets.
+
+Source: Kafka's message definitions ConsumerGroup…Key (versions 3 to 8, and 16) and ConsumerGroup…
+Value (version 0), in ``group-coordinator/src/main/resources/common/message``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from tidemill.log.errors import FormatVersionError, InvalidRecordError
+from tidemill.state.assignors.types import Partitions
+from tidemill.state.consumer_groups.types import (
+    ClassicProtocols,
+    ConsumerMember,
+    MemberAssignment,
+    MemberState,
+    OwnedPartitions,
+    ResolvedPattern,
+)
+from tidemill.state.primitives import Reader, Writer
+
+_HASH_TAG = 0
+_CLASSIC_TAG = 0
+_EPOCHS_TAG = 0
+_PRESENT = 1
+
+
+class RecordKind(enum.IntEnum):
+    """The kinds of records, with the versions of their keys."""
+
+    GROUP = 3
+    PARTITION_METADATA = 4
+    """Written by Kafka before 4.1, and ignored here."""
+    MEMBER = 5
+    TARGET_EPOCH = 6
+    TARGET = 7
+    CURRENT = 8
+    PATTERN = 16
+
+
+_NAMED = {RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT, RecordKind.PATTERN}
+"""The kinds whose keys have a second name: a member id, or a pattern."""
+
+
+_KINDS = frozenset(map(int, RecordKind))
+_STATES = frozenset(map(int, MemberState))
+
+
+class ConsumerKey(NamedTuple):
+    """The key of a record: its kind, the group, and the member id or pattern if it has one."""
+
+    kind: RecordKind
+    group_id: str
+    name: str = ""
+
+
+def encode_key(key: ConsumerKey) -> bytes:
+    """Encode a key."""
+    writer = Writer().i16(key.kind).string(key.group_id)
+    return writer.string(key.name).done() if key.kind in _NAMED else writer.done()
+
+
+def decode_key(data: bytes) -> ConsumerKey | None:
+    """Decode a key; None if the record is not about a consumer group.
+
+    Raises:
+        InvalidRecordError: the bytes don't match their version.
+    """
+    reader = Reader(data)
+    version = reader.i16()
+    if version not in _KINDS:
+        return None
+    kind = RecordKind(version)
+    return ConsumerKey(kind, reader.string(), reader.string() if kind in _NAMED else "")
+
+
+def encode_group(epoch: int, topics_hash: int) -> bytes:
+    """Encode ConsumerGroupMetadataValue: the group's epoch, and a hash of what it subscribes to."""
+    tagged = {_HASH_TAG: Writer().i64(topics_hash).done()} if topics_hash else {}
+    return Writer().i16(0).i32(epoch).tagged_fields(tagged).done()
+
+
+def decode_group(data: bytes) -> tuple[int, int]:
+    """Return a group's epoch and hash.
+
+    Raises:
+        InvalidRecordError, FormatVersionError: the value can't be read.
+    """
+    reader = _versioned(data, "ConsumerGroupMetadataValue")
+    epoch = reader.i32()
+    tagged = reader.tagged_fields().get(_HASH_TAG)
+    return epoch, 0 if tagged is None else Reader(tagged).i64()
+
+
+def encode_target_epoch(epoch: int) -> bytes:
+    """Encode ConsumerGroupTargetAssignmentMetadataValue: the epoch of the target assignment."""
+    return Writer().i16(0).i32(epoch).tagged_fields({}).done()
+
+
+def decode_target_epoch(data: bytes) -> int:
+    """Return the epoch of the target assignment.
+
+    Raises:
+        InvalidRecordError, FormatVersionError: the value can't be read.
+    """
+    return _versioned(data, "ConsumerGroupTargetAssignmentMetadataValue").i32()
+
+
+def encode_target(partitions: Partitions) -> bytes:
+    """Encode ConsumerGroupTargetAssignmentMemberValue: a member's part of the target assignment."""
+    writer = Writer().i16(0).compact_count(len(partitions))
+    for topic in sorted(partitions):
+        writer.raw(topic.bytes)
+        _write_numbers(writer, sorted(partitions[topic]))
+        writer.tagged_fields({})
+    return writer.tagged_fields({}).done()
+
+
+def decode_target(data: bytes) -> Partitions:
+    """Return a member's part of the target assignment.
+
+    Raises:
+        InvalidRecordError, FormatVersionError: the value can't be read.
+    """
+    reader = _versioned(data, "ConsumerGroupTargetAssignmentMemberValue")
+    target = {}
+    for _ in range(reader.count(compact=True)):
+        topic = UUID(bytes=reader.raw(16))
+        target[topic] = frozenset(_read_numbers(reader))
+        reader.tagged_fields()
+    return target
+
+
+def encode_current(current: MemberAssignment) -> bytes:
+    """Encode ConsumerGroupCurrentMemberAssignmentValue: a member's epoch and partitions."""
+    writer = Writer().i16(0).i32(current.epoch).i32(current.previous_epoch).i8(current.state)
+    for owned in (current.assigned, current.revoking):
+        writer.compact_count(len(owned))
+        for topic in sorted(owned):
+            _write_owned(writer, topic, owned[topic])
+    return writer.tagged_fields({}).done()
+
+
+def decode_current(data: bytes) -> MemberAssignment:
+    """Return a member's epoch and partitions.
+
+    Raises:
+        InvalidRecordError, FormatVersionError: the value can't be read.
+    """
+    reader = _versioned(data, "ConsumerGroupCurrentMemberAssignmentValue")
+    epoch, previous, state = reader.i32(), reader.i32(), reader.i8()
+    if state not in _STATES:
+        raise FormatVersionError(f"state {state} of a member is not supported")
+    assigned = _read_owned(reader, epoch)
+    return MemberAssignment(
+        epoch, previous, MemberState(state), assigned, _read_owned(reader, epoch)
+    )
+
+
+def encode_member(member: ConsumerMember) -> bytes:
+    """Encode ConsumerGroupMemberMetadataValue: what a member asked for."""
+    writer = Writer().i16(0)
+    writer.compact_nullable_string(member.instance_id).compact_nullable_string(member.rack_id)
+    writer.compact_string(member.client_id).compact_string(member.client_host)
+    writer.compact_count(len(member.topic_names))
+    for name in member.topic_names:
+        writer.compact_string(name)
+    writer.compact_nullable_string(member.topic_pattern).i32(member.rebalance_timeout_ms)
+    writer.compact_nullable_string(member.assignor)
+    classic = member.classic
+    return writer.tagged_fields(
+        {} if classic is None else {_CLASSIC_TAG: _encode_classic(classic)}
+    ).done()
+
+
+def decode_member(data: bytes) -> ConsumerMember:
+    """Return what a member asked for.
+
+    Raises:
+        InvalidRecordError, FormatVersionError: the value can't be read.
+    """
+    reader = _versioned(data, "ConsumerGroupMemberMetadataValue")
+    instance_id = reader.nullable_string(compact=True)
+    rack_id = reader.nullable_string(compact=True)
+    client_id, client_host = reader.string(compact=True), reader.string(compact=True)
+    names = tuple(reader.string(compact=True) for _ in range(reader.count(compact=True)))
+    pattern = reader.nullable_string(compact=True)
+    timeout = reader.i32()
+    assignor = reader.nullable_string(compact=True)
+    classic = reader.tagged_fields().get(_CLASSIC_TAG)
+    return ConsumerMember(
+        instance_id,
+        rack_id,
+        client_id,
+        client_host,
+        names,
+        pattern,
+        timeout,
+        assignor,
+        None if classic is None else _decode_classic(classic),
+    )
+
+
+def encode_pattern(resolved: ResolvedPattern) -> bytes:
+    """Encode ConsumerGroupRegularExpressionValue: the topics that match a pattern."""
+    writer = Writer().i16(0).compact_count(len(resolved.topics))
+    for name in sorted(resolved.topics):
+        writer.compact_string(name)
+    return writer.i64(resolved.version).i64(resolved.timestamp_ms).tagged_fields({}).done()
+
+
+def decode_pattern(data: bytes) -> ResolvedPattern:
+    """Return the topics that match a pattern.
+
+    Raises:
+        InvalidRecordError, FormatVersionError: the value can't be read.
+    """
+    reader = _versioned(data, "ConsumerGroupRegularExpressionValue")
+    topics = frozenset(reader.string(compact=True) for _ in range(reader.count(compact=True)))
+    return ResolvedPattern(topics, reader.i64(), reader.i64())
+
+
+def _encode_classic(classic: ClassicProtocols) -> bytes:
+    writer = Writer().i8(_PRESENT).i32(classic.session_timeout_ms)
+    writer.compact_count(len(classic.protocols))
+    for name, metadata in classic.protocols:
+        writer.compact_string(name).compact_blob(metadata).tagged_fields({})
+    return writer.tagged_fields({}).done()
+
+
+def _decode_classic(data: bytes) -> ClassicProtocols | None:
+    reader = Reader(data)
+    if reader.i8() != _PRESENT:
+        return None
+    timeout = reader.i32()
+    protocols = []
+    for _ in range(reader.count(compact=True)):
+        name = reader.string(compact=True)
+        protocols.append((name, reader.nullable_bytes(compact=True) or b""))
+        reader.tagged_fields()
+    return ClassicProtocols(timeout, tuple(protocols))
+
+
+def _write_owned(writer: Writer, topic: UUID, epochs: Mapping[int, int]) -> None:
+    numbers = sorted(epochs)
+    writer.raw(topic.bytes)
+    _write_numbers(writer, numbers)
+    tag = Writer()
+    _write_numbers(tag, [epochs[number] for number in numbers])
+    writer.tagged_fields({_EPOCHS_TAG: tag.done()})
+
+
+def _read_owned(reader: Reader, default_epoch: int) -> OwnedPartitions:
+    """Read partitions with their epochs. Kafka before 4.3 does not write epochs."""
+    owned = {}
+    for _ in range(reader.count(compact=True)):
+        topic = UUID(bytes=reader.raw(16))
+        numbers = _read_numbers(reader)
+        tagged = reader.tagged_fields().get(_EPOCHS_TAG)
+        epochs = [] if tagged is None else _read_numbers(Reader(tagged))
+        if len(epochs) != len(numbers):
+            epochs = [max(default_epoch, 0)] * len(numbers)
+        owned[topic] = dict(zip(numbers, epochs, strict=True))
+    return owned
+
+
+def _write_numbers(writer: Writer, numbers: list[int]) -> None:
+    writer.compact_count(len(numbers))
+    for number in numbers:
+        writer.i32(number)
+
+
+def _read_numbers(reader: Reader) -> list[int]:
+    return [reader.i32() for _ in range(reader.count(compact=True))]
+
+
+def _versioned(data: bytes, name: str) -> Reader:
+    reader = Reader(data)
+    version = reader.i16()
+    if version < 0:
+        raise InvalidRecordError(f"invalid version {version} of {name}")
+    if version > 0:
+        raise FormatVersionError(f"version {version} of {name} is not supported")
+    return reader

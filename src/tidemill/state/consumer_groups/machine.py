@@ -1,0 +1,343 @@
+"""Consumer groups with the consumer protocol, as one pure state machine (KIP-848).
+
+All state but time limits survives a restart. A command applies its records immediately, so that the
+next command sees them; the engine answers when they are on disk. If they can't be written, the
+group is made again from those that are.
+
+``now_ms`` is wall-clock time in milliseconds since the epoch. This module must not know a socket, a
+clock or an offset. ``state.all_groups`` decides which kind of group a request is about.
+
+Source: KIP-848; Apache Kafka's ``GroupMetadataManager``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+from tidemill.state.assignors.types import Partitions
+from tidemill.state.consumer_groups import members as rules
+from tidemill.state.consumer_groups.classic_members import ClassicMembers
+from tidemill.state.consumer_groups.events import note_epoch, note_member
+from tidemill.state.consumer_groups.format import decode_key
+from tidemill.state.consumer_groups.group import ConsumerGroup
+from tidemill.state.consumer_groups.records import Changes
+from tidemill.state.consumer_groups.sessions import REASONS, Limit, Sessions
+from tidemill.state.consumer_groups.table import ConsumerTable
+from tidemill.state.consumer_groups.targets import preferred_assignor, update_epoch
+from tidemill.state.consumer_groups.types import (
+    JOIN_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    ConsumerGroupInfo,
+    ConsumerHeartbeat,
+    ConsumerMember,
+    ConsumerMemberInfo,
+    GroupTimes,
+    HeartbeatResult,
+    MemberAssignment,
+    Topics,
+)
+from tidemill.state.errors import GroupIdNotFoundError, GroupMaxSizeReachedError
+from tidemill.state.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from tidemill.state.groups.events import MemberChange
+from tidemill.state.groups.memory import GroupLimits
+from tidemill.state.groups.types import GroupListing
+from tidemill.state.outcome import Outcome, StateRecord, nothing
+
+GROUP_TYPE = "consumer"
+Downgrade = Callable[[ConsumerGroup, str, int, Outcome[None]], bool]
+"""(group, member that goes, time, outcome): make the group classic if it should be."""
+
+
+class ConsumerGroups:
+    """All consumer groups.
+
+    Args:
+        topics: the topics that exist.
+        times: returns the time limits of a group's members.
+        max_size: the largest number of members of a group.
+        limits: of the memory that groups take.
+        other_bytes: returns what other groups take of the total.
+        new_id: makes the unique part of member ids.
+    """
+
+    def __init__(
+        self,
+        topics: Topics,
+        *,
+        times: Callable[[str], GroupTimes] = lambda _: GroupTimes(),
+        max_size: int = 2**31 - 1,
+        limits: GroupLimits | None = None,
+        other_bytes: Callable[[], int] = lambda: 0,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        self._topics = topics
+        self._times = times
+        self.max_size = max_size
+        self.table = ConsumerTable(limits or GroupLimits(), other_bytes)
+        self._sessions = Sessions()
+        self._new_id = new_id
+        self.classic = ClassicMembers(
+            self.table, self._sessions, topics, max_size=max_size, new_id=new_id
+        )
+        """The requests of members with the classic protocol."""
+        self.downgrade: Downgrade = lambda *_: False
+        """Is asked before a member is removed."""
+
+    # --- state that survives a restart -----------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None) -> bool:
+        """Apply one record of ``__consumer_offsets``: each that was written, and all at start.
+
+        Returns:
+            False if the record is not about a consumer group. Then nothing changes.
+
+        Raises:
+            InvalidRecordError: the record can't be read.
+        """
+        consumer_key = decode_key(key)
+        if consumer_key is None:
+            return False
+        self.table.written(consumer_key, value)
+        return True
+
+    def loaded(self, now_ms: int) -> None:
+        """Create the groups after all records were replayed at start. Sessions start now.
+
+        Raises:
+            InvalidRecordError, FormatVersionError: a record can't be read.
+        """
+        self.table.restore_all()
+        for group in self.table.all():
+            self.start_sessions(group, now_ms)
+
+    def write_failed(self, outcome: Outcome[Any], now_ms: int) -> None:
+        """Return to the records on disk where an outcome's records could not be written."""
+        for group_id in self.table.write_failed(outcome.records):
+            self._restart_sessions(group_id, now_ms)
+
+    def _restart_sessions(self, group_id: str, now_ms: int) -> None:
+        group = self.table.find(group_id)
+        if group is not None:
+            self.start_sessions(group, now_ms)
+
+    def start_sessions(self, group: ConsumerGroup, now_ms: int) -> None:
+        """Start the sessions of all members of a group."""
+        for member_id, member in group.members.items():
+            self._start_session(group, member_id, member, now_ms)
+            self._await_revocation(group, member_id, member, now_ms)
+
+    # --- heartbeats ------------------------------------------------------------------------------
+
+    def heartbeat(
+        self, group: ConsumerGroup, request: ConsumerHeartbeat, now_ms: int, out: Outcome[None]
+    ) -> HeartbeatResult:
+        """Let a member join, stay or change. The group can be one that is not in the table yet.
+
+        Raises:
+            UnknownMemberIdError, FencedInstanceIdError, FencedMemberEpochError,
+            UnreleasedInstanceIdError, GroupMaxSizeReachedError, InvalidRegularExpressionError:
+                nothing has changed.
+        """
+        member_id = request.member_id or self._new_id()
+        joins = request.member_epoch == JOIN_EPOCH
+        old_id = None
+        if joins:
+            old_id = rules.replaced_member(group, member_id, request.instance_id, classic=False)
+        else:
+            group.check_member(member_id, request.instance_id)
+            rules.check_epoch(group, member_id, request.member_epoch, request.owned)
+        before = group.members.get(old_id or member_id)
+        if before is None and len(group.members) >= self.max_size:
+            raise GroupMaxSizeReachedError(
+                f"group {group.group_id!r} is full: it has {self.max_size} members"
+            )
+        member = rules.member_of(request, before)
+        rules.check_pattern_count(group, old_id or member_id, member.topic_pattern)
+        self.table.check_growth(group, member_id, member)
+
+        changes = Changes(group, out.records)
+        epoch = group.epoch
+        if old_id is not None:
+            self._sessions.forget(group.group_id, old_id)
+            rules.replace_static(changes, old_id, member_id)
+        elif joins and before is not None:
+            rules.start_again(changes, member_id)
+        had = group.current(member_id).partitions
+        step = rules.update_member(
+            changes, member_id, member, request.owned, self._topics, now_ms, request.can_see
+        )
+        self._note_join(group, member_id, before, old_id, out)
+        note_epoch(group, epoch, f"member {member_id}", out)
+        return self._alive(group, request, member_id, had, step, now_ms)
+
+    def _note_join(
+        self,
+        group: ConsumerGroup,
+        member_id: str,
+        before: ConsumerMember | None,
+        old_id: str | None,
+        out: Outcome[None],
+    ) -> None:
+        member = group.members[member_id]
+        if before is None:
+            note_member(MemberChange.JOINED, group, member_id, member, "", out)
+        elif old_id is not None:
+            note_member(MemberChange.REPLACED, group, member_id, member, f"was {old_id}", out)
+
+    def _alive(
+        self,
+        group: ConsumerGroup,
+        request: ConsumerHeartbeat,
+        member_id: str,
+        had: Partitions,
+        step: MemberAssignment,
+        now_ms: int,
+    ) -> HeartbeatResult:
+        member = group.members[member_id]
+        self._start_session(group, member_id, member, now_ms)
+        self._await_revocation(group, member_id, member, now_ms)
+        assigned = step.partitions
+        return HeartbeatResult(
+            member_id,
+            step.epoch,
+            self._times(group.group_id).heartbeat_interval_ms,
+            assigned if rules.is_full(request) or assigned != had else None,
+        )
+
+    def leave(
+        self, group: ConsumerGroup, request: ConsumerHeartbeat, now_ms: int, out: Outcome[None]
+    ) -> HeartbeatResult:
+        """Remove a member, or let a static member go for a while.
+
+        Raises:
+            UnknownMemberIdError, FencedInstanceIdError: the sender is not a member.
+        """
+        member_id = request.member_id
+        group.check_member(member_id, request.instance_id)
+        if request.member_epoch == STATIC_LEAVE_EPOCH:
+            rules.leave_for_a_while(Changes(group, out.records), member_id)
+            self._sessions.end(Limit.REVOKE, group.group_id, member_id)
+        else:
+            self.remove(group, member_id, now_ms, out, "", MemberChange.LEFT)
+        return HeartbeatResult(member_id, request.member_epoch, 0)
+
+    def remove(
+        self,
+        group: ConsumerGroup,
+        member_id: str,
+        now_ms: int,
+        out: Outcome[None],
+        reason: str,
+        what: MemberChange = MemberChange.REMOVED,
+    ) -> None:
+        """Remove a member and start a new epoch, or make the group classic."""
+        note_member(what, group, member_id, group.members[member_id], reason, out)
+        if self.downgrade(group, member_id, now_ms, out):
+            return
+        self.drop_member(group, member_id, out)
+        epoch = group.epoch
+        update_epoch(Changes(group, out.records), self._topics, now_ms, bump=True)
+        note_epoch(group, epoch, f"member {member_id} is gone", out)
+
+    def drop_member(self, group: ConsumerGroup, member_id: str, out: Outcome[None]) -> None:
+        """Remove a member without a new epoch."""
+        self._sessions.forget(group.group_id, member_id)
+        Changes(group, out.records).drop_member(member_id)
+
+    def drop_group(self, group: ConsumerGroup) -> list[StateRecord]:
+        """Remove a group; return the records that do it."""
+        records: list[StateRecord] = []
+        for member_id in group.members:
+            self._sessions.forget(group.group_id, member_id)
+        Changes(group, records).drop_group()
+        self.table.remove(group.group_id)
+        return records
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        """Return when ``tick`` is needed next, in ms since the epoch, or None if nothing waits."""
+        return self._sessions.timers.next_deadline()
+
+    def tick(self, now_ms: int) -> Outcome[None]:
+        """Remove the members whose time limits have passed."""
+        out = nothing()
+        groups = {group.group_id: group for group in self.table.all()}
+        while (due := self._sessions.timers.pop_due(now_ms)) is not None:
+            kind, group_id, member_id = due
+            group = groups.get(group_id)
+            if group is not None and group.table is not None and member_id in group.members:
+                self.remove(group, member_id, now_ms, out, REASONS[kind])
+        self.table.expect(out.records)
+        return out
+
+    def _start_session(
+        self, group: ConsumerGroup, member_id: str, member: ConsumerMember, now_ms: int
+    ) -> None:
+        limit = self._times(group.group_id).session_timeout_ms
+        if member.classic is not None:
+            limit = member.classic.session_timeout_ms
+        self._sessions.start(Limit.SESSION, group.group_id, member_id, limit, now_ms)
+
+    def _await_revocation(
+        self, group: ConsumerGroup, member_id: str, member: ConsumerMember, now_ms: int
+    ) -> None:
+        if member.classic is not None:
+            return  # it has a limit for its next join instead
+        if group.waits_for_revocation(member_id):
+            limit = member.rebalance_timeout_ms
+            self._sessions.start_once(Limit.REVOKE, group.group_id, member_id, limit, now_ms)
+        else:
+            self._sessions.end(Limit.REVOKE, group.group_id, member_id)
+
+    # --- views -----------------------------------------------------------------------------------
+
+    def list_groups(
+        self, states: Collection[str] = (), types: Collection[str] = ()
+    ) -> Iterator[GroupListing]:
+        """Yield all groups, or those with one of ``states`` and of ``types`` (in any case)."""
+        if types and GROUP_TYPE not in {kind.lower() for kind in types}:
+            return
+        wanted = {state.lower() for state in states}
+        for group in self.table.all():
+            state = group.state.value
+            if not wanted or state.lower() in wanted:
+                yield GroupListing(group.group_id, CONSUMER_PROTOCOL_TYPE, state, GROUP_TYPE)
+
+    def describe(self, group_id: str) -> ConsumerGroupInfo:
+        """Return a group with its members.
+
+        Raises:
+            GroupIdNotFoundError: there is no such group, or it is a classic one.
+        """
+        group = self.table.get(group_id)
+        if group is None:
+            raise GroupIdNotFoundError(f"Group {group_id} is not a consumer group.")
+        return ConsumerGroupInfo(
+            group_id,
+            group.state.value,
+            group.epoch,
+            group.target_epoch,
+            preferred_assignor(group),
+            tuple(
+                ConsumerMemberInfo(
+                    member_id,
+                    member,
+                    group.current(member_id).epoch,
+                    self._named(group.current(member_id).partitions),
+                    self._named(group.target(member_id)),
+                )
+                for member_id, member in group.members.items()
+            ),
+        )
+
+    def _named(self, partitions: Partitions) -> tuple[tuple[uuid.UUID, str, tuple[int, ...]], ...]:
+        """Return partitions with the names of their topics, without topics that are deleted."""
+        named = [
+            (name, topic, tuple(sorted(numbers)))
+            for topic, numbers in partitions.items()
+            if (name := self._topics.name_of(topic)) is not None
+        ]
+        return tuple((topic, name, numbers) for name, topic, numbers in sorted(named))

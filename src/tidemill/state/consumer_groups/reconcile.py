@@ -1,0 +1,118 @@
+"""Takes one member from its present partitions to the target assignment, a step per heartbeat.
+
+A member gives back what the target does not have before it gets anything new, and it gets a
+partition only when no other member has it. So no partition has two owners, however late one is.
+
+Pure functions of one member. This module must not know a group or a record.
+
+Source: KIP-848, sections "Consumer group state machine" and "Assignment reconciliation"; KIP-1251.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from uuid import UUID
+
+from tidemill.state.assignors.types import Partitions
+from tidemill.state.consumer_groups.types import (
+    MemberAssignment,
+    MemberState,
+    OwnedPartitions,
+)
+
+IsTaken = Callable[[UUID, int], bool]
+"""Whether another member has a partition, or has not given it back yet."""
+
+
+def reconcile(
+    current: MemberAssignment,
+    target_epoch: int,
+    target: Partitions,
+    is_taken: IsTaken,
+    owned: Partitions | None,
+) -> MemberAssignment:
+    """Return the member's next step; the present one if it has to wait.
+
+    Args:
+        current: the member's epoch and partitions.
+        target_epoch: the epoch of the target assignment.
+        target: the member's part of the target assignment.
+        is_taken: says which partitions the member can't get yet.
+        owned: the partitions that the member says it has; None if it did not say.
+    """
+    if is_reconciled(current, target_epoch):
+        return current
+    epoch = current.epoch
+    if current.state is MemberState.UNREVOKED:
+        if _has_any(owned, current.revoking):
+            return current
+        epoch += 1
+    return _next(current, epoch, target_epoch, target, is_taken, owned)
+
+
+def is_reconciled(current: MemberAssignment, target_epoch: int) -> bool:
+    """Return whether the member has all that the target assignment gives it, and nothing else."""
+    return current.state is MemberState.STABLE and current.epoch == target_epoch
+
+
+def _next(
+    current: MemberAssignment,
+    epoch: int,
+    target_epoch: int,
+    target: Partitions,
+    is_taken: IsTaken,
+    owned: Partitions | None,
+) -> MemberAssignment:
+    kept: dict[UUID, Mapping[int, int]] = {}
+    revoking: dict[UUID, Mapping[int, int]] = {}
+    for topic, epochs in current.assigned.items():
+        wanted = target.get(topic, frozenset())
+        stay = {number: since for number, since in epochs.items() if number in wanted}
+        go = {number: since for number, since in epochs.items() if number not in wanted}
+        if stay:
+            kept[topic] = stay
+        if go:
+            revoking[topic] = go
+    if revoking and _has_any(owned, revoking):
+        return _step(current, epoch, MemberState.UNREVOKED, kept, revoking)
+    complete = True
+    for topic, numbers in target.items():
+        have = kept.get(topic, {})
+        free = {}
+        for number in numbers.difference(have):
+            if is_taken(topic, number):
+                complete = False
+            else:
+                free[number] = target_epoch
+        if free:
+            kept[topic] = {**have, **free}
+    state = MemberState.STABLE if complete else MemberState.UNRELEASED
+    return _step(current, target_epoch, state, kept, {})
+
+
+def _step(
+    current: MemberAssignment,
+    epoch: int,
+    state: MemberState,
+    assigned: OwnedPartitions,
+    revoking: OwnedPartitions,
+) -> MemberAssignment:
+    previous = current.previous_epoch if epoch == current.epoch else current.epoch
+    return replace(
+        current,
+        epoch=epoch,
+        previous_epoch=previous,
+        state=state,
+        assigned=assigned,
+        revoking=revoking,
+    )
+
+
+def _has_any(owned: Partitions | None, partitions: OwnedPartitions) -> bool:
+    """Return whether the member has one of the partitions. One that does not say might."""
+    if owned is None:
+        return True
+    return any(
+        not owned.get(topic, frozenset()).isdisjoint(partitions[topic]) for topic in partitions
+    )

@@ -1,0 +1,112 @@
+"""Changes of a consumer group as records: each is applied to the group and added to an outcome.
+
+Commands that follow before the records are on disk see the change, and no client does. If the
+records can't be written, the machine makes the group again from those that are on disk.
+
+This module must not know a request or a rule of the protocol.
+"""
+
+from __future__ import annotations
+
+from tidemill.state.assignors.types import Partitions
+from tidemill.state.consumer_groups import format as codec
+from tidemill.state.consumer_groups.format import ConsumerKey, RecordKind, encode_key
+from tidemill.state.consumer_groups.group import ConsumerGroup
+from tidemill.state.consumer_groups.types import (
+    ConsumerMember,
+    MemberAssignment,
+    ResolvedPattern,
+)
+from tidemill.state.outcome import StateRecord
+
+_K = RecordKind
+
+
+class Changes:
+    """Changes a group, and collects the records of the changes.
+
+    Args:
+        group: the group to change.
+        records: gets the records.
+    """
+
+    def __init__(self, group: ConsumerGroup, records: list[StateRecord]) -> None:
+        self.group = group
+        self.records = records
+
+    def set_epoch(self, epoch: int, topics_hash: int) -> None:
+        """Set the group's epoch and the hash of its topics."""
+        self._change(_K.GROUP, "", codec.encode_group(epoch, topics_hash))
+
+    def set_target_epoch(self, epoch: int) -> None:
+        """Set the epoch of the target assignment."""
+        self._change(_K.TARGET_EPOCH, "", codec.encode_target_epoch(epoch))
+
+    def set_member(self, member_id: str, member: ConsumerMember) -> None:
+        """Add or change a member."""
+        self._change(_K.MEMBER, member_id, codec.encode_member(member))
+
+    def set_target(self, member_id: str, target: Partitions) -> None:
+        """Set a member's part of the target assignment."""
+        self._change(_K.TARGET, member_id, codec.encode_target(target))
+
+    def set_current(self, member_id: str, current: MemberAssignment) -> None:
+        """Set a member's epoch and partitions."""
+        self._change(_K.CURRENT, member_id, codec.encode_current(current))
+
+    def set_pattern(self, pattern: str, resolved: ResolvedPattern) -> None:
+        """Set the topics that a pattern matches."""
+        self._change(_K.PATTERN, pattern, codec.encode_pattern(resolved))
+
+    def drop_pattern(self, pattern: str) -> None:
+        """Remove a pattern."""
+        self._change(_K.PATTERN, pattern, None)
+
+    def drop_member(self, member_id: str) -> None:
+        """Remove a member with its partitions."""
+        for kind in (_K.CURRENT, _K.TARGET, _K.MEMBER):
+            self._change(kind, member_id, None)
+
+    def drop_group(self) -> None:
+        """Remove the group with its members."""
+        group = self.group
+        for member_id in list(group.members):
+            self.drop_member(member_id)
+        for pattern in list(group.patterns):
+            self.drop_pattern(pattern)
+        for kind in (_K.TARGET_EPOCH, _K.PARTITION_METADATA, _K.GROUP):
+            self._change(kind, "", None)
+
+    def _change(self, kind: RecordKind, name: str, value: bytes | None) -> None:
+        key = ConsumerKey(kind, self.group.group_id, name)
+        self.records.append(StateRecord(encode_key(key), value))
+        apply(self.group, key, value)
+
+
+def apply(group: ConsumerGroup, key: ConsumerKey, value: bytes | None) -> None:
+    """Apply one record to its group.
+
+    Raises:
+        InvalidRecordError, FormatVersionError: the record can't be read.
+    """
+    match key.kind:
+        case _K.GROUP:
+            group.set_epoch(*((0, 0) if value is None else codec.decode_group(value)))
+        case _K.TARGET_EPOCH:
+            group.set_target_epoch(0 if value is None else codec.decode_target_epoch(value))
+        case _K.MEMBER if value is None:
+            group.drop_member(key.name)
+        case _K.MEMBER if value is not None:
+            group.set_member(key.name, codec.decode_member(value))
+        case _K.TARGET if value is None:
+            group.drop_target(key.name)
+        case _K.TARGET if value is not None:
+            group.set_target(key.name, codec.decode_target(value))
+        case _K.CURRENT if value is None:
+            group.drop_current(key.name)
+        case _K.CURRENT if value is not None:
+            group.set_current(key.name, codec.decode_current(value))
+        case _K.PATTERN if value is None:
+            group.drop_pattern(key.name)
+        case _K.PATTERN if value is not None:
+            group.set_pattern(key.name, codec.decode_pattern(value))

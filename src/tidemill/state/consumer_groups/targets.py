@@ -1,0 +1,99 @@
+"""Makes the target assignment of a group when its epoch has grown.
+
+This module must not know a request or a member's present partitions.
+
+Source: KIP-848, section "Target assignment".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from uuid import UUID
+
+from tidemill.state.assignors.range import assign_ranges
+from tidemill.state.assignors.types import AssignedMember, Assignor
+from tidemill.state.assignors.uniform import assign_uniformly
+from tidemill.state.consumer_groups.group import ConsumerGroup
+from tidemill.state.consumer_groups.records import Changes
+from tidemill.state.consumer_groups.subscriptions import (
+    CanSee,
+    partition_counts,
+    resolve_patterns,
+    topic_names_of,
+    topics_hash,
+)
+from tidemill.state.consumer_groups.types import Topics
+from tidemill.state.errors import UnsupportedAssignorError
+
+ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}
+"""The assignors by name. The first one is the default."""
+DEFAULT_ASSIGNOR = "uniform"
+
+
+def check_assignor(name: str | None) -> None:
+    """Check that an assignor exists.
+
+    Raises:
+        UnsupportedAssignorError: it does not.
+    """
+    if name is not None and name not in ASSIGNORS:
+        raise UnsupportedAssignorError(
+            f"assignor {name!r} is not supported: use one of {', '.join(ASSIGNORS)}",
+            hint="Set group.remote.assignor of the consumers.",
+        )
+
+
+def preferred_assignor(group: ConsumerGroup) -> str:
+    """Return the assignor that most members ask for. The default one wins if they ask for none."""
+    votes = Counter(m.assignor for m in group.members.values() if m.assignor in ASSIGNORS)
+    if not votes:
+        return DEFAULT_ASSIGNOR
+    most = max(votes.values())
+    return next(name for name in ASSIGNORS if votes[name] == most)
+
+
+def update_epoch(
+    changes: Changes,
+    topics: Topics,
+    now_ms: int,
+    *,
+    bump: bool,
+    can_see: CanSee | None = None,
+) -> None:
+    """Start a new epoch if members or topics have changed.
+
+    Args:
+        bump: whether members have changed. Topics are compared here, if their version has grown.
+        can_see: see ``resolve_patterns``.
+    """
+    group = changes.group
+    new_topics = group.topics_version != topics.version
+    if not bump and not new_topics:
+        return
+    resolve_patterns(changes, topics, can_see, now_ms, again=new_topics)
+    group.topics_version = topics.version
+    present = topics_hash(group, topics)
+    if bump or present != group.topics_hash:
+        changes.set_epoch(group.epoch + 1, present)
+
+
+def update_target(changes: Changes, topics: Topics) -> None:
+    """Make the target assignment of the group's epoch, if that is newer than the present one."""
+    group = changes.group
+    if group.epoch <= group.target_epoch:
+        return
+    ids = {name: found[0] for name in group.subscribed if (found := topics.find(name)) is not None}
+    subscriptions: dict[frozenset[str], frozenset[UUID]] = {}
+    members = {}
+    for member_id, member in group.members.items():
+        names = topic_names_of(group, member)
+        if names not in subscriptions:  # members often have the same one
+            subscriptions[names] = frozenset(ids[name] for name in names if name in ids)
+        members[member_id] = AssignedMember(
+            subscriptions[names], group.target(member_id), member.instance_id
+        )
+    assignor = ASSIGNORS[preferred_assignor(group)]
+    for member_id, target in assignor(members, partition_counts(group, topics)).items():
+        if target != group.target(member_id) or member_id not in group.targets:
+            changes.set_target(member_id, target)
+    changes.set_target_epoch(group.epoch)
