@@ -12,6 +12,7 @@ from tests.demo.support import CANCELLED, row
 from tidemill.demo import check_results
 from tidemill.demo.check import Record, compare
 from tidemill.demo.check_results import EXPECTED, IDENTITIES, Facts, Leg, legs
+from tidemill.demo.database.registry import AIRCRAFT, AIRLINES, Edit, Registry
 from tidemill.demo.events import DEPARTURES, reports
 from tidemill.demo.flights import (
     DataSetMissingError,
@@ -21,7 +22,6 @@ from tidemill.demo.flights import (
     flight_of,
     flights,
 )
-from tidemill.demo.registry import AIRCRAFT, AIRLINES, Change, Registry
 
 DAY = Stretch(date(2013, 1, 1), 1)
 NO_REGISTRY = Registry({}, {}, ())
@@ -160,35 +160,65 @@ def test_a_flight_arrived_was_cancelled_or_diverted_and_open_ones_are_left_out()
     }
 
 
-AIRCRAFT_1 = {"tail_number": "N1", "operator": "B6", "model": "A320", "seats": 150}
-B6 = {"carrier": "B6", "name": "JetBlue"}
+START = {"changed_at": DAY.start}
+AIRCRAFT_1 = {"tail_number": "N1", "operator": "B6", "model": "A320", "seats": 150, **START}
+B6 = {"carrier": "B6", "name": "JetBlue", **START}
 
 
-def test_a_departure_is_enriched_with_what_is_known_of_its_aircraft() -> None:
-    registry = Registry({"N1": AIRCRAFT_1}, {}, ())
-    known, unknown = check_results.enriched(
-        facts(leg("10:00"), leg("11:00", tail_number="N2"), registry=registry)
+def test_a_departure_is_enriched_with_the_version_that_its_aircraft_had() -> None:
+    refitted = instant("2013-01-01T11:00:00-05:00")
+    delivered = {name: value for name, value in AIRCRAFT_1.items() if name != "changed_at"}
+    registry = Registry(
+        {"N1": AIRCRAFT_1},
+        {},
+        (
+            Edit(refitted, AIRCRAFT, "update", "N1", {"seats": 160}),
+            Edit(refitted, AIRCRAFT, "insert", "N3", {**delivered, "tail_number": "N3"}),
+        ),
     )
-    assert (known["model"], known["seats"], "operator" in known) == ("A320", 150, False)
-    assert (unknown["model"], unknown["tail_number"]) == (None, "N2")
+    given = [
+        leg(clock, tail_number=tail) for tail in ("N1", "N2", "N3") for clock in ("10:59", "11:00")
+    ]
+    found = [
+        (each["tail_number"], each["seats"], each["changed_at"])
+        for each in check_results.enriched(facts(*given, registry=registry))
+    ]
+    assert found == [
+        ("N1", 150, at("00:00")),
+        ("N1", 160, at("11:00")),
+        ("N2", None, None),
+        ("N2", None, None),
+        ("N3", None, None),
+        ("N3", 150, at("11:00")),
+    ]
+
+
+SINCE = {"changed_at": check_results.text(DAY.start)}
+JETBLUE = {"airline_name": "JetBlue", "airline_changed_at": check_results.text(DAY.start)}
+NO_AIRLINE = {"airline_name": None, "airline_changed_at": None}
+GONE = Edit(1, AIRCRAFT, "delete", "N1", {})
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("edits", "expected"),
     [
-        ([], [{**AIRCRAFT_1, "airline_name": "JetBlue"}]),
-        ([Change(1, AIRLINES, "B6", None)], [{**AIRCRAFT_1, "airline_name": None}]),
-        ([Change(1, AIRCRAFT, "N1", None)], []),
+        ([], [{**AIRCRAFT_1, **SINCE, **JETBLUE}]),
+        ([Edit(1, AIRLINES, "delete", "B6", {})], [{**AIRCRAFT_1, **SINCE, **NO_AIRLINE}]),
+        ([GONE], []),
         (
-            [Change(1, AIRCRAFT, "N1", None), Change(2, AIRCRAFT, "N1", AIRCRAFT_1)],
-            [{**AIRCRAFT_1, "airline_name": "JetBlue"}],
+            [GONE, Edit(2, AIRCRAFT, "insert", "N1", AIRCRAFT_1)],
+            [{**AIRCRAFT_1, "changed_at": check_results.text(2), **JETBLUE}],
+        ),
+        (
+            [Edit(1, AIRCRAFT, "update", "N1", {"tail_number": "N2"})],
+            [{**AIRCRAFT_1, "tail_number": "N2", "changed_at": check_results.text(1), **JETBLUE}],
         ),
     ],
 )
-def test_the_fleet_is_the_join_of_both_tables_after_all_changes(
-    changes: list[Change], expected: list[Record]
+def test_the_fleet_is_the_join_of_both_tables_after_all_edits(
+    edits: list[Edit], expected: list[Record]
 ) -> None:
-    registry = Registry({"N1": AIRCRAFT_1}, {"B6": B6}, tuple(changes))
+    registry = Registry({"N1": AIRCRAFT_1}, {"B6": B6}, tuple(edits))
     assert list(check_results.fleet(facts(registry=registry))) == expected
 
 

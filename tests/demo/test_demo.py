@@ -18,13 +18,16 @@ from tests.demo.support import command_of, no_process_left
 from tests.support.processes import poll_until
 from tidemill.cli.demo.tables import QUERIES
 from tidemill.demo.check_results import EXPECTED
+from tidemill.demo.database.registry import AIRCRAFT, AIRLINES, CHANGED_AT, COLUMNS, KEYS
 from tidemill.demo.flights import DataSetMissingError, data_folder
+from tidemill.demo.index import can_be_kept
 from tidemill.demo.process import BrokerProcess, BrokerProcessError
 from tidemill.demo.topics import (
     DEAD_LETTERS,
     PUBLISHED,
     SENT,
     TOPICS,
+    captured_topic,
     create_topics,
     delete_topics,
     end_offsets,
@@ -80,12 +83,18 @@ def test_every_result_of_a_day_is_equal(tmp_path: Path) -> None:
     report = json.loads(output.splitlines()[-1])
     assert report["ok"] is True
     queries = report["queries"]
-    assert set(queries) == {*EXPECTED, "departures.dlq", "arrivals.dlq"}
+    tables = {
+        f"{table}: {where}" for table in ("aircraft", "airlines") for where in ("database", "topic")
+    }
+    index = {"search"} if can_be_kept() else set()
+    assert set(queries) == {*EXPECTED, *tables, *index, "departures.dlq", "arrivals.dlq"}
     for query, found in queries.items():
         assert found["equal"] == found["expected"], query
         assert not found["repeated"], query
     assert {query for query in EXPECTED if not queries[query]["expected"]} == set()
     assert queries["hourly"]["expected"] > 40
+    assert queries["aircraft: topic"]["expected"] > 3000
+    assert (report["database"], report["edits"] > 100) == ("sqlite", True)
     assert report["late_dropped"] == 0
     assert report["stored"] == report["sent"]
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("tidemill-demo")] == []
@@ -112,6 +121,7 @@ def test_an_interrupted_demo_leaves_no_process_behind(
         commands = {process: command_of(process) for process in found}
         assert any("SparkSubmit" in command for command in commands.values())
         assert any("serve" in command for command in commands.values())
+        assert any("source run demo" in command for command in commands.values())
         demo.send_signal(number)
         code = demo.wait(60)
         readers = {p for p, command in commands.items() if "source_runner" in command}
@@ -134,13 +144,15 @@ def test_the_demos_broker_keeps_its_topics_apart_from_those_of_an_earlier_run(
         BrokerProcess(tmp_path / "data", tmp_path / "broker.log") as broker,
     ):
         processes.add(psutil.Process(broker.pid))
-        create_topics(broker.bootstrap_servers)
-        with pytest.raises(TopicExistsError) as raised:
-            create_topics(broker.bootstrap_servers)
+        captured = ("demo.main.aircraft",)
+        create_topics(broker.bootstrap_servers, captured)
+        with pytest.raises(TopicExistsError, match=r"demo\.main\.aircraft") as raised:
+            create_topics(broker.bootstrap_servers, captured)
         assert "--reset" in raised.value.hint
         assert set(end_offsets(broker.bootstrap_servers, TOPICS).values()) == {0}
         names = sorted(topic.name for topic in TOPICS)
         assert sorted(delete_topics(broker.bootstrap_servers)) == names
+        assert delete_topics(broker.bootstrap_servers, captured) == list(captured)
         assert delete_topics(broker.bootstrap_servers) == []
         create_topics(broker.bootstrap_servers)
 
@@ -176,10 +188,16 @@ def test_the_topics_and_the_checks_are_those_of_the_pipeline() -> None:
         assert isinstance(query.sink, (TopicSink, ChangelogSink))
         found[query.name] = (query.sink.topic, isinstance(query.sink, ChangelogSink))
     assert found == {query: (topic.name, topic.is_changelog) for query, topic in PUBLISHED.items()}
-    assert found.keys() == EXPECTED.keys() == QUERIES.keys()
+    assert found.keys() == EXPECTED.keys() == QUERIES.keys() - {"search"}
     assert {topic for each in pipeline.inputs for topic in each.topics} == {
-        topic.name for topic in SENT
+        *(topic.name for topic in SENT),
+        *(captured_topic("main", table) for table in (AIRCRAFT, AIRLINES)),
     }
+    for table in pipeline.tables:
+        assert table.valid_from == CHANGED_AT
+        names = [column.split()[0] for column in table.schema.strip().split(", ")]
+        assert tuple(names) == (*COLUMNS[table.name], CHANGED_AT)
+        assert table.key == (KEYS[table.name],)
     letters = {stream.dead_letters for stream in pipeline.streams}
     assert letters == {topic.name for topic in DEAD_LETTERS}
 

@@ -25,10 +25,11 @@ def status(
     has_watermark: bool = False,
     state_rows: int = 0,
     batch: int = 1,
+    query: str = "q",
 ) -> QueryStatus:
     return QueryStatus(
         pipeline="p",
-        query="q",
+        query=query,
         state="running",
         batch=batch,
         watermark=watermark,
@@ -57,7 +58,9 @@ LATE, DONE = "1970-01-01T00:01:39.000Z", "1970-01-01T00:01:40.000Z"
         (status(ALL, SourceStatus("arrivals", 0, 4)), False),
         (status(ALL, SourceStatus("arrivals", 0, 5)), True),
         # A table that is looked up is not streamed.
-        (status(ALL, SourceStatus("aircraft", -1, 0)), True),
+        (status(ALL, SourceStatus("aircraft", -1, 0), query="enriched"), True),
+        (status(SourceStatus("departures", 0, 9), query="enriched"), False),
+        (status(SourceStatus("aircraft", -1, 0)), False),
         (status(SourceStatus("aircraft", 0, 6)), False),
         (status(SourceStatus("aircraft", 0, 7), state_rows=3), True),
     ],

@@ -19,8 +19,8 @@ from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 from tidemill.demo.check import Record
+from tidemill.demo.database.registry import AIRCRAFT, CHANGED_AT, Registry, Row
 from tidemill.demo.flights import ORIGIN_ZONE, Stretch, airport_zones, raw_flights
-from tidemill.demo.registry import Registry
 
 MINUTE = 60
 HOUR = 3600
@@ -180,9 +180,14 @@ def outcomes(facts: Facts) -> Iterator[Record]:
 
 
 def enriched(facts: Facts) -> Iterator[Record]:
-    """Yield each departure with its aircraft. The row of an aircraft that flies never changes."""
+    """Yield each departure with the row that its aircraft had at that time.
+
+    An aircraft that flies is never deleted, so each row is valid until the next one.
+    """
+    versions = facts.registry.versions(AIRCRAFT)
     for left, delay, leg in facts.departures:
-        aircraft = facts.registry.aircraft.get(leg.tail_number, {})
+        rows = [row for row in versions.get(leg.tail_number, ()) if row and row[CHANGED_AT] <= left]
+        aircraft = record_of(rows[-1]) if rows else {}
         yield {
             "flight": leg.flight,
             "origin": leg.origin,
@@ -190,15 +195,17 @@ def enriched(facts: Facts) -> Iterator[Record]:
             "event_time": text(left),
             "delay_minutes": delay,
             "tail_number": leg.tail_number,
-            **{name: aircraft.get(name) for name in ("manufacturer", "model", "seats", "built")},
+            **{name: aircraft.get(name) for name in AIRCRAFT_COLUMNS},
         }
 
 
 def fleet(facts: Facts) -> Iterator[Record]:
-    """Yield the aircraft with their airlines after all changes."""
+    """Yield the aircraft with their airlines after all edits."""
     aircraft, airlines = facts.registry.at_the_end()
     for row in aircraft.values():
-        yield {**row, "airline_name": airlines.get(row["operator"], {}).get("name")}
+        airline = record_of(airlines.get(row["operator"], {}))
+        of_airline = {f"airline_{name}": airline.get(name) for name in ("name", CHANGED_AT)}
+        yield {**record_of(row), **of_airline}
 
 
 def alerts(facts: Facts) -> Iterator[Record]:
@@ -252,6 +259,15 @@ IDENTITIES: Mapping[str, tuple[str, ...]] = {
     "alerts": ("airport", "hour"),
 }
 """The fields that identify a record, by the query's name."""
+
+
+AIRCRAFT_COLUMNS = ("operator", "manufacturer", "model", "seats", "built", CHANGED_AT)
+"""The columns that a departure gets from the table of aircraft."""
+
+
+def record_of(row: Row) -> Record:
+    """Return a row of a table as results have it."""
+    return {name: text(value) if name == CHANGED_AT else value for name, value in row.items()}
 
 
 def text(instant: int) -> str:

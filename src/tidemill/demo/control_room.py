@@ -4,13 +4,16 @@
 
     tidemill pipeline run src/tidemill/demo/control_room.py -b BROKERS
 
-Airports report departures and arrivals up to two hours late and out of order. Two tables contain
-the aircraft and the airlines, and change meanwhile. This module must not know how the records are
-made.
+Airports report departures and arrivals up to two hours late and out of order. Two tables of a
+database contain the aircraft and the airlines. The database is captured, and changes meanwhile.
+This module must not know how the records are made.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
@@ -18,18 +21,21 @@ from pyspark.sql import functions as f
 from tidemill.spark import (
     ChangelogSink,
     Pipeline,
+    TantivySink,
     TopicSink,
-    enrich,
+    enrich_as_of,
     join_tables,
     session,
     sliding,
     stream_stream,
     tumbling,
 )
+from tidemill.spark.tables.captured import CapturedTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from tidemill.spark.pipelines.declared import Table
     from tidemill.spark.pipelines.inputs import StreamInput, TableInput
 
 pipeline = Pipeline(
@@ -53,14 +59,32 @@ EVERY = "1 second"
 
 pipeline.stream("departures", schema=EVENT, event_time="event_time", watermark=LATEST)
 pipeline.stream("arrivals", schema=EVENT, event_time="event_time", watermark=LATEST)
-pipeline.table(
+
+# The days are in 2013, and the database's commits are now. So each row has the time from which it
+# is valid. Without valid_from, a version is valid from its commit.
+
+
+def captured(table: str, key: str, schema: str) -> Table:
+    """Declare a table of the database, whose changes are in a topic."""
+    return pipeline.table(
+        table,
+        topic=f"demo.main.{table}",
+        format="debezium",
+        schema=f"{schema}, changed_at TIMESTAMP",
+        key=key,
+        valid_from="changed_at",
+        keep_versions="366 days",
+    )
+
+
+captured("airlines", "carrier", "carrier STRING, name STRING")
+captured(
     "aircraft",
-    schema="""
-        tail_number STRING, operator STRING, manufacturer STRING, model STRING, seats INT, built INT
+    "tail_number",
+    """
+    tail_number STRING, operator STRING, manufacturer STRING, model STRING, seats INT, built INT
     """,
-    key="tail_number",
 )
-pipeline.table("airlines", schema="carrier STRING, name STRING", key="carrier")
 
 
 def departed(departures: StreamInput) -> DataFrame:
@@ -155,7 +179,7 @@ def outcomes(departures: StreamInput, arrivals: StreamInput) -> DataFrame:
     )
 
 
-# Stream and table: each departure with the present row of its aircraft, if there is one.
+# Stream and table: each departure with the row of its aircraft at that time, if there was one.
 
 
 @pipeline.query(sink=TopicSink("departures.enriched", key="flight"), trigger=EVERY)
@@ -163,7 +187,7 @@ def enriched(departures: StreamInput, aircraft: TableInput) -> DataFrame:
     left = departures.df.where("type = 'departure'").select(
         "flight", "origin", "destination", "event_time", "delay_minutes", "tail_number"
     )
-    return enrich(left, aircraft, on="tail_number").drop("operator")
+    return enrich_as_of(left, aircraft, "tail_number", "event_time")
 
 
 # Table and table: each aircraft with the name of its airline, as a view that is kept current.
@@ -213,3 +237,31 @@ def alerts(departures: StreamInput) -> DataFrame:
         """departures >= 5 AND usual_departures >= 100
            AND mean_delay_minutes > usual_delay_minutes + 4 * deviation / sqrt(departures)"""
     )
+
+
+# A follower outside of the log: a search index of the aircraft, in step with the database.
+
+
+def add_search_index(folder: Path) -> None:
+    """Declare the query that keeps the index. It needs the package tantivy, so it is a choice.
+
+    Args:
+        folder: the folder of the index.
+    """
+    sink = TantivySink("tail_number", folder, text=("manufacturer", "model"))
+
+    @pipeline.query(sink=sink, trigger=EVERY)
+    def search(aircraft: TableInput) -> DataFrame:
+        return aircraft.changes
+
+
+def use_topics(topics: Mapping[str, str]) -> None:
+    """Read tables from other topics: those of another schema of the database.
+
+    Args:
+        topics: the topic of each table.
+    """
+    for place, table in enumerate(pipeline.tables):
+        if table.name in topics:
+            source = CapturedTopic(topics[table.name])
+            pipeline.tables[place] = replace(table, source=source)

@@ -50,7 +50,7 @@ _LATENCIES = (
 
 _CUT_SHORT_PER_MILLE = 2
 
-Kind = Literal["departure", "cancellation", "arrival", "clock", "cut short", "registry"]
+Kind = Literal["departure", "cancellation", "arrival", "clock", "cut short"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Report:
         event_time: the time of the event.
         reported_at: the time of the report, which is the record's timestamp.
         key: the record's key, or ``None``.
-        value: the record's value. ``None`` deletes the key from a table.
+        value: the record's value.
     """
 
     kind: Kind
@@ -71,7 +71,7 @@ class Report:
     event_time: int
     reported_at: int
     key: bytes | None
-    value: bytes | None
+    value: bytes
 
 
 def reports(flights: Iterable[Flight], stretch: Stretch) -> list[Report]:
@@ -191,7 +191,7 @@ def lateness(sent: Iterable[Report]) -> Lateness:
     newest: dict[str, int] = {}
     out_of_order = longest = 0
     for report in sent:
-        if report.kind in ("clock", "registry"):
+        if report.kind == "clock":
             continue
         out_of_order += report.event_time < newest.get(report.topic, 0)
         newest[report.topic] = max(report.event_time, newest.get(report.topic, 0))

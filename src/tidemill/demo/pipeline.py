@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 STREAMS = (DEPARTURES, ARRIVALS)
-"""The streamed topics. A query that uses one reads all of it; tables can be looked up instead."""
+"""The topics of reports."""
+LOOKING_UP = frozenset({"enriched"})
+"""The queries that look rows of tables up. All others read the changes of their tables."""
 
 
 class PipelineFailedError(TidemillError):
@@ -36,12 +38,18 @@ class RunningPipeline:
     Args:
         bootstrap_servers: the address of the brokers.
         folder: the folder for checkpoints and Spark's log.
+        tables: the topic of each captured table.
+        index: the folder of the search index; None for no index.
     """
 
-    def __init__(self, bootstrap_servers: str, folder: Path) -> None:
+    def __init__(
+        self, bootstrap_servers: str, folder: Path, tables: Mapping[str, str], index: Path | None
+    ) -> None:
         self.log_file = folder / "spark.log"
         self._servers = bootstrap_servers
         self._folder = folder
+        self._tables = tables
+        self._index = index
         self._stop = threading.Event()
         self._runner: Runner | None = None
         self._error: BaseException | None = None
@@ -51,6 +59,9 @@ class RunningPipeline:
         from tidemill.demo import control_room
         from tidemill.spark.pipelines.runner import Runner, RunOptions
 
+        control_room.use_topics(self._tables)
+        if self._index is not None:
+            control_room.add_search_index(self._index)
         options = RunOptions(
             bootstrap_servers=self._servers,
             state=self._folder / "pipelines",
@@ -124,11 +135,11 @@ def has_read(status: QueryStatus, ends: Mapping[str, int], time: int) -> bool:
 
     Args:
         status: the query's status.
-        ends: the number of records of each streamed topic. They do not grow any more.
+        ends: the end of each topic that queries read. They do not grow any more.
         time: the time in Unix seconds that the watermark must reach, if the query keeps state.
     """
     read = {source.topic: source.read for source in status.sources}
-    streamed = {topic for topic, count in read.items() if count or topic in STREAMS}
+    streamed = [topic for topic in read if topic in STREAMS or status.query not in LOOKING_UP]
     if any(read[topic] < ends[topic] for topic in streamed):
         return False
     waits = status.has_watermark and status.state_rows > 0

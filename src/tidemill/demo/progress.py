@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.demo.check import Check
+from tidemill.demo.database.editor import EditProgress
 from tidemill.demo.events import Lateness
 from tidemill.demo.flights import Stretch
 from tidemill.demo.replay import ReplayProgress
@@ -46,19 +47,42 @@ class TopicsReady:
     Attributes:
         created: names of the created topics: first the demo's input, then its results.
         deleted: names of the topics of an earlier run that were deleted.
-        rows: the number of rows of each table.
+        captured: names of the topics of the captured tables.
     """
 
     created: Sequence[str]
     deleted: Sequence[str]
+    captured: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseReady:
+    """The tables are in the database.
+
+    Attributes:
+        description: the database, without a password.
+        rows: the number of rows of each table.
+        edits: the number of edits that will follow.
+    """
+
+    description: str
     rows: Mapping[str, int]
+    edits: int
 
 
 @dataclass(frozen=True, slots=True)
 class SparkStarting:
-    """A JVM starts, which takes some seconds."""
+    """A JVM starts, which takes some seconds.
+
+    Attributes:
+        log_file: Spark's log.
+        index: the folder of the search index; None if its package is not installed.
+        how_to_install: the command that installs the package.
+    """
 
     log_file: Path
+    index: Path | None
+    how_to_install: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +111,21 @@ class Running:
         replay: the replayer's progress.
         queries: the status of each query.
         results: the results that were published so far.
+        edits: the progress of the edits.
     """
 
     replay: ReplayProgress
     queries: Sequence[QueryStatus]
     results: Results
+    edits: EditProgress
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The broker has acknowledged all reports."""
+    """The broker has acknowledged all reports, and all edits are in the topics."""
 
     replay: ReplayProgress
+    edits: EditProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +142,11 @@ class DemoReport:
     Attributes:
         stretch: the days that were replayed.
         bootstrap_servers: the brokers' address.
-        checks: the comparison of each query's records with the expected ones.
+        database: the kind of database.
+        checks: the comparison of each query's records with the expected ones, and of each table.
         results: the published results.
         replay: the replayer's totals.
+        edits: the totals of the edits.
         queries: the last status of each query.
         stored: the number of records in each input topic, from its end offsets.
         sent: the number of records that were sent to each input topic.
@@ -127,9 +156,11 @@ class DemoReport:
 
     stretch: Stretch
     bootstrap_servers: str
+    database: str
     checks: Sequence[Check]
     results: Results
     replay: ReplayProgress
+    edits: EditProgress
     queries: Sequence[QueryStatus]
     stored: Mapping[str, int]
     sent: Mapping[str, int]
@@ -143,6 +174,7 @@ class DemoReport:
             bool(self.checks)
             and all(check.ok for check in self.checks)
             and self.late_rows == 0
+            and self.edits.delivered == self.edits.total
             and all(self.stored.get(topic) == count for topic, count in self.sent.items())
         )
 
@@ -172,6 +204,7 @@ class Stopping:
 Event = (
     FlightsLoaded
     | BrokerReady
+    | DatabaseReady
     | TopicsReady
     | SparkStarting
     | QueriesStarting

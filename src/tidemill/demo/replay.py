@@ -68,6 +68,7 @@ class Replay:
         reports: the reports, in the order of ``reported_at``.
         bootstrap_servers: the address of the broker.
         speed: seconds of the stretch that pass in one second; ``None`` for as fast as possible.
+        before: called with the time of each report, in Unix seconds, before it is sent.
         monotonic: a clock in seconds that never goes back, for tests.
     """
 
@@ -77,6 +78,7 @@ class Replay:
         *,
         bootstrap_servers: str,
         speed: float | None,
+        before: Callable[[int, threading.Event], None] = lambda moment, stop: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         if not reports:
@@ -84,6 +86,7 @@ class Replay:
         self._reports = reports
         self._bootstrap_servers = bootstrap_servers
         self._speed = speed
+        self._before = before
         self._monotonic = monotonic
         self._started: float | None = None
         self._ended: float | None = None
@@ -143,6 +146,7 @@ class Replay:
     def _send_all(self, producer: Producer, stop: threading.Event) -> None:
         for report in self._reports:
             self._wait_for(report, producer, stop)
+            self._before(report.reported_at, stop)
             while not stop.is_set():
                 try:
                     producer.produce(

@@ -17,8 +17,8 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
+from tidemill.connect.cdc.topics import TABLE_CONFIG
 from tidemill.demo.events import ARRIVALS, DEPARTURES
-from tidemill.demo.registry import AIRCRAFT, AIRLINES
 from tidemill.errors import TidemillError, TopicExistsError, UnreachableError
 
 _TIMEOUT_S = 15.0
@@ -26,6 +26,13 @@ _TIMEOUT_S = 15.0
 # Records have the times of their reports, in 2013: retention by time would delete them immediately.
 _CONFIG = {"retention.ms": "-1"}
 _CHANGELOG_CONFIG = {"cleanup.policy": "compact"}
+
+CAPTURED_CONFIG: Mapping[str, str] = {"min.compaction.lag.ms": "604800000"}
+"""Configs of the captured tables' topics besides those of every source: for a week, compaction
+leaves all versions of a row."""
+
+SOURCE = "demo"
+"""The name of the source that captures the tables, and the first part of its topics' names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +56,6 @@ class Topic:
 SENT = (
     Topic(DEPARTURES),
     Topic(ARRIVALS),
-    Topic(AIRLINES, is_changelog=True),
-    Topic(AIRCRAFT, is_changelog=True),
 )
 """The topics that the replayer writes."""
 
@@ -70,6 +75,7 @@ PUBLISHED = {
 """The topics that the pipeline writes, by query (see ``control_room``)."""
 
 TOPICS = (*SENT, *DEAD_LETTERS, *PUBLISHED.values())
+"""All topics but those of the captured tables."""
 
 
 class TopicSetupError(TidemillError):
@@ -102,8 +108,17 @@ def check_reachable(bootstrap_servers: str, timeout_s: float = _TIMEOUT_S) -> No
         ) from error
 
 
-def create_topics(bootstrap_servers: str) -> None:
+def captured_topic(schema: str, table: str) -> str:
+    """Return the name of the topic of a captured table."""
+    return f"{SOURCE}.{schema}.{table}"
+
+
+def create_topics(bootstrap_servers: str, captured: Iterable[str] = ()) -> None:
     """Create the demo's topics and wait until they exist.
+
+    Args:
+        bootstrap_servers: the address of the broker.
+        captured: the names of the captured tables' topics.
 
     Raises:
         TopicExistsError: a topic exists. Its records must not be mixed with those of a replay.
@@ -112,7 +127,7 @@ def create_topics(bootstrap_servers: str) -> None:
     """
     check_reachable(bootstrap_servers)
     admin = admin_client(bootstrap_servers)
-    existing = _existing(admin)
+    existing = _existing(admin, captured)
     if existing:
         raise TopicExistsError(
             f"topics of an earlier run exist at {bootstrap_servers}: {', '.join(existing)}",
@@ -127,11 +142,19 @@ def create_topics(bootstrap_servers: str) -> None:
         )
         for topic in TOPICS
     ]
+    new += [
+        NewTopic(name, 1, replication_factor=-1, config={**TABLE_CONFIG, **CAPTURED_CONFIG})
+        for name in captured
+    ]
     _finish(admin.create_topics(new, operation_timeout=_TIMEOUT_S), "created")
 
 
-def delete_topics(bootstrap_servers: str) -> list[str]:
+def delete_topics(bootstrap_servers: str, captured: Iterable[str] = ()) -> list[str]:
     """Delete the demo's topics that exist.
+
+    Args:
+        bootstrap_servers: the address of the broker.
+        captured: the names of the captured tables' topics.
 
     Returns:
         the names of the deleted topics.
@@ -142,7 +165,7 @@ def delete_topics(bootstrap_servers: str) -> list[str]:
     """
     check_reachable(bootstrap_servers)
     admin = admin_client(bootstrap_servers)
-    existing = _existing(admin)
+    existing = _existing(admin, captured)
     if existing:
         _finish(admin.delete_topics(existing, operation_timeout=_TIMEOUT_S), "deleted")
     return existing
@@ -173,8 +196,8 @@ def end_offsets(bootstrap_servers: str, topics: Iterable[Topic]) -> dict[tuple[s
         ) from error
 
 
-def _existing(admin: AdminClient) -> list[str]:
-    names = {topic.name for topic in TOPICS}
+def _existing(admin: AdminClient, captured: Iterable[str]) -> list[str]:
+    names = {*(topic.name for topic in TOPICS), *captured}
     return sorted(names & set(admin.list_topics(timeout=_TIMEOUT_S).topics))
 
 

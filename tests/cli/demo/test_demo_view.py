@@ -20,11 +20,13 @@ from tidemill.cli.demo.tables import QUERIES, Hour, newest_hours, queries_table,
 from tidemill.cli.demo.view import LiveView, PlainView, view_for
 from tidemill.cli.main import app
 from tidemill.demo.check import Check, Record, compare
+from tidemill.demo.database.editor import EditProgress
 from tidemill.demo.events import Lateness
 from tidemill.demo.flights import Stretch
 from tidemill.demo.progress import (
     BrokerReady,
     Checking,
+    DatabaseReady,
     DemoReport,
     FlightsLoaded,
     KeptRunning,
@@ -32,11 +34,12 @@ from tidemill.demo.progress import (
     QueriesStarting,
     Replayed,
     Running,
+    SparkStarting,
     TopicsReady,
 )
 from tidemill.demo.replay import ReplayProgress
 from tidemill.demo.results import Results
-from tidemill.demo.topics import TOPICS
+from tidemill.demo.topics import TOPICS, captured_topic
 from tidemill.spark.pipelines.progress import QueryStatus, SourceStatus
 
 STRETCH = Stretch(date(2013, 3, 10), 1)
@@ -82,16 +85,24 @@ def status(query: str, late_rows: int = 0) -> QueryStatus:
 
 
 STATUSES = [*(status(query) for query in QUERIES), status("departures.dlq")]
-RUNNING = Running(REPLAY, STATUSES, RESULTS)
+EDITS = EditProgress(total=241, made=7, delivered=5)
+RUNNING = Running(REPLAY, STATUSES, RESULTS, EDITS)
 
 
-def report(check: Check, late_rows: int = 0, stored: int = 8) -> DemoReport:
+ALL_EDITS = EditProgress(total=241, made=241, delivered=241)
+
+
+def report(
+    check: Check, late_rows: int = 0, stored: int = 8, edits: EditProgress = ALL_EDITS
+) -> DemoReport:
     return DemoReport(
         stretch=STRETCH,
         bootstrap_servers="127.0.0.1:1234",
+        database="sqlite",
         checks=[check],
         results=RESULTS,
         replay=REPLAY,
+        edits=edits,
         queries=[status("hourly", late_rows)],
         stored={"departures": stored},
         sent={"departures": 8},
@@ -138,10 +149,14 @@ def test_lines_fit_a_terminal_of_80_columns() -> None:
     view, out = plain()
     view.show(LOADED)
     view.show(BrokerReady("127.0.0.1:12345", 10.5, pid=1234567, data_dir=Path("/tmp/demo")))
+    captured = [captured_topic("tidemill_demo", table) for table in ("airlines", "aircraft")]
     rows = {"aircraft": 3322, "airlines": 16}
-    view.show(TopicsReady([topic.name for topic in TOPICS], ["departures"], rows))
+    view.show(DatabaseReady("SQLite, /tmp/demo/registry.db", rows, 1000))
+    view.show(TopicsReady([topic.name for topic in TOPICS], ["departures"], captured))
+    view.show(SparkStarting(Path("/tmp/log"), Path("/tmp/demo/search"), ""))
+    view.show(SparkStarting(Path("/tmp/log"), None, "pip install 'tidemill[search]'"))
     view.show(PipelineStarted("4.3.0", "25", 100.0, 10))
-    view.show(Replayed(REPLAY))
+    view.show(Replayed(REPLAY, EDITS))
     view.show(Checking(10_000))
     view.show(GOOD)
     assert max(len(line) for line in out.getvalue().splitlines()) <= 80
@@ -171,6 +186,7 @@ def test_a_terminal_gets_a_bar_and_a_table_that_are_gone_at_the_end() -> None:
     text = out.getvalue()
     assert "4 of 10 queries have started" in text
     assert "reports/s" in text
+    assert "5 of 241 edits" in text
     assert "+66.7" in text
     assert all(query in text for query in QUERIES)
     assert "LGA Sun 10 Mar 13:00: +67 minutes, where +4 were usual" in text
@@ -231,6 +247,7 @@ def test_of_many_differences_the_first_are_shown_and_all_are_counted() -> None:
         report(compared([*HOURS, HOURS[0]])),
         report(compared(HOURS), late_rows=1),
         report(compared(HOURS), stored=7),
+        report(compared(HOURS), edits=EDITS),
         replace(GOOD, checks=[]),
     ],
 )
@@ -265,6 +282,7 @@ def test_the_newest_and_the_worst_hours_are_chosen() -> None:
 def test_a_machine_reads_the_report_as_json() -> None:
     bad = json.loads(json.dumps(json_report(report(compared([])))))
     assert bad["ok"] is False
+    assert (bad["database"], bad["edits"]) == ("sqlite", 241)
     assert bad["queries"]["hourly"]["expected"] == 2
     assert bad["queries"]["hourly"]["missing"] == [
         "EWR|2013-03-10T17:00:00.000Z/later",
@@ -279,6 +297,7 @@ def test_a_machine_reads_the_report_as_json() -> None:
         (["--from", "tomorrow"], "invalid date"),
         (["--from", "2014-01-01"], "not within the data set"),
         (["--days", "0"], "--days"),
+        (["--database", "oracle"], "invalid database"),
     ],
 )
 def test_wrong_flags_are_refused_before_anything_is_started(

@@ -220,6 +220,16 @@ MISTAKES: list[tuple[Declare, str, str]] = [
         "Use 1 or more.",
     ),
     (
+        lambda p: p.table("x", key="id", schema="id INT, at DATE", valid_from="at"),
+        "table x: valid_from at is DATE, not TIMESTAMP",
+        "Declare it as TIMESTAMP",
+    ),
+    (
+        lambda p: p.table("x", key="id", schema="id INT", valid_from="at"),
+        "table x: valid_from at is not a column",
+        "",
+    ),
+    (
         lambda p: p.table("x", key="id", schema="id INT", keep_versions="a month"),
         "table x: keep_versions: invalid duration 'a month'",
         'Write a text like "6 minutes"',

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.spark.errors import JoinError
+from tidemill.spark.source.captured.positions import Position
 from tidemill.spark.tables.changes import Change, TableSpec
 from tidemill.spark.tables.rows import Latest, Versions
 
@@ -100,6 +102,37 @@ def test_a_version_may_begin_by_a_column() -> None:
     for bad in ({"since": "soon"}, [1], {"since": [1]}):
         with pytest.raises(JoinError, match="offset 7 of partition 0"):
             table.apply(change(b"c", bad, 7))
+
+
+def captured(value: Any, offset: int, at: int, place: int) -> Change:
+    position = Position("sqlite/shop", None, (place,), place)
+    return replace(change(b"a", value, offset, at), position=position)
+
+
+NOW = 10**15
+
+
+def test_a_deletion_is_valid_from_the_commit_and_lets_no_version_of_another_time_go() -> None:
+    table = Versions(spec(keep=10**7, valid_from="since", captured=(("id", "INT"),)))
+    table.apply(captured({"since": 1}, 1, NOW, 1))
+    table.apply(captured({"since": 5}, 2, NOW + 1, 2))
+    table.apply(captured(None, 3, NOW + 2, 3))
+    table.settle({})
+    found = [table.get(b"a", at) for at in (999_999, 10**6, 5 * 10**6, NOW + 1, NOW + 2)]
+    assert [v and json.loads(v)["since"] for v in found] == [None, 1, 5, 5, None]
+
+
+def test_a_row_that_is_inserted_again_with_a_time_of_its_own_is_there() -> None:
+    table = Versions(spec(keep=10**18, valid_from="since", captured=(("id", "INT"),)))
+    table.apply(captured({"since": 1}, 1, NOW, 1))
+    table.apply(captured(None, 2, NOW + 1, 2))
+    repeated = captured({"since": 2}, 3, NOW, 1)
+    table.apply(repeated)
+    assert table.get(b"a", NOW + 9) is None
+    table.apply(captured({"since": 3}, 4, NOW + 3, 4))
+    assert json.loads(table.get(b"a", NOW + 9) or b"") == {"since": 3}
+    table.apply(captured(None, 5, NOW + 4, 5))
+    assert table.get(b"a", NOW + 9) is None
 
 
 # --- keys that move to another partition ---------------------------------------------------------

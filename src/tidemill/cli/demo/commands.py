@@ -60,6 +60,14 @@ DemoFolder = Annotated[
         show_default=False,
     ),
 ]
+Database = Annotated[
+    str,
+    typer.Option(
+        "--database",
+        metavar="URL",
+        help="Database of the tables: sqlite, or postgresql://USER@HOST/NAME.",
+    ),
+]
 ReportOnly = Annotated[
     bool, typer.Option("--json", help="Print only the report at the end, as JSON.")
 ]
@@ -73,14 +81,18 @@ def demo(
     bootstrap_servers: Servers = None,
     reset: Reset = False,
     data_dir: DemoFolder = None,
+    database: Database = "sqlite",
     as_json: ReportOnly = False,
 ) -> None:
     """Run a demo pipeline on the flights that left New York in 2013, and check its results.
 
     Departures, cancellations and arrivals become events, which are reported late and out of order.
-    Meanwhile tables of aircraft and airlines change. A pipeline on Spark computes windows, joins
-    and alerts: read src/tidemill/demo/control_room.py. At the end each result is computed again
-    from the data set. The exit code is 0 only if every record is equal.
+    Meanwhile tables of aircraft and airlines change in a database, which is captured. A pipeline on
+    Spark computes windows, joins and alerts, and a search index follows the aircraft: read
+    src/tidemill/demo/control_room.py. At the end each result is computed again from the data set
+    and the list of edits. The exit code is 0 only if every record is equal.
+
+    With PostgreSQL, the tables are in the schema tidemill_demo, which is dropped at the end.
 
     The default days have a snow storm (8 March) and the change to daylight saving time.
     """
@@ -97,6 +109,7 @@ def demo(
         data_dir=data_dir,
         reset=reset,
         keep_running=keep_running,
+        database=database,
     )
     _end_on_signals()
     view = view_for(sys.stdout, speed=options.speed, silent=as_json)

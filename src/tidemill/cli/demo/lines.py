@@ -15,6 +15,7 @@ from tidemill.demo.pipeline import watermark
 from tidemill.demo.progress import (
     BrokerReady,
     Checking,
+    DatabaseReady,
     Event,
     FlightsLoaded,
     KeptRunning,
@@ -24,7 +25,7 @@ from tidemill.demo.progress import (
     Stopping,
     TopicsReady,
 )
-from tidemill.demo.topics import PUBLISHED, SENT
+from tidemill.demo.topics import PUBLISHED, SENT, SOURCE
 
 if TYPE_CHECKING:
     from tidemill.demo.replay import ReplayProgress
@@ -50,12 +51,14 @@ def lines_for(event: Event, speed: float | None) -> Iterable[Text]:
             return _broker(event)
         case TopicsReady():
             return _topics(event)
+        case DatabaseReady():
+            return _database(event)
         case SparkStarting():
-            return [labelled("Spark", "starting, which takes some seconds")]
+            return _spark(event)
         case PipelineStarted():
             return _pipeline(event, speed)
         case Replayed():
-            return [_replayed(event.replay)]
+            return _replayed(event)
         case Checking():
             text = f"{event.results:,} records; computing them again to compare"
             return [labelled("Results", text)]
@@ -95,11 +98,25 @@ def _broker(event: BrokerReady) -> Iterable[Text]:
         yield labelled("", f"data in {event.data_dir}")
 
 
+def _database(event: DatabaseReady) -> Iterable[Text]:
+    yield labelled("Database", event.description)
+    tables = ", ".join(f"{table} ({rows:,} rows)" for table, rows in event.rows.items())
+    yield labelled("", f"{tables}; {event.edits:,} edits will follow")
+
+
+def _spark(event: SparkStarting) -> Iterable[Text]:
+    if event.index is None:
+        yield labelled("Index", "none: the package tantivy is not installed. Install it:")
+        yield labelled("", event.how_to_install)
+    else:
+        yield labelled("Index", f"of the aircraft in {event.index}")
+    yield labelled("Spark", "starting, which takes some seconds")
+
+
 def _topics(event: TopicsReady) -> Iterable[Text]:
     if event.deleted:
         yield labelled("Topics", f"deleted {len(event.deleted)} of an earlier run")
-    tables = ", ".join(f"{topic} ({rows:,} rows)" for topic, rows in event.rows.items())
-    yield labelled("Tables", tables)
+    yield labelled("Capture", f"to {', '.join(event.captured)}")
     yield labelled("Topics", f"{len(event.created)} in all")
 
 
@@ -110,19 +127,21 @@ def _pipeline(event: PipelineStarted, speed: float | None) -> Iterable[Text]:
         f" (Spark {event.spark_version}, Java {event.java}):",
     )
     for query, what in QUERIES.items():
-        yield labelled("", f"{what:<43} -> {PUBLISHED[query].name}")
+        if query in PUBLISHED:
+            yield labelled("", f"{what:<43} -> {PUBLISHED[query].name}")
     pace = "as fast as possible" if speed is None else f"at {speed:,g} times real time"
-    yield labelled("Replay", f"{', '.join(topic.name for topic in SENT)},")
-    yield labelled("", pace)
+    yield labelled("Replay", f"{', '.join(topic.name for topic in SENT)}, {pace}")
 
 
-def _replayed(replay: ReplayProgress) -> Text:
-    return labelled(
+def _replayed(event: Replayed) -> Iterable[Text]:
+    replay = event.replay
+    yield labelled(
         "Replayed",
         f"{replay.acknowledged:,} reports in {replay.seconds:.1f} s"
         f" ({rate_of(replay):,.0f}/s),"
         " each acknowledged as on disk",
     )
+    yield labelled("Edited", f"{event.edits.delivered:,} rows of the database, each in its topic")
 
 
 def _kept_running(event: KeptRunning) -> Iterable[Text]:
@@ -130,6 +149,7 @@ def _kept_running(event: KeptRunning) -> Iterable[Text]:
     yield Text(f"Broker and pipeline keep running at {event.address}. Ctrl-C stops them. Try:")
     yield Text(f"  tidemill pipeline describe control-room -b {event.address}")
     alerts = PUBLISHED["alerts"].name
+    yield Text(f"  tidemill source describe {SOURCE} -b {event.address}")
     yield Text(f"  tidemill topic consume {alerts} --from beginning --count 5 -b {event.address}")
 
 

@@ -35,7 +35,7 @@ def result_lines(report: DemoReport) -> Iterable[Text]:
     for check in report.checks:
         style = "green" if check.ok else "bold red"
         yield labelled(
-            label, f"{check.query:<15}{check.equal:>7,} of {check.expected:,} equal", style
+            label, f"{check.query:<19}{check.equal:>7,} of {check.expected:,} equal", style
         )
         label = ""
         for line in differences(check):
@@ -43,7 +43,7 @@ def result_lines(report: DemoReport) -> Iterable[Text]:
     equal = sum(check.equal for check in report.checks)
     yield labelled(
         "",
-        f"{'all':<15}{equal:>7,} of {report.expected:,} equal, in all fields, exactly",
+        f"{'all':<19}{equal:>7,} of {report.expected:,} equal, in all fields, exactly",
         "bold green" if report.ok else "bold red",
     )
     if not report.ok:
@@ -73,6 +73,8 @@ def json_report(report: DemoReport) -> dict[str, Any]:
         "bootstrap_servers": report.bootstrap_servers,
         "from": report.stretch.first.isoformat(),
         "days": report.stretch.days,
+        "database": report.database,
+        "edits": report.edits.delivered,
         "queries": {check.query: _check_json(check) for check in report.checks},
         "late_dropped": report.late_rows,
         "batches": {status.query: status.batch + 1 for status in report.queries},

@@ -31,9 +31,10 @@ QUERIES = {
     "sample": "6 minutes of departures, every 10 minutes",
     "bursts": "an aircraft's departures within 6 hours",
     "outcomes": "departures with arrivals, 13 hours on",
-    "enriched": "departures with the aircraft table",
+    "enriched": "departures with their aircraft at the time",
     "fleet": "aircraft with airlines, kept current",
     "alerts": "delays unlike an airport's last 24 hours",
+    "search": "aircraft in a search index, kept current",
 }
 """A short description of each query."""
 
@@ -72,7 +73,7 @@ def queries_table(queries: Sequence[QueryStatus], results: Results) -> Table:
         table.add_row(
             status.query,
             Text(QUERIES[status.query], "dim"),
-            f"{results.counts.get(status.query, 0):,}",
+            f"{results.counts.get(status.query, status.rows):,}",
             f"{sum(newest[each.topic] - each.read for each in status.sources if each.read):,}",
             local(mark) if mark > 0 else "",
         )

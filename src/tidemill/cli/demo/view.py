@@ -96,7 +96,8 @@ class PlainView(View):
         self.console.print(
             f"  {replay.acknowledged / replay.total:4.0%}"
             f"  {local(replay.simulated_time)}"
-            f"  {replay.acknowledged:,} of {replay.total:,} reports sent;"
+            f"  {replay.acknowledged:,} of {replay.total:,} reports sent,"
+            f" {running.edits.delivered:,} of {running.edits.total:,} edits followed;"
             f" {pipeline_text(running.queries, running.results)}"
         )
 
@@ -119,10 +120,13 @@ class LiveView(PlainView):
             TextColumn("[bold]replay[/]"),
             BarColumn(bar_width=40),
             TextColumn("{task.percentage:>3.0f} %"),
-            TextColumn("[cyan]{task.fields[clock]}[/]  [dim]{task.fields[rate]:,.0f} reports/s[/]"),
+            TextColumn(
+                "[cyan]{task.fields[clock]}[/]  [dim]{task.fields[rate]:,.0f} reports/s,[/]"
+            ),
+            TextColumn("[dim]{task.fields[edits]} edits[/]"),
             console=console,
         )
-        self._task = self._bar.add_task("replay", total=None, clock="", rate=0.0)
+        self._task = self._bar.add_task("replay", total=None, clock="", rate=0.0, edits="")
         self._live: Live | None = None
 
     def show(self, event: Event) -> None:
@@ -139,6 +143,7 @@ class LiveView(PlainView):
             completed=replay.acknowledged,
             clock=local(replay.simulated_time),
             rate=rate_of(replay),
+            edits=f"{running.edits.delivered:,} of {running.edits.total:,}",
         )
         self._draw(self._picture(running))
 

@@ -112,8 +112,9 @@ def enrich_as_of(
         keep: how long a version is kept after another one replaced it. The time counts back from
             the table's newest version, or from now if that is earlier. Default: ``keep_versions``
             of the table. The topic must keep the records as long: ``min.compaction.lag.ms``.
-        valid_from: the table's column, a TIMESTAMP, from which a version is valid; default: the
-            record's timestamp. A deletion is always valid from its record's timestamp.
+        valid_from: the table's column, a TIMESTAMP, from which a version is valid. Default:
+            ``valid_from`` of the table, else the record's timestamp, or the time of the commit. A
+            deletion is always valid from that time.
         prefix: added before the names of the table's columns.
         memory_limit: most bytes that the table may take in a Python worker.
 
@@ -132,6 +133,7 @@ def enrich_as_of(
         return _join_versions(stream, table, compared, event_time, how, prefix)
     from pyspark.sql import functions as f
 
+    valid_from = table.declaration.valid_from if valid_from is None else valid_from
     table.schema.check_valid_from(valid_from)
     key = _version_key(table, compared)
     keep = _kept(table, keep)

@@ -105,6 +105,8 @@ def table_problems(table: Table, schemas: Schemas) -> Iterator[Problem]:
             yield _unknown_column(what, "key", name, made, table.place)
     if table.keep_versions is not None:
         yield from duration_problems(what, "keep_versions", table.keep_versions, table.place)
+    if table.valid_from is not None:
+        yield from _time_column(what, "valid_from", table.valid_from, made, table.place)
     yield from _max_offsets(what, table)
 
 
@@ -161,14 +163,21 @@ def _event_time(what: str, stream: Stream, made: tuple[Column, ...]) -> Iterator
         yield from duration_problems(what, "watermark", stream.watermark, stream.place)
     if stream.event_time is None:
         return
+    yield from _time_column(what, "event_time", stream.event_time, made, stream.place)
+
+
+def _time_column(
+    what: str, role: str, name: str, made: tuple[Column, ...], place: Place
+) -> Iterator[Problem]:
+    """Yield the mistake of a column that is missing, or that is not a TIMESTAMP."""
     types = {column.name.lower(): column.type for column in made}
-    kind = types.get(stream.event_time.lower())
+    kind = types.get(name.lower())
     if kind is None:
-        yield _unknown_column(what, "event_time", stream.event_time, made, stream.place)
+        yield _unknown_column(what, role, name, made, place)
     elif kind != "TIMESTAMP":
         yield Problem(
-            stream.place,
-            f"{what}: event_time {stream.event_time} is {kind}, not TIMESTAMP",
+            place,
+            f"{what}: {role} {name} is {kind}, not TIMESTAMP",
             "Declare it as TIMESTAMP: ISO 8601 texts are parsed as timestamps.",
         )
 

@@ -106,6 +106,8 @@ class Table:
         keep_versions: how long a version can be joined after another one replaced it, or None.
         max_offsets_per_trigger: most changes in a micro-batch, or None.
         place: the line that declares the table.
+        valid_from: the column with the time from which a version of a row is valid, or None for
+            the time of its record, or of its commit.
     """
 
     name: str
@@ -115,6 +117,7 @@ class Table:
     keep_versions: Duration | None
     max_offsets_per_trigger: int | None
     place: Place
+    valid_from: str | None = None
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -246,6 +249,7 @@ class Pipeline:
         timestamp_format: str = ISO,
         source: TableSource | None = None,
         keep_versions: Duration | None = None,
+        valid_from: str | None = None,
         max_offsets_per_trigger: int | None = None,
     ) -> Table:
         """Declare a table: rows that are found by a key, and that change while queries run.
@@ -263,6 +267,9 @@ class Pipeline:
             source: another source of the rows, instead of ``topic``.
             keep_versions: how long after a version was replaced events may still be joined with
                 it (``enrich_as_of``).
+            valid_from: a TIMESTAMP column with the time from which a version of a row is valid,
+                for ``enrich_as_of`` and ``.versions``; default: the time of the record, or of the
+                commit. A deletion has no row, so it is valid from that time always.
             max_offsets_per_trigger: most changes in one micro-batch, where the changes are used as
                 a stream (``.changes``, ``join_tables``).
 
@@ -285,6 +292,7 @@ class Pipeline:
             keep_versions=keep_versions,
             max_offsets_per_trigger=max_offsets_per_trigger,
             place=_caller(),
+            valid_from=valid_from,
         )
         self.tables.append(made)
         return made

@@ -116,6 +116,13 @@ def is_older(change: Change, other: Change) -> bool:
     return change.at < other.at
 
 
+def is_repeated(change: Change, other: Change) -> bool:
+    """Whether a change is before another one in the database's log, as far as that is known."""
+    if change.position is None or other.position is None:
+        return False
+    return change.position.is_before(other.position)
+
+
 def replaces(known: Change, change: Change) -> bool:
     """Whether a change replaces one of the same key and partition that is valid from one time."""
     if known.position is not None and change.position is not None:

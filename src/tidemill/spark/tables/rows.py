@@ -22,6 +22,7 @@ from tidemill.spark.tables.changes import (
     following,
     foreign_key_of,
     is_older,
+    is_repeated,
     replaces,
     size_of,
     valid_from_of,
@@ -256,7 +257,9 @@ class Versions:
         else:
             return
         self._touched.add(change.key)
-        self._newest = max(self._newest, since)
+        if self._spec.valid_from is None or change.value is not None:
+            # The time of a deletion is that of another clock than the column's.
+            self._newest = max(self._newest, since)
         self.size += size_of(change)
         if change.value is not None:
             for truncated in self._truncated:
@@ -266,12 +269,16 @@ class Versions:
     def _drop_early_deletions(self, versions: list[_Version], change: Change, since: int) -> None:
         """Drop deletions that come before a change in the log and are valid after it.
 
-        They are tombstones without their delete: their time is that of the record.
+        They are tombstones without their delete, whose time is that of the record; or deletions of
+        rows whose versions have a time of their own, and that are there again.
         """
+        by_column = self._spec.valid_from is not None and change.value is not None
         for version in versions[bisect.bisect_right(versions, since, key=_since) :]:
             _, partition, other = version
-            is_tombstone = other.value is None and other.position is None
-            if is_tombstone and partition == change.partition and other.offset < change.offset:
+            is_early = other.value is None and (
+                other.position is None or (by_column and not is_repeated(change, other))
+            )
+            if is_early and partition == change.partition and other.offset < change.offset:
                 versions.remove(version)
                 self.size -= size_of(other)
 

@@ -1,0 +1,87 @@
+"""Compare everything that a run has left with what is expected.
+
+The queries' results are compared with those that ``check_results`` computes from the data set. The
+database is compared with the list of edits, and what follows it with the database: the topics of
+the captured tables, replayed by key, and the search index. This module must not know brokers or
+Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemill.demo import check_results, index
+from tidemill.demo.check import Check, Record, compare
+from tidemill.demo.database.registry import AIRCRAFT, AIRLINES, KEYS, Registry, Row
+from tidemill.demo.events import Report
+from tidemill.demo.flights import Stretch
+from tidemill.demo.results import Results
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a run has left besides the results of the queries.
+
+    Attributes:
+        database: the rows of each table in the database.
+        captured: the rows of each table in its topic.
+        index: the folder of the search index, or None.
+    """
+
+    database: Mapping[str, Iterable[Row]]
+    captured: Mapping[str, Iterable[Row]]
+    index: Path | None
+
+
+def check_all(
+    stretch: Stretch,
+    registry: Registry,
+    reports: Sequence[Report],
+    results: Results,
+    left: Left,
+) -> list[Check]:
+    """Return the comparison of each query, table and follower.
+
+    Args:
+        stretch: the days.
+        registry: the tables and their edits.
+        reports: the reports that were sent.
+        results: the published results.
+        left: the database and its followers.
+    """
+    facts = check_results.Facts(stretch, check_results.legs(stretch), registry)
+    found = [
+        compare(query, expected(facts), results.records[query], check_results.IDENTITIES[query])
+        for query, expected in check_results.EXPECTED.items()
+    ]
+    found += _tables(registry, left)
+    for topic, values in results.unreadable.items():
+        cut_short = [
+            report.value
+            for report in reports
+            if report.kind == "cut short" and f"{report.topic}.dlq" == topic
+        ]
+        found.append(compare(topic, _texts(cut_short), _texts(values), ("value",)))
+    return found
+
+
+def _tables(registry: Registry, left: Left) -> Iterator[Check]:
+    edited = dict(zip((AIRCRAFT, AIRLINES), registry.at_the_end(), strict=True))
+    for table in (AIRCRAFT, AIRLINES):
+        stored = list(_records(left.database[table]))
+        identity = (KEYS[table],)
+        yield compare(f"{table}: database", _records(edited[table].values()), stored, identity)
+        yield compare(f"{table}: topic", stored, _records(left.captured[table]), identity)
+    if left.index is not None:
+        stored = list(_records(left.database[AIRCRAFT]))
+        yield compare("search", stored, index.documents(left.index), (KEYS[AIRCRAFT],))
+
+
+def _records(rows: Iterable[Row]) -> Iterator[Record]:
+    return (check_results.record_of(row) for row in rows)
+
+
+def _texts(values: Iterable[bytes]) -> list[Record]:
+    return [{"value": value.decode(errors="replace")} for value in values]
