@@ -22,7 +22,7 @@ from tidemill.demo.results import Results
 
 @dataclass(frozen=True)
 class Left:
-    """What a run has left besides the results of the queries.
+    """The tables and followers that a run has left, besides the results of the queries.
 
     Attributes:
         database: the rows of each table in the database.

@@ -82,7 +82,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Input:
-    """What a run sends and changes.
+    """The reports that a run sends, and the rows that it changes.
 
     Attributes:
         stretch: the days.
