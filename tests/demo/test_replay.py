@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError
 
 from tests.demo.support import flight
 from tidemill.demo import replay as module
+from tidemill.demo.database.editor import EditorStalledError
 from tidemill.demo.events import Report, reports
 from tidemill.demo.flights import Stretch
 from tidemill.demo.replay import Replay, parse_speed
@@ -111,6 +112,27 @@ def test_an_hour_takes_a_second_at_3600_times_real_time(stop: Wait) -> None:
 def test_at_full_speed_nothing_waits(stop: Wait) -> None:
     replay(stop, None).run(stop)
     assert stop.now == 0
+
+
+def test_what_must_be_there_before_a_report_is_asked_for_at_each_report(stop: Wait) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def before(moment: int, _stop: threading.Event) -> None:
+        asked.append((moment, len(FakeProducer.made.produced)))
+
+    Replay(REPORTS, bootstrap_servers="nowhere:1", speed=None, before=before).run(stop)
+    assert asked == [(report.reported_at, number) for number, report in enumerate(REPORTS)]
+
+
+def test_what_is_not_there_ends_the_replay_before_its_report(stop: Wait) -> None:
+    def before(moment: int, _stop: threading.Event) -> None:
+        if moment >= REPORTS[3].reported_at:
+            raise EditorStalledError("not there")
+
+    run = Replay(REPORTS, bootstrap_servers="nowhere:1", speed=None, before=before)
+    with pytest.raises(EditorStalledError):
+        run.run(stop)
+    assert len(FakeProducer.made.produced) == 3
 
 
 def test_a_full_queue_is_waited_for(stop: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
