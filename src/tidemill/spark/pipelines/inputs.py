@@ -101,9 +101,7 @@ class TableInput:
                 hint='Declare it with keep_versions="30 days", and set min.compaction.lag.ms of '
                 "its topic to at least as much.",
             )
-        return t.source.versions(
-            self.context(), keep=t.keep_versions, valid_from=t.valid_from
-        )
+        return t.source.versions(self.context(), keep=t.keep_versions, valid_from=t.valid_from)
 
     @property
     def changes(self) -> DataFrame:
