@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.support.spark_cluster import executor_settings
 from tidemill.spark import spark_session, write_batch
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Driver:
                 "spark.executor.memory": "512m",
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
+                **executor_settings(),
             },
             log_file=Path(job.folder, "jvm.log"),
         )

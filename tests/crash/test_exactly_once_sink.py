@@ -33,14 +33,15 @@ pytestmark = [pytest.mark.crash, pytest.mark.separate, pytest.mark.spark, pytest
 
 DRIVER_KILLS = ("driver: all", "driver: python", "driver: jvm")
 """Which processes of the driver are killed first: both, or one, so that the other one notices."""
-KILLS = (*DRIVER_KILLS, *["executor"] * 2, "worker", "python")
+KILLS = (*DRIVER_KILLS, *["executor"] * 5, "worker", "python")
 """A driver costs the start of three JVMs, a worker that of two, an executor that of one, a Python
 process none."""
 RANDOM_KILLS = rounds("CRASH_SPARK_KILLS", 20, nightly=20)
 """Of drivers, workers and executors, in the long run. Every fifth kill more is one of a Python
 process."""
 MOST_FURTHER_KILLS = 12
-"""Of executors, if no kill has hit a task: tasks are short, and a kill often comes between them."""
+"""Of executors that run a task, if no kill has hit one: tasks are short, and a kill often comes
+between them."""
 PARTITIONS = 2
 WORKERS = 2
 """Each has one core, so it runs an executor with one task."""
@@ -147,12 +148,18 @@ class DriverProcess:
 
     def kill_executor(self) -> bool:
         """Kill an executor. Return whether there is one."""
-        found = [each for each in self._cluster.processes() if _is_executor(each)]
-        if not found:
-            return False
-        _kill(self._dice.choice(found))
-        self.notes.append("executor")
-        return True
+        return self._kill_one_of(
+            "executor", [each for each in self._cluster.processes() if _is_executor(each)]
+        )
+
+    def kill_busy_executor(self) -> bool:
+        """Kill an executor that runs a task. Return whether there is one."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parents = [each for task in self._tasks() for each in task.parents()]
+            return self._kill_one_of(
+                "busy executor", [each for each in parents if _is_executor(each)]
+            )
+        return False
 
     def kill_worker(self) -> bool:
         """Kill a worker of the cluster that has an executor. Return whether there is one."""
@@ -170,14 +177,20 @@ class DriverProcess:
 
         The death of an idle one would have no effect: Spark replaces it.
         """
+        return self._kill_one_of("python", self._tasks())
+
+    def _tasks(self) -> list[psutil.Process]:
+        """Return the Python processes that run a task now."""
         before = _cpu_times(self._cluster)
         time.sleep(0.01)
         after = _cpu_times(self._cluster)
-        busy = [each for each, used in after.items() if used > before.get(each, used)]
-        if not busy:
+        return [each for each, used in after.items() if used > before.get(each, used)]
+
+    def _kill_one_of(self, kind: str, found: Sequence[psutil.Process]) -> bool:
+        if not found:
             return False
-        _kill(self._dice.choice(busy))
-        self.notes.append("python")
+        _kill(self._dice.choice(found))
+        self.notes.append(kind)
         return True
 
     def finish(self) -> None:
@@ -308,7 +321,7 @@ def check_kills(
                 if _has_hit_a_task(folder):
                     break
                 time.sleep(dice.random() * 0.3)
-                poll_until(work.kill_executor, 60, "one to kill: executor")
+                poll_until(work.kill_busy_executor, 60, "one to kill: executor that runs a task")
                 work.wait_for_batches(1)
             numbers.stop()
             work.finish()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -138,6 +139,21 @@ class SparkCluster:
         traceback: TracebackType | None,
     ) -> None:
         self.kill()
+
+
+def executor_settings() -> dict[str, str]:
+    """Return the settings of Spark with which executors use the archive of classes.
+
+    Java uses an archive only if the class path begins with that of the archive. Spark's own begins
+    with the folder of settings.
+    """
+    archive = jvm.class_archive()
+    if archive is None or archive.list is not None:
+        return {}
+    return {
+        "spark.executor.extraClassPath": archive.class_path,
+        "spark.executor.extraJavaOptions": shlex.join(archive.options),
+    }
 
 
 def _archive() -> Sequence[str]:
