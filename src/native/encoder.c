@@ -34,7 +34,10 @@ typedef struct {
     size_t batch_bytes, record_bytes, open_bytes, most_open_bytes;
     uint32_t sticky; /* the partition of records without a key, until STICKY_BYTES are in it */
     int64_t sticky_left;
+    PyObject *closed; /* bodies that append() has closed; NULL before the first one */
 } Encoder;
+
+static PyTypeObject *encoder_type;
 
 /* A column of byte strings. Without `ends` all rows are null. */
 typedef struct {
@@ -304,6 +307,40 @@ static int close_body(Encoder *e, int32_t partition, PyObject *list)
     return result;
 }
 
+/* Close the body of a partition if it has no room for so many bytes, and begin a body if there is
+ * none. Return whether one was closed, -1 with an error. */
+static int make_room(Encoder *e, int32_t partition, size_t most, int64_t timestamp, PyObject *list)
+{
+    Open *open = &e->open[partition];
+    int closed = open->count && (most > e->batch_bytes || open->body.size > e->batch_bytes - most);
+    if (closed && close_body(e, partition, list) < 0) return -1;
+    if (!open->count) {
+        open->base_timestamp = open->max_timestamp = timestamp;
+        if (tm_reserve(&open->body, open->last_size) < 0) return -1;
+    }
+    return tm_reserve(&open->body, most) < 0 ? -1 : closed;
+}
+
+/* Put the length and the numbers of a record before `rest` bytes of it. */
+static uint8_t *put_start(uint8_t *to, const Open *open, size_t rest, int64_t timestamp)
+{
+    int64_t delta = (int64_t)((uint64_t)timestamp - (uint64_t)open->base_timestamp);
+    to = put_varint(to, (int64_t)(1 + varint_size(delta) + varint_size(open->count) + rest));
+    *to++ = 0; /* attributes */
+    to = put_varint(to, delta);
+    return put_varint(to, open->count);
+}
+
+static void count_record(Encoder *e, int32_t partition, size_t written, int64_t timestamp)
+{
+    Open *open = &e->open[partition];
+    open->body.size += written;
+    e->open_bytes += written;
+    open->count++;
+    if (timestamp > open->max_timestamp) open->max_timestamp = timestamp;
+    if ((uint32_t)partition == e->sticky) e->sticky_left -= (int64_t)written;
+}
+
 /* Append a row to the body of its partition; close the body before if the row does not fit. Return
  * what ends the call of add(), ALL_READ to continue, -1 with an error. */
 static int add_row(Encoder *e, const Rows *rows, size_t row, int64_t timestamp, PyObject *list)
@@ -321,30 +358,16 @@ static int add_row(Encoder *e, const Rows *rows, size_t row, int64_t timestamp, 
     if (most > e->record_bytes) return TOO_LARGE;
     int32_t partition = partition_of(e, rows, row, key, key_length);
     if (partition < 0) return UNKNOWN_PARTITION;
+    int closed = make_room(e, partition, most, timestamp, list);
+    if (closed < 0) return -1;
     Open *open = &e->open[partition];
-    int closed = open->count && (most > e->batch_bytes || open->body.size > e->batch_bytes - most);
-    if (closed && close_body(e, partition, list) < 0) return -1;
-    if (!open->count) {
-        open->base_timestamp = open->max_timestamp = timestamp;
-        if (tm_reserve(&open->body, open->last_size) < 0) return -1;
-    }
-    if (tm_reserve(&open->body, most) < 0) return -1;
-    int64_t delta = (int64_t)((uint64_t)timestamp - (uint64_t)open->base_timestamp);
-    size_t length = 1 + varint_size(delta) + varint_size(open->count) + sized(key_length) +
-                    sized(value_length) + extra;
-    uint8_t *begin = open->body.data + open->body.size, *p = put_varint(begin, (int64_t)length);
-    *p++ = 0; /* attributes */
-    p = put_varint(p, delta);
-    p = put_varint(p, open->count);
+    uint8_t *begin = open->body.data + open->body.size;
+    size_t rest = sized(key_length) + sized(value_length) + extra;
+    uint8_t *p = put_start(begin, open, rest, timestamp);
     p = put_sized(p, key, key_length);
     p = put_sized(p, value, value_length);
     p = put_headers(p, rows, first_header, end_header);
-    size_t written = (size_t)(p - begin);
-    open->body.size += written;
-    e->open_bytes += written;
-    open->count++;
-    if (timestamp > open->max_timestamp) open->max_timestamp = timestamp;
-    if ((uint32_t)partition == e->sticky) e->sticky_left -= (int64_t)written;
+    count_record(e, partition, (size_t)(p - begin), timestamp);
     return closed || e->open_bytes >= e->most_open_bytes ? FULL : ALL_READ;
 }
 
@@ -372,10 +395,75 @@ static PyObject *encoder_add(PyObject *self, PyObject *args)
     return Py_BuildValue("(niN)", row, status, list);
 }
 
+/* Append a record without headers; a length of -1 is null. Return 0, TOO_LARGE, or -1 with an error.
+ * Bodies that are full wait for closed() and take(). */
+static int append(Encoder *e, const uint8_t *key, int64_t key_length, const uint8_t *value,
+                  int64_t value_length, int64_t timestamp)
+{
+    if (key_length > INT32_MAX || value_length > INT32_MAX) return TOO_LARGE;
+    size_t most = sized(key_length) + sized(value_length) + 1 + LENGTHS;
+    if (most > e->record_bytes) return TOO_LARGE;
+    if (e->closed == NULL && (e->closed = PyList_New(0)) == NULL) return -1;
+    static const Rows no_rows;
+    int32_t partition = partition_of(e, &no_rows, 0, key, key_length);
+    if (make_room(e, partition, most, timestamp, e->closed) < 0) return -1;
+    Open *open = &e->open[partition];
+    uint8_t *begin = open->body.data + open->body.size;
+    uint8_t *p = put_start(begin, open, sized(key_length) + sized(value_length) + 1, timestamp);
+    p = put_sized(p, key, key_length);
+    p = put_sized(p, value, value_length);
+    *p++ = 0; /* no headers */
+    count_record(e, partition, (size_t)(p - begin), timestamp);
+    return 0;
+}
+
+int tm_is_record_encoder(PyObject *object)
+{
+    return PyObject_TypeCheck(object, encoder_type);
+}
+
+int tm_append_record(PyObject *encoder, const uint8_t *key, int64_t key_length,
+                     const uint8_t *value, int64_t value_length, int64_t timestamp)
+{
+    return append((Encoder *)encoder, key, key_length, value, value_length, timestamp);
+}
+
+static int optional_bytes(PyObject *from, const uint8_t **data, int64_t *length)
+{
+    char *bytes = NULL;
+    Py_ssize_t size = -1;
+    if (from != Py_None && PyBytes_AsStringAndSize(from, &bytes, &size) < 0) return -1;
+    *data = (const uint8_t *)bytes;
+    *length = size;
+    return 0;
+}
+
+static PyObject *encoder_append(PyObject *self, PyObject *args)
+{
+    PyObject *key, *value;
+    long long timestamp;
+    const uint8_t *key_data, *value_data;
+    int64_t key_length, value_length;
+    if (!PyArg_ParseTuple(args, "OOL", &key, &value, &timestamp)) return NULL;
+    if (optional_bytes(key, &key_data, &key_length) < 0) return NULL;
+    if (optional_bytes(value, &value_data, &value_length) < 0) return NULL;
+    int status = append((Encoder *)self, key_data, key_length, value_data, value_length, timestamp);
+    return status < 0 ? NULL : PyLong_FromLong(status);
+}
+
+/* Return the bodies that append() has closed. */
+static PyObject *encoder_closed(PyObject *self, PyObject *unused)
+{
+    Encoder *e = (Encoder *)self;
+    PyObject *list = e->closed ? e->closed : PyList_New(0);
+    e->closed = NULL;
+    return list;
+}
+
 static PyObject *encoder_take(PyObject *self, PyObject *unused)
 {
     Encoder *e = (Encoder *)self;
-    PyObject *list = PyList_New(0);
+    PyObject *list = encoder_closed(self, NULL);
     if (list == NULL) return NULL;
     for (int32_t partition = 0; partition < e->partitions; partition++)
         if (e->open[partition].count && close_body(e, partition, list) < 0) {
@@ -455,6 +543,7 @@ static void encoder_dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
     for (int32_t i = 0; i < e->partitions; i++) free(e->open[i].body.data);
     free(e->open);
+    Py_XDECREF(e->closed);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(self);
     Py_DECREF(type);
@@ -462,6 +551,8 @@ static void encoder_dealloc(PyObject *self)
 
 static PyMethodDef encoder_methods[] = {
     {"add", encoder_add, METH_VARARGS, "Add rows from one on, until a body is closed."},
+    {"append", encoder_append, METH_VARARGS, "Add one record without headers."},
+    {"closed", encoder_closed, METH_NOARGS, "Return the bodies that append() has closed."},
     {"take", encoder_take, METH_NOARGS, "Return all bodies, and begin new ones."},
     {"grow", encoder_grow, METH_O, "Raise the number of partitions."},
     {"size", encoder_size, METH_NOARGS, "Return the bytes of the bodies that are not closed."},
@@ -484,9 +575,7 @@ static PyType_Spec encoder_spec = {
 
 int tm_add_record_encoder(PyObject *module)
 {
-    PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(&encoder_spec);
-    if (type == NULL) return -1;
-    int result = PyModule_AddType(module, type);
-    Py_DECREF(type);
-    return result;
+    encoder_type = (PyTypeObject *)PyType_FromSpec(&encoder_spec);
+    if (encoder_type == NULL) return -1;
+    return PyModule_AddType(module, encoder_type);
 }

@@ -17,6 +17,12 @@ static PyMethodDef methods[] = {
     {"scan_batches", tm_py_scan_batches, METH_O, "Return the end of the complete record batches."},
     {"write_entry", tm_py_write_entry, METH_VARARGS,
      "Set the CRC of an entry, write it and sync the file; return 0 or the errno of the sync."},
+    {"scan_pgoutput", tm_py_scan_pgoutput, METH_VARARGS,
+     "Return how many messages of pgoutput are complete rows."},
+    {"encode_pgoutput", tm_py_encode_pgoutput, METH_VARARGS,
+     "Encode rows of pgoutput to records."},
+    {"encode_changelog", tm_py_encode_changelog, METH_VARARGS,
+     "Encode rows of SQLite's change log to records."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -26,6 +32,7 @@ static int add_types(PyObject *module)
     if (tm_add_decoder(module) < 0) return -1;
     if (tm_add_json_parser(module) < 0) return -1;
     if (tm_add_record_encoder(module) < 0) return -1;
+    if (tm_add_change_encoder(module) < 0) return -1;
     return 0;
 }
 

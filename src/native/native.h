@@ -54,6 +54,16 @@ PyObject *tm_py_scan_batches(PyObject *module, PyObject *arg);
 
 /* encoder.c */
 int tm_add_record_encoder(PyObject *module);
+int tm_is_record_encoder(PyObject *object);
+/* Append a record; a length of -1 is null. Return 0, 2 if it is too large, or -1 with an error. */
+int tm_append_record(PyObject *encoder, const uint8_t *key, int64_t key_length,
+                     const uint8_t *value, int64_t value_length, int64_t timestamp);
+
+/* changes.c */
+int tm_add_change_encoder(PyObject *module);
+PyObject *tm_py_scan_pgoutput(PyObject *module, PyObject *args);
+PyObject *tm_py_encode_pgoutput(PyObject *module, PyObject *args);
+PyObject *tm_py_encode_changelog(PyObject *module, PyObject *args);
 
 /* json_type.c */
 int tm_add_json_parser(PyObject *module);

@@ -101,6 +101,12 @@ class RecordEncoder:
             ValueError: The columns are not valid Arrow columns.
         """
 
+    def append(self, key: bytes | None, value: bytes | None, timestamp: int, /) -> int:
+        """Add one record without headers; return 0, or 2 if it is too large and was not added."""
+
+    def closed(self) -> list[tuple[int, int, int, int, Block]]:
+        """Return the bodies that ``append`` has closed."""
+
     def take(self) -> list[tuple[int, int, int, int, Block]]:
         """Return all bodies, and begin new ones."""
 
@@ -230,3 +236,103 @@ class JsonParser:
 
 def write_entry(fd: int, header: bytearray, buffers: list[Buffer], position: int, /) -> int:
     """Set the CRC of a journal's entry, write it and sync it; return 0 or the sync's errno."""
+
+class ChangeEncoder:
+    """Turns changes of a table into records. ``connect/cdc/envelope.py`` gives the same bytes.
+
+    Args:
+        records: Takes the records.
+        columns: For each column its name in JSON with a colon, the number of the rule for its
+            text, the function for a text without a rule, and whether it belongs to the replica
+            identity. The rules: 0 function, 1 text, 2 integer, 3 boolean, 4 timestamp, 5 timestamp
+            in UTC.
+        key: Places of the key's columns.
+        source: The constant part of the block ``source``, without its closing brace.
+        plain: Whether values are rows without an envelope.
+        dumps: Returns the JSON of an object.
+
+    Raises:
+        ValueError: A rule or a place is invalid.
+    """
+
+    def __init__(
+        self,
+        records: RecordEncoder,
+        columns: tuple[tuple[bytes, int, Callable[[bytes], Any], bool], ...],
+        key: tuple[int, ...],
+        source: bytes,
+        plain: bool,
+        dumps: Callable[[Any], bytes],
+        /,
+    ) -> None: ...
+    def encode_rows(self, rows: list[Any], ts_ms: int, tail: bytes, stamp_ms: int, /) -> int:
+        """Encode rows of a snapshot, each a tuple with a value of each column; return the records.
+
+        Args:
+            rows: The rows.
+            ts_ms: Time of the read.
+            tail: The end of the block ``source``, with its comma and its brace.
+            stamp_ms: Time of processing.
+
+        Raises:
+            OverflowError: A record is too large; the message is its size in bytes.
+        """
+
+    def encode_copy(self, lines: list[bytes], ts_ms: int, tail: bytes, stamp_ms: int, /) -> int:
+        """Encode lines of PostgreSQL's COPY in the format text, like ``encode_rows``.
+
+        Raises:
+            ValueError: A line is damaged.
+        """
+
+def scan_pgoutput(
+    tables: dict[int, int], messages: list[bytes], begin: int, /
+) -> tuple[int, int, int, int]:
+    """Find the rows in messages of pgoutput that need nothing but ``encode_pgoutput``.
+
+    Args:
+        tables: The number of columns of each table, by OID.
+        messages: The messages, each with its header of 25 bytes.
+        begin: The first message.
+
+    Returns:
+        The place behind the last such row, its LSN, how many of the last rows have this LSN, and
+        the bytes of the messages.
+    """
+
+def encode_pgoutput(
+    encoders: dict[int, ChangeEncoder],
+    messages: list[bytes],
+    begin: int,
+    end: int,
+    ts_ms: int,
+    tail: bytes,
+    stamp_ms: int,
+    /,
+) -> int:
+    """Encode rows of one transaction that ``scan_pgoutput`` has found.
+
+    Args:
+        encoders: By OID of the table.
+        messages: The messages.
+        begin: The first row.
+        end: The place behind the last one.
+        ts_ms: Time of the commit.
+        tail: The end of the block ``source`` behind the LSN, with its comma and its brace.
+        stamp_ms: Time of processing.
+
+    Raises:
+        OverflowError: A record is too large; the message is its size in bytes.
+    """
+
+def encode_changelog(encoders: dict[int, ChangeEncoder], rows: list[Any], stamp_ms: int, /) -> int:
+    """Encode rows of SQLite's change log.
+
+    Args:
+        encoders: By number of the layout.
+        rows: Tuples of the number, the layout, the operation (c, u, d), the time, and the values.
+        stamp_ms: Time of processing.
+
+    Raises:
+        OverflowError: A record is too large; the message is its size in bytes.
+    """

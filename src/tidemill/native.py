@@ -13,8 +13,9 @@ from types import ModuleType
 SWITCH = "TIDEMILL_NATIVE"
 """The environment variable that switches the extension off with 0."""
 NAMES = (
-    *("Block", "Decoder", "JsonParser", "RecordEncoder"),
+    *("Block", "ChangeEncoder", "Decoder", "JsonParser", "RecordEncoder"),
     *("check_batch", "crc32c", "decode_produce", "scan_batches", "walk_records", "write_entry"),
+    *("encode_changelog", "encode_pgoutput", "scan_pgoutput"),
 )
 """What the extension must have. One that was built from older sources is not used."""
 

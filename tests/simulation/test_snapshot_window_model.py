@@ -32,7 +32,7 @@ from tidemill.connect.cdc.contract import (
 )
 from tidemill.connect.cdc.snapshot.queue import Snapshots
 from tidemill.connect.cdc.state import WorkerState
-from tidemill.connect.cdc.writer import Writer
+from tidemill.connect.cdc.writing.writer import Writer
 
 TABLE = Table("d", "s", "t", (Column("k", "int", "int"), Column("v", "int", "int")), ("k",))
 KEYS = st.integers(0, 2)

@@ -103,6 +103,9 @@ class TransactionalProducer:
                 size = len(value or b"") + len(key or b"")
                 raise self._error(error, f"write {size:,} bytes to topic {topic}") from error
 
+    def post(self) -> None:
+        """Do nothing: librdkafka sends in its own thread."""
+
     def commit(self) -> None:
         """Commit the transaction. When it returns, the records are durable and visible.
 

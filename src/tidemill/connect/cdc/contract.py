@@ -116,7 +116,7 @@ class Batch:
     position (a heartbeat of the database).
 
     Attributes:
-        changes: the changes.
+        changes: the changes; ``packed.Changes`` if some are not unpacked yet.
         position: resume here. All of ``changes`` is at or before it.
         ended: transactions that end in this batch, in commit order.
         schemas: tables whose columns are different from here on, or that are new.
@@ -126,7 +126,7 @@ class Batch:
             the keys that are not in the table any more.
     """
 
-    changes: list[Change]
+    changes: Sequence[Change]
     position: Position
     ended: list[TransactionEnd] = field(default_factory=list)
     schemas: list[Table] = field(default_factory=list)
@@ -141,14 +141,14 @@ class Chunk:
     committed up to ``high``.
 
     Attributes:
-        rows: the rows.
+        rows: the rows; ``packed.PackedRows`` if they are not unpacked yet.
         last_key: JSON values of the last row's key, for the next call; None at the table's end.
         high: the stream position up to which the rows can contain changes.
         ts_ms: time of the read, in milliseconds since the epoch.
         source: what the envelopes' ``source`` block says of these rows (lsn, change_id).
     """
 
-    rows: list[Row]
+    rows: Sequence[Row]
     last_key: list[Any] | None
     high: Position
     ts_ms: int

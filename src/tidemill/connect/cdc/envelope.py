@@ -57,6 +57,9 @@ class Encoder:
         prefix: the first part of all topic names, and ``source.name``.
         plain: values are the rows after the change, without an envelope.
         now_ms: returns the time of processing for ``ts_ms``.
+
+    Attributes:
+        is_plain: whether values are rows without an envelope.
     """
 
     def __init__(
@@ -69,10 +72,15 @@ class Encoder:
     ) -> None:
         self._connector = _DEBEZIUM_NAMES.get(connector, connector)
         self._prefix = prefix
-        self._plain = plain
+        self.is_plain = plain
         self._now_ms = now_ms
         self._stamp = now_ms()
         self._tables: dict[int, EncodedTable] = {}
+
+    @property
+    def stamp_ms(self) -> int:
+        """The time of processing in the envelopes, taken by the last ``tick``."""
+        return self._stamp
 
     def tick(self) -> None:
         """Take the present time for the envelopes from here on. Call it for each batch."""
@@ -99,7 +107,7 @@ class Encoder:
         table = change.table
         if table is None:
             return [self._message(change)]
-        known = self._tables.get(id(table)) or self._prepare(table)
+        known = self.prepared(table)
         op, after, before = change.op, change.after, change.before
         if op == "d":
             return self._delete(known, change, before or {}, snapshot, transaction)
@@ -116,7 +124,7 @@ class Encoder:
             after = {name: after.get(name, UNAVAILABLE) for name in known.columns}
         value = (
             _dumps(after)
-            if self._plain
+            if self.is_plain
             else self._envelope(known, change, op, before, after, snapshot, transaction)
         )
         records.append(Record(known.topic, key, value, change.ts_ms))
@@ -124,7 +132,11 @@ class Encoder:
 
     def key_of(self, table: Table, row: Row) -> bytes:
         """Return the key of a row's records."""
-        return _key(self._tables.get(id(table)) or self._prepare(table), row)
+        return _key(self.prepared(table), row)
+
+    def prepared(self, table: Table) -> EncodedTable:
+        """Return the parts of a table's envelopes that never change."""
+        return self._tables.get(id(table)) or self._prepare(table)
 
     def _prepare(self, table: Table) -> EncodedTable:
         source = _dumps(
@@ -152,7 +164,7 @@ class Encoder:
     ) -> list[Record]:
         key = _key(known, before)
         tombstone = Record(known.topic, key, None, change.ts_ms)
-        if self._plain:
+        if self.is_plain:
             return [tombstone]
         value = self._envelope(known, change, "d", before, None, snapshot, transaction)
         return [Record(known.topic, key, value, change.ts_ms), tombstone]
@@ -172,7 +184,7 @@ class Encoder:
             b"null" if before is None else _dumps(before),
             b"null" if after is None else _dumps(after),
             change.ts_ms,
-            b"," + _dumps(change.source)[1:] if change.source else b"}",
+            source_tail(change.source),
             self._stamp,
             b"null" if transaction is None else _dumps(transaction),
         )
@@ -189,6 +201,11 @@ class Encoder:
         value = {"op": "m", "ts_ms": self._stamp, "source": source, "message": content}
         key = {"prefix": content.get("prefix", "")}
         return Record(f"{self._prefix}.{MESSAGE_TOPIC}", _dumps(key), _dumps(value), change.ts_ms)
+
+
+def source_tail(source: Row) -> bytes:
+    """Return the end of the block ``source``: what a change or a read says in addition."""
+    return b"," + _dumps(source)[1:] if source else b"}"
 
 
 def topic_name(*parts: str) -> str:

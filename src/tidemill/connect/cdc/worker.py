@@ -12,25 +12,29 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from tidemill.connect.base.batched import Producer, open_producer
 from tidemill.connect.base.clients import Kafka
 from tidemill.connect.base.compacted import read_table, read_to_end
 from tidemill.connect.base.errors import ProducerFencedError
-from tidemill.connect.base.transactional import TransactionalProducer
 from tidemill.connect.cdc.contract import Capture, Lag, Source, Table
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.errors import FencedError, PositionLostError, SetupError
 from tidemill.connect.cdc.snapshot.queue import Snapshots
 from tidemill.connect.cdc.state import KEY, WorkerState
 from tidemill.connect.cdc.topics import state_topic, transactional_id
-from tidemill.connect.cdc.writer import Writer
+from tidemill.connect.cdc.writing.writer import Writer
 
 IDLE_S = 0.1
 """How long a poll waits; commands are looked at as often."""
 LAG_S = 2.0
 """How often the lag is measured."""
-MAX_CHANGES = 20_000
+MAX_CHANGES = 100_000
 MAX_OPEN_S = 0.25
 """A transaction is committed when the source has nothing more, or after so much or so long."""
+MANY_CHANGES = 500
+LINGER_S = 0.005
+"""A transaction with many changes waits a moment for more: the source is probably behind, and what
+it sends during a commit waits. One with few changes does not wait, which would delay them."""
 
 
 class Control(Protocol):
@@ -98,7 +102,8 @@ class Worker:
         producer = None
         source = None
         try:
-            producer = TransactionalProducer(self._kafka, self._client)
+            with_headers = self._definition.outbox is not None
+            producer = open_producer(self._kafka, self._client, with_headers=with_headers)
             self.state = self._stored_state()
             source = self._make_source(self._definition.capture())
             self._capture(source, producer)
@@ -118,7 +123,7 @@ class Worker:
         table = read_table(self._kafka, self._client, state_topic(self._definition.name))
         return WorkerState.decode(table.get(KEY))
 
-    def _capture(self, source: Source, producer: TransactionalProducer) -> None:
+    def _capture(self, source: Source, producer: Producer) -> None:
         state = self.state
         writer = self.writer = Writer(self._kafka, producer, self._definition, state)
         order = self._control.resnapshot(state.handled)
@@ -192,7 +197,8 @@ class Worker:
                 snapshots.request(table)
             stepped = snapshots.active and snapshots.step()
             busy = stepped or writer.pending > 0
-            batch = source.poll(0.0 if busy else IDLE_S)
+            lingers = writer.pending >= MANY_CHANGES and not stepped
+            batch = source.poll(LINGER_S if lingers else 0.0 if busy else IDLE_S)
             now = time.monotonic()
             if batch is not None:
                 if batch.schemas:

@@ -61,6 +61,7 @@ class RecordEncoder:
         self._method = method
         self._sticky = start % partitions
         self._sticky_left = STICKY_BYTES
+        self._closed: list[Body] = []
 
     def add(
         self, columns: tuple[Any, ...], row: int, timestamp: int
@@ -95,9 +96,28 @@ class RecordEncoder:
             row += 1
         return row, status, closed
 
+    def append(self, key: bytes | None, value: bytes | None, timestamp: int) -> int:
+        """Add one record without headers. Bodies that are full wait for ``closed`` and ``take``.
+
+        Args:
+            key: Its key.
+            value: Its value.
+            timestamp: Its time in ms since 1970.
+
+        Returns:
+            ``ALL_READ``, or ``TOO_LARGE``: it was not added.
+        """
+        status = self._add((key, value, []), None, timestamp, self._closed)
+        return status if status > FULL else ALL_READ
+
+    def closed(self) -> list[Body]:
+        """Return the bodies that ``append`` has closed."""
+        closed, self._closed = self._closed, []
+        return closed
+
     def take(self) -> list[Body]:
         """Return all bodies, and begin new ones."""
-        closed: list[Body] = []
+        closed = self.closed()
         for partition, each in enumerate(self._open):
             if each.count:
                 self._close(partition, closed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -16,12 +17,12 @@ from tidemill.connect.cdc.errors import CaptureError, PositionLostError
 from tidemill.connect.cdc.postgres import slot
 from tidemill.connect.cdc.postgres.decoding import messages
 from tidemill.connect.cdc.postgres.decoding.rows import decoder, identity_decoder
-from tidemill.connect.cdc.postgres.decoding.shapes import Shape
+from tidemill.connect.cdc.postgres.decoding.shapes import Layouts, Shape
 from tidemill.connect.cdc.postgres.decoding.stream import Stream
 from tidemill.connect.cdc.postgres.errors import ProtocolError
 from tidemill.connect.cdc.postgres.lsn import Origin, Place, parse, place_of, show, to_json
 from tidemill.connect.cdc.postgres.settings import Settings
-from tidemill.connect.cdc.postgres.types import integer, text
+from tidemill.connect.cdc.postgres.types import RULES, integer, text
 
 OID = 16384
 BEGINNING = Place(0)
@@ -41,7 +42,11 @@ class OneTable:
         plain = [(name, convert) for name, convert, _ in COLUMNS]
         relation = messages.Relation(OID, "public", "t", "d", ())
         decode = decoder(plain)
-        return Shape(relation, TABLE, ("id", "v"), decode, identity_decoder(COLUMNS), 0)
+        rules = tuple((name, RULES.get(convert, 0), convert, key) for name, convert, key in COLUMNS)
+        return Shape(relation, TABLE, ("id", "v"), decode, identity_decoder(COLUMNS), rules, 0)
+
+    def layouts(self) -> Layouts:
+        return Layouts({OID: self[OID]} if self.described else {})
 
     def describe(self, relation: messages.Relation, lsn: int) -> None:
         self.described.append(relation)
@@ -78,7 +83,7 @@ MESSAGE = b"M" + struct.pack(">BQ", 1, 880) + b"note\0" + struct.pack(">I", 2) +
 ALL = [BEGIN, RELATION, INSERT, UPDATE, DELETE, TRUNCATE, MESSAGE, COMMIT]
 
 
-def brief(changes: list[Change]) -> list[tuple[str, Any, Any]]:
+def brief(changes: Iterable[Change]) -> list[tuple[str, Any, Any]]:
     return [(each.op, each.before, each.after) for each in changes]
 
 
@@ -133,7 +138,7 @@ def test_a_streamed_transaction_waits_for_its_commit() -> None:
         made.feed(streamed(message, sub))
     made.feed(framed(0, b"E"))
     made.keepalive(850)
-    assert (made.changes, made.place) == ([], Place(850))
+    assert (list(made.changes), made.place) == ([], Place(850))
     made.feed(framed(0, b"A" + struct.pack(">II", 77, 78)))
     made.feed(framed(0, b"c" + struct.pack(">IBQQq", 77, 0, 900, 950, 0)))
     made.keepalive(5_000)  # not beyond a transaction that is being delivered

@@ -38,7 +38,7 @@ class ReplicationConnection:
         self._get = self._pg.get_copy_data
         self._poll = select.poll()
         self._poll.register(self._pg.socket, select.POLLIN)
-        self._is_streaming = False
+        self._is_streaming = self._is_over = False
         self._flushed = 0
         self._next_status = self._last_status = 0.0
         self.server_end = 0
@@ -100,6 +100,36 @@ class ReplicationConnection:
                 return None
             else:
                 raise self._ended()
+
+    def receive_many(self, most: int) -> list[bytes]:
+        """Return the messages that are there, at most so many, each as ``receive`` does.
+
+        Raises:
+            SourceUnavailableError: The connection is broken.
+        """
+        import psycopg
+
+        if self._is_over:
+            raise self._ended()
+        found: list[bytes] = []
+        get, add = self._get, found.append
+        try:
+            while len(found) < most:
+                length, data = get(1)
+                if length > HEADER and data[0] == _DATA:
+                    add(bytes(data))
+                elif length > 0:
+                    self._keepalive(bytes(data))
+                elif length == 0:
+                    return found
+                else:
+                    self._is_over = True
+                    break
+        except psycopg.Error as fault:
+            raise self._broken(str(fault)) from None
+        if self._is_over and not found:
+            raise self._ended()
+        return found
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for bytes from the server and read them; return whether there were any."""

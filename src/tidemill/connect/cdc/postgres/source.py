@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from tidemill import native
 from tidemill.connect.cdc.contract import (
     Batch,
     Capture,
@@ -30,11 +31,14 @@ from tidemill.connect.cdc.postgres.decoding.stream import OWN_PREFIX, Stream
 from tidemill.connect.cdc.postgres.errors import translating
 from tidemill.connect.cdc.postgres.lsn import Origin, Place, origin_of, place_of, to_json
 from tidemill.connect.cdc.postgres.reading import toast, visibility
+from tidemill.connect.cdc.postgres.reading.chunks import Reader
 from tidemill.connect.cdc.postgres.settings import Settings, settings_of
 from tidemill.connect.cdc.postgres.tables import Tables
 
 _BATCH_CHANGES = 5000
 _BATCH_BYTES = 8 * 1024 * 1024
+_RECEIVED = 1000
+"""Most messages that are received before they are looked at."""
 _DELIVERED = 50_000
 """Most numbers of transactions to keep before asking which are visible."""
 _HEARTBEAT_S = 5.0
@@ -73,6 +77,8 @@ class PostgresSource:
         self._returned = Place(0)
         self._wanted = 0
         self._unconfirmed: list[tuple[int, int]] = []
+        self._received: list[bytes] = []
+        self._fed = 0  # so many of the received messages were given to the stream
         self._due = {"heartbeat": 0.0, "refresh": 0.0, "nudge": 0.0, "empty": 0.0}
 
     def check(self) -> list[Finding]:
@@ -133,11 +139,11 @@ class PostgresSource:
                 stream.replay(_BATCH_CHANGES, _BATCH_BYTES)
             if len(stream.changes) >= _BATCH_CHANGES or stream.size >= _BATCH_BYTES:
                 return self._batch()
-            message = replication.receive()
-            if message is not None:
-                stream.feed(message)
+            if self._fed < len(self._received):
+                self._fed = stream.feed_all(self._received, self._fed)
                 continue
-            if replication.wait(0):
+            self._received, self._fed = replication.receive_many(_RECEIVED), 0
+            if self._received or replication.wait(0):
                 continue
             stream.keepalive(replication.server_end)
             if self._has_something():
@@ -165,7 +171,7 @@ class PostgresSource:
         with visibility.open_snapshot(connection, self._stream.delivered) as high:
             ts_ms = _now_ms()
             reader = self._tables.reader(connection, table)
-            rows, last = ([], None) if reader is None else reader.chunk(after, limit)
+            rows, last = _read(reader, table, after, limit)
         self._wanted = max(self._wanted, high)
         self._due["nudge"] = time.monotonic() + _NUDGE_S
         return Chunk(rows, last, self._at(Place(high)), ts_ms, _before(high))
@@ -223,6 +229,7 @@ class PostgresSource:
     def close(self) -> None:
         """Close the connections."""
         self._stream.close()
+        self._received, self._fed = [], 0
         for connection in (self._replication, self._query):
             if connection is not None:
                 connection.close()
@@ -292,7 +299,7 @@ class PostgresSource:
         news.schemas, news.resync = [], []
         self._returned = place
         if found.changes:
-            self._unconfirmed.append((place.lsn, found.changes[0].ts_ms))
+            self._unconfirmed.append((place.lsn, found.changes.ts_ms))
         self._due["empty"] = time.monotonic() + _HEARTBEAT_S
         return batch
 
@@ -353,6 +360,18 @@ class PostgresSource:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _read(
+    reader: Reader | None, table: Table, after: list[Any] | None, limit: int
+) -> tuple[Sequence[Row], list[Any] | None]:
+    """Return a chunk, packed if the extension can encode it and no column has disappeared."""
+    if reader is None:
+        return [], None
+    names = [name for name, _, _, _ in reader.columns]
+    if native.load() is None or names != [each.name for each in table.columns]:
+        return reader.chunk(after, limit)
+    return reader.copy(after, limit)
 
 
 def _before(lsn: int) -> Row:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.connect.cdc.contract import Row
+from tidemill.connect.cdc.packed import PackedRows
 
 FIRST_ROWS = 200
 GROWTH = 4
@@ -35,8 +36,11 @@ class ChunkSize:
         """Choose the next size from the rows of a chunk."""
         if not rows:
             return
-        sample = rows[:: max(1, len(rows) // SAMPLE_ROWS)]
-        size = sum(_bytes(row) for row in sample) // len(sample) + 1
+        if isinstance(rows, PackedRows):
+            size = rows.row_bytes + 1
+        else:
+            sample = rows[:: max(1, len(rows) // SAMPLE_ROWS)]
+            size = sum(_bytes(row) for row in sample) // len(sample) + 1
         fitting = max(1, TARGET_BYTES // size)
         self.rows = min(self._most_rows, self.rows * GROWTH, fitting)
 

@@ -16,7 +16,7 @@ from tidemill.connect.cdc.snapshot.chunk_size import ChunkSize
 from tidemill.connect.cdc.snapshot.keyset import KeySet
 from tidemill.connect.cdc.snapshot.window import Window
 from tidemill.connect.cdc.state import TableProgress, WorkerState
-from tidemill.connect.cdc.writer import Writer
+from tidemill.connect.cdc.writing.writer import Writer
 
 log = structlog.get_logger("tidemill.cdc")
 

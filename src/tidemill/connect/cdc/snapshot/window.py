@@ -9,7 +9,7 @@ particular database.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tidemill.connect.cdc.contract import Change, Chunk, Row, Table
 
@@ -29,7 +29,7 @@ class Window:
         self.table = table
         self.chunk = chunk
         self._key_of = key_of
-        self._rows = {key_of(table, row): row for row in chunk.rows}
+        self._rows: dict[bytes, Row] | None = None  # until the stream changes the table
         self._newest: dict[bytes, Row] = {}
 
     def see(self, change: Change) -> None:
@@ -40,6 +40,8 @@ class Window:
         """
         if change.table is None or change.table.id != self.table.id:
             return
+        if self._rows is None:
+            self._rows = {self._key_of(self.table, row): row for row in self.chunk.rows}
         for row in (change.before, change.after):
             if row is None or not all(name in row for name in self.table.key):
                 continue
@@ -50,6 +52,6 @@ class Window:
                     row.setdefault(name, value)
                 self._newest[key] = row
 
-    def rest(self) -> list[Row]:
+    def rest(self) -> Sequence[Row]:
         """Return the rows to write, in the order of the chunk."""
-        return list(self._rows.values())
+        return self.chunk.rows if self._rows is None else list(self._rows.values())

@@ -67,3 +67,8 @@ def key_cell(value: Any) -> Any:
     if isinstance(value, dict):
         return b64decode(value["bytes"]) if "bytes" in value else float(value["float"])
     return value
+
+
+def bytes_of_row(row: Sequence[Any]) -> int:
+    """Return about how many bytes the values of a row have as JSON."""
+    return sum(len(each) if isinstance(each, str | bytes) else 8 for each in row)

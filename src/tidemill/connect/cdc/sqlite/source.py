@@ -12,13 +12,14 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tidemill import native
 from tidemill.connect.cdc.contract import (
     Batch,
     Capture,
-    Change,
     Chunk,
     ConsistentRead,
     Finding,
@@ -33,9 +34,11 @@ from tidemill.connect.cdc.errors import (
     SetupError,
     SourceUnavailableError,
 )
+from tidemill.connect.cdc.packed import Changes, PackedRows
 from tidemill.connect.cdc.sqlite import rows as cells
 from tidemill.connect.cdc.sqlite.changelog import SHAPED, ChangeLog
 from tidemill.connect.cdc.sqlite.check import findings
+from tidemill.connect.cdc.sqlite.logged import LoggedChanges, decode, value_columns
 from tidemill.connect.cdc.sqlite.schema import SCHEMA, Shape, quoted, read_shape, table_names
 from tidemill.connect.cdc.sqlite.triggers import Names
 
@@ -45,6 +48,7 @@ _LOOK_S = 0.003
 _BATCH = 5_000
 _PURGE_EVERY_S = 0.5
 _PURGE_ROWS = 5_000
+_SAMPLE_ROWS = 100
 _OPTIONS = {"path", "busy_timeout_s", "batch_rows", "trust_expression_indexes"}
 
 
@@ -215,33 +219,15 @@ class SqliteSource:
         return found, len(found) == self._batch
 
     def _decode(self, found: list[Any]) -> Batch:
-        changes: list[Change] = []
-        schemas: dict[str, Table] = {}
-        convert = cells.need_conversion(found)
-        layout, layout_number, count = None, None, 0
-        names: tuple[str, ...] = ()
-        for row in found:
-            if row[1] != layout_number:
-                layout = self._log.layout(row[1])
-                layout_number, names, count = layout.number, layout.names, len(layout.names)
-            assert layout is not None
-            number, _, op, ts = row[:4]
-            if op == SHAPED:
-                schemas[layout.table.id] = layout.table
-                continue
-            values = row[4 : 4 + (2 * count if op == "u" else count)]
-            if convert:
-                values = cells.json_cells(values)
-            one: Row = dict(zip(names, values, strict=False))
-            before: Row | None = None if op == "c" else one
-            after: Row | None = one if op == "c" else None
-            if op == "u":
-                after = dict(zip(names, values[count:], strict=True))
-            changes.append(Change(layout.table, op, before, after, ts, {"change_id": number}))
         last = found[-1]
         self._read = last[0]
         position = self._position(last[0], last[3])
-        return Batch(changes, position, schemas=list(schemas.values()), resync=list(schemas))
+        if native.load() is not None and not any(row[2] == SHAPED for row in found):
+            changes = Changes()
+            changes.add(LoggedChanges(found, self._log.layout))
+            return Batch(changes, position)
+        unpacked, schemas = decode(found, self._log.layout)
+        return Batch(unpacked, position, schemas=list(schemas.values()), resync=list(schemas))
 
     def confirm(self, position: Position) -> None:
         """Let the changes up to here be removed later. See ``Source.confirm``."""
@@ -312,9 +298,7 @@ class SqliteSource:
         if len(found) == limit:
             at = [names.index(key) for key in table.key]
             last = [cells.cell_key(found[-1][index]) for index in at]
-        if cells.need_conversion(found):
-            found = [cells.json_cells(row) for row in found]
-        rows = [dict(zip(names, row, strict=True)) for row in found]
+        rows: Sequence[Row] = _packed(names, found) if native.load() else _rows(names, found)
         return Chunk(rows, last, high, _now_ms(), {"change_id": high["id"]})
 
     def _refuse_null_keys(self, table: Table) -> None:
@@ -412,6 +396,19 @@ class SqliteSource:
         if ts is None:
             ts = self._log.stamp(number) or 0
         return {"log": self._identity, "id": number, "ts": ts}
+
+
+def _rows(names: Sequence[str], found: list[Any]) -> list[Row]:
+    if cells.need_conversion(found):
+        found = [cells.json_cells(row) for row in found]
+    return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def _packed(names: Sequence[str], found: list[Any]) -> PackedRows:
+    sample = found[:: max(1, len(found) // _SAMPLE_ROWS)]
+    size = sum(cells.bytes_of_row(row) for row in sample) // max(1, len(sample))
+    unpack = partial(_rows, names, found)
+    return PackedRows(found, value_columns(names), "encode_rows", unpack, size)
 
 
 def _is_busy(error: sqlite3.Error) -> bool:

@@ -6,14 +6,17 @@ key and the types; it can be newer than the stream. Must not know: connections, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tidemill.connect.cdc.contract import Column, Table
+from tidemill.connect.cdc.packed import VALUE_RULE, ColumnRule, Encoders
 from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable
 from tidemill.connect.cdc.postgres.decoding.messages import Relation
 from tidemill.connect.cdc.postgres.decoding.rows import DecodeRow, decoder, identity_decoder
 from tidemill.connect.cdc.postgres.errors import ProtocolError
+from tidemill.connect.cdc.postgres.types import RULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class Shape:
         names: The columns' names, in order.
         decode: Decodes new rows, and old rows under REPLICA IDENTITY FULL.
         decode_identity: Decodes old rows under other replica identities.
+        columns: The columns' rules for the compiled encoder.
         lsn: The place of the description.
     """
 
@@ -34,7 +38,34 @@ class Shape:
     names: tuple[str, ...]
     decode: DecodeRow
     decode_identity: DecodeRow
+    columns: tuple[ColumnRule, ...]
     lsn: int
+
+
+class Layouts:
+    """The tables that the stream has described at some place. It never changes.
+
+    Args:
+        shapes: By OID.
+    """
+
+    def __init__(self, shapes: Mapping[int, Shape]) -> None:
+        self.shapes = dict(shapes)
+        self.counts = {
+            oid: len(shape.names) for oid, shape in shapes.items() if shape.table is not None
+        }
+        self._made: tuple[Encoders, dict[int, Any]] | None = None
+
+    def encoders(self, encoders: Encoders) -> dict[int, Any]:
+        """Return the encoders of the captured tables, by OID."""
+        if self._made is None or self._made[0] is not encoders:
+            found = {
+                oid: encoders.of(shape.table, shape.columns)
+                for oid, shape in self.shapes.items()
+                if shape.table is not None
+            }
+            self._made = encoders, found
+        return self._made[1]
 
 
 @dataclass(slots=True)
@@ -69,6 +100,7 @@ class Shapes:
         self._database = database
         self._selects = selects
         self._by_oid: dict[int, Shape] = {}
+        self._layouts: Layouts | None = None
         self._oid_of: dict[str, int] = {}
         self._columns: dict[int, dict[str, int]] = {}
         self.news = News()
@@ -82,6 +114,13 @@ class Shapes:
     def forget(self) -> None:
         """Forget the decoders after a reconnect: the server describes each table again."""
         self._by_oid.clear()
+        self._layouts = None
+
+    def layouts(self) -> Layouts:
+        """Return the tables as they are described now."""
+        if self._layouts is None:
+            self._layouts = Layouts(self._by_oid)
+        return self._layouts
 
     def expect(self, tables: list[CatalogTable]) -> None:
         """Take note of tables as they are at the start, so that later changes are recognised."""
@@ -106,6 +145,7 @@ class Shapes:
             return
         here = next(iter(self._catalog().tables_by_oid([relation.oid])), None)
         shape = self._by_oid[relation.oid] = self._shape(relation, here, lsn)
+        self._layouts = None
         if shape.table is not None:
             self._compare(shape, shape.table, here)
 
@@ -137,6 +177,10 @@ class Shapes:
             names,
             decoder([(name, convert) for name, convert, _ in converts]),
             identity_decoder(converts),
+            tuple(
+                (name, RULES.get(convert, VALUE_RULE), convert, is_identity)
+                for name, convert, is_identity in converts
+            ),
             lsn,
         )
 

@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from struct import Struct, error
 from typing import NamedTuple
 
-from tidemill.connect.cdc.contract import Change, Operation, Row, Table, TransactionEnd
+from tidemill import native
+from tidemill.connect.cdc.contract import Change, Table, TransactionEnd
+from tidemill.connect.cdc.packed import Changes
 from tidemill.connect.cdc.postgres.decoding import messages
 from tidemill.connect.cdc.postgres.decoding.messages import Commit
+from tidemill.connect.cdc.postgres.decoding.runs import Run, Scan, Transaction, decode_change, scan
 from tidemill.connect.cdc.postgres.decoding.shapes import Shape, Shapes
 from tidemill.connect.cdc.postgres.decoding.spool import Spool, Spools
 from tidemill.connect.cdc.postgres.errors import ProtocolError
@@ -28,15 +31,13 @@ _u64 = Struct(">Q").unpack_from
 _i64 = Struct(">q").unpack_from
 _KIND = 25
 
-_INSERT, _UPDATE, _DELETE = messages.INSERT, messages.UPDATE, messages.DELETE
-_ROWS = frozenset((_INSERT, _UPDATE, _DELETE))
-_NEW, _OLD_KEY, _OLD_ROW = b"NKO"
+_ROWS = frozenset((messages.INSERT, messages.UPDATE, messages.DELETE))
 
 
 class Collected(NamedTuple):
     """Changes, the transactions that ended with them, and ids of tables that were truncated."""
 
-    changes: list[Change]
+    changes: Changes
     ended: list[TransactionEnd]
     truncated: list[str]
 
@@ -73,12 +74,13 @@ class Stream:
         self._xid = 0
         self._id = ""
         self._ts_ms = 0
-        self.changes: list[Change] = []
+        self.changes = Changes()
         self.incomplete: list[tuple[Change, Table]] = []
         self.ended: list[TransactionEnd] = []
         self.truncated: list[str] = []
         self.delivered: set[int] = set()
         self.size = 0
+        self._extension = native.load()
 
     @property
     def place(self) -> Place:
@@ -100,7 +102,7 @@ class Stream:
     def take(self) -> Collected:
         """Return what was collected since the last call."""
         found = Collected(self.changes, self.ended, self.truncated)
-        self.changes, self.incomplete, self.ended, self.truncated = [], [], [], []
+        self.changes, self.incomplete, self.ended, self.truncated = Changes(), [], [], []
         self.size = 0
         return found
 
@@ -108,6 +110,42 @@ class Stream:
         """Deliver a large transaction until so many changes or bytes are collected."""
         while self._replayed is not None and len(self.changes) < changes and self.size < size:
             next(self._replayed, None)
+
+    def feed_all(self, received: list[bytes], at: int) -> int:
+        """Take messages with their headers until a large transaction has to be replayed.
+
+        Rows that need no decision are kept as they are, if the extension can encode them.
+
+        Args:
+            received: The messages. They must not be changed afterwards.
+            at: The first one.
+
+        Returns:
+            The place behind the last message that was taken.
+
+        Raises:
+            ProtocolError: A message is malformed.
+        """
+        while at < len(received) and self._replayed is None:
+            extension = self._extension
+            if extension is not None and not (self._streamed or self._is_skipped or self._resume):
+                found = scan(extension, self._shapes.layouts().counts, received, at)
+                if found.end > at and self._commit:
+                    self._take_run(received, at, found)
+                    at = found.end
+                    continue
+            self.feed(received[at])
+            at += 1
+        return at
+
+    def _take_run(self, received: list[bytes], at: int, found: Scan) -> None:
+        layouts = self._shapes.layouts()
+        self.changes.add(Run(layouts, received, at, found.end, self._transaction()))
+        is_same = found.same == found.end - at and found.lsn == self._change
+        self._count = found.same + (self._count if is_same else 0)
+        self._change = found.lsn
+        self._has_changes = True
+        self.size += found.size
 
     def feed(self, data: bytes) -> None:
         """Take one message with its header.
@@ -179,7 +217,7 @@ class Stream:
         if kind in _ROWS:
             shape = self._shapes[_u32(data, at + 1)[0]]
             if self._passes(lsn) and shape.table is not None:
-                self._row(kind, shape, shape.table, data, at + 5, lsn)
+                self._row(shape, shape.table, data, at, lsn)
                 self.size += len(data)
         elif kind == messages.BEGIN:
             begun = messages.begin(data, at + 1)
@@ -229,29 +267,19 @@ class Stream:
             or (lsn, self._count) > (resume.change, resume.count)
         )
 
-    def _row(self, kind: int, shape: Shape, table: Table, data: bytes, at: int, lsn: int) -> None:
-        before: Row | None = None
-        after: Row | None = None
-        part = data[at]
-        if part == _OLD_ROW:
-            before, at = shape.decode(data, at + 1)
-        elif part == _OLD_KEY:
-            before, at = shape.decode_identity(data, at + 1)
-        op: Operation = "d"
-        if kind != _DELETE:
-            if data[at] != _NEW:
-                raise ProtocolError(f"a row of {table.id} has no new values")
-            after, _ = shape.decode(data, at + 1)
-            op = "c" if kind == _INSERT else "u"
-        source = {"lsn": lsn, "commit_lsn": self._commit, "txId": self._xid}
-        change = Change(table, op, before, after, self._ts_ms, source, self._id)
+    def _row(self, shape: Shape, table: Table, data: bytes, at: int, lsn: int) -> None:
+        change = decode_change(data, at, lsn, shape, table, self._transaction())
+        after = change.after
         if after is not None and len(after) != len(shape.names):
             # Under REPLICA IDENTITY FULL the old row has the values that were not changed.
-            known = {**(before or {}), **after}
+            known = {**(change.before or {}), **after}
             change.after = {name: known[name] for name in shape.names if name in known}
             if len(change.after) != len(shape.names):
                 self.incomplete.append((change, table))
         self.changes.append(change)
+
+    def _transaction(self) -> Transaction:
+        return Transaction(self._commit, self._xid, self._id, self._ts_ms)
 
     def _truncate(self, oids: list[int], lsn: int) -> None:
         for oid in oids:

@@ -7,12 +7,15 @@ was read equals the row that the stream would deliver. Must not know: the stream
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from tidemill.connect.cdc.contract import Row, Table
+from tidemill.connect.cdc.packed import VALUE_RULE, ColumnRule, PackedRows
 from tidemill.connect.cdc.postgres.catalog import CatalogTable, Published
 from tidemill.connect.cdc.postgres.errors import translated, translating
-from tidemill.connect.cdc.postgres.types import Convert, Types
+from tidemill.connect.cdc.postgres.reading.copying import copied, copy_fields
+from tidemill.connect.cdc.postgres.types import RULES, Convert, Types
 from tidemill.connect.cdc.values import Kind, bytes_of
 
 
@@ -25,6 +28,9 @@ class Reader:
         table: The table with its captured columns.
         published: Column list and row filter.
         types: The types of the database.
+
+    Attributes:
+        columns: The columns' rules for the compiled encoder.
     """
 
     def __init__(
@@ -44,6 +50,10 @@ class Reader:
         self._converts: list[tuple[str, Convert]] = [
             (each.name, types[oids[each.name]].convert) for each in table.columns
         ]
+        self.columns: tuple[ColumnRule, ...] = tuple(
+            (name, RULES.get(convert, VALUE_RULE), convert, False)
+            for name, convert in self._converts
+        )
         only = sql.SQL("") if found.is_partitioned else sql.SQL("ONLY ")
         # The filter is the server's own text of an expression that it checked.
         row_filter = published.row_filter if published else None
@@ -84,6 +94,39 @@ class Reader:
         places = [[name for name, _ in self._converts].index(name) for name in self._table.key]
         last = [result.get_value(len(rows) - 1, place) for place in places]
         return rows, [(value or b"").decode("utf-8", "backslashreplace") for value in last]
+
+    def copy(self, after: Sequence[Any] | None, limit: int) -> tuple[PackedRows, list[Any] | None]:
+        """Return what ``chunk`` returns, with the rows as the lines of a COPY.
+
+        Args:
+            after: The text of a key; rows behind it are returned. None: from the beginning.
+            limit: Largest number of rows.
+        """
+        from psycopg import sql
+
+        key = [sql.Identifier(name) for name in self._table.key]
+        condition: sql.Composable = self._filter
+        if after is not None:
+            values = [
+                sql.SQL("{}::" + self._types[name]).format(sql.Literal(str(value)))
+                for name, value in zip(self._table.key, after, strict=True)
+            ]
+            condition = sql.SQL("{} AND ({}) > ({})").format(
+                condition, sql.SQL(", ").join(key), sql.SQL(", ").join(values)
+            )
+        query = sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {} LIMIT {}) TO STDOUT").format(
+            self._columns(), self._from, condition, sql.SQL(", ").join(key), sql.Literal(limit)
+        )
+        lines = copied(self._connection, query, f"can't read {self._table.id}")
+        size = sum(map(len, lines)) // len(lines) if lines else 0
+        rows = PackedRows(
+            lines, self.columns, "encode_copy", partial(_copied_rows, lines, self._converts), size
+        )
+        if len(lines) < limit:
+            return rows, None
+        places = [[name for name, _ in self._converts].index(name) for name in self._table.key]
+        last = copy_fields(lines[-1])
+        return rows, [(last[at] or b"").decode("utf-8", "backslashreplace") for at in places]
 
     def all(self, limit: int) -> Iterator[list[Row]]:
         """Yield all rows, in parts of at most ``limit``, through a cursor on the server."""
@@ -157,6 +200,16 @@ def literal(value: Any, kind: Kind) -> bytes:
     if kind == "bytes":
         return b"\\x" + bytes_of(value).hex().encode()
     return str(value).encode()
+
+
+def _copied_rows(lines: Sequence[bytes], converts: Sequence[tuple[str, Convert]]) -> list[Row]:
+    return [
+        {
+            name: None if value is None else convert(value)
+            for (name, convert), value in zip(converts, copy_fields(line), strict=True)
+        }
+        for line in lines
+    ]
 
 
 def _rows(result: Any, converts: Sequence[tuple[str, Convert]]) -> list[Row]:

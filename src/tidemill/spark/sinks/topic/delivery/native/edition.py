@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tidemill.kafka_client.producing import messages
+from tidemill.kafka_client.producing.batching import Identity
 from tidemill.kafka_client.producing.cluster import Cluster
 from tidemill.kafka_client.producing.record_batch import NO_PRODUCER
 from tidemill.kafka_client.producing.requests import Requests, check
@@ -14,7 +15,7 @@ from tidemill.kafka_client.producing.settings import ProducerSettings, understan
 from tidemill.spark.base.clients import ClientPool
 from tidemill.spark.sinks.topic.delivery.native import failures
 from tidemill.spark.sinks.topic.delivery.native.clusters import clusters
-from tidemill.spark.sinks.topic.delivery.native.producer import Identity, Producer
+from tidemill.spark.sinks.topic.delivery.native.producer import Producer
 from tidemill.spark.sinks.topic.delivery.native.transaction import Transaction
 
 _identities: ClientPool[Identity] = ClientPool(lambda identity: None, limit=4)

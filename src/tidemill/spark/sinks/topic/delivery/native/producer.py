@@ -8,15 +8,12 @@ has already. Must not know: shares, markers, Spark. Source: KIP-98.
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
 
-from tidemill import native
 from tidemill.kafka_client.errors import (
     BrokerError,
     ConnectionFailedError,
@@ -24,39 +21,20 @@ from tidemill.kafka_client.errors import (
 )
 from tidemill.kafka_client.producing import encoder as python
 from tidemill.kafka_client.producing import failures as codes
+from tidemill.kafka_client.producing.batching import (
+    OPEN_BYTES,
+    Batching,
+    Identity,
+    Partition,
+    make_encoder,
+)
 from tidemill.kafka_client.producing.cluster import Cluster
 from tidemill.kafka_client.producing.pipeline import Pipeline
-from tidemill.kafka_client.producing.record_batch import NO_PRODUCER, Batch, compressed
+from tidemill.kafka_client.producing.record_batch import Batch
 from tidemill.kafka_client.producing.settings import ProducerSettings
 from tidemill.spark.errors import DeliveryError
 from tidemill.spark.sinks.topic.delivery.native import failures
 from tidemill.spark.sinks.topic.delivery.native.columns import Columns, by_topic, columns
-
-OPEN_BYTES = 32 * 1024 * 1024
-"""Most bytes of records that are encoded and not sent."""
-
-Partition = tuple[str, int]
-
-
-@dataclass(slots=True)
-class Identity:
-    """The state of an idempotent producer that a broker knows, too.
-
-    Attributes:
-        producer: Id and epoch.
-        sequences: The next sequence number of each partition.
-    """
-
-    producer: tuple[int, int] = NO_PRODUCER
-    sequences: dict[Partition, int] = field(default_factory=dict)
-
-    def number(self, batch: Batch) -> None:
-        """Give a batch its sequence number."""
-        if self.producer == NO_PRODUCER:
-            return
-        key = (batch.topic, batch.partition)
-        batch.sequence = self.sequences.get(key, 0)
-        self.sequences[key] = (batch.sequence + batch.count) & 0x7FFFFFFF
 
 
 class Producer:
@@ -78,12 +56,11 @@ class Producer:
     ) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._identity = identity
         self._announce = announce
         self._announced: set[Partition] = set()
         self._encoders: dict[str, Any] = {}
         self._opened: float | None = None  # when the first row was encoded that is not sent
-        self._made = 0
+        self._batching = Batching(settings, identity)
         self._pipeline = Pipeline(cluster, settings, identity.producer, failures.SINK)
 
     def send(self, batch: pa.RecordBatch, topic: str | None) -> None:
@@ -129,9 +106,9 @@ class Producer:
                 raise failures.unsendable(topic, str(error)) from error
             if row > before:
                 refreshed = False
-            self._post(self._batches(topic, closed))
+            self._post(self._batching.batches(topic, closed))
             if status == python.FULL and encoder.size() >= OPEN_BYTES:
-                self._post(self._batches(topic, encoder.take()))
+                self._post(self._batching.batches(topic, encoder.take()))
             elif status == python.UNKNOWN_PARTITION and not refreshed:
                 refreshed = True
                 self._cluster.forget(topic)
@@ -149,7 +126,14 @@ class Producer:
 
     def _encoder(self, topic: str) -> Any:
         if (known := self._encoders.get(topic)) is None:
-            known = self._encoders[topic] = make_encoder(self._partitions(topic), self._settings)
+            partitions = self._partitions(topic)
+            try:
+                known = make_encoder(partitions, self._settings)
+            except ValueError as error:
+                raise DeliveryError(
+                    f"can't encode records for {partitions} partitions: {error}"
+                ) from error
+            self._encoders[topic] = known
         return known
 
     def _open_bytes(self) -> int:
@@ -181,7 +165,7 @@ class Producer:
         self._post(
             batch
             for topic, encoder in self._encoders.items()
-            for batch in self._batches(topic, encoder.take())
+            for batch in self._batching.batches(topic, encoder.take())
         )
 
     def _post(self, made: Iterable[Batch]) -> None:
@@ -193,31 +177,3 @@ class Producer:
             self._announce(new)
         self._announced |= new
         self._pipeline.post(batches)
-
-    def _batches(self, topic: str, bodies: Iterable[python.Body]) -> Iterator[Batch]:
-        now = time.monotonic()
-        for partition, count, base, most, body in bodies:
-            codec = self._settings.codec
-            smaller = compressed(body, codec)
-            if codec and len(smaller) >= memoryview(body).nbytes:
-                smaller, codec = body, 0
-            batch = Batch(self._made, topic, partition, count, base, most, smaller, codec, now)
-            self._made += 1
-            self._identity.number(batch)
-            yield batch
-
-
-def make_encoder(partitions: int, settings: ProducerSettings) -> Any:
-    """Return an encoder: the compiled one, or the one in Python where that was not built.
-
-    Raises:
-        DeliveryError: The topic has more partitions than the encoder takes.
-    """
-    extension = native.load()
-    kind = python.RecordEncoder if extension is None else extension.RecordEncoder
-    start = random.randrange(partitions)
-    limits = (settings.batch_bytes, settings.record_bytes, OPEN_BYTES)
-    try:
-        return kind(partitions, *limits, settings.method, start)
-    except ValueError as error:
-        raise DeliveryError(f"can't encode records for {partitions} partitions: {error}") from error

@@ -15,13 +15,14 @@ import pyarrow as pa
 from tidemill.errors import TidemillError
 from tidemill.kafka_client.errors import BrokerError, ConnectionFailedError, ConnectionRejectedError
 from tidemill.kafka_client.producing import messages
+from tidemill.kafka_client.producing.batching import Identity, Partition
 from tidemill.kafka_client.producing.cluster import Cluster
 from tidemill.kafka_client.producing.requests import Requests, check
 from tidemill.kafka_client.producing.settings import ProducerSettings
 from tidemill.spark.sinks.topic.delivery import limits
 from tidemill.spark.sinks.topic.delivery.native.clusters import clusters
 from tidemill.spark.sinks.topic.delivery.native.failures import SINK
-from tidemill.spark.sinks.topic.delivery.native.producer import Identity, Partition, Producer
+from tidemill.spark.sinks.topic.delivery.native.producer import Producer
 from tidemill.spark.sinks.topic.delivery.transactional import Marker
 
 _TRANSACTION = messages.TRANSACTION

@@ -7,14 +7,15 @@ Topics are created before the first record. Must not know: a database.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from tidemill.connect.base.batched import BatchProducer, Producer, too_large
 from tidemill.connect.base.clients import Kafka
-from tidemill.connect.base.transactional import TransactionalProducer
 from tidemill.connect.cdc.contract import Batch, Change, Chunk, ConsistentRead, Row, Table
 from tidemill.connect.cdc.definition import Definition
-from tidemill.connect.cdc.envelope import Encoder
+from tidemill.connect.cdc.envelope import Encoder, source_tail
 from tidemill.connect.cdc.errors import DefinitionError
+from tidemill.connect.cdc.packed import Changes, PackedChanges, PackedRows
 from tidemill.connect.cdc.routing.outbox import OutboxRouter
 from tidemill.connect.cdc.routing.rules import Rules
 from tidemill.connect.cdc.routing.transactions import TransactionCounter
@@ -26,6 +27,7 @@ from tidemill.connect.cdc.topics import (
     state_topic,
     transactional_id,
 )
+from tidemill.connect.cdc.writing.compiled import CompiledEncoders
 
 
 class Writer:
@@ -41,7 +43,7 @@ class Writer:
     def __init__(
         self,
         kafka: Kafka,
-        producer: TransactionalProducer,
+        producer: Producer,
         definition: Definition,
         state: WorkerState,
     ) -> None:
@@ -62,6 +64,9 @@ class Writer:
         self._is_plain_stream = not (
             definition.table or definition.outbox or definition.transactions
         )
+        self._compiled: CompiledEncoders | None = None
+        if self._is_plain_stream and isinstance(producer, BatchProducer):
+            self._compiled = CompiledEncoders(producer, self._encoder, self._create_table_topic)
         self._topics: dict[str, str] = {}
         self._known: set[str] = set()
         self.pending = 0
@@ -106,7 +111,8 @@ class Writer:
         """Add the changes of a batch to the transaction."""
         self._encoder.tick()
         if self._is_plain_stream:
-            self._write_all(batch.changes)
+            self._write_parts(batch.changes)
+            self._producer.post()
             self._state.position = batch.position
             return
         ended = {each.id: each.ts_ms for each in batch.ended}
@@ -119,9 +125,29 @@ class Writer:
             for number, ts_ms in ended.items():
                 for record in self._transactions.end(number, ts_ms):
                     self._producer.send(*record)
+        self._producer.post()
         self._state.position = batch.position
 
-    def _write_all(self, changes: list[Change]) -> None:
+    def _write_parts(self, changes: Sequence[Change]) -> None:
+        """Add changes, those that are packed without unpacking them."""
+        if self._compiled is None or not isinstance(changes, Changes):
+            self._write_all(changes)
+            return
+        for part in changes.parts:
+            if isinstance(part, list):
+                self._write_all(part)
+            else:
+                self._write_packed(part, self._compiled)
+
+    def _write_packed(self, part: PackedChanges, encoders: CompiledEncoders) -> None:
+        encoders.begin()
+        try:
+            self.pending += part.encode(encoders, self._encoder.stamp_ms)
+        except OverflowError as error:
+            topics = " or ".join(sorted({self.topic(table) for table in part.tables()}))
+            raise too_large(topics, int(str(error))) from error
+
+    def _write_all(self, changes: Iterable[Change]) -> None:
         """Add changes that no rule, router or counter has to see."""
         encode, send, known, sent = self._encoder.encode, self._producer.send, self._known, 0
         for change in changes:
@@ -132,11 +158,23 @@ class Writer:
                 sent += 1
         self.pending += sent
 
-    def write_rows(self, table: Table, rows: list[Row], read: Chunk | ConsistentRead) -> None:
+    def write_rows(self, table: Table, rows: Sequence[Row], read: Chunk | ConsistentRead) -> None:
         """Add rows of a snapshot to the transaction."""
         self._encoder.tick()
+        if isinstance(rows, PackedRows) and rows.is_packed and self._compiled is not None:
+            self._compiled.begin()
+            tail = source_tail(read.source)
+            try:
+                self.pending += rows.encode(
+                    self._compiled, table, read.ts_ms, tail, self._encoder.stamp_ms
+                )
+            except OverflowError as error:
+                raise too_large(self.topic(table), int(str(error))) from error
+            self._producer.post()
+            return
         for row in rows:
             self._write(Change(table, "r", None, row, read.ts_ms, dict(read.source)), "true")
+        self._producer.post()
 
     def delete_key(self, table: Table, key: bytes, row: Row) -> None:
         """Add the delete of a key that the table does not have any more."""
@@ -180,6 +218,10 @@ class Writer:
     def _send_to_known(self, topic: str, key: bytes, value: bytes | None, ts_ms: int) -> None:
         self._producer.send(topic, key, value, ts_ms)
         self.pending += 1
+
+    def _create_table_topic(self, topic: str) -> None:
+        if topic not in self._known:
+            self._create({topic: (self._definition.partitions, TABLE_CONFIG)})
 
     def _create(self, topics: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
         if topics:
