@@ -39,6 +39,7 @@ from tidemill.engine.api import (
 from tidemill.engine.authorize import (
     ANONYMOUS,
     CLUSTER,
+    EXCHANGE,
     GROUP,
     TOPIC,
     TRANSACTIONAL_ID,
@@ -58,6 +59,7 @@ from tidemill.engine.errors import (
     TopicAuthorizationError,
     TransactionalIdAuthorizationError,
 )
+from tidemill.engine.queues.api import ConsumerSpec, ExchangeSpec, Message, Owner, QueueSpec
 from tidemill.log.format.markers import Marker
 from tidemill.log.format.records import encode_batch
 from tidemill.log.names import TopicPartition
@@ -65,7 +67,7 @@ from tidemill.settings import Settings
 
 Op = Operation
 ALICE = Principal("alice")
-PARTS = ("records", "topics", "configs", "groups", "transactions", "storage")
+PARTS = ("records", "topics", "configs", "groups", "transactions", "storage", "queues")
 
 
 class Gate:
@@ -114,6 +116,11 @@ T = Resource(TOPIC, "a")
 G = Resource(GROUP, "g")
 X = Resource(TRANSACTIONAL_ID, "x")
 C = Resource(CLUSTER)
+E = Resource(EXCHANGE, "x")
+OWNER = Owner("alice")
+RECIPIENT: Any = None
+NO_QUESTIONS = {"queues.connection_closed"}
+"""A connection can always end."""
 
 CALLS: dict[str, tuple[Call, Question]] = {
     "records.append": (lambda d: d.records.append([batch("a")]), (Op.WRITE, T)),
@@ -186,6 +193,46 @@ CALLS: dict[str, tuple[Call, Question]] = {
         lambda d: d.transactions.write_markers([(MARKER, [TopicPartition("a", 0)])]),
         (Op.CLUSTER_ACTION, C),
     ),
+    "queues.publisher": (
+        lambda d: d.queues.publisher(None).publish(1, "", "a", Message(b"v")),
+        (Op.WRITE, T),
+    ),
+    "queues.consume": (
+        lambda d: d.queues.consume("a", ConsumerSpec("t", OWNER), RECIPIENT),
+        (Op.READ, T),
+    ),
+    "queues.get": (lambda d: d.queues.get("a", OWNER, no_ack=True), (Op.READ, T)),
+    "queues.declare_exchange": (
+        lambda d: d.queues.declare_exchange("x", ExchangeSpec("direct")),
+        (Op.CREATE, E),
+    ),
+    "queues.delete_exchange": (lambda d: d.queues.delete_exchange("x"), (Op.DELETE, E)),
+    "queues.bind_exchange": (
+        lambda d: d.queues.bind_exchange("x", "amq.topic", "k", {}),
+        (Op.READ, E),
+    ),
+    "queues.unbind_exchange": (
+        lambda d: d.queues.unbind_exchange("x", "amq.topic", "k", {}),
+        (Op.READ, E),
+    ),
+    "queues.declare_queue": (
+        lambda d: d.queues.declare_queue("a", QueueSpec(), OWNER),
+        (Op.CREATE, T),
+    ),
+    "queues.delete_queue": (lambda d: d.queues.delete_queue("a", OWNER), (Op.DELETE, T)),
+    "queues.purge": (lambda d: d.queues.purge("a", OWNER), (Op.READ, T)),
+    "queues.bind": (lambda d: d.queues.bind("a", "x", "k", {}, OWNER), (Op.WRITE, T)),
+    "queues.unbind": (lambda d: d.queues.unbind("a", "x", "k", {}, OWNER), (Op.WRITE, T)),
+    "queues.describe": (lambda d: d.queues.describe("a"), (Op.DESCRIBE, T)),
+    "queues.queues": (lambda d: d.queues.queues(), (Op.DESCRIBE, T)),
+    "queues.exchanges": (
+        lambda d: d.queues.exchanges(),
+        (Op.DESCRIBE, Resource(EXCHANGE, "amq.direct")),
+    ),
+    "queues.bindings": (
+        lambda d: d.queues.bindings(),
+        (Op.DESCRIBE, Resource(EXCHANGE, "amq.direct")),
+    ),
     "storage.usage": (lambda d: d.storage.usage(), (Op.DESCRIBE, C)),
     "storage.catalog_log": (lambda d: d.storage.catalog_log(), (Op.DESCRIBE, C)),
 }
@@ -228,6 +275,8 @@ def with_engine(test: Callable[[Engine, Gate], Awaitable[None]]) -> None:
             producer = await Producer(engine).init()
             await producer.send("a", b"first")
             await producer.send("b", b"first")
+            await engine.queues.declare_queue("a", QueueSpec(), OWNER)
+            await engine.queues.bind("a", "amq.direct", "k", {}, OWNER)
             gate.questions.clear()
             await test(engine, gate)
         finally:
@@ -247,7 +296,7 @@ def test_every_public_method_of_every_part_is_in_the_table() -> None:
             for name, member in inspect.getmembers(type(getattr(engine, part)))
             if inspect.isfunction(member) and not name.startswith("_")
         }
-        assert methods == set(CALLS)
+        assert methods == set(CALLS) | NO_QUESTIONS
         assert set(PARTS) == set(Door.__slots__) - {"access", "clock", "settings"}
 
     with_engine(test)
@@ -388,7 +437,7 @@ def test_the_default_allows_everything_without_a_question() -> None:
     assert access.is_unrestricted
     assert UNRESTRICTED.is_unrestricted
     for operation in Operation:
-        for kind in (TOPIC, GROUP, TRANSACTIONAL_ID, CLUSTER):
+        for kind in (TOPIC, GROUP, TRANSACTIONAL_ID, EXCHANGE, CLUSTER):
             assert access.allows(operation, kind, "name")
             access.check(operation, kind, "name")
     assert access.refusals(Op.READ, TOPIC, ["a", "b"]) == [None, None]

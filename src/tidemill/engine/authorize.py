@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 from tidemill.engine.errors import (
     AuthorizationError,
     ClusterAuthorizationError,
+    ExchangeAuthorizationError,
     GroupAuthorizationError,
     TopicAuthorizationError,
     TransactionalIdAuthorizationError,
@@ -60,6 +61,8 @@ class ResourceKind(enum.Enum):
     TOPIC = enum.auto()
     GROUP = enum.auto()
     TRANSACTIONAL_ID = enum.auto()
+    EXCHANGE = enum.auto()
+    """An exchange of queues. Queues are topics."""
     CLUSTER = enum.auto()
     """The broker as a whole. There is one, and its name is empty."""
 
@@ -67,6 +70,7 @@ class ResourceKind(enum.Enum):
 TOPIC = ResourceKind.TOPIC
 GROUP = ResourceKind.GROUP
 TRANSACTIONAL_ID = ResourceKind.TRANSACTIONAL_ID
+EXCHANGE = ResourceKind.EXCHANGE
 CLUSTER = ResourceKind.CLUSTER
 
 
@@ -96,6 +100,7 @@ _ERRORS: dict[ResourceKind, type[AuthorizationError]] = {
     TOPIC: TopicAuthorizationError,
     GROUP: GroupAuthorizationError,
     TRANSACTIONAL_ID: TransactionalIdAuthorizationError,
+    EXCHANGE: ExchangeAuthorizationError,
     CLUSTER: ClusterAuthorizationError,
 }
 _VERBS = {
@@ -113,6 +118,7 @@ _NAMES = {
     TOPIC: "topic {!r}",
     GROUP: "group {!r}",
     TRANSACTIONAL_ID: "transactional id {!r}",
+    EXCHANGE: "exchange {!r}",
     CLUSTER: "the cluster",
 }
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from tidemill.clock import Clock
 from tidemill.engine.authorize import Access
 from tidemill.engine.groups.groups import Groups, GroupServices
+from tidemill.engine.queues.core import QueueCore
+from tidemill.engine.queues.queues import Queues
 from tidemill.engine.records.records import Records, RecordServices
 from tidemill.engine.storage import Storage, StorageServices
 from tidemill.engine.topics.admin import TopicAdmin
@@ -31,6 +33,7 @@ class Services:
     groups: GroupServices
     transactions: TransactionServices
     storage: StorageServices
+    queues: QueueCore
 
 
 class Door:
@@ -47,6 +50,7 @@ class Door:
         groups: consumer groups and committed offsets.
         transactions: producers and transactions.
         storage: the data folder.
+        queues: queues, exchanges and bindings.
     """
 
     __slots__ = (
@@ -54,6 +58,7 @@ class Door:
         "clock",
         "configs",
         "groups",
+        "queues",
         "records",
         "settings",
         "storage",
@@ -71,3 +76,4 @@ class Door:
         self.groups = Groups(services.groups, access)
         self.transactions = Transactions(services.transactions, access)
         self.storage = Storage(services.storage, access)
+        self.queues = Queues(services.queues, access)

@@ -20,7 +20,15 @@ from tidemill.engine.groups.assembly import CatalogTopics
 from tidemill.engine.groups.coordinator import GroupCoordinator
 from tidemill.engine.groups.groups import GroupServices
 from tidemill.engine.housekeeping import Housekeeping
-from tidemill.engine.internal_topics import CATALOG, CATALOG_CONFIGS, OFFSETS, TRANSACTIONS
+from tidemill.engine.internal_topics import (
+    CATALOG,
+    CATALOG_CONFIGS,
+    OFFSETS,
+    QUEUE_STATE,
+    QUEUES,
+    TRANSACTIONS,
+)
+from tidemill.engine.queues.core import QueueCore
 from tidemill.engine.records.append import Appender
 from tidemill.engine.records.backpressure import Backpressure
 from tidemill.engine.records.checks import Checks
@@ -46,6 +54,7 @@ from tidemill.errors import TidemillError
 from tidemill.log.disk.files import FileSystem
 from tidemill.log.errors import CorruptLogError, StorageError
 from tidemill.log.names import TopicPartition
+from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.store import LogStore
 from tidemill.settings import Settings
 from tidemill.state.catalog.catalog import Catalog
@@ -70,7 +79,8 @@ class Engine:
         authorizer: decides about each access; None allows everything.
 
     Attributes:
-        records, topics, configs, groups, transactions, storage: the parts, after ``start``.
+        records, topics, configs, groups, transactions, storage, queues: the parts, after
+            ``start``.
         failed: done, with a ``StorageError``, when the disk has failed so that no promise holds any
             more. The process must end then.
     """
@@ -136,7 +146,7 @@ class Engine:
         self._waiters = Waiters()
         self._flusher = Flusher(
             interval_ms=self.settings.log.sync_interval_ms,
-            on_advance=self._waiters.advanced,
+            on_advance=self._advanced,
             on_failure=self._fail,
             journal=self._store.journal,
         )
@@ -160,10 +170,19 @@ class Engine:
             self._repairs.report,
             self._backpressure.check,
         )
+        records = self._start_records()
+        self._queues = QueueCore(
+            self._topic_admin,
+            self._partitions,
+            self._flusher,
+            self.clock,
+            self._journal(QUEUES),
+            self._journal(QUEUE_STATE),
+        )
         self._services = Services(
             self.settings,
             self.clock,
-            self._start_records(),
+            records,
             self._topic_admin,
             GroupServices(self._group_coordinator, self._topic_admin.catalog),
             TransactionServices(
@@ -173,6 +192,7 @@ class Engine:
                 self._catalog_journal.next_producer_id,
             ),
             StorageServices(self._store, self._catalog_journal.cluster_id),
+            self._queues,
         )
         self._assembled = True
         self._open_parts()
@@ -183,6 +203,7 @@ class Engine:
         if self.failed.done():
             raise self.failed.result()
         self._transaction_coordinator.resume()
+        await self._queues.start()
 
     def _open_parts(self) -> None:
         door = self.door()
@@ -192,6 +213,7 @@ class Engine:
         self.groups = door.groups
         self.transactions = door.transactions
         self.storage = door.storage
+        self.queues = door.queues
 
     async def _start_topics(self) -> None:
         settings = self.settings
@@ -295,7 +317,15 @@ class Engine:
             self._backpressure,
         )
 
+    def _advanced(self, log: PartitionLog) -> None:
+        """Wake what waits for records: the log's high watermark moved."""
+        self._waiters.advanced(log)
+        if self._assembled:
+            self._queues.advanced(log)
+
     async def _forget_topics(self, names: Sequence[str]) -> None:
+        if self._assembled:
+            self._queues.topics_deleted(names)
         try:
             self._transaction_coordinator.drop_topics(names)
         except CoordinatorNotAvailableError as error:
@@ -311,6 +341,7 @@ class Engine:
             return
         self._stopped = True
         clean = not self.failed.done()
+        await self._queues.stop()
         await self._housekeeping.stop()
         stopping = BrokerStoppingError("the broker is stopping")
         self._transaction_coordinator.stop(stopping)

@@ -64,6 +64,10 @@ class TransactionalIdAuthorizationError(AuthorizationError):
     """The principal is not allowed to use the transactional id."""
 
 
+class ExchangeAuthorizationError(AuthorizationError):
+    """The principal is not allowed to do this with the exchange of queues."""
+
+
 class ClusterAuthorizationError(AuthorizationError):
     """The principal is not allowed to do this with the cluster."""
 

@@ -14,7 +14,15 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 """Transactional ids, in Apache Kafka's format."""
 
-INTERNAL_TOPICS = frozenset({CATALOG_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+QUEUES_TOPIC = "__tidemill_queues"
+"""Exchanges, queues and bindings. Compacted, one partition."""
+
+QUEUE_STATE_TOPIC = "__tidemill_queue_state"
+"""What consumers of queues and share groups have acknowledged. Compacted, one partition."""
+
+INTERNAL_TOPICS = frozenset(
+    {CATALOG_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUEUES_TOPIC, QUEUE_STATE_TOPIC}
+)
 """The topics that clients can't create, change or delete."""
 
 

@@ -147,7 +147,7 @@ def test_empty_topics_are_evidence_too_if_a_later_note_says_what_the_catalog_had
             await engine.topics.create([NewTopic("b", 2)])
         cut_catalog(tmp_path, 2)
         error = await refused(tmp_path)
-        assert "it ends at offset 2" in str(error)
+        assert "it ends at offset 4" in str(error)
 
     run(test)
 

@@ -12,13 +12,14 @@ from typing import NamedTuple, Protocol
 
 Header = tuple[str, bytes | None]
 Arguments = Mapping[str, object]
-"""Arguments of a declaration. The values are str, bytes, bool, int, float, None, datetime, Decimal,
-and lists and dicts of them."""
+"""Arguments of a declaration. The values are str, bytes, bool, int, float, None, and lists and
+dicts of them. Other values are kept as their text."""
 
 DEATHS_HEADER = "tidemill.deaths"
 """The header of a dead letter: a JSON list of its deaths, latest first. Each is an object with
 ``queue``, ``reason`` (rejected, expired, maxlen, delivery_limit), ``count``, ``exchange``, ``keys``
-(a list) and ``time`` (ms since the epoch, of the first such death)."""
+(a list) and ``time`` (ms since the epoch, of the first such death), and ``original-expiration``
+(text) if the message had a TTL of its own, which a dead letter has not any more."""
 EXPIRES_HEADER = "tidemill.expires"
 """The header of a message with a TTL of its own: ms since the epoch, as text."""
 EXCHANGE_HEADER = "tidemill.exchange"
@@ -125,6 +126,7 @@ class Delivery:
         exchange: the exchange that it was published to; empty for the default exchange and for
             records that another protocol wrote.
         holder: what settles this delivery.
+        is_dropped: whether ``drop_value`` was called.
     """
 
     __slots__ = (
@@ -132,6 +134,7 @@ class Delivery:
         "exchange",
         "headers",
         "holder",
+        "is_dropped",
         "key",
         "offset",
         "partition",
@@ -166,6 +169,13 @@ class Delivery:
         self.timestamp_ms = timestamp_ms
         self.exchange = exchange
         self.holder = holder
+        self.is_dropped = False
+
+    def drop_value(self) -> None:
+        """Free the memory of value and headers, which were sent. A rejection reads them again."""
+        self.value = b""
+        self.headers = ()
+        self.is_dropped = True
 
 
 class Holder(Protocol):

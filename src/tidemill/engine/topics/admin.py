@@ -21,7 +21,13 @@ from tidemill.errors import TidemillError, UnknownTopicOrPartitionError
 from tidemill.log.config.parse import parse_config
 from tidemill.log.names import TopicPartition
 from tidemill.state.catalog.catalog import Catalog
-from tidemill.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, is_internal
+from tidemill.state.internal_topics import (
+    OFFSETS_TOPIC,
+    QUEUE_STATE_TOPIC,
+    QUEUES_TOPIC,
+    TRANSACTIONS_TOPIC,
+    is_internal,
+)
 
 logger = structlog.get_logger("tidemill.topics")
 
@@ -75,7 +81,7 @@ class TopicAdmin:
         self._notes.check(topic.name for topic in self.catalog.topics())
         new = [
             NewTopic(name, 1, 1, configs=JOURNAL_CONFIGS)
-            for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
+            for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUEUES_TOPIC, QUEUE_STATE_TOPIC)
             if name not in self.catalog
         ]
         for created in await self._create(new, internal=True):

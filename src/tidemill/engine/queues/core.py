@@ -1,0 +1,215 @@
+"""The queues of one broker: assembles the parts, starts and stops them.
+
+Shared by all clients; ``queues`` is the part of the door that checks access. Knows no protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+
+import structlog
+
+from tidemill.clock import Clock
+from tidemill.engine.errors import BrokerStoppingError
+from tidemill.engine.flusher import Flusher
+from tidemill.engine.queues.api import OnSettled, Owner
+from tidemill.engine.queues.declarations import Declarations
+from tidemill.engine.queues.errors import InternalExchangeError
+from tidemill.engine.queues.letters import DeadLetters
+from tidemill.engine.queues.live.ack_log import AckLog
+from tidemill.engine.queues.live.lane import Lane
+from tidemill.engine.queues.live.queue import LiveQueue
+from tidemill.engine.queues.live.retention import delete_done
+from tidemill.engine.queues.live.stored import Stored
+from tidemill.engine.queues.publish import Batches, LivePublisher
+from tidemill.engine.queues.registry import HeaderSource, Registry
+from tidemill.engine.records.partitions import Partitions
+from tidemill.engine.state_log import StateLog
+from tidemill.engine.topics.admin import TopicAdmin
+from tidemill.errors import TidemillError
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.state.routing.table import RoutingTable
+
+TICK_S = 0.5
+"""How often queues without use and messages to delete are looked for."""
+
+logger = structlog.get_logger("tidemill.queues")
+
+
+class QueueCore:
+    """The queues of one broker.
+
+    Attributes:
+        table: what is declared.
+        registry: the live queues.
+        declarations: changes the table.
+        owners: the connections of exclusive queues, by queue.
+    """
+
+    def __init__(
+        self,
+        admin: TopicAdmin,
+        partitions: Partitions,
+        flusher: Flusher,
+        clock: Clock,
+        declared: StateLog,
+        state: StateLog,
+    ) -> None:
+        self.clock = clock
+        self.table = RoutingTable()
+        self.owners: dict[str, Owner] = {}
+        self._ack_log = AckLog(state, self._stored)
+        self.registry = Registry(
+            self.table, admin.catalog, partitions, self._ack_log, clock, self._unused
+        )
+        self.declarations = Declarations(declared, self.table, admin, self.registry)
+        self._batches = Batches(flusher, clock, LiveQueue.wake)
+        self._letters = DeadLetters(self._letter_routes, self._batches, self._ack_log, clock)
+        self.registry.letters = self._letters
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
+
+    # --- start and stop --------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Replay what is stored, and make the queues live.
+
+        Raises:
+            TidemillError: the state can't be read, or a topic can't be created or deleted.
+        """
+        self._ack_log.recover()
+        self.declarations.recover()
+        await self.declarations.open_queues()
+        for name in list(self.table.queues):
+            try:
+                self.registry.get(name).wake()
+            except TidemillError as error:
+                logger.error("queue.offline", queue=name, error=str(error), hint=error.hint)
+        self._ack_log.forget_unused(self.registry.is_known)
+        self._run(self._tick())
+
+    async def stop(self) -> None:
+        """End all consumers, and write what is not written."""
+        self._is_stopping = True
+        for queue in self.registry.queues.values():
+            for consumer in list(queue.consumers):
+                consumer.is_cancelled = True
+                consumer.recipient.cancelled("the broker is stopping")
+            queue.close()
+        self._batches.flush()
+        self._batches.is_stopped = True
+        self._ack_log.stop()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def check_running(self) -> None:
+        """Return if the broker runs.
+
+        Raises:
+            BrokerStoppingError: it stops.
+        """
+        if self._is_stopping:
+            raise BrokerStoppingError("the broker is stopping")
+
+    def _run(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_ms = self.clock.monotonic_ms()
+            for queue in list(self.registry.queues.values()):
+                limit = queue.policy.expires_ms
+                if limit is None or queue.consumers:
+                    continue
+                if now_ms - queue.last_used_ms >= limit:
+                    logger.info("queue.expired", queue=queue.name)
+                    self._run(self.delete(queue.name))
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def advanced(self, log: PartitionLog) -> None:
+        """Deliver: the end of a log moved."""
+        self.registry.advanced(log)
+
+    def topics_deleted(self, names: Sequence[str]) -> None:
+        """End the queues of topics that were deleted."""
+        for name in names:
+            for queue in self.registry.of_topic(name):
+                self._end(queue)
+            if not self._is_stopping:
+                self._run(self.declarations.topic_deleted(name))
+
+    def _end(self, queue: LiveQueue) -> None:
+        """Cancel a queue's consumers, because the queue is deleted."""
+        self.registry.close(queue)
+        for consumer in queue.consumers:
+            consumer.is_cancelled = True
+            consumer.recipient.cancelled("the queue was deleted")
+        self.owners.pop(queue.name, None)
+
+    def _unused(self, queue: LiveQueue) -> None:
+        definition = self.table.queues.get(queue.name)
+        if definition is not None and definition.auto_delete and not self._is_stopping:
+            self._run(self.delete(queue.name))
+
+    def _stored(self, lane: Lane) -> None:
+        found = self.registry.lane_at(lane.log.tp)
+        if found is not None and found[1] is lane:
+            definition = self.table.queues.get(found[0].name)
+            if definition is not None and definition.owns_topic:
+                delete_done(lane, found[0].policy, self.clock.now_ms())
+
+    def _letter_routes(self, exchange: str, key: str, message: Stored) -> Sequence[LiveQueue]:
+        if exchange and exchange not in self.table.exchanges:
+            return ()
+        return self.registry.routes(exchange, key, lambda: dict(message.headers))
+
+    # --- what clients ask for --------------------------------------------------------------------
+
+    async def delete(self, name: str) -> None:
+        """Delete a queue. It does not exist for clients from now on."""
+        self.registry.deleting.add(name)
+        try:
+            queue = self.registry.queues.get(name)
+            if queue is not None:
+                self._end(queue)
+            await self.declarations.delete_queue(name)
+        finally:
+            self.registry.deleting.discard(name)
+
+    def publisher(
+        self, on_settled: OnSettled | None, check: Callable[[str, str], None] | None
+    ) -> LivePublisher:
+        """Return a publisher; see ``LivePublisher``."""
+        return LivePublisher(
+            self._client_routes,
+            self._batches,
+            self.clock,
+            on_settled,
+            self._letters.refuse,
+            check,
+        )
+
+    def _client_routes(
+        self, exchange: str, key: str, headers: HeaderSource, more_keys: Sequence[str]
+    ) -> Sequence[LiveQueue]:
+        definition = self.table.exchanges.get(exchange)
+        if definition is not None and definition.internal:
+            raise InternalExchangeError(exchange)
+        return self.registry.routes(exchange, key, headers, more_keys)
+
+    async def connection_closed(self, owner: Owner) -> None:
+        """Cancel a connection's consumers, return what was out, and delete exclusive queues."""
+        for queue in list(self.registry.queues.values()):
+            for consumer in [each for each in queue.consumers if each.spec.owner is owner]:
+                consumer.cancel()
+                consumer.release_all()
+        for name in [name for name, each in self.owners.items() if each is owner]:
+            await self.delete(name)

@@ -1,0 +1,265 @@
+"""Declares and deletes exchanges, queues and bindings: checks, records, topics.
+
+One declaration runs at a time. A queue's record is on disk before its topic is created, and its
+topic is deleted before its record is: a start finds a record without a topic, and creates it. Knows
+no access rights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+
+from tidemill.engine.api import NewTopic
+from tidemill.engine.queues.registry import Registry
+from tidemill.engine.state_log import StateLog
+from tidemill.engine.topics.admin import TopicAdmin
+from tidemill.errors import TidemillError
+from tidemill.log.errors import InvalidTopicError
+from tidemill.log.names import check_topic_name
+from tidemill.state.outcome import StateRecord
+from tidemill.state.routing import commands
+from tidemill.state.routing.arguments import Policy
+from tidemill.state.routing.table import RoutingTable
+from tidemill.state.routing.types import (
+    EXCHANGE,
+    QUEUE,
+    Binding,
+    Destination,
+    ExchangeDefinition,
+    QueueDefinition,
+)
+
+SEGMENT_BYTES = 1 << 24
+"""Segments of a queue: what is done is deleted segment by segment."""
+MOST_LEVELS = 32
+"""Partitions of a queue with priorities. With more priorities, neighbours share a partition."""
+
+
+class Declarations:
+    """Changes the routing table.
+
+    Args:
+        journal: the log of the internal topic.
+        table: changed by its records only.
+        admin: creates and deletes the topics of queues.
+        registry: the live queues.
+    """
+
+    def __init__(
+        self, journal: StateLog, table: RoutingTable, admin: TopicAdmin, registry: Registry
+    ) -> None:
+        self._journal = journal
+        self._table = table
+        self._admin = admin
+        self._registry = registry
+        self._lock = asyncio.Lock()
+
+    def recover(self) -> None:
+        """Replay what is stored.
+
+        Raises:
+            CorruptLogError, FormatVersionError: it can't be read.
+        """
+        records = self._journal.latest()
+        with self._journal.naming_place():
+            for kind in (EXCHANGE, QUEUE, "binding"):
+                for key, value in records.items():
+                    if value is not None and key.startswith(f'["{kind}"'.encode()):
+                        self._table.replay(key, value)
+
+    async def open_queues(self) -> None:
+        """Make the queues of the table live, and delete those that do not survive a restart.
+
+        Raises:
+            TidemillError: a topic can't be created or deleted.
+        """
+        for definition in list(self._table.queues.values()):
+            if not definition.survives:
+                await self._delete_queue(definition.name)
+                continue
+            if definition.topic not in self._admin.catalog and definition.owns_topic:
+                await self._create_topic(definition)
+
+    # --- exchanges -------------------------------------------------------------------------------
+
+    async def declare_exchange(self, new: ExchangeDefinition) -> None:
+        """Create an exchange, or check that it is the same."""
+        async with self._lock:
+            await self._apply(commands.declare_exchange(self._table, new), stored=new.durable)
+
+    async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
+        """Delete an exchange with its bindings, if it exists."""
+        async with self._lock:
+            if name in self._table.exchanges:
+                sources = self._sources(Destination(EXCHANGE, name))
+                await self._apply(commands.delete_exchange(self._table, name, if_unused=if_unused))
+                await self._delete_unused(sources)
+
+    async def bind(self, binding: Binding) -> None:
+        """Create a binding."""
+        async with self._lock:
+            records = commands.bind(self._table, binding)
+            await self._apply(records, stored=self._is_stored(binding))
+
+    async def unbind(self, binding: Binding) -> None:
+        """Remove a binding."""
+        async with self._lock:
+            await self._apply(commands.unbind(self._table, binding))
+            await self._delete_unused([binding.source])
+
+    def _is_stored(self, binding: Binding) -> bool:
+        """Return whether both ends of a binding survive a restart."""
+        if not self._table.exchanges[binding.source].durable:
+            return False
+        kind, name = binding.destination
+        if kind == EXCHANGE:
+            return self._table.exchanges[name].durable
+        queue = self._table.queues.get(name)
+        return queue is None or queue.survives
+
+    def _sources(self, destination: Destination) -> list[str]:
+        return [each.source for each in self._table.bindings_to(destination)]
+
+    async def _delete_unused(self, sources: Sequence[str]) -> None:
+        """Delete exchanges with auto-delete that have no bindings left."""
+        waiting = commands.unused_exchanges(self._table, sources)
+        while waiting:
+            name = waiting.pop()
+            before = self._sources(Destination(EXCHANGE, name))
+            await self._apply(commands.delete_exchange(self._table, name, if_unused=False))
+            waiting += commands.unused_exchanges(self._table, before)
+
+    # --- queues ----------------------------------------------------------------------------------
+
+    async def declare_queue(
+        self,
+        name: str,
+        policy: Policy,
+        *,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        arguments: dict[str, object],
+    ) -> QueueDefinition:
+        """Create a queue, or check that it is the same; return its definition."""
+        async with self._lock:
+            current = self._table.queues.get(name)
+            if current is not None:
+                commands.check_same_queue(
+                    current,
+                    durable=durable,
+                    exclusive=exclusive,
+                    auto_delete=auto_delete,
+                    arguments=arguments,
+                )
+                return current
+            commands.check_name(QUEUE, name)
+            topic, owns = self._topic_for(name)
+            new = QueueDefinition(
+                name, topic, owns, durable, exclusive, auto_delete, arguments, policy
+            )
+            await self._apply(commands.declare_queue(new))
+            live = self._registry.queues.get(name)
+            if live is not None:  # it was used as a topic
+                live.policy = policy
+                return new
+            try:
+                if owns:
+                    await self._create_topic(new)
+                self._registry.open(name, topic, policy)
+            except BaseException:
+                await self._apply(commands.delete_queue(self._table, name))
+                raise
+            return new
+
+    def _topic_for(self, name: str) -> tuple[str, bool]:
+        """Return the topic of a queue, and whether it is created for it."""
+        catalog = self._admin.catalog
+        if name in catalog:
+            return name, False
+        try:
+            check_topic_name(name)
+            catalog.create([NewTopic(name, 1, 1)], validate_only=True)
+        except InvalidTopicError:
+            return _derived(name), True
+        checked = catalog.create([NewTopic(name, 1, 1)], validate_only=True).result[0]
+        return (_derived(name) if isinstance(checked, InvalidTopicError) else name), True
+
+    async def _create_topic(self, queue: QueueDefinition) -> None:
+        policy = queue.policy
+        levels = min(policy.max_priority + 1, MOST_LEVELS) if policy.max_priority else 1
+        configs: dict[str, str | None] = {
+            "cleanup.policy": "delete",
+            "max.message.bytes": str(SEGMENT_BYTES),
+            "retention.bytes": "-1",
+            "retention.ms": "-1",
+            "segment.bytes": str(SEGMENT_BYTES),
+        }
+        if policy.is_stream:
+            configs["retention.bytes"] = str(policy.max_bytes or -1)
+            configs["retention.ms"] = str(policy.max_age_ms or -1)
+        (created,) = await self._admin.create(
+            [NewTopic(queue.topic, levels, 1, configs=configs)], validate_only=False
+        )
+        if isinstance(created, TidemillError):
+            raise created
+
+    async def delete_queue(self, name: str) -> None:
+        """Delete a queue with its bindings and its topic, if it exists."""
+        async with self._lock:
+            await self._delete_queue(name)
+
+    async def _delete_queue(self, name: str) -> None:
+        definition = self._table.queues.get(name)
+        live = self._registry.queues.get(name)
+        if live is not None:
+            self._registry.close(live)
+        if definition is None:
+            return
+        if definition.owns_topic and definition.topic in self._admin.catalog:
+            (error,) = await self._admin.delete([definition.topic])
+            if error is not None:
+                raise error
+        await self._forget_queue(name)
+
+    async def _forget_queue(self, name: str) -> None:
+        sources = self._sources(Destination(QUEUE, name))
+        await self._apply(commands.delete_queue(self._table, name))
+        await self._delete_unused(sources)
+
+    async def topic_deleted(self, topic: str) -> None:
+        """Delete the queues and the bindings of a topic that a client deleted."""
+        async with self._lock:
+            names = [n for n, each in self._table.queues.items() if each.topic == topic]
+            for name in dict.fromkeys([*names, topic]):
+                if topic not in self._admin.catalog:
+                    await self._forget_queue(name)
+
+    # --- records ---------------------------------------------------------------------------------
+
+    async def _apply(self, records: Sequence[StateRecord], *, stored: bool = True) -> None:
+        """Write records, and replay them when they are on disk."""
+        if records and stored:
+            loop = asyncio.get_running_loop()
+            written: asyncio.Future[None] = loop.create_future()
+
+            def done(error: Exception | None) -> None:
+                if written.done():
+                    return
+                if error is None:
+                    written.set_result(None)
+                else:
+                    written.set_exception(error)
+
+            self._journal.submit(records, done)
+            await written
+        for record in records:
+            self._table.replay(record.key, record.value)
+
+
+def _derived(name: str) -> str:
+    """Return a valid name of a topic for a queue whose own name is not."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "-.") else "-" for c in name)
+    return f"queue-{kept[:64]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"

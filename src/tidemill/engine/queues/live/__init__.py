@@ -1,0 +1,4 @@
+"""Live queues: lanes over logs, consumers, dispatching, and storing what was acknowledged.
+
+Knows neither exchanges nor declarations.
+"""

@@ -1,0 +1,189 @@
+"""Stores what windows know in the internal topic of queues, a few milliseconds after it changed.
+
+Acknowledgements are applied first and stored after that: if the broker is killed in between, the
+messages are delivered once more. A window's records are written together. Segments whose messages
+are all done are deleted when that is on disk. Knows windows and logs, and no consumers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from uuid import UUID
+
+import structlog
+
+from tidemill.engine.queues.live.lane import Lane
+from tidemill.engine.state_log import StateLog
+from tidemill.errors import TidemillError
+from tidemill.state.outcome import StateRecord
+from tidemill.state.queues.format import Kind, StateKey, decode_key, encode_key
+
+FLUSH_S = 0.005
+"""How long an acknowledgement waits for others, so that they are written together."""
+RETRY_S = 1.0
+
+logger = structlog.get_logger("tidemill.queues")
+
+Stored = dict[StateKey, dict[int, bytes]]
+
+
+class AckLog:
+    """Writes the changes of windows.
+
+    Args:
+        journal: the log of the internal topic.
+        on_stored: called with each lane whose changes are on disk.
+    """
+
+    def __init__(self, journal: StateLog, on_stored: Callable[[Lane], None]) -> None:
+        self._journal = journal
+        self._on_stored = on_stored
+        self._lanes: dict[Lane, StateKey] = {}
+        self._dirty: dict[Lane, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._unused: Stored = {}
+        self._extra: dict[bytes, bytes | None] = {}
+        self._stopped = False
+
+    # --- start and stop --------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Read what is stored.
+
+        Raises:
+            CorruptLogError, FormatVersionError: it can't be read.
+        """
+        for data, value in self._journal.latest().items():
+            if value is not None:
+                with self._journal.naming_place():
+                    key = decode_key(data)
+                self._unused.setdefault(key.of_window(), {})[key.block] = value
+
+    def stored(self, key: StateKey) -> Mapping[int, bytes]:
+        """Return, once, what was stored of a window or of a target of dead letters."""
+        return self._unused.pop(key, {})
+
+    def stored_letters(self) -> list[tuple[StateKey, Mapping[int, bytes]]]:
+        """Return, once, what was stored of the targets of dead letters."""
+        found = [each for each in self._unused.items() if each[0].kind is Kind.LETTERS]
+        for key, _ in found:
+            del self._unused[key]
+        return [(key, values) for key, values in found]
+
+    def forget_unused(self, kept: Callable[[StateKey], bool]) -> None:
+        """Delete what is stored of windows that no queue has any more."""
+        records = []
+        for key in [key for key in self._unused if not kept(key)]:
+            blocks = self._unused.pop(key)
+            records += [StateRecord(encode_key(key._replace(block=b)), None) for b in blocks]
+        self._submit(records, ())
+
+    def stop(self) -> None:
+        """Write what changed. Nothing is written after that."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.flush()
+        self._stopped = True
+
+    # --- lanes -----------------------------------------------------------------------------------
+
+    def add(self, lane: Lane, key: StateKey) -> None:
+        """Store the changes of a lane from now on."""
+        self._lanes[lane] = key
+
+    def remove(self, lane: Lane) -> None:
+        """Delete what is stored of a lane."""
+        key = self._lanes.pop(lane, None)
+        self._dirty.pop(lane, None)
+        if key is not None:
+            numbers = lane.window.stored_keys()
+            self._submit(
+                [StateRecord(encode_key(key._replace(block=each)), None) for each in numbers], ()
+            )
+
+    def changed(self, lane: Lane) -> None:
+        """Note that a lane's window changed. It is written soon."""
+        self._dirty[lane] = None
+        self._soon()
+
+    def note(self, key: StateKey, value: bytes | None) -> None:
+        """Write another record of the topic soon."""
+        self._extra[encode_key(key)] = value
+        self._soon()
+
+    def _soon(self) -> None:
+        if self._timer is None and not self._stopped:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.flush()
+
+    # --- write -----------------------------------------------------------------------------------
+
+    def delivered(self, lanes: Iterable[Lane]) -> None:
+        """Write, before messages are handed over, that they possibly were delivered.
+
+        The record is in the operating system's hands when this returns, so it survives the end of
+        the process; a message that was out is then marked as redelivered.
+        """
+        self._write([lane for lane in lanes if lane in self._lanes])
+
+    def flush(self) -> None:
+        """Write all changes, and request that they are synced."""
+        lanes = [lane for lane in self._dirty if lane in self._lanes]
+        self._dirty.clear()
+        extra = [StateRecord(*each) for each in self._extra.items()]
+        self._extra.clear()
+        self._submit([*self._take(lanes), *extra], lanes)
+
+    def _take(self, lanes: Iterable[Lane]) -> list[StateRecord]:
+        records = []
+        for lane in lanes:
+            key = self._lanes[lane]
+            for number, value in lane.window.take_records():
+                records.append(StateRecord(encode_key(key._replace(block=number)), value))
+        return records
+
+    def _write(self, lanes: list[Lane]) -> None:
+        records = self._take(lanes)
+        if not records or self._stopped:
+            return
+        try:
+            self._journal.append(records)
+        except TidemillError as error:
+            self._failed(error, lanes)
+
+    def _submit(self, records: list[StateRecord], lanes: Iterable[Lane]) -> None:
+        if self._stopped or not (records or lanes):
+            return
+        starts = [(lane, lane.window.start) for lane in lanes]
+
+        def done(error: Exception | None) -> None:
+            if error is not None:
+                self._failed(error, [lane for lane, _ in starts])
+                return
+            for lane, start in starts:
+                lane.stored_start = max(lane.stored_start, start)
+                self._on_stored(lane)
+
+        if records:
+            self._journal.submit(records, done)
+        else:
+            self._journal.when_settled(done)
+
+    def _failed(self, error: Exception, lanes: Iterable[Lane]) -> None:
+        """Write everything again later: the records that were taken are lost."""
+        logger.error("queue.state_not_stored", error=str(error))
+        for lane in lanes:
+            if lane in self._lanes:
+                lane.window.all_changed()
+                self._dirty[lane] = None
+        if self._timer is None and not self._stopped and lanes:
+            self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._on_timer)
+
+
+def window_key(kind: Kind, owner: str, topic_id: UUID, partition: int) -> StateKey:
+    """Return the key of a lane's window."""
+    return StateKey(kind, owner, topic_id, partition)

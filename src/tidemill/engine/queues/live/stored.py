@@ -1,0 +1,103 @@
+"""A message as the log has it, and what the engine's own headers say about it.
+
+Knows the names of headers, and neither queues nor logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.engine.queues.api import EXCHANGE_HEADER, EXPIRES_HEADER, Header, Message
+from tidemill.log.format.records import NewRecord, Record
+
+PREFIX = "tidemill."
+DELIVER_AT_HEADER = "tidemill.deliver_at"
+"""When a delayed message can be delivered: ms since the epoch, as text."""
+ORIGIN_HEADER = "tidemill.origin"
+"""The record that a dead letter was made of: topic id, partition and offset."""
+
+
+class Stored:
+    """One message.
+
+    Attributes:
+        timestamp: when it was published (ms since the epoch).
+        key, value, headers: of the record.
+        exchange: the exchange that it was published to.
+        expires: ms since the epoch; None if only the queue's limit counts.
+        deliver_at: ms since the epoch; 0 for now.
+    """
+
+    __slots__ = ("deliver_at", "exchange", "expires", "headers", "key", "timestamp", "value")
+
+    def __init__(
+        self,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | memoryview,
+        headers: Sequence[Header],
+        exchange: str = "",
+        expires: int | None = None,
+        deliver_at: int = 0,
+    ) -> None:
+        self.timestamp = timestamp
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self.exchange = exchange
+        self.expires = expires
+        self.deliver_at = deliver_at
+
+    def record(self) -> NewRecord:
+        """Return the record to write."""
+        return NewRecord(self.key, self.value, self.headers, self.timestamp)  # type: ignore[arg-type]
+
+
+def of_message(message: Message, exchange: str, now_ms: int) -> Stored:
+    """Return what is stored for a message that a client publishes."""
+    headers = message.headers
+    expires = None
+    deliver_at = 0
+    if exchange or message.ttl_ms is not None or message.delay_ms > 0:
+        headers = list(headers)
+        if exchange:
+            headers.append((EXCHANGE_HEADER, exchange.encode()))
+        if message.ttl_ms is not None:
+            expires = now_ms + max(0, message.ttl_ms) + max(0, message.delay_ms)
+            headers.append((EXPIRES_HEADER, str(expires).encode()))
+        if message.delay_ms > 0:
+            deliver_at = now_ms + message.delay_ms
+            headers.append((DELIVER_AT_HEADER, str(deliver_at).encode()))
+    return Stored(now_ms, message.key, message.value, headers, exchange, expires, deliver_at)
+
+
+def of_record(record: Record) -> Stored:
+    """Return the message of a record. Invalid values of the engine's headers are ignored."""
+    exchange = ""
+    expires: int | None = None
+    deliver_at = 0
+    for name, content in record.headers:
+        if not name.startswith(PREFIX) or content is None:
+            continue
+        if name == EXCHANGE_HEADER:
+            exchange = content.decode("utf-8", "replace")
+        elif name == EXPIRES_HEADER:
+            expires = _time(content)
+        elif name == DELIVER_AT_HEADER:
+            deliver_at = _time(content) or 0
+    value = b"" if record.value is None else record.value
+    return Stored(
+        record.timestamp, record.key, value, record.headers, exchange, expires, deliver_at
+    )
+
+
+def expires_of(headers: Sequence[Header]) -> int | None:
+    """Return when a message with these headers expires (ms since the epoch), or None."""
+    for name, content in headers:
+        if name == EXPIRES_HEADER and content is not None:
+            return _time(content)
+    return None
+
+
+def _time(content: bytes) -> int | None:
+    return int(content) if content.isdigit() and len(content) < 16 else None

@@ -1,0 +1,346 @@
+"""The part of the engine for queues, with its access checks: ``door.queues``.
+
+Every public method checks access and delegates; ``api`` has the types and ``contract`` the
+signatures. A queue is a topic for access: READ consumes, WRITE publishes to it. Publishing to an
+exchange asks for WRITE on the exchange. Knows no protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+
+from tidemill.engine.authorize import EXCHANGE, TOPIC, Access, Operation
+from tidemill.engine.queues.api import (
+    Arguments,
+    BindingDescription,
+    Consumer,
+    ConsumerSpec,
+    ExchangeSpec,
+    Got,
+    OnSettled,
+    Owner,
+    Publisher,
+    QueueDescription,
+    QueueInfo,
+    QueueSpec,
+    Recipient,
+)
+from tidemill.engine.queues.core import QueueCore
+from tidemill.engine.queues.errors import (
+    NotSupportedByStreamError,
+    PreconditionError,
+    QueueInUseError,
+    QueueNotEmptyError,
+    ReservedNameError,
+    ResourceLockedError,
+    UnknownExchangeError,
+)
+from tidemill.engine.queues.listing import describe
+from tidemill.engine.queues.live.queue import LiveQueue
+from tidemill.state.internal_topics import is_internal
+from tidemill.state.routing.arguments import (
+    CONSUMER_ARGUMENTS,
+    Policy,
+    check_arguments,
+    parse_policy,
+)
+from tidemill.state.routing.table import PREDECLARED
+from tidemill.state.routing.types import (
+    DEFAULT_EXCHANGE,
+    Binding,
+    Destination,
+    ExchangeDefinition,
+)
+
+COLD_READ_S = 0.002
+"""How long a get waits before it looks again, while messages are read from a cold disk."""
+
+
+class Queues:
+    """Queues for one principal. See ``contract.QueueDoor``."""
+
+    def __init__(self, core: QueueCore, access: Access) -> None:
+        self._core = core
+        self._access = access
+        self._registry = core.registry
+        self._table = core.table
+
+    # --- publish and consume ---------------------------------------------------------------------
+
+    def publisher(self, on_settled: OnSettled | None) -> Publisher:
+        """Return the publisher of one channel. ``on_settled`` None: nothing is confirmed."""
+        self._core.check_running()
+        check = None if self._access.is_unrestricted else self._check_publish
+        return self._core.publisher(on_settled, check)
+
+    def _check_publish(self, exchange: str, routing_key: str) -> None:
+        if exchange:
+            self._access.check(Operation.WRITE, EXCHANGE, exchange)
+        else:
+            self._access.check(Operation.WRITE, TOPIC, routing_key)
+
+    async def consume(self, queue: str, spec: ConsumerSpec, recipient: Recipient) -> Consumer:
+        """Start a consumer; see ``QueueDoor.consume``."""
+        values = check_arguments("consumer", queue, spec.arguments, CONSUMER_ARGUMENTS)
+        live = self._usable(queue, spec.owner)
+        priority = values.get("x-priority", 0)
+        return live.add_consumer(spec, recipient, priority if isinstance(priority, int) else 0)
+
+    async def get(self, queue: str, owner: Owner, *, no_ack: bool) -> Got | None:
+        """Return the first message that is ready, or None; see ``QueueDoor.get``."""
+        live = self._usable(queue, owner)
+        if live.policy.is_stream:
+            raise NotSupportedByStreamError(queue, "get")
+        while True:
+            found = live.get(no_ack=no_ack)
+            if found is not None or not live.is_reading or live.is_deleted:
+                return found
+            await asyncio.sleep(COLD_READ_S)
+
+    # --- exchanges -------------------------------------------------------------------------------
+
+    async def declare_exchange(
+        self, name: str, spec: ExchangeSpec, *, passive: bool = False
+    ) -> None:
+        """Create the exchange, or check it; see ``QueueDoor.declare_exchange``."""
+        self._core.check_running()
+        if passive:
+            self._access.check(Operation.DESCRIBE, EXCHANGE, name)
+            if name not in self._table.exchanges:
+                raise UnknownExchangeError(name)
+            return
+        self._access.check(Operation.CREATE, EXCHANGE, name)
+        if name not in self._table.exchanges or not name:
+            _check_not_reserved("exchange", name)
+        await self._core.declarations.declare_exchange(
+            ExchangeDefinition(
+                name,
+                spec.type,
+                spec.durable,
+                spec.auto_delete,
+                spec.internal,
+                dict(spec.arguments),
+            )
+        )
+
+    async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        """Delete the exchange and its bindings; see ``QueueDoor.delete_exchange``."""
+        self._core.check_running()
+        self._access.check(Operation.DELETE, EXCHANGE, name)
+        _check_not_reserved("exchange", name)
+        await self._core.declarations.delete_exchange(name, if_unused=if_unused)
+
+    async def bind_exchange(
+        self, source: str, destination: str, routing_key: str, arguments: Arguments
+    ) -> None:
+        """Bind an exchange to another; see ``QueueDoor.bind_exchange``."""
+        await self._core.declarations.bind(
+            self._exchange_binding(source, destination, routing_key, arguments)
+        )
+
+    async def unbind_exchange(
+        self, source: str, destination: str, routing_key: str, arguments: Arguments
+    ) -> None:
+        """Remove a binding between exchanges; see ``QueueDoor.unbind_exchange``."""
+        await self._core.declarations.unbind(
+            self._exchange_binding(source, destination, routing_key, arguments)
+        )
+
+    def _exchange_binding(
+        self, source: str, destination: str, routing_key: str, arguments: Arguments
+    ) -> Binding:
+        self._core.check_running()
+        self._access.check(Operation.READ, EXCHANGE, source)
+        self._access.check(Operation.WRITE, EXCHANGE, destination)
+        for name in (source, destination):
+            if name == DEFAULT_EXCHANGE:
+                raise ReservedNameError("exchange", name)
+        return Binding(source, Destination("exchange", destination), routing_key, dict(arguments))
+
+    # --- queues ----------------------------------------------------------------------------------
+
+    async def declare_queue(
+        self, name: str, spec: QueueSpec, owner: Owner, *, passive: bool = False
+    ) -> QueueInfo:
+        """Create the queue, or check it; see ``QueueDoor.declare_queue``."""
+        self._core.check_running()
+        if passive:
+            self._access.check(Operation.DESCRIBE, TOPIC, name)
+            return _info(self._unlocked(name, owner))
+        if name:
+            self._access.check(Operation.CREATE, TOPIC, name)
+            if name not in self._table.queues:
+                _check_not_reserved("queue", name)
+                if is_internal(name):
+                    raise ReservedNameError("queue", name)
+        else:
+            name = "amq.gen-" + base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+            self._access.check(Operation.CREATE, TOPIC, name)
+        if name in self._table.queues:
+            self._check_lock(name, owner)
+        policy = parse_policy(name, spec.arguments)
+        _check_type(name, spec, policy)
+        if spec.exclusive and name not in self._table.queues:
+            self._core.owners.setdefault(name, owner)
+        try:
+            await self._core.declarations.declare_queue(
+                name,
+                policy,
+                durable=spec.durable,
+                exclusive=spec.exclusive,
+                auto_delete=spec.auto_delete,
+                arguments=dict(spec.arguments),
+            )
+        except BaseException:
+            if name not in self._table.queues:
+                self._core.owners.pop(name, None)
+            raise
+        live = self._unlocked(name, owner)
+        live.last_used_ms = self._core.clock.monotonic_ms()
+        return _info(live)
+
+    async def delete_queue(
+        self, name: str, owner: Owner, *, if_unused: bool = False, if_empty: bool = False
+    ) -> int:
+        """Delete the queue with its messages; see ``QueueDoor.delete_queue``."""
+        self._core.check_running()
+        self._access.check(Operation.DELETE, TOPIC, name)
+        if name not in self._table.queues or name in self._registry.deleting:
+            return 0
+        live = self._unlocked(name, owner)
+        if if_unused and live.consumers:
+            raise QueueInUseError("queue", name)
+        ready = live.ready
+        if if_empty and ready:
+            raise QueueNotEmptyError(name)
+        await self._core.delete(name)
+        return ready
+
+    async def purge(self, name: str, owner: Owner) -> int:
+        """Drop all messages that are ready; see ``QueueDoor.purge``."""
+        live = self._usable(name, owner)
+        if live.policy.is_stream:
+            raise NotSupportedByStreamError(name, "purge")
+        return live.purge()
+
+    async def bind(
+        self, queue: str, exchange: str, routing_key: str, arguments: Arguments, owner: Owner
+    ) -> None:
+        """Bind the queue to the exchange; see ``QueueDoor.bind``."""
+        binding = self._queue_binding(queue, exchange, routing_key, arguments, owner)
+        await self._core.declarations.bind(binding)
+
+    async def unbind(
+        self, queue: str, exchange: str, routing_key: str, arguments: Arguments, owner: Owner
+    ) -> None:
+        """Remove a binding; see ``QueueDoor.unbind``."""
+        binding = self._queue_binding(queue, exchange, routing_key, arguments, owner)
+        await self._core.declarations.unbind(binding)
+
+    def _queue_binding(
+        self, queue: str, exchange: str, routing_key: str, arguments: Arguments, owner: Owner
+    ) -> Binding:
+        self._core.check_running()
+        self._access.check(Operation.WRITE, TOPIC, queue)
+        self._access.check(Operation.READ, EXCHANGE, exchange)
+        self._unlocked(queue, owner)
+        if exchange == DEFAULT_EXCHANGE:
+            raise ReservedNameError("exchange", exchange)
+        return Binding(exchange, Destination("queue", queue), routing_key, dict(arguments))
+
+    # --- listings --------------------------------------------------------------------------------
+
+    def describe(self, queue: str) -> QueueDescription:
+        """Describe one queue; see ``QueueDoor.describe``."""
+        self._access.check(Operation.DESCRIBE, TOPIC, queue)
+        return describe(
+            self._registry.get(queue), self._table.queues.get(queue), self._core.clock.now_ms()
+        )
+
+    def queues(self) -> list[QueueDescription]:
+        """Describe all queues that the principal can see, ordered by name."""
+        names = sorted({*self._table.queues, *self._registry.queues} - self._registry.deleting)
+        return [self.describe(each) for each in names if self._sees(each)]
+
+    def _sees(self, queue: str) -> bool:
+        return self._access.allows(Operation.DESCRIBE, TOPIC, queue)
+
+    def exchanges(self) -> list[tuple[str, ExchangeSpec]]:
+        """Return all exchanges that the principal can see, ordered by name."""
+        return [
+            (
+                name,
+                ExchangeSpec(
+                    each.type, each.durable, each.auto_delete, each.internal, each.arguments
+                ),
+            )
+            for name, each in sorted(self._table.exchanges.items())
+            if self._access.allows(Operation.DESCRIBE, EXCHANGE, name)
+        ]
+
+    def bindings(self) -> list[BindingDescription]:
+        """Return all bindings, without those of the default exchange."""
+        return [
+            BindingDescription(
+                each.source,
+                each.destination.name,
+                each.destination.kind,
+                each.routing_key,
+                each.arguments,
+            )
+            for each in self._table.bindings()
+            if self._access.allows(Operation.DESCRIBE, EXCHANGE, each.source)
+        ]
+
+    async def connection_closed(self, owner: Owner) -> None:
+        """Cancel the connection's consumers, return what was out, and delete exclusive queues."""
+        await self._core.connection_closed(owner)
+
+    # --- checks ----------------------------------------------------------------------------------
+
+    def _usable(self, name: str, owner: Owner) -> LiveQueue:
+        """Return a queue that the principal reads.
+
+        Raises:
+            AuthorizationError, UnknownQueueError, ResourceLockedError, BrokerStoppingError
+        """
+        self._core.check_running()
+        self._access.check(Operation.READ, TOPIC, name)
+        return self._unlocked(name, owner)
+
+    def _unlocked(self, name: str, owner: Owner) -> LiveQueue:
+        live = self._registry.get(name)
+        self._check_lock(name, owner)
+        return live
+
+    def _check_lock(self, name: str, owner: Owner) -> None:
+        holder = self._core.owners.get(name)
+        if holder is not None and holder is not owner:
+            raise ResourceLockedError(name)
+
+
+def _info(live: LiveQueue) -> QueueInfo:
+    return QueueInfo(live.name, live.ready, len(live.consumers))
+
+
+def _check_not_reserved(kind: str, name: str) -> None:
+    if name in PREDECLARED or name.startswith("amq."):
+        raise ReservedNameError(kind, name)
+
+
+def _check_type(name: str, spec: QueueSpec, policy: Policy) -> None:
+    """Check what queues of the types quorum and stream can't be.
+
+    Raises:
+        PreconditionError: such a queue is declared as exclusive, not durable or auto-delete.
+    """
+    if policy.type.value == "classic":
+        return
+    if not spec.durable:
+        raise PreconditionError("queue", name, "durable", True, False)
+    if spec.exclusive:
+        raise PreconditionError("queue", name, "exclusive", False, True)
+    if spec.auto_delete and policy.is_stream:
+        raise PreconditionError("queue", name, "auto_delete", False, True)

@@ -1,0 +1,223 @@
+"""The live queues and the routes to them.
+
+A declared queue is live from its declaration on. A topic that no queue is declared on becomes a
+queue of its name when a client uses it as one. Knows no access rights.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+
+import structlog
+
+from tidemill.clock import Clock
+from tidemill.engine.queues.live.ack_log import AckLog, window_key
+from tidemill.engine.queues.live.dispatch import FIRST_OWNER
+from tidemill.engine.queues.live.lane import Lane
+from tidemill.engine.queues.live.queue import Letters, LiveQueue
+from tidemill.engine.queues.live.sizes import NoSizes, Sizes
+from tidemill.engine.records.partitions import Partitions
+from tidemill.log.names import TopicPartition
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.state.catalog.catalog import Catalog
+from tidemill.state.internal_topics import is_internal
+from tidemill.state.queues.format import Kind, StateKey
+from tidemill.state.queues.window import AckWindow
+from tidemill.state.routing.arguments import Policy
+from tidemill.state.routing.errors import UnknownExchangeError, UnknownQueueError
+from tidemill.state.routing.table import RoutingTable
+
+MOST_ROUTES = 10_000
+"""Pairs of exchange and key whose queues are kept. Above it all are forgotten."""
+
+HeaderSource = Callable[[], Mapping[str, object]] | None
+
+logger = structlog.get_logger("tidemill.queues")
+
+
+class Registry:
+    """Finds live queues.
+
+    Args:
+        table: what is declared.
+        catalog: the topics.
+        partitions: the logs.
+        ack_log: stores the windows.
+        on_unused: called with a queue whose last consumer went.
+
+    Attributes:
+        queues: by name.
+        letters: sends dead letters. Set before the first queue is opened.
+        deleting: queues that do not exist for clients any more, and whose deletion is on its way.
+    """
+
+    letters: Letters
+
+    def __init__(
+        self,
+        table: RoutingTable,
+        catalog: Catalog,
+        partitions: Partitions,
+        ack_log: AckLog,
+        clock: Clock,
+        on_unused: Callable[[LiveQueue], None],
+    ) -> None:
+        self.table = table
+        self.queues: dict[str, LiveQueue] = {}
+        self.deleting: set[str] = set()
+        self._catalog = catalog
+        self._partitions = partitions
+        self._ack_log = ack_log
+        self._clock = clock
+        self._on_unused = on_unused
+        self._by_log: dict[PartitionLog, tuple[LiveQueue, Lane]] = {}
+        self._owners = itertools.count(FIRST_OWNER)
+        self._routes: dict[tuple[str, str], tuple[LiveQueue, ...]] = {}
+        self._routes_version = -1
+
+    # --- queues ----------------------------------------------------------------------------------
+
+    def get(self, name: str) -> LiveQueue:
+        """Return a live queue. A topic that is not a queue yet becomes one.
+
+        Raises:
+            UnknownQueueError: there is neither a queue nor a topic.
+            StorageError: a partition is offline.
+        """
+        if name in self.deleting:
+            raise UnknownQueueError(name)
+        queue = self.queues.get(name)
+        if queue is not None:
+            return queue
+        definition = self.table.queues.get(name)
+        if definition is not None:
+            return self.open(name, definition.topic, definition.policy)
+        if name not in self._catalog or is_internal(name):
+            raise UnknownQueueError(name)
+        return self.open(name, name, Policy())
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is a queue or a topic of this name."""
+        return name not in self.deleting and (
+            name in self.queues
+            or name in self.table.queues
+            or (name in self._catalog and not is_internal(name))
+        )
+
+    def open(self, name: str, topic: str, policy: Policy) -> LiveQueue:
+        """Make a queue live.
+
+        Raises:
+            UnknownQueueError: the topic does not exist.
+            StorageError: a partition is offline.
+        """
+        if topic not in self._catalog:
+            raise UnknownQueueError(name)
+        info = self._catalog.topic(topic)
+        logs = [self._partitions.log(topic, number) for number in range(info.partitions)]
+        lanes = []
+        queue: LiveQueue | None = None
+
+        def wake() -> None:
+            if queue is not None:
+                queue.wake()
+
+        for log in logs:
+            key = window_key(Kind.QUEUE, name, info.topic_id, log.tp.partition)
+            window = AckWindow.recover(self._ack_log.stored(key), log.log_end_offset)
+            window.truncate(log.log_start_offset)
+            lane = Lane(log, window, wake, NoSizes() if policy.max_bytes is None else Sizes())
+            self._ack_log.add(lane, key)
+            lanes.append(lane)
+        lanes.reverse()  # the highest priority is the last partition
+        queue = LiveQueue(
+            name,
+            policy,
+            lanes,
+            clock=self._clock,
+            ack_log=self._ack_log,
+            letters=self.letters,
+            new_owner=lambda: next(self._owners) & 0xFFFFFFFF,
+            on_unused=self._on_unused,
+        )
+        for lane in lanes:
+            self._by_log[lane.log] = (queue, lane)
+        self.queues[name] = queue
+        self._routes.clear()
+        return queue
+
+    def close(self, queue: LiveQueue) -> None:
+        """End a live queue and delete what is stored of it."""
+        queue.close()
+        self.queues.pop(queue.name, None)
+        self._routes.clear()
+        for lane in queue.lanes:
+            self._by_log.pop(lane.log, None)
+            self._ack_log.remove(lane)
+
+    def is_known(self, key: StateKey) -> bool:
+        """Return whether a stored window belongs to a queue or a topic that exists."""
+        definition = self.table.queues.get(key.owner)
+        topic = key.owner if definition is None else definition.topic
+        return topic in self._catalog and self._catalog.topic(topic).topic_id == key.topic_id
+
+    def advanced(self, log: PartitionLog) -> None:
+        """Deliver: the end of a log moved."""
+        found = self._by_log.get(log)
+        if found is not None:
+            found[0].wake()
+
+    def lane_at(self, tp: TopicPartition) -> tuple[LiveQueue, Lane] | None:
+        """Return the live queue of a partition, or None."""
+        log = self._partitions.store.partitions.get(tp)
+        return None if log is None else self._by_log.get(log)
+
+    def of_topic(self, topic: str) -> list[LiveQueue]:
+        """Return the live queues that a topic stores."""
+        return [each for each in self.queues.values() if each.lanes[0].log.tp.topic == topic]
+
+    # --- routes ----------------------------------------------------------------------------------
+
+    def routes(
+        self,
+        exchange: str,
+        routing_key: str,
+        headers: HeaderSource,
+        more_keys: Sequence[str] = (),
+    ) -> Sequence[LiveQueue]:
+        """Return the queues of a message.
+
+        Raises:
+            UnknownExchangeError: the exchange does not exist.
+        """
+        if self._routes_version != self.table.version:
+            self._routes.clear()
+            self._routes_version = self.table.version
+        found = self._routes.get((exchange, routing_key))
+        if found is None:
+            found = self._find(exchange, routing_key, headers)
+        for key in more_keys:
+            more = self.routes(exchange, key, headers)
+            found = tuple(dict.fromkeys((*found, *more)))
+        return found
+
+    def _find(
+        self, exchange: str, routing_key: str, headers: HeaderSource
+    ) -> tuple[LiveQueue, ...]:
+        if not exchange:
+            queues: tuple[LiveQueue, ...] = ()
+            if self.exists(routing_key):
+                queues = (self.get(routing_key),)
+            is_fixed = bool(queues)
+        else:
+            if exchange not in self.table.exchanges:
+                raise UnknownExchangeError(exchange)
+            route = self.table.route(exchange, routing_key, headers)
+            queues = tuple(self.get(each) for each in route.queues if self.exists(each))
+            is_fixed = route.is_fixed and len(queues) == len(route.queues)
+        if is_fixed:
+            if len(self._routes) >= MOST_ROUTES:
+                self._routes.clear()
+            self._routes[exchange, routing_key] = queues
+        return queues

@@ -1,0 +1,105 @@
+"""The blocks of a window: ranges of offsets that span blocks. Knows no counts and no marks."""
+
+from __future__ import annotations
+
+import re
+from array import array
+
+from tidemill.state.queues.blocks import ACQUIRED, AVAILABLE, DONE, MASK, SHIFT, SIZE, Block
+from tidemill.state.queues.errors import NotAcquiredError
+
+_ACQUIRED_RUNS = re.compile(b"%c+" % ACQUIRED)
+_AVAILABLE_RUNS = re.compile(b"%c+" % AVAILABLE)
+
+
+class Blocks:
+    """The blocks that are not finished, by number.
+
+    Args:
+        by_number: the blocks at the start.
+    """
+
+    __slots__ = ("by_number",)
+
+    def __init__(self, by_number: dict[int, Block]) -> None:
+        self.by_number = by_number
+
+    def at_or_above(self, offset: int) -> Block:
+        """Return the block of an offset at or above ``next``; create it if it is missing."""
+        number = offset >> SHIFT
+        block = self.by_number.get(number)
+        if block is None:
+            block = self.by_number[number] = Block()
+            block.fill(0, offset & MASK, DONE)
+        return block
+
+    def acquire(self, owner: int, first: int, end: int) -> None:
+        """Mark a range as acquired, from ``first`` to ``end`` (exclusive)."""
+        while first < end:
+            block = self.at_or_above(first)
+            index = first & MASK
+            length = min(end - first, SIZE - index)
+            if length == 1:
+                block.states[index] = ACQUIRED
+                block.owners[index] = owner
+            else:
+                block.states[index : index + length] = bytes((ACQUIRED,)) * length
+                block.owners[index : index + length] = array("I", (owner,)) * length
+            first += length
+
+    def parts(self, first: int, last: int) -> list[tuple[Block, int, int]]:
+        """Return (block, first index, end index) for a range of offsets."""
+        parts = []
+        while first <= last:
+            index = first & MASK
+            end = min(SIZE, index + last - first + 1)
+            parts.append((self.by_number[first >> SHIFT], index, end))
+            first += end - index
+        return parts
+
+    def check(self, owner: int, first: int, last: int) -> None:
+        """Return if the owner holds a range.
+
+        Raises:
+            NotAcquiredError: it does not hold one of the records.
+        """
+        offset = first
+        while offset <= last:
+            block = self.by_number.get(offset >> SHIFT)
+            index = offset & MASK
+            end = min(SIZE, index + last - offset + 1)
+            if block is None:
+                raise NotAcquiredError(offset)
+            out = block.span(index, end, ACQUIRED)
+            owners = block.owners[index : index + out]
+            if owners != array("I", (owner,)) * out:
+                at = next(at for at, each in enumerate(owners) if each != owner)
+                raise NotAcquiredError(offset + at)
+            if out < end - index:
+                raise NotAcquiredError(offset + out)
+            offset += end - index
+
+    def held(self, owner: int) -> list[tuple[int, int]]:
+        """Return the ranges that an owner holds, lowest first."""
+        ranges: list[tuple[int, int]] = []
+        for number in sorted(self.by_number):
+            block = self.by_number[number]
+            base = number << SHIFT
+            for run in _ACQUIRED_RUNS.finditer(block.states):
+                for index in range(run.start(), run.end()):
+                    if block.owners[index] != owner:
+                        continue
+                    offset = base + index
+                    if ranges and ranges[-1][1] == offset - 1:
+                        ranges[-1] = (ranges[-1][0], offset)
+                    else:
+                        ranges.append((offset, offset))
+        return ranges
+
+    def available(self) -> list[tuple[int, int]]:
+        """Return the ranges below ``next`` that are available, lowest first."""
+        return [
+            ((number << SHIFT) + run.start(), (number << SHIFT) + run.end() - 1)
+            for number in sorted(self.by_number)
+            for run in _AVAILABLE_RUNS.finditer(self.by_number[number].states)
+        ]

@@ -1,0 +1,105 @@
+"""The records of the internal topic ``__tidemill_queue_state``.
+
+The topic is compacted. A window has one record for its marks and one for each block that is partly
+done above the low-water mark; the last value of a key is the state. A dead-letter target has a
+record, too. Knows the bytes only, and no window.
+
+Key: version i8 | kind i8 | owner string | topic id 16 bytes | partition i32 | block i64.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+from uuid import UUID
+
+from tidemill.log.errors import FormatVersionError, InvalidRecordError
+from tidemill.state.primitives import Reader, Writer
+
+MARKS = -1
+"""The block number of the record with the window's marks."""
+_VERSION = 0
+
+
+class Kind(enum.IntEnum):
+    """The user of a window."""
+
+    QUEUE = 0
+    SHARE_GROUP = 1
+    LETTERS = 2
+    """A partition that gets dead letters: how far their origins are known to be done."""
+
+
+class StateKey(NamedTuple):
+    """The key of a record.
+
+    Attributes:
+        owner: the queue or the group.
+        topic_id, partition: the log.
+    """
+
+    kind: Kind
+    owner: str
+    topic_id: UUID
+    partition: int
+    block: int = MARKS
+
+    def of_window(self) -> StateKey:
+        """Return the key of the window's marks."""
+        return self._replace(block=MARKS)
+
+
+class Marks(NamedTuple):
+    """The marks of a window.
+
+    Attributes:
+        start: everything below is done.
+        delivered: everything below was possibly delivered.
+    """
+
+    start: int
+    delivered: int
+
+
+def encode_key(key: StateKey) -> bytes:
+    """Return the bytes of a key."""
+    out = Writer().i8(_VERSION).i8(key.kind).string(key.owner)
+    return out.done() + key.topic_id.bytes + Writer().i32(key.partition).i64(key.block).done()
+
+
+def decode_key(data: bytes) -> StateKey:
+    """Return the key.
+
+    Raises:
+        FormatVersionError: a newer version of tidemill wrote it.
+        InvalidRecordError: it is malformed.
+    """
+    reader = Reader(data)
+    version = reader.i8()
+    if version != _VERSION:
+        raise FormatVersionError(
+            f"a record of queues has version {version}", hint="Use a newer version of tidemill."
+        )
+    try:
+        kind = Kind(reader.i8())
+    except ValueError as error:
+        raise InvalidRecordError(f"a record of queues has an invalid kind: {error}") from error
+    return StateKey(kind, reader.string(), UUID(bytes=reader.raw(16)), reader.i32(), reader.i64())
+
+
+def encode_marks(marks: Marks) -> bytes:
+    """Return the value of the record with a window's marks."""
+    return Writer().i8(_VERSION).i64(marks.start).i64(marks.delivered).done()
+
+
+def decode_marks(value: bytes) -> Marks:
+    """Return a window's marks.
+
+    Raises:
+        InvalidRecordError: the value is malformed.
+    """
+    reader = Reader(value)
+    version, start, delivered = reader.i8(), reader.i64(), reader.i64()
+    if version != _VERSION or not 0 <= start <= delivered:
+        raise InvalidRecordError(f"invalid marks {start}, {delivered} (version {version})")
+    return Marks(start, delivered)

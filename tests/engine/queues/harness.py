@@ -1,0 +1,204 @@
+"""A broker's queues in one process, with a client that publishes, consumes and settles."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+
+from tidemill.clock import Clock
+from tidemill.engine.engine import Engine
+from tidemill.engine.queues.api import (
+    Consumer,
+    ConsumerSpec,
+    Delivery,
+    Header,
+    Message,
+    Owner,
+    QueueInfo,
+    QueueSpec,
+)
+from tidemill.settings import Settings
+
+DEADLINE_S = 20.0
+
+
+class Client:
+    """One connection: publishes with confirms, and consumes."""
+
+    def __init__(self, engine: Engine, name: str = "client") -> None:
+        self.queues = engine.door().queues
+        self.owner = Owner(name)
+        self.refused: list[int] = []
+        self._tag = 0
+        self._waiting: dict[int, asyncio.Future[bool]] = {}
+        self._publisher = self.queues.publisher(self._settled)
+
+    def _settled(self, accepted: list[int], refused: list[int]) -> None:
+        for tag in accepted:
+            self._waiting.pop(tag).set_result(True)
+        for tag in refused:
+            self._waiting.pop(tag).set_result(False)
+
+    def send(
+        self,
+        key: str,
+        value: bytes = b"",
+        *,
+        exchange: str = "",
+        headers: Sequence[Header] = (),
+        more_keys: Sequence[str] = (),
+        routing_headers: dict[str, object] | None = None,
+        **options: int,
+    ) -> asyncio.Future[bool] | None:
+        """Publish; return a future of whether it was accepted, or None if it was not routed."""
+        self._tag += 1
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        message = Message(
+            value,
+            key.encode(),
+            list(headers),
+            routing_headers=None if routing_headers is None else lambda: routing_headers,
+            **options,  # type: ignore[arg-type]
+        )
+        self._waiting[self._tag] = done
+        if not self._publisher.publish(self._tag, exchange, key, message, more_keys):
+            del self._waiting[self._tag]
+            return None
+        return done
+
+    async def publish(self, key: str, *values: bytes, **options: object) -> list[bool]:
+        """Publish and wait until all are settled; return which ones were accepted."""
+        waiting = [self.send(key, value, **options) for value in values]  # type: ignore[arg-type]
+        return [await each for each in waiting if each is not None]
+
+    async def declare(
+        self, name: str, arguments: dict[str, object] | None = None, **options: bool
+    ) -> QueueInfo:
+        """Declare a queue."""
+        spec = QueueSpec(arguments=arguments or {}, **options)
+        return await self.queues.declare_queue(name, spec, self.owner)
+
+    async def consume(
+        self,
+        queue: str,
+        prefetch: int = 100,
+        arguments: dict[str, object] | None = None,
+        **options: bool,
+    ) -> Reader:
+        """Start a consumer."""
+        reader = Reader(prefetch)
+        spec = ConsumerSpec("tag", self.owner, arguments=arguments or {}, **options)
+        reader.consumer = await self.queues.consume(queue, spec, reader)
+        return reader
+
+    async def get(self, queue: str, *, no_ack: bool = False) -> Delivery | None:
+        """Get one message."""
+        found = await self.queues.get(queue, self.owner, no_ack=no_ack)
+        return None if found is None else found.delivery
+
+    async def drain(self, queue: str) -> list[bytes]:
+        """Get and acknowledge all messages that are ready; return their values."""
+        values = []
+        while (delivery := await self.get(queue, no_ack=True)) is not None:
+            values.append(bytes(delivery.value))
+        return values
+
+    def ready(self, queue: str) -> int:
+        """Return how many messages wait."""
+        return self.queues.describe(queue).ready
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self.queues.connection_closed(self.owner)
+
+
+class Reader:
+    """A recipient that keeps what it gets."""
+
+    consumer: Consumer
+
+    def __init__(self, prefetch: int) -> None:
+        self.prefetch = prefetch
+        self.got: list[Delivery] = []
+        self.out = 0
+        self.ended: list[str] = []
+
+    def room(self) -> int:
+        return self.prefetch - self.out
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        assert 0 < len(deliveries) <= self.room()
+        self.got += deliveries
+        self.out += len(deliveries)
+
+    def cancelled(self, why: str) -> None:
+        self.ended.append(why)
+
+    @property
+    def values(self) -> list[bytes]:
+        """The values that came, in order."""
+        return [bytes(each.value) for each in self.got]
+
+    async def wait(self, count: int) -> list[Delivery]:
+        """Wait until so many came since the last call, and take them."""
+        await until(lambda: len(self.got) >= count, lambda: f"got {self.values}")
+        taken, self.got = self.got, []
+        return taken
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        self.out -= len(deliveries)
+        self.consumer.acknowledge(deliveries)
+
+    def release(self, deliveries: Sequence[Delivery]) -> None:
+        self.out -= len(deliveries)
+        self.consumer.release(deliveries)
+
+    def reject(self, deliveries: Sequence[Delivery]) -> None:
+        self.out -= len(deliveries)
+        self.consumer.reject(deliveries)
+
+
+async def until(condition: Callable[[], bool], what: Callable[[], str] = lambda: "") -> None:
+    """Wait for a condition.
+
+    Raises:
+        AssertionError: it does not hold in time.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + DEADLINE_S
+    while not condition():
+        assert loop.time() < deadline, f"the condition did not hold: {what()}"
+        await asyncio.sleep(0.001)
+
+
+async def turns(count: int = 5) -> None:
+    """Let the event loop run a few turns, for what must not happen."""
+    for _ in range(count):
+        await asyncio.sleep(0.002)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    folder: Path, clock: Clock | None = None, **settings: object
+) -> AsyncIterator[Engine]:
+    """Run a broker."""
+    engine = Engine(Settings.model_validate({"data_dir": folder, **settings}), clock=clock)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+def with_broker(
+    test: Callable[[Engine], Awaitable[None]], folder: Path, clock: Clock | None = None
+) -> None:
+    """Run a test with a broker, in bounded time."""
+
+    async def bounded() -> None:
+        async with running(folder, clock) as engine:
+            await asyncio.wait_for(test(engine), DEADLINE_S + 5)
+
+    asyncio.run(bounded())

@@ -1,0 +1,225 @@
+"""Publishing, delivering and settling, through the door of one process."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.engine.queues.harness import Client, running, turns, until, with_broker
+from tidemill.engine.engine import Engine
+from tidemill.engine.queues.errors import (
+    ConsumerAccessError,
+    ResourceLockedError,
+    UnknownExchangeError,
+    UnknownQueueError,
+)
+
+
+def test_a_message_is_delivered_once_and_is_gone_when_it_is_acknowledged(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs")
+        assert await client.publish("jobs", b"one", b"two") == [True, True]
+        reader = await client.consume("jobs")
+        got = await reader.wait(2)
+        assert [(bytes(d.value), d.key, d.redelivered) for d in got] == [
+            (b"one", b"jobs", False),
+            (b"two", b"jobs", False),
+        ]
+        found = client.queues.describe("jobs")
+        assert (found.ready, found.unacknowledged) == (0, 2)
+        reader.acknowledge(got)
+        found = client.queues.describe("jobs")
+        assert (found.ready, found.unacknowledged, found.acknowledged) == (0, 0, 2)
+
+    with_broker(test, tmp_path)
+
+
+def test_what_was_not_acknowledged_survives_a_restart_and_is_marked(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as engine:
+            client = Client(engine)
+            await client.declare("jobs")
+            await client.publish("jobs", *[b"%d" % n for n in range(10)])
+            reader = await client.consume("jobs", prefetch=6)
+            got = await reader.wait(6)
+            reader.consumer.cancel()
+            reader.acknowledge([got[0], got[3]])
+        async with running(tmp_path) as engine:
+            client = Client(engine)
+            reader = await client.consume("jobs")
+            got = await reader.wait(8)
+            assert [int(d.value) for d in got] == [1, 2, 4, 5, 6, 7, 8, 9]
+            assert [d.redelivered for d in got] == [True] * 4 + [False] * 4
+            reader.acknowledge(got)
+        async with running(tmp_path) as engine:
+            assert Client(engine).ready("jobs") == 0
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
+def test_a_released_message_returns_to_its_place_with_its_count(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs")
+        await client.publish("jobs", b"a", b"b", b"c")
+        reader = await client.consume("jobs", prefetch=2)
+        first, _ = await reader.wait(2)
+        reader.release([first])
+        (again,) = await reader.wait(1)
+        assert (again.value, again.delivery_count, again.redelivered) == (b"a", 1, True)
+        reader.release([again])
+        (again,) = await reader.wait(1)
+        assert (again.value, again.delivery_count) == (b"a", 2)
+        reader.acknowledge([again])
+        (third,) = await reader.wait(1)
+        assert (third.value, third.delivery_count) == (b"c", 0)
+
+    with_broker(test, tmp_path)
+
+
+def test_consumers_get_messages_in_turn_within_their_room(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs")
+        wide = await client.consume("jobs", prefetch=4)
+        narrow = await client.consume("jobs", prefetch=2)
+        await client.publish("jobs", *[b"%d" % n for n in range(8)])
+        await until(lambda: len(wide.got) + len(narrow.got) == 6)
+        assert (len(wide.got), len(narrow.got)) == (4, 2)
+        assert client.ready("jobs") == 2
+        assert sorted(wide.values + narrow.values) == [b"%d" % n for n in range(6)]
+        narrow.acknowledge(await narrow.wait(2))
+        assert [d.value for d in await narrow.wait(2)] == [b"6", b"7"]
+
+    with_broker(test, tmp_path)
+
+
+def test_consumers_with_a_higher_priority_come_first(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs")
+        low = await client.consume("jobs", prefetch=10)
+        high = await client.consume("jobs", prefetch=2, arguments={"x-priority": 5})
+        await client.publish("jobs", b"1", b"2", b"3")
+        await until(lambda: len(low.got) + len(high.got) == 3)
+        assert (high.values, low.values) == ([b"1", b"2"], [b"3"])
+
+    with_broker(test, tmp_path)
+
+
+def test_a_single_active_consumer_is_followed_by_the_next_one(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client, other = Client(engine), Client(engine)
+        await client.declare("jobs", {"x-single-active-consumer": True})
+        first = await client.consume("jobs", prefetch=1)
+        second = await other.consume("jobs")
+        await client.publish("jobs", b"1", b"2")
+        await first.wait(1)
+        await turns()
+        assert second.got == []
+        assert [c.active for c in client.queues.describe("jobs").consumers] == [True, False]
+        await client.close()
+        assert [(d.value, d.redelivered) for d in await second.wait(2)] == [
+            (b"1", True),
+            (b"2", False),
+        ]
+
+    with_broker(test, tmp_path)
+
+
+def test_what_a_closed_connection_held_is_delivered_to_another(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client, other = Client(engine), Client(engine)
+        await client.declare("jobs")
+        await client.publish("jobs", b"1", b"2", b"3")
+        reader = await client.consume("jobs", prefetch=2)
+        await reader.wait(2)
+        gotten = await client.get("jobs")
+        assert gotten is not None
+        await client.close()
+        gotten.holder.release([gotten])
+        second = await other.consume("jobs")
+        assert [d.value for d in await second.wait(3)] == [b"1", b"2", b"3"]
+
+    with_broker(test, tmp_path)
+
+
+def test_get_returns_one_message_and_how_many_remain(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs")
+        assert await client.get("jobs") is None
+        await client.publish("jobs", b"1", b"2")
+        found = await client.queues.get("jobs", client.owner, no_ack=False)
+        assert found is not None
+        assert (found.delivery.value, found.remaining) == (b"1", 1)
+        found.delivery.holder.acknowledge([found.delivery])
+        assert await client.drain("jobs") == [b"2"]
+
+    with_broker(test, tmp_path)
+
+
+def test_exclusive_use_is_refused_to_others(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client, other = Client(engine), Client(engine)
+        await client.declare("mine", exclusive=True)
+        with pytest.raises(ResourceLockedError):
+            await other.consume("mine")
+        await client.declare("jobs")
+        await client.consume("jobs", exclusive=True)
+        with pytest.raises(ConsumerAccessError):
+            await other.consume("jobs")
+        await client.close()
+        with pytest.raises(UnknownQueueError):
+            await other.consume("mine")
+        await other.consume("jobs")
+
+    with_broker(test, tmp_path)
+
+
+def test_no_ack_messages_are_done_when_they_are_handed_over(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs")
+        await client.publish("jobs", b"1", b"2")
+        reader = await client.consume("jobs", no_ack=True)
+        await reader.wait(2)
+        found = client.queues.describe("jobs")
+        assert (found.ready, found.unacknowledged) == (0, 0)
+
+    with_broker(test, tmp_path)
+
+
+def test_what_has_no_queue_is_reported_as_not_routed(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        assert client.send("nowhere") is None
+        assert client.send("nowhere", exchange="amq.direct") is None
+        with pytest.raises(UnknownExchangeError):
+            client.send("nowhere", exchange="missing")
+        with pytest.raises(UnknownQueueError):
+            await client.consume("nowhere")
+
+    with_broker(test, tmp_path)
+
+
+def test_a_long_queue_is_read_from_the_log_in_order(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs")
+        bodies = [b"%05d" % n + bytes(1000) for n in range(3000)]
+        for first in range(0, len(bodies), 300):
+            await client.publish("jobs", *bodies[first : first + 300])
+        reader = await client.consume("jobs", prefetch=50)
+        seen: list[bytes] = []
+        while len(seen) < len(bodies):
+            await until(lambda: bool(reader.got))
+            got = await reader.wait(1)
+            seen += [bytes(each.value) for each in got]
+            reader.acknowledge(got)
+        assert seen == bodies
+
+    with_broker(test, tmp_path)
