@@ -163,7 +163,7 @@ class WindowSimulation(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """What was not stored is lost. What was out is available, and counted as delivered."""
+        """Lose what was not stored. Records that were out are available, and count as delivered."""
         self.window = AckWindow.recover(self.records, self.end)
         self.states, self.counts = dict(self.stored[0]), dict(self.stored[1])
         for offset, each in self.states.items():
@@ -190,5 +190,7 @@ class WindowSimulation(RuleBasedStateMachine):
         assert len(self.records) <= 1 + (len(found) >> 12) + 1
 
 
-class TestWindow(WindowSimulation.TestCase):  # type: ignore[name-defined,misc]
-    settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
+TestQueueWindow = WindowSimulation.TestCase
+TestQueueWindow.settings = settings(
+    max_examples=examples(40), stateful_step_count=30, deadline=None
+)

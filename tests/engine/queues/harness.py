@@ -60,7 +60,7 @@ class Client:
             key.encode(),
             list(headers),
             routing_headers=None if routing_headers is None else lambda: routing_headers,
-            **options,  # type: ignore[arg-type]
+            **options,
         )
         self._waiting[self._tag] = done
         if not self._publisher.publish(self._tag, exchange, key, message, more_keys):
