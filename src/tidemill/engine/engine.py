@@ -171,14 +171,7 @@ class Engine:
             self._backpressure.check,
         )
         records = self._start_records()
-        self._queues = QueueCore(
-            self._topic_admin,
-            self._partitions,
-            self._flusher,
-            self.clock,
-            self._journal(QUEUES),
-            self._journal(QUEUE_STATE),
-        )
+        self._queues = self._new_queues()
         self._services = Services(
             self.settings,
             self.clock,
@@ -204,6 +197,16 @@ class Engine:
             raise self.failed.result()
         self._transaction_coordinator.resume()
         await self._queues.start()
+
+    def _new_queues(self) -> QueueCore:
+        return QueueCore(
+            self._topic_admin,
+            self._partitions,
+            self._flusher,
+            self.clock,
+            self._journal(QUEUES),
+            self._journal(QUEUE_STATE),
+        )
 
     def _open_parts(self) -> None:
         door = self.door()
