@@ -10,6 +10,7 @@ import json
 import sys
 
 SESSION_MS = 3000
+NOT_A_MEMBER_NOW = {"STALE_MEMBER_EPOCH", "UNKNOWN_MEMBER_ID", "_TRANSPORT", "_TIMED_OUT"}
 
 
 def say(partition: int, offset: int) -> None:
@@ -36,6 +37,32 @@ def confluent(bootstrap: str, group: str, topic: str) -> None:
         message = consumer.poll(1)
         if message is not None and message.error() is None:
             consumer.commit(message=message, asynchronous=False)
+            say(message.partition() or 0, message.offset() or 0)
+
+
+def new_protocol(bootstrap: str, group: str, topic: str) -> None:
+    """librdkafka with the consumer protocol (KIP-848). The broker has the session timeout."""
+    from confluent_kafka import Consumer, KafkaException
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+    while True:
+        message = consumer.poll(1)
+        if message is not None and message.error() is None:
+            try:
+                consumer.commit(message=message, asynchronous=False)
+            except KafkaException as error:
+                if error.args[0].name() not in NOT_A_MEMBER_NOW:
+                    raise
+                continue  # the record comes to the next owner of the partition
             say(message.partition() or 0, message.offset() or 0)
 
 
@@ -82,4 +109,10 @@ def aiokafka(bootstrap: str, group: str, topic: str) -> None:
 
 if __name__ == "__main__":
     client, *arguments = sys.argv[1:]
-    {"confluent": confluent, "kafka-python": kafka_python, "aiokafka": aiokafka}[client](*arguments)
+    clients = {
+        "confluent": confluent,
+        "new-protocol": new_protocol,
+        "kafka-python": kafka_python,
+        "aiokafka": aiokafka,
+    }
+    clients[client](*arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -13,6 +14,15 @@ from tidemill.clock import ManualClock
 from tidemill.log.compaction.run import compact
 from tidemill.log.format.markers import Marker
 from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.state.consumer_groups import format as groups
+from tidemill.state.consumer_groups.format import ConsumerKey, RecordKind
+from tidemill.state.consumer_groups.types import (
+    ClassicProtocols,
+    ConsumerMember,
+    MemberAssignment,
+    MemberState,
+    ResolvedPattern,
+)
 
 pytestmark = pytest.mark.spark  # each starts a JVM
 
@@ -155,3 +165,68 @@ def test_kafka_reads_open_transactions_of_a_snapshot(
     states = [line for line in output.splitlines() if "producerId: 2" in line]
     firsts = {line.split()[1]: "currentTxnFirstOffset: OptionalLong[2]" in line for line in states}
     assert firsts == {"21": False, "22": False, "23": True}, output
+
+
+TOPIC = UUID(int=1)
+GROUP_RECORDS = [
+    (RecordKind.GROUP, "", groups.encode_group(7, -99), '"epoch":7,"metadataHash":-99'),
+    (RecordKind.PARTITION_METADATA, "", None, "<DELETE>"),
+    (
+        RecordKind.MEMBER,
+        "new",
+        groups.encode_member(ConsumerMember("i", "r", "c", "h", ("a",), "t.*", 1000, "range")),
+        '"instanceId":"i","rackId":"r","clientId":"c","clientHost":"h",'
+        '"subscribedTopicNames":["a"],"subscribedTopicRegex":"t.*","rebalanceTimeoutMs":1000,'
+        '"serverAssignor":"range"',
+    ),
+    (
+        RecordKind.MEMBER,
+        "old",
+        groups.encode_member(ConsumerMember(classic=ClassicProtocols(9, (("range", b"meta"),)))),
+        '"classicMemberMetadata":{"sessionTimeoutMs":9,'
+        '"supportedProtocols":[{"name":"range","metadata":"bWV0YQ=="}]}',
+    ),
+    (RecordKind.TARGET_EPOCH, "", groups.encode_target_epoch(7), '"assignmentEpoch":7'),
+    (
+        RecordKind.TARGET,
+        "new",
+        groups.encode_target({TOPIC: frozenset([0, 2])}),
+        '"topicId":"AAAAAAAAAAAAAAAAAAAAAQ","partitions":[0,2]',
+    ),
+    (
+        RecordKind.CURRENT,
+        "new",
+        groups.encode_current(
+            MemberAssignment(7, 6, MemberState.UNREVOKED, {TOPIC: {0: 7, 2: 3}}, {TOPIC: {1: 5}})
+        ),
+        '"memberEpoch":7,"previousMemberEpoch":6,"state":1,"assignedPartitions":'
+        '[{"topicId":"AAAAAAAAAAAAAAAAAAAAAQ","partitions":[0,2],"assignmentEpochs":[7,3]}]',
+    ),
+    (
+        RecordKind.PATTERN,
+        "t.*",
+        groups.encode_pattern(ResolvedPattern(frozenset(["t2", "t1"]), 3, 1000)),
+        '"topics":["t1","t2"],"version":3,"timestamp":1000',
+    ),
+]
+
+
+def test_kafka_reads_the_records_of_consumer_groups(
+    dump_command: list[str], tmp_path: Path
+) -> None:
+    clock = ManualClock()
+    store = open_store(tmp_path, clock)
+    log = open_log(store, {})
+    for kind, name, value, _ in GROUP_RECORDS:
+        write(log, [(groups.encode_key(ConsumerKey(kind, "g", name)), value)], clock.now_ms())
+    store.close()
+    folder = (tmp_path / "t-0").rename(tmp_path / "__consumer_offsets-0")
+    output = _dump(
+        dump_command, sorted(folder.glob("*.log")), "--offsets-decoder", "--print-data-log"
+    )
+    lines = [line for line in output.splitlines() if line.startswith("| offset")]
+    for line, (kind, name, _, expected) in zip(lines, GROUP_RECORDS, strict=True):
+        assert f'"type":"{int(kind)}"' in line
+        assert '"groupId":"g"' in line
+        assert name in line
+        assert expected in line
