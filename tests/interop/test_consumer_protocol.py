@@ -1,4 +1,4 @@
-"""confluent-kafka with ``group.protocol=consumer`` (KIP-848): the broker assigns the partitions."""
+"""confluent-kafka and the Java client with ``group.protocol=consumer`` (KIP-848)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.interop.common import DEADLINE, GroupMemberProcess, wait_for
+from tests.interop.java_client import JavaClient
 from tests.support.broker_process import BrokerProcess
 from tests.support.librdkafka import connected
 
@@ -324,3 +325,10 @@ def test_a_deleted_group_is_gone(broker: BrokerProcess, unique: Callable[[str], 
     admin.delete_consumer_groups([group])[group].result(DEADLINE)
     listing = admin.list_consumer_groups().result(DEADLINE).valid
     assert group not in {each.group_id for each in listing}
+
+
+@pytest.mark.parametrize(
+    "scenario", ["uniform", "range", "pattern", "static", "migration", "admin"]
+)
+def test_the_java_client(java: JavaClient, broker: BrokerProcess, scenario: str) -> None:
+    java.run("ConsumerProtocol", scenario, broker.bootstrap)

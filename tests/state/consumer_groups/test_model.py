@@ -20,6 +20,7 @@ from tests.state.consumer_groups.support import (
     FakeTopics,
     Member,
 )
+from tests.support.effort import examples
 from tidemill.errors import TidemillError
 from tidemill.state.errors import (
     FencedMemberEpochError,
@@ -221,4 +222,4 @@ class Clients(RuleBasedStateMachine):
 
 
 TestClients = Clients.TestCase
-TestClients.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestClients.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
