@@ -98,6 +98,7 @@ class Engine:
         self._authorizer = authorizer or AllowAll()
         self._assembled = False
         self._stopped = False
+        self._relief: asyncio.Future[None] | None = None
 
     def door(self, principal: Principal = ANONYMOUS) -> Door:
         """Return the engine's parts for a principal. ``start`` must have returned."""
@@ -138,7 +139,13 @@ class Engine:
         def fail(error: StorageError) -> None:
             loop.call_soon_threadsafe(self._fail, error)
 
-        self._store.environment.pool.on_sync_failure = fail
+        pool = self._store.environment.pool
+        pool.on_sync_failure = fail
+
+        def relieve() -> None:
+            loop.call_soon_threadsafe(self._relieve_files)
+
+        pool.on_crowded = relieve
         self._housekeeping.start()
 
     async def _assemble(self) -> None:
@@ -351,6 +358,9 @@ class Engine:
         await self._transaction_coordinator.stopped()
         self._group_coordinator.stop(stopping)
         self._stop_records()
+        self._store.environment.pool.on_crowded = None
+        if self._relief is not None:
+            await asyncio.wait([self._relief])
         if clean:
             try:
                 await self._flusher.drain()
@@ -359,6 +369,14 @@ class Engine:
                 clean = False
         self._flusher.close()
         self._store.close(clean=clean)
+
+    def _relieve_files(self) -> None:
+        """Sync and close files on a thread, because too many are open."""
+        pool = self._store.environment.pool
+        if pool.on_crowded is not None:
+            loop = asyncio.get_running_loop()
+            self._relief = loop.run_in_executor(None, pool.relieve)
+            self._relief.add_done_callback(lambda done: done.exception())  # the pool reports it
 
     def _stop_records(self, failure: StorageError | None = None) -> None:
         self._partitions.stop(failure)

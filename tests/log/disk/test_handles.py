@@ -57,6 +57,66 @@ def test_unsynced_bytes_are_synced_before_their_handle_is_closed(fs: FaultyFileS
     assert not first.dirty
 
 
+class Crowded:
+    """A pool of eight handles that reports when it is crowded."""
+
+    def __init__(self, fs: FaultyFileSystem) -> None:
+        self.calls = 0
+        self.pool = HandlePool(fs, 8)
+        self.pool.on_crowded = self.count
+
+    def count(self) -> None:
+        self.calls += 1
+
+    def dirty_files(self, count: int) -> list[LogFile]:
+        files = [_file(self.pool, str(number)) for number in range(count)]
+        for file in files:
+            file.append(b"abc")
+        return files
+
+
+def test_no_caller_waits_for_a_sync_while_another_thread_makes_room(fs: FaultyFileSystem) -> None:
+    crowded = Crowded(fs)
+    files = crowded.dirty_files(10)
+    assert (fs.syncs, crowded.calls, len(crowded.pool)) == (0, 1, 10)
+    crowded.pool.relieve()
+    assert (fs.syncs, len(crowded.pool)) == (3, 7)
+    assert [file.dirty for file in files] == [False] * 3 + [True] * 7
+    crowded.dirty_files(2)
+    assert crowded.calls == 2
+    assert [file.pread(3, 0) for file in files[2:]] == [b"abc"] * 8
+
+
+def test_the_limit_is_exceeded_by_a_quarter_at_most(fs: FaultyFileSystem) -> None:
+    crowded = Crowded(fs)
+    crowded.dirty_files(30)
+    assert len(crowded.pool) == fs.open_handles == 10
+    assert fs.syncs > 0
+
+
+def test_a_file_in_use_or_written_meanwhile_stays_open(fs: FaultyFileSystem) -> None:
+    crowded = Crowded(fs)
+    files = crowded.dirty_files(10)
+    raw = crowded.pool.pin(files[0])
+    crowded.pool.relieve()
+    assert files[0].dirty
+    assert crowded.pool.pin(files[0]) is raw
+    assert not files[1].dirty
+
+
+def test_a_failed_sync_of_crowded_files_is_reported(fs: FaultyFileSystem) -> None:
+    crowded = Crowded(fs)
+    files = crowded.dirty_files(10)
+    reported: list[SyncFailedError] = []
+    crowded.pool.on_sync_failure = reported.append
+    fs.fail("sync")
+    with pytest.raises(SyncFailedError):
+        crowded.pool.relieve()
+    assert len(reported) == 1
+    assert files[0].dirty
+    assert len(crowded.pool) == 10
+
+
 def test_a_failed_sync_makes_every_later_sync_fail(fs: FaultyFileSystem) -> None:
     pool = HandlePool(fs, 4)
     file, other = _file(pool, "a"), _file(pool, "b")

@@ -31,6 +31,11 @@ class HandlePool:
         """The error of the first sync that failed. From then on, every sync fails."""
         self.on_sync_failure: Callable[[SyncFailedError], None] | None = None
         """Callback for that error, in the thread of the sync. The broker must stop."""
+        self.on_crowded: Callable[[], None] | None = None
+        """Callback, in any thread, when only files with unsynced bytes can be closed. It must let
+        another thread call ``relieve``. Meanwhile the limit is exceeded by a quarter at most. None:
+        the caller that needs the room syncs such a file."""
+        self._is_crowded = False
         self.lent = 0
         """Ranges that are lent. A slow reader keeps their files open, so there is a limit."""
         self._lock = threading.Lock()
@@ -121,6 +126,8 @@ class HandlePool:
 
     def _evict(self) -> None:
         # Prefer files without unsynced bytes. If all files are pinned, exceed the limit.
+        if self._is_crowded and len(self._open) < self.limit + self.limit // 4:
+            return
         victim = None
         for file in self._open:
             if not file.pins:
@@ -130,6 +137,10 @@ class HandlePool:
                 if victim is None:
                     victim = file
         if victim is None:
+            return
+        if victim.dirty and self.on_crowded is not None and not self._is_crowded:
+            self._is_crowded = True
+            self.on_crowded()
             return
         raw = self._open.pop(victim)
         if victim.dirty:
@@ -142,6 +153,45 @@ class HandlePool:
             victim.dirty = False
         else:
             raw.close()
+
+    def relieve(self) -> None:
+        """Sync and close the least recently used files, until an eighth of the limit is free.
+
+        Blocks. Can run in any thread while the files are used.
+
+        Raises:
+            SyncFailedError: a sync failed. The broker must stop.
+        """
+        try:
+            with self._lock:
+                files = list(self._open)
+            for file in files:
+                if len(self._open) <= self.limit - self.limit // 8:
+                    break
+                self._sync_and_close(file)
+        finally:
+            self._is_crowded = False
+
+    def _sync_and_close(self, file: LogFile) -> None:
+        with self._lock:
+            raw = self._open.get(file)
+            if raw is None or file.pins:
+                return
+            file.pins += 1
+        try:
+            if file.dirty:
+                if self.sync_failure is not None:
+                    raise self.sync_failure
+                file.dirty = False  # set first, because an append can make it dirty again
+                raw.datasync()
+        except OSError as error:
+            file.dirty = True
+            raise self.fail_sync(error, file.path) from error
+        finally:
+            with self._lock:
+                file.pins -= 1
+                if not file.dirty or file.retired:
+                    self._close_unused(file)
 
 
 class LogFile:
