@@ -41,7 +41,7 @@ class Started:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "tidemill", "serve", "--host", "127.0.0.1"]
-        command += ["--kafka-port", "0", "--data-dir", str(folder / "data")]
+        command += ["--kafka-port", "0", "--set", "amqp.port=0", "--data-dir", str(folder / "data")]
         began = time.perf_counter()
         with (folder / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(

@@ -65,6 +65,22 @@ class KafkaListener(Section):
     tls_key: Path | None = Field(None, description="File with the PEM private key of tls_cert.")
 
 
+class AmqpListener(Section):
+    """The listener of AMQP 0-9-1, for queues."""
+
+    port: int = Field(5672, ge=0, le=65535, description="TCP port; 0 picks a free one.")
+    enabled: bool = Field(True, description="Whether the broker serves AMQP.")
+    users_file: Path | None = Field(
+        None,
+        description="File with a user in each line: name, colon, password. Default: only guest "
+        "with the password guest, from the same machine.",
+    )
+    tls_cert: Path | None = Field(
+        None, description="File with a PEM certificate chain. With it, the listener uses TLS."
+    )
+    tls_key: Path | None = Field(None, description="File with the PEM private key of tls_cert.")
+
+
 class Limits(Section):
     """Limits of the broker. Above a limit, the broker stops reading or answers with an error."""
 
@@ -310,6 +326,7 @@ class Settings(Section):
         description="Partitions of a topic that is created without a number (num.partitions).",
     )
     kafka: KafkaListener = Field(default_factory=KafkaListener)
+    amqp: AmqpListener = Field(default_factory=AmqpListener)
     limits: Limits = Field(default_factory=Limits)
     groups: Groups = Field(default_factory=Groups)
     transactions: Transactions = Field(default_factory=Transactions)

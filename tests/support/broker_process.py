@@ -39,7 +39,7 @@ class BrokerProcess:
         self.data_dir = folder / "data"
         self.log_path = folder / "broker.log"
         self.ready_event: dict[str, Any] = {}
-        self._settings = dict(settings or {})
+        self._settings = {"amqp.port": "0", **(settings or {})}
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")}
         self._env = {**inherited, **(env or {})}
         self._command = list(command)
@@ -57,6 +57,11 @@ class BrokerProcess:
     def port(self) -> int:
         """The port of the Kafka protocol, known after the first start."""
         return self._port
+
+    @property
+    def amqp_port(self) -> int:
+        """The port of AMQP, known after the first start."""
+        return int(self._settings["amqp.port"])
 
     @property
     def process(self) -> ServerProcess:
@@ -108,6 +113,9 @@ class BrokerProcess:
             return False
         self.ready_event = json.loads(line)
         self._port = int(str(self.ready_event["kafka"]).rpartition(":")[2])
+        if "amqp" in self.ready_event:
+            # A restart keeps it.
+            self._settings["amqp.port"] = str(self.ready_event["amqp"]).rpartition(":")[2]
         return True
 
     def kill(self) -> None:

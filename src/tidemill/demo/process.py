@@ -157,7 +157,7 @@ class BrokerProcess:
             "the broker",
             [
                 *("serve", "--data-dir", str(self.data_dir)),
-                *("--host", HOST, "--kafka-port", "0"),
+                *("--host", HOST, "--kafka-port", "0", "--set", "amqp.enabled=false"),
             ],
             self.log_file,
             ready_file,

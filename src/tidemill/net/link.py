@@ -150,6 +150,11 @@ class Link(asyncio.BufferedProtocol):
         """
         return bool(self._holds & (Hold.WRITE | Hold.UNREAD | Hold.LAG))
 
+    @property
+    def is_held(self) -> bool:
+        """Whether the connection is not read, for any reason."""
+        return self._holds is not Hold.NONE
+
     def gather(self) -> None:
         """Keep what is written from now on, up to ``GATHER_BYTES``, until ``send``."""
         self._gathering = True

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import structlog
 
@@ -27,6 +27,12 @@ from tidemill.errors import SettingsError, TidemillError
 from tidemill.log.errors import StorageError
 from tidemill.settings import Settings
 
+if TYPE_CHECKING:
+    from tidemill.engine.engine import Engine
+    from tidemill.net.budget import Budget
+    from tidemill.protocols.amqp.server import AmqpServer
+    from tidemill.protocols.kafka.server import KafkaServer
+
 SWITCH_SECONDS = 0.0005
 """How long a thread that has synced a file waits for the event loop's thread, while that is busy.
 Python's own 5 ms would delay each acknowledgement under load by twice as much."""
@@ -38,10 +44,22 @@ KEPT_BYTES = 16 << 20
 TRIM_SECONDS = 10.0
 """How often it returns the rest to the kernel."""
 
+_FREE_PORT = {"kafka": "--kafka-port 0", "amqp": "--set amqp.port=0"}
+
 log = structlog.get_logger("tidemill.server")
 
-Ready = Callable[[str, int], None]
-"""Called once with the bound host and port."""
+
+
+class Addresses(NamedTuple):
+    """Where the broker listens: host and port, as bound."""
+
+    kafka: tuple[str, int]
+    amqp: tuple[str, int] | None
+    """None: it does not serve AMQP."""
+
+
+Ready = Callable[[Addresses], None]
+"""Called once, when clients can connect."""
 
 
 def run(settings: Settings, ready: Ready, stopping: Callable[[], None]) -> None:
@@ -75,23 +93,23 @@ async def _serve(settings: Settings, ready: Ready, stopping: Callable[[], None])
     engine = Engine(settings, SystemClock())
     kafka = KafkaServer(engine, settings)
     kafka.check_tls()
+    amqp = _amqp_server(engine, settings, kafka.listener.budget)
     start_checks.check_open_files(settings.limits)
-    stop = _stop_on_signals(stopping, kafka.reload_tls if settings.kafka.tls_cert else None)
+    with_tls = settings.kafka.tls_cert or settings.amqp.tls_cert
+    stop = _stop_on_signals(stopping, (lambda: _reload_tls(kafka, amqp)) if with_tls else None)
     await engine.start()
     was_ready = False
     try:
         start_checks.check_folder(settings.data_dir)
         try:
-            host, port = await kafka.start()
-        except OSError as error:
-            raise _bind_error(error, settings.host, settings.kafka.port) from error
-        try:
+            host, port = await _listen(kafka, settings.host, settings.kafka.port, "kafka")
+            at = amqp and await _listen(amqp, settings.host, settings.amqp.port, "amqp")
             garbage.tune()
             sys.setswitchinterval(SWITCH_SECONDS)
             start_checks.check_address(host, port)
             log.info("ready", host=host, port=port, data_dir=str(settings.data_dir))
             was_ready = True
-            ready(host, port)
+            ready(Addresses((host, port), at))
             trimming = asyncio.create_task(_return_memory())
             workers = SourceWorkers(engine, settings, host, port)
             workers.start()
@@ -102,11 +120,53 @@ async def _serve(settings: Settings, ready: Ready, stopping: Callable[[], None])
                 await workers.stop()
         finally:
             log.info("stopping")
-            await kafka.stop(GRACE_SECONDS)
+            await asyncio.gather(
+                *(server.stop(GRACE_SECONDS) for server in (kafka, amqp) if server is not None)
+            )
     finally:
         await engine.stop()
         if was_ready:
             log.info("stopped")
+
+
+class _Server(Protocol):
+    """A server of one protocol."""
+
+    async def start(self) -> tuple[str, int]: ...
+
+
+def _amqp_server(engine: Engine, settings: Settings, budget: Budget) -> AmqpServer | None:
+    """Return the server of AMQP; None if it is switched off.
+
+    Raises:
+        SettingsError: its users, its certificate or its key can't be used.
+    """
+    if not settings.amqp.enabled:
+        return None
+    from tidemill.protocols.amqp.server import AmqpServer
+
+    server = AmqpServer(engine, settings, budget=budget)
+    server.check_tls()
+    return server
+
+
+def _reload_tls(kafka: KafkaServer, amqp: AmqpServer | None) -> None:
+    """Read the certificates again."""
+    kafka.reload_tls()
+    if amqp is not None:
+        amqp.reload_tls()
+
+
+async def _listen(server: _Server, host: str, port: int, protocol: str) -> tuple[str, int]:
+    """Bind a server's socket; return host and port as bound.
+
+    Raises:
+        AddressInUseError, SettingsError: the address can't be bound.
+    """
+    try:
+        return await server.start()
+    except OSError as error:
+        raise _bind_error(error, host, port, protocol) from error
 
 
 def _stop_on_signals(
@@ -158,12 +218,12 @@ async def _stopped_or_failed(stop: asyncio.Event, failed: asyncio.Future[Storage
         raise failed.result()
 
 
-def _bind_error(error: OSError, host: str, port: int) -> TidemillError:
+def _bind_error(error: OSError, host: str, port: int, protocol: str) -> TidemillError:
     where = f"{host}:{port}"
     if error.errno == errno.EADDRINUSE:
         return AddressInUseError(
             f"another process listens on {where}",
-            hint="Stop it, or use another port: --kafka-port 0 picks a free one.",
+            hint=f"Stop it, or use another port: {_FREE_PORT[protocol]} picks a free one.",
         )
     if error.errno == errno.EACCES:
         return SettingsError(

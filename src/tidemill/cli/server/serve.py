@@ -15,6 +15,7 @@ from tidemill.cli.output import UsageError
 from tidemill.errors import SettingsError
 
 if TYPE_CHECKING:
+    from tidemill.cli.server.process import Addresses
     from tidemill.cli.server.settings_file import LoadedSettings
 
 
@@ -108,16 +109,17 @@ def _run(loaded: LoadedSettings, *, level: str, hints: bool) -> None:
             why="they describe a service (Kubernetes, Docker) and are not settings",
         )
 
-    def ready(host: str, port: int) -> None:
+    def ready(at: server.Addresses) -> None:
         data_dir = settings.data_dir.absolute()
         if sys.stdout.isatty():
             # The terminal may be closed by now. Then SIGHUP stops the broker, not this error.
             with contextlib.suppress(OSError):
-                print(_greeting(loaded, host, port, hints=hints), flush=True)
+                print(_greeting(loaded, at, hints=hints), flush=True)
         else:
             event = {
                 "event": "ready",
-                "kafka": address_text(host, port),
+                "kafka": address_text(*at.kafka),
+                **({} if at.amqp is None else {"amqp": address_text(*at.amqp)}),
                 "data_dir": str(data_dir),
                 "pid": os.getpid(),
             }
@@ -157,11 +159,11 @@ def address_text(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _greeting(loaded: LoadedSettings, host: str, port: int, *, hints: bool) -> str:
+def _greeting(loaded: LoadedSettings, at: Addresses, *, hints: bool) -> str:
     from tidemill import __version__
 
-    address = address_text(host, port)
-    shown = f"localhost:{port}" if address.startswith("127.0.0.1:") else address
+    address = address_text(*at.kafka)
+    shown = f"localhost:{at.kafka[1]}" if address.startswith("127.0.0.1:") else address
 
     def bold(text: str) -> str:
         return output.style(text, "1", sys.stdout)
@@ -170,6 +172,7 @@ def _greeting(loaded: LoadedSettings, host: str, port: int, *, hints: bool) -> s
         f"{bold('tidemill ' + __version__)} is running",
         "",
         f"  kafka     {bold(shown)}   (bootstrap.servers)",
+        *([] if at.amqp is None else [f"  amqp      {bold(_amqp_url(loaded, at.amqp))}"]),
         f"  data      {loaded.settings.data_dir.absolute()}",
         f"  settings  {loaded.file or 'defaults'}   (tidemill config show)",
     ]
@@ -183,3 +186,11 @@ def _greeting(loaded: LoadedSettings, host: str, port: int, *, hints: bool) -> s
             f"  tidemill topic consume hello --from beginning{to}",
         ]
     return "\n".join([*lines, "", "Ctrl-C stops it."])
+
+
+def _amqp_url(loaded: LoadedSettings, at: tuple[str, int]) -> str:
+    """Return the URL for AMQP clients, without the passwords of a file."""
+    amqp = loaded.settings.amqp
+    scheme = "amqp" if amqp.tls_cert is None else "amqps"
+    user = "guest:guest@" if amqp.users_file is None else ""
+    return f"{scheme}://{user}{address_text(*at)}/"

@@ -27,7 +27,7 @@ REPLY_TEXTS = {
     540: "NOT_IMPLEMENTED",
     541: "INTERNAL_ERROR",
 }
-"""AMQP's reply codes and their names (amqp0-9-1.xml, constants with the class soft or hard error)."""
+"""AMQP's reply codes and their names (amqp0-9-1.xml, soft and hard errors)."""
 
 
 class AmqpError(ProtocolError):

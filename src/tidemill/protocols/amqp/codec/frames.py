@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidemill.protocols.amqp.codec.methods import method_name
 from tidemill.protocols.amqp.errors import FrameError, MalformedError, UnexpectedFrameError
@@ -27,12 +27,7 @@ FRAME_MAX = 131_072
 PUBLISH, ACK, METHOD, TOO_LARGE = range(4)
 """Kinds of events."""
 
-Event = (
-    tuple[int, int, "PublishHead", bytes, bytes]
-    | tuple[int, int, int, bool]
-    | tuple[int, int, int, bytes]
-    | tuple[int, int, int]
-)
+Event = tuple[Any, ...]
 """An event begins with its kind and the channel. Then:
 
 - PUBLISH: the method's arguments, the properties (flags and values), the body.
@@ -140,12 +135,6 @@ class FrameReader:
         """Return bytes that ``take`` removed."""
         self._data = data + self._data
 
-    def forget(self, channel: int) -> None:
-        """Drop the message of a closed channel that has arrived in part."""
-        content = self._contents.pop(channel, None)
-        if content is not None:
-            self._unfinished -= sum(map(len, content.chunks))
-
     def close(self) -> None:
         """Drop everything."""
         self._contents.clear()
@@ -166,6 +155,11 @@ class FrameReader:
             UnexpectedFrameError: a frame has no place here.
             MalformedError: a header or a publish can't be decoded.
         """
+        yield from self._scan()
+        while self._later:
+            yield from self._scan()
+
+    def _scan(self) -> Iterator[Event]:
         self._join()
         data, at = self._data, 0
         self._data = b""
@@ -317,6 +311,5 @@ def _whole_content(
 
 def _too_large(data: bytes, at: int, size: int, frame_max: int) -> FrameError:
     octets = ",".join(str(octet) for octet in data[at + 7 : at + 23])
-    return FrameError(
-        f"type {data[at]}, first 16 octets = <<{octets}>>: {{frame_too_large,{size},{frame_max - 8}}}"
-    )
+    problem = f"{{frame_too_large,{size},{frame_max - 8}}}"
+    return FrameError(f"type {data[at]}, first 16 octets = <<{octets}>>: {problem}")

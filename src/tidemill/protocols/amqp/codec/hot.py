@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 
-
 _DELIVER = struct.Struct(">QB").pack
 _METHOD = struct.Struct(">BHII").pack
 _HEADER = struct.Struct(">BHIIQ").pack
@@ -100,10 +99,8 @@ def content(
     if not size:
         return [b"%b%b%b\xce" % (start, header, properties)]
     if size < LARGE_BYTES and size + 8 <= frame_max:
-        return [
-            b"%b%b%b\xce%b%b\xce"
-            % (start, header, properties, _BODY(3, channel, size), body)
-        ]
+        before = b"%b%b%b\xce%b" % (start, header, properties, _BODY(3, channel, size))
+        return [b"".join((before, body, b"\xce"))]
     parts: list[Body] = [b"%b%b%b\xce" % (start, header, properties)]
     largest, view = frame_max - 8, memoryview(body)
     for at in range(0, size, largest):
@@ -116,5 +113,3 @@ def settled(channel: int, tag: int, *, ok: bool, multiple: bool) -> bytes:
     """Encode basic.ack or basic.nack for a publisher with confirms."""
     number = _ACK_NUMBER if ok else _NACK_NUMBER
     return _SETTLED(1, channel, 13, number, tag, multiple, 0xCE)
-
-

@@ -105,7 +105,9 @@ def with_headers(
     before, table, behind = _split(data, flags, expires=expires)
     gone = {name.encode() for name in (*added, *removed)}
     kept = [
-        table[start:after] for name, start, after in entry_spans(table, 0, len(table)) if name not in gone
+        table[start:after]
+        for name, start, after in entry_spans(table, 0, len(table))
+        if name not in gone
     ]
     entries = b"".join([*kept, *(encode_entry(name, value) for name, value in added.items())])
     if not expires:
@@ -113,6 +115,23 @@ def with_headers(
     return b"".join(
         [_FLAGS.pack(flags | _HEADERS_FLAG), before, _LONG.pack(len(entries)), entries, behind]
     )
+
+
+def with_value(data: bytes, name: str, value: bytes) -> bytes:
+    """Return properties in which a string that is set has another value."""
+    (flags,) = _FLAGS.unpack_from(data)
+    at, end = 2, len(data)
+    for bit, known, kind in _BITS:
+        if not flags & bit:
+            continue
+        if kind == "table":
+            after = at + 4 + _LONG.unpack_from(data, at)[0]
+        else:
+            _, after = _value(data, at, end, kind)
+        if known == name:
+            return data[:at] + bytes((len(value),)) + value + data[after:]
+        at = after
+    return data
 
 
 def _split(data: bytes, flags: int, *, expires: bool) -> tuple[bytes, bytes, bytes]:

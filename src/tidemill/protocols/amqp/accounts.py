@@ -1,0 +1,73 @@
+"""What the messages of one connection take in memory, counted against the limits of ``net``.
+
+There are two parts: frames and messages that have arrived in part, and messages that were published
+and are not on disk yet. Knows no channel and no frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tidemill.net.budget import Budget
+from tidemill.net.link import Link
+
+
+class Accounts:
+    """The memory of one connection.
+
+    Args:
+        link: the connection.
+        budget: the memory of all connections.
+        measure: returns the bytes that are published and not on disk yet.
+        grew: called after these bytes have grown.
+    """
+
+    def __init__(
+        self, link: Link, budget: Budget, measure: Callable[[], int], grew: Callable[[], None]
+    ) -> None:
+        self._link = link
+        self._budget = budget
+        self._measure = measure
+        self._grew = grew
+        self._partial = 0
+        self._pending = 0
+        self._is_scheduled = False
+        self._is_closed = False
+
+    def count_partial(self, partial: int) -> None:
+        """Count bytes of frames and messages that have arrived in part."""
+        change, self._partial = partial - self._partial, partial
+        if change > 0:
+            self._budget.add(self._link, change, whole=False)
+        elif change < 0:
+            self._budget.remove(-change, whole=False)
+
+    def count_pending(self) -> None:
+        """Count bytes that are published and not on disk yet."""
+        pending = self._measure()
+        change, self._pending = pending - self._pending, pending
+        if change > 0:
+            self._link.hold_request(change)
+            self._grew()
+        elif change < 0:
+            self._link.release_request(-change)
+
+    def count_pending_later(self) -> None:
+        """Count in the next turn of the event loop, once."""
+        if not self._is_scheduled and not self._is_closed:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._count_scheduled)
+
+    def _count_scheduled(self) -> None:
+        self._is_scheduled = False
+        if not self._is_closed:
+            self.count_pending()
+
+    def close(self) -> None:
+        """Return everything: the connection is gone."""
+        self._is_closed = True
+        self.count_partial(0)
+        pending, self._pending = self._pending, 0
+        if pending:
+            self._link.release_request(pending)

@@ -1,0 +1,283 @@
+"""The consumers of a channel: prefetch, deliveries, and what settles them.
+
+It translates between delivery tags and the engine's deliveries, and knows no queue's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from operator import itemgetter
+from typing import Literal, cast
+
+from tidemill.engine.queues.api import Consumer, Delivery, Holder
+from tidemill.net.parts import Part
+from tidemill.protocols.amqp.codec import hot
+from tidemill.protocols.amqp.codec.tables import short_string
+from tidemill.protocols.amqp.error_codes import precondition
+from tidemill.protocols.amqp.wire import Wire
+
+MOST_OUT = 65_535
+"""Deliveries without an acknowledgement that a consumer without a prefetch limit can have."""
+MOST_AT_ONCE = 1000
+"""Deliveries in one turn."""
+
+Settlement = Literal["acknowledge", "release", "reject"]
+
+
+class ChannelConsumer:
+    """One consumer. Implements ``engine.queues.api.Recipient``."""
+
+    __slots__ = ("_encoded_tag", "_parent", "consumer", "limit", "no_ack", "out", "tag")
+
+    def __init__(self, parent: Consuming, tag: str, *, no_ack: bool, limit: int) -> None:
+        self._parent = parent
+        self.tag = tag
+        self._encoded_tag = short_string(tag)
+        self.no_ack = no_ack
+        self.limit = limit
+        """Prefetch count; 0 for no limit."""
+        self.out = 0
+        """Deliveries that are not settled."""
+        self.consumer: Consumer | None = None
+
+    def room(self) -> int:
+        """Return how many more messages the client takes now."""
+        return self._parent.room(self)
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Send messages."""
+        self._parent.send(self, self._encoded_tag, deliveries)
+
+    def cancelled(self, why: str) -> None:
+        """Notify the client that the broker ended the consumer."""
+        self._parent.consumer_cancelled(self)
+
+    def deliver_reply(self, exchange: str, key: bytes, properties: bytes, body: bytes) -> bool:
+        """Send a direct reply, unless the client does not read."""
+        return self._parent.send_reply(self._encoded_tag, exchange, key, properties, body)
+
+
+Entry = tuple[ChannelConsumer | None, Delivery]
+"""A delivery that is not settled, and its consumer; None for basic.get."""
+
+
+class Consuming:
+    """The consumers and unsettled deliveries of a channel.
+
+    Attributes:
+        limit: prefetch count of the whole channel; 0 for no limit.
+        next_limit: prefetch count of the consumers that will be started.
+    """
+
+    def __init__(self, number: int, wire: Wire) -> None:
+        self._number = number
+        self._wire = wire
+        self.limit = 0
+        self.next_limit = 0
+        self.consumers: dict[str, ChannelConsumer] = {}
+        self.reply_name: str | None = None
+        self._reply_tag: str | None = None
+        self._last_tag = 0
+        self._unsettled: dict[int, Entry] = {}
+        self._acknowledged: list[Entry] = []
+        self._route_of: tuple[str, bytes | None] = ("", None)
+        self._route = hot.route(b"", b"")
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def room(self, consumer: ChannelConsumer) -> int:
+        """Return how many more messages a consumer takes now."""
+        if self._wire.is_congested:
+            return 0
+        if consumer.no_ack:
+            return MOST_AT_ONCE
+        room = min((consumer.limit or MOST_OUT) - consumer.out, MOST_AT_ONCE)
+        if self.limit:
+            room = min(room, self.limit - len(self._unsettled))
+        return max(room, 0)
+
+    def send(self, consumer: ChannelConsumer, tag: bytes, deliveries: list[Delivery]) -> None:
+        """Send messages to a consumer."""
+        frame_max, number = self._wire.frame_max, self._number
+        properties_of = self._wire.shared.writer.write
+        parts: list[bytes | memoryview] = []
+        last, unsettled = self._last_tag, self._unsettled
+        for delivery in deliveries:
+            last += 1
+            if not consumer.no_ack:
+                unsettled[last] = (consumer, delivery)
+            parts += hot.deliver(
+                number,
+                tag,
+                last,
+                delivery.redelivered,
+                self.route(delivery.exchange, delivery.key),
+                properties_of(delivery),
+                delivery.value,
+                frame_max,
+            )
+        self._last_tag = last
+        if not consumer.no_ack:
+            consumer.out += len(deliveries)
+        if len(parts) == len(deliveries):
+            parts = [b"".join(parts)]
+        self._wire.send(cast("Sequence[Part]", parts))
+
+    def send_got(self, delivery: Delivery, remaining: int, *, no_ack: bool) -> None:
+        """Answer basic.get with a message."""
+        self._last_tag += 1
+        if not no_ack:
+            self._unsettled[self._last_tag] = (None, delivery)
+        parts = hot.get_ok(
+            self._number,
+            self._last_tag,
+            delivery.redelivered,
+            self.route(delivery.exchange, delivery.key),
+            remaining,
+            self._wire.shared.writer.write(delivery),
+            delivery.value,
+            self._wire.frame_max,
+        )
+        self._wire.send(cast("Sequence[Part]", parts))
+
+    def send_reply(
+        self, tag: bytes, exchange: str, key: bytes, properties: bytes, body: bytes
+    ) -> bool:
+        """Send a direct reply; return False if the client does not read."""
+        if self._wire.is_congested:
+            return False
+        self._last_tag += 1
+        route = self.route(exchange, key)
+        parts = hot.deliver(
+            self._number, tag, self._last_tag, False, route, properties, body, self._wire.frame_max
+        )
+        self._wire.send(cast("Sequence[Part]", parts))
+        return True
+
+    def route(self, exchange: str, key: bytes | None) -> bytes:
+        """Return exchange and key as encoded in deliveries."""
+        if self._route_of != (exchange, key):
+            self._route_of = (exchange, key)
+            self._route = hot.route(exchange.encode("utf-8", "surrogateescape"), key or b"")
+        return self._route
+
+    # --- settling --------------------------------------------------------------------------------
+
+    def acknowledge(self, tag: int, multiple: bool) -> None:
+        """Acknowledge one message, or all up to it. ``flush`` passes it on.
+
+        Raises:
+            ChannelClosedError: the delivery tag is unknown.
+        """
+        if multiple:
+            self._acknowledged += self.take(tag, multiple)
+            return
+        entry = self._unsettled.pop(tag, None)
+        if entry is None:
+            raise precondition(f"unknown delivery tag {tag}")
+        self._acknowledged.append(entry)
+
+    def take(self, tag: int, multiple: bool) -> list[Entry]:
+        """Remove and return one unsettled delivery, or all up to it.
+
+        Raises:
+            ChannelClosedError: the delivery tag is unknown.
+        """
+        unsettled = self._unsettled
+        if multiple and tag == 0:
+            taken = list(unsettled.values())
+            unsettled.clear()
+            return taken
+        if tag not in unsettled:
+            raise precondition(f"unknown delivery tag {tag}")
+        if not multiple:
+            return [unsettled.pop(tag)]
+        return [unsettled.pop(known) for known in self.tags_up_to(tag)]
+
+    def tags_up_to(self, tag: int) -> list[int]:
+        """Return the unsettled tags up to this one; 0 means all. They are in ascending order."""
+        return list(takewhile(lambda known: known <= tag or tag == 0, self._unsettled))
+
+    def restore(self, entries: Iterable[tuple[int, Entry]]) -> None:
+        """Return deliveries that a transaction had taken: it was rolled back."""
+        self._unsettled = dict(sorted([*self._unsettled.items(), *entries], key=itemgetter(0)))
+
+    def flush(self) -> None:
+        """Pass on what was acknowledged since the last call."""
+        if self._acknowledged:
+            taken, self._acknowledged = self._acknowledged, []
+            self.settle("acknowledge", taken)
+
+    def settle(self, how: Settlement, taken: Sequence[Entry]) -> None:
+        """Settle deliveries that were taken, and let their consumers continue."""
+        by_holder: dict[Holder, list[Delivery]] = {}
+        consumers: dict[ChannelConsumer, None] = {}
+        for consumer, delivery in taken:
+            if consumer is not None:
+                consumer.out -= 1
+                consumers[consumer] = None
+            held = by_holder.get(delivery.holder)
+            if held is None:
+                by_holder[delivery.holder] = [delivery]
+            else:
+                held.append(delivery)
+        for holder, deliveries in by_holder.items():
+            getattr(holder, how)(deliveries)
+        self.wake(self.consumers.values() if self.limit else consumers)
+
+    def settle_by_tag(self, how: Settlement, tag: int, multiple: bool) -> None:
+        """Settle one delivery, or all up to it.
+
+        Raises:
+            ChannelClosedError: the delivery tag is unknown.
+        """
+        self.flush()
+        self.settle(how, self.take(tag, multiple))
+
+    def recover(self) -> None:
+        """Return everything that is not settled to its queues."""
+        self.flush()
+        taken = list(self._unsettled.values())
+        self._unsettled.clear()
+        self.settle("release", taken)
+
+    def wake(self, consumers: Iterable[ChannelConsumer] | None = None) -> None:
+        """Let consumers look for messages."""
+        for consumer in list(self.consumers.values() if consumers is None else consumers):
+            if consumer.consumer is not None:
+                consumer.consumer.wake()
+
+    # --- consumers -------------------------------------------------------------------------------
+
+    def add(self, consumer: ChannelConsumer) -> None:
+        """Add a consumer, before it is started."""
+        self.consumers[consumer.tag] = consumer
+
+    def remove(self, tag: str) -> ChannelConsumer | None:
+        """Remove a consumer and return it."""
+        if tag == self._reply_tag and self.reply_name is not None:
+            self._wire.shared.replies.close(self.reply_name)
+            self.reply_name = self._reply_tag = None
+        return self.consumers.pop(tag, None)
+
+    def add_reply_consumer(self, consumer: ChannelConsumer) -> None:
+        """Add the consumer of direct replies."""
+        self.add(consumer)
+        self._reply_tag = consumer.tag
+        self.reply_name = self._wire.shared.replies.open(consumer)
+
+    def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
+        """Forget a consumer that the broker ended, and notify the client."""
+        if self.consumers.pop(consumer.tag, None) is not None and self._wire.cancel_notify:
+            self._wire.method(self._number, "basic.cancel", consumer_tag=consumer.tag, nowait=True)
+
+    def close(self) -> None:
+        """End the consumers, and return what is not settled."""
+        self.flush()
+        consumers = list(self.consumers.values())
+        for consumer in consumers:
+            self.remove(consumer.tag)
+            if consumer.consumer is not None:
+                consumer.consumer.cancel()
+        self.recover()

@@ -1,0 +1,99 @@
+"""The transactions of a channel: tx.select, tx.commit, tx.rollback.
+
+What is published and settled is kept until the commit. A commit is answered when all messages are
+on disk. As in RabbitMQ, a crash in the middle of a commit can leave a part of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from tidemill.protocols.amqp.channels.consuming import Consuming, Entry, Settlement
+from tidemill.protocols.amqp.channels.publishing import Publishing
+from tidemill.protocols.amqp.codec.frames import PublishHead
+from tidemill.protocols.amqp.error_codes import precondition
+from tidemill.protocols.amqp.messages import Published
+
+ENTRY_BYTES = 256
+"""Bytes that a kept message or settlement counts for besides its own."""
+
+
+class Transaction:
+    """What a channel has published and settled since the last commit."""
+
+    def __init__(self, publishing: Publishing, consuming: Consuming) -> None:
+        self._publishing = publishing
+        self._consuming = consuming
+        self._published: list[tuple[PublishHead, Published, bytes]] = []
+        self._settled: list[tuple[Settlement, int, Entry]] = []
+        self.pending_bytes = 0
+        """Bytes that wait for the commit."""
+        self._waiting: set[int] = set()
+        self._refused = 0
+        self._done: asyncio.Future[None] | None = None
+        publishing.observer = self._on_settled
+
+    def publish(self, head: PublishHead, properties: bytes, body: bytes) -> None:
+        """Keep a message for the commit.
+
+        Raises:
+            AmqpError: the message is invalid.
+        """
+        self._published.append((head, self._publishing.check(head, properties), body))
+        self.pending_bytes += len(body) + len(properties) + ENTRY_BYTES
+
+    def settle(self, how: Settlement, tag: int, multiple: bool) -> None:
+        """Keep a settlement for the commit.
+
+        Raises:
+            ChannelClosedError: the delivery tag is unknown.
+        """
+        tags = self._consuming.tags_up_to(tag) if multiple else [tag]
+        taken = self._consuming.take(tag, multiple)
+        self._settled += [(how, tag, entry) for tag, entry in zip(tags, taken, strict=True)]
+
+    async def commit(self) -> None:
+        """Publish and settle what was kept; return when the messages are on disk.
+
+        Raises:
+            ChannelClosedError: a message was refused.
+            QueueError, AuthorizationError: see ``engine.queues.api.Publisher.publish``.
+        """
+        published, self._published = self._published, []
+        settled, self._settled = self._settled, []
+        self.pending_bytes = 0
+        await self._publish(published)
+        for how in ("acknowledge", "release", "reject"):
+            entries = [entry for kind, _, entry in settled if kind == how]
+            if entries:
+                self._consuming.settle(how, entries)
+
+    async def _publish(self, published: list[tuple[PublishHead, Published, bytes]]) -> None:
+        for tag, (head, message, body) in enumerate(published):
+            if self._publishing.route(tag, head, message, body):
+                self._waiting.add(tag)
+        if self._waiting:
+            self._done = asyncio.get_running_loop().create_future()
+            await self._done
+        if self._refused:
+            count, self._refused = self._refused, 0
+            raise precondition(f"partial tx completion: {count} messages were refused")
+
+    def _on_settled(self, ok: list[int], refused: list[int]) -> None:
+        self._waiting.difference_update(ok, refused)
+        self._refused += len(refused)
+        if not self._waiting and self._done is not None and not self._done.done():
+            self._done.set_result(None)
+
+    def rollback(self) -> None:
+        """Forget the messages; what was settled is unsettled again."""
+        self._published.clear()
+        self.pending_bytes = 0
+        self._consuming.restore([(tag, entry) for _, tag, entry in self._settled])
+        self._settled.clear()
+
+    def close(self) -> None:
+        """Return everything: the channel is closed."""
+        self.rollback()
+        if self._done is not None:
+            self._done.cancel()

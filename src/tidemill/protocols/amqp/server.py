@@ -1,0 +1,118 @@
+"""Serves AMQP 0-9-1 on a socket. Each connection is an ``AmqpSession``.
+
+Sockets, limits and back-pressure belong to ``net.listener``; what methods do, to the channels.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tidemill.errors import SettingsError
+from tidemill.net.budget import Budget
+from tidemill.net.link import Link
+from tidemill.net.listener import Listener
+from tidemill.net.tls import fingerprint, server_context
+from tidemill.protocols.amqp.alarm import Alarm
+from tidemill.protocols.amqp.codec.frames import SCRATCH_BYTES
+from tidemill.protocols.amqp.session import AmqpSession
+from tidemill.protocols.amqp.users import Users, read_users
+from tidemill.protocols.amqp.wire import Shared
+
+if TYPE_CHECKING:
+    from tidemill.engine.authorize import Principal
+    from tidemill.engine.engine import Engine
+    from tidemill.engine.queues.contract import QueueDoor
+    from tidemill.settings import Settings
+
+log = structlog.get_logger("tidemill.amqp")
+
+
+class AmqpServer:
+    """Serves an engine to AMQP clients.
+
+    Usage: ``host, port = await server.start()`` ... ``await server.stop()``.
+    """
+
+    def __init__(self, engine: Engine, settings: Settings, *, budget: Budget | None = None) -> None:
+        """Prepare to serve.
+
+        Raises:
+            SettingsError: the file with the users can't be used.
+        """
+        self.engine = engine
+        self.settings = settings
+        self.listener = Listener("amqp", settings.limits, self._make_session, budget=budget)
+        self.shared = Shared(
+            queues_for=self._queues_for,
+            listener=self.listener,
+            alarm=Alarm(self.listener.budget),
+            users=Users(read_users(settings.amqp.users_file)),
+            max_message=settings.limits.request_bytes,
+            scratch=memoryview(bytearray(SCRATCH_BYTES)),
+        )
+
+    def _queues_for(self, principal: Principal) -> QueueDoor:
+        queues: QueueDoor = self.engine.door(principal).queues
+        return queues
+
+    def _make_session(self, link: Link) -> AmqpSession:
+        return AmqpSession(self.shared, link)
+
+    def check_tls(self) -> None:
+        """Check certificate and key, if there are any, before anything is started.
+
+        Raises:
+            SettingsError: see ``net.tls.server_context``.
+        """
+        self._tls_context()
+
+    def reload_tls(self) -> None:
+        """Read certificate and key again, for new connections. If they are invalid, keep the old.
+
+        The result is logged.
+        """
+        path = self.settings.amqp.tls_cert
+        if path is None:
+            return
+        try:
+            self.listener.tls = self._tls_context()
+        except SettingsError as error:
+            log.error(
+                "tls.reload_failed",
+                error=str(error),
+                hint=error.hint or "The old certificate stays in use.",
+            )
+        else:
+            log.info("tls.reloaded", certificate=str(path), fingerprint=fingerprint(path))
+
+    def _tls_context(self) -> ssl.SSLContext | None:
+        amqp = self.settings.amqp
+        if amqp.tls_cert is not None:
+            return server_context(amqp.tls_cert, amqp.tls_key)
+        if amqp.tls_key is not None:
+            raise SettingsError(
+                "amqp.tls_key is set and amqp.tls_cert is not: connections would be plain text",
+                hint="Set amqp.tls_cert too, or remove amqp.tls_key.",
+            )
+        return None
+
+    async def start(self) -> tuple[str, int]:
+        """Bind the socket.
+
+        Returns:
+            Host and port as bound; with port 0 in the settings, the port that was free.
+
+        Raises:
+            OSError: the address can't be bound.
+            SettingsError: the certificate or the key can't be used.
+        """
+        return await self.listener.start(
+            self.settings.host, self.settings.amqp.port, tls=self._tls_context()
+        )
+
+    async def stop(self, grace_seconds: float = 10.0) -> None:
+        """Accept no more connections, ask clients to close theirs, and close."""
+        await self.listener.stop(grace_seconds)

@@ -1,0 +1,454 @@
+"""One connection of AMQP: frames go to channels, in order, and what waits holds the rest back.
+
+A method that has to wait (a declaration, a get, a commit) stops the reading of its connection until
+it is done, so that what follows finds it done. Publishing and acknowledging never wait. Sockets,
+limits and back-pressure belong to ``net``, bytes to ``codec``, and methods to ``channel``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from tidemill.engine.authorize import Principal
+from tidemill.engine.queues.api import Owner
+from tidemill.errors import TidemillError
+from tidemill.net import eager
+from tidemill.net.budget import Hold
+from tidemill.net.link import Link
+from tidemill.net.parts import Part
+from tidemill.protocols.amqp.accounts import Accounts
+from tidemill.protocols.amqp.channels.channel import Channel
+from tidemill.protocols.amqp.codec import frames, methods
+from tidemill.protocols.amqp.codec.frames import Event, FrameReader
+from tidemill.protocols.amqp.codec.methods import Method
+from tidemill.protocols.amqp.error_codes import amqp_error
+from tidemill.protocols.amqp.errors import AmqpError, ChannelClosedError, ConnectionClosedError
+from tidemill.protocols.amqp.handshake import HEADER, ClosedWithoutWordError, Handshake
+from tidemill.protocols.amqp.heartbeat import Heartbeat
+from tidemill.protocols.amqp.wire import Shared
+
+if TYPE_CHECKING:
+    from tidemill.engine.queues.contract import QueueDoor
+
+log = structlog.get_logger("tidemill.amqp")
+
+HANDSHAKE_SECONDS = 10.0
+"""How long a client can take until its connection is open."""
+CLOSE_SECONDS = 1.0
+"""How long the broker waits for connection.close-ok."""
+EVENTS_BETWEEN_LOOKS = 32
+"""Events between two looks at the time."""
+
+_PUBLISH_NUMBER = 60 << 16 | 40
+_ACK_NUMBER = 60 << 16 | 80
+
+
+class AmqpSession:
+    """One connection. Implements ``net.link.Session`` and ``wire.Wire``."""
+
+    def __init__(self, shared: Shared, link: Link) -> None:
+        self.shared = shared
+        self._link = link
+        self._reader = FrameReader(shared.scratch, shared.max_message)
+        self._handshake = Handshake(shared.users, link.host)
+        self.owner = Owner(link.peer)
+        self._queues: QueueDoor | None = None
+        self._channels: dict[int, Channel] = {}
+        self._closing_channels: set[int] = set()
+        self._events: Iterator[Event] | None = None
+        self._started = False
+        self._is_waiting = False
+        self._is_closing = False
+        self._is_over = False
+        self._accounts = Accounts(
+            link,
+            shared.listener.budget,
+            self._pending_bytes,
+            lambda: shared.alarm.published(self),
+        )
+        loop = asyncio.get_running_loop()
+        self._heartbeat: Heartbeat | None = None
+        self._timer: asyncio.TimerHandle | None = loop.call_later(HANDSHAKE_SECONDS, self._expire)
+
+    # --- as channels see it ----------------------------------------------------------------------
+
+    @property
+    def queues(self) -> QueueDoor:
+        """The engine's queues for the connection's user."""
+        assert self._queues is not None
+        return self._queues
+
+    @property
+    def user(self) -> str:
+        """The user who has logged in."""
+        return self._handshake.result.user
+
+    @property
+    def frame_max(self) -> int:
+        """The largest frame, as negotiated."""
+        return self._handshake.result.frame_max
+
+    @property
+    def cancel_notify(self) -> bool:
+        """Whether the client understands basic.cancel from the broker."""
+        return self._handshake.result.cancel_notify
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether the client does not read, so that no delivery should be sent."""
+        return self._link.is_congested or self._is_closing
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Send encoded frames."""
+        if not self._is_closing:
+            self._link.write(parts)
+
+    def method(self, channel: int, name: str, **arguments: object) -> None:
+        """Encode and send a method."""
+        self.send([methods.encode(channel, name, **arguments)])
+
+    def count_pending(self) -> None:
+        """Compare what publishers have not written yet with the limits, in the next turn."""
+        self._accounts.count_pending_later()
+
+    def _pending_bytes(self) -> int:
+        return sum(channel.pending_bytes for channel in self._channels.values())
+
+    def notify_blocked(self, blocked: bool) -> None:
+        """Send connection.blocked or connection.unblocked, if the client understands it."""
+        if self._handshake.result.knows_blocked and self._handshake.is_open:
+            if blocked:
+                self.method(0, "connection.blocked", reason="low on memory")
+            else:
+                self.method(0, "connection.unblocked")
+
+    # --- called by the link ----------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the connection is in use: an open one is never idle; heartbeats watch it."""
+        return self._handshake.is_open and not self._reader.is_partial
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether a frame or a message has arrived in part."""
+        return self._reader.is_partial
+
+    def get_buffer(self) -> memoryview:
+        """Return the buffer to receive into; it is never empty."""
+        return self._reader.get_buffer()
+
+    def received(self, count: int) -> None:
+        """Take ``count`` received bytes, and process the events that are complete."""
+        self._reader.received(count)
+        if not self._started and not self._start():
+            return
+        self._process()
+        self._accounts.count_partial(self._reader.partial_bytes)
+
+    def writable(self) -> None:
+        """Continue to deliver: the client has read what it was sent."""
+        for channel in list(self._channels.values()):
+            channel.consuming.wake()
+
+    def stop(self) -> None:
+        """Ask the client to close the connection."""
+        if not self._handshake.is_open:
+            self._link.close()
+        elif not self._is_closing:
+            self._close(
+                ConnectionClosedError(
+                    320, "broker forced connection closure with reason 'shutdown'"
+                ),
+                0,
+            )
+
+    def closed(self) -> None:
+        """Release everything: the connection is gone."""
+        self._is_closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        self.shared.alarm.forget(self)
+        self._end_channels()
+        self._is_over = True
+        if self._queues is not None:
+            self._spawn(self._leave())
+        self._events = None
+        self._reader.close()
+        self._accounts.close()
+
+    async def _leave(self) -> None:
+        """End what belongs to this connection in the engine."""
+        if self._queues is not None:
+            queues, self._queues = self._queues, None
+            await queues.connection_closed(self.owner)
+
+    def _end_channels(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+        self._accounts.count_pending()
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def _start(self) -> bool:
+        """Take the protocol header; return whether it has arrived and is AMQP 0-9-1's."""
+        header = self._reader.take(8)
+        if len(header) < 8 and HEADER.startswith(header):
+            self._reader.untake(header)
+            return False
+        start = self._handshake.start(header)
+        if start is None:
+            self._link.write([HEADER])
+            self._link.close()
+            return False
+        self._started = True
+        self._link.write([start])
+        return True
+
+    def _process(self) -> None:
+        """Process events until none is left, one has to wait, or the turn is over."""
+        if self._is_waiting:
+            return
+        turns = self.shared.turns
+        began = perf_counter()
+        end = turns.deadline(began)
+        count = 0
+        published = False
+        try:
+            if self._events is None:
+                self._events = self._reader.events()
+            for event in self._events:
+                if event[0] == frames.PUBLISH:
+                    published = True
+                self._handle(event)
+                if self._is_waiting or self._link.is_closing:
+                    break
+                count += 1
+                if count % EVENTS_BETWEEN_LOOKS == 0 and perf_counter() > end:
+                    self._wait()
+                    turns.queue(self._continue)
+                    break
+            else:
+                self._events = None
+        except AmqpError as error:  # of the reader: nothing behind it can be read
+            self._events = None
+            self._close(error, 0)
+        for channel in self._channels.values():
+            channel.flush()
+        if published:
+            self._accounts.count_pending()
+        turns.spend(perf_counter() - began)
+
+    def _wait(self) -> None:
+        self._is_waiting = True
+        self._link.hold(Hold.QUEUE)
+
+    def _continue(self) -> None:
+        """Process what has arrived, after a wait."""
+        self._is_waiting = False
+        if self._is_over:
+            return
+        self._link.gather()
+        try:
+            self._process()
+        finally:
+            self._link.send()
+        if not self._is_waiting:
+            self._accounts.count_partial(self._reader.partial_bytes)
+            self._link.unhold(Hold.QUEUE)
+
+    def _handle(self, event: Event) -> None:
+        kind, number = event[0], event[1]
+        if self._is_closing:
+            self._handle_closing(event)
+            return
+        channel = self._channels.get(number)
+        about = _PUBLISH_NUMBER
+        try:
+            if channel is None:
+                about = event[2] if kind == frames.METHOD else about
+                self._handle_without_channel(event)
+            elif kind == frames.PUBLISH:
+                channel.publish(event[2], event[3], event[4])
+            elif kind == frames.ACK:
+                about = _ACK_NUMBER
+                channel.acknowledge(event[2], event[3])
+            elif kind == frames.METHOD:
+                about = event[2]
+                self._handle_method(channel, about, event[3])
+            else:
+                raise ChannelClosedError(
+                    406,
+                    f"message size {event[2]} is larger than configured max size "
+                    f"{self.shared.max_message}",
+                )
+        except TidemillError as error:
+            self._refuse(amqp_error(error), number, about)
+
+    def _handle_without_channel(self, event: Event) -> None:
+        kind, number = event[0], event[1]
+        if number in self._closing_channels:
+            if kind == frames.METHOD:
+                self._handle_on_closing_channel(number, event[2])
+            return
+        if kind != frames.METHOD:
+            raise ConnectionClosedError(504, "expected 'channel.open'")
+        method = methods.decode(event[3])
+        if number == 0:
+            self._handle_connection(method)
+        elif not self._handshake.is_open:
+            raise ConnectionClosedError(503, f"unexpected method {method.name} in the handshake")
+        elif method.name != "channel.open":
+            raise ConnectionClosedError(504, "expected 'channel.open'")
+        elif number > self._handshake.result.channel_max:
+            raise ConnectionClosedError(
+                530,
+                f"channel {number} is above the negotiated channel_max "
+                f"({self._handshake.result.channel_max})",
+            )
+        else:
+            self._channels[number] = Channel(number, self)
+            self.method(number, "channel.open-ok")
+
+    def _handle_on_closing_channel(self, number: int, method: int) -> None:
+        if method == methods.BY_NAME["channel.close-ok"].number:
+            self._closing_channels.discard(number)
+        elif method == methods.BY_NAME["channel.close"].number:
+            self.method(number, "channel.close-ok")
+
+    def _handle_method(self, channel: Channel, number: int, payload: bytes) -> None:
+        method = methods.decode(payload)
+        if method.name == "channel.close":
+            channel.close()
+            del self._channels[channel.number]
+            self.method(channel.number, "channel.close-ok")
+        elif method.name == "channel.open":
+            raise ConnectionClosedError(504, "second 'channel.open' seen")
+        else:
+            work = channel.handle(method)
+            if work is not None:
+                self._run(work, channel.number, number)
+
+    def _handle_connection(self, method: Method) -> None:
+        if method.name == "connection.close":
+            self._end_channels()
+            self._run(self._close_for_client(), 0, 0)
+        elif not self._handshake.is_open:
+            reply = self._handshake.handle(method)
+            if reply:
+                self._link.write([reply])
+            if method.name == "connection.tune-ok":
+                self._reader.frame_max = self.frame_max
+            if self._handshake.is_open:
+                self._opened()
+        elif method.name == "connection.update-secret":
+            # A password does not expire: the user stays logged in, as with RabbitMQ's own users.
+            self.method(0, "connection.update-secret-ok")
+        elif method.name != "connection.close-ok":
+            raise ConnectionClosedError(503, f"unexpected method {method.name} on channel 0")
+
+    def _opened(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._queues = self.shared.queues_for(Principal(self.user))
+        seconds = self._handshake.result.heartbeat
+        if seconds:
+            self._heartbeat = Heartbeat(self._link, seconds)
+
+    async def _close_for_client(self) -> None:
+        await self._leave()
+        self.method(0, "connection.close-ok")
+        self._is_closing = True
+        self._link.close()
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    def _run(self, work: Awaitable[None], channel: int, about: int) -> None:
+        """Run the rest of a method; hold back what follows until it is done."""
+        started = eager.start(self._guard(work, channel, about))
+        if isinstance(started, eager.Waiting):
+            self._wait()
+            self._spawn(started).add_done_callback(self._then_continue)
+
+    async def _guard(self, work: Awaitable[None], channel: int, about: int) -> None:
+        try:
+            await work
+        except TidemillError as error:
+            self._refuse(amqp_error(error), channel, about)
+
+    def _then_continue(self, work: asyncio.Future[None]) -> None:
+        error = None if work.cancelled() else work.exception()
+        if error is not None:
+            self._link.fail(error)
+        self._continue()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self.shared.tasks.add(task)
+        task.add_done_callback(self.shared.tasks.discard)
+        return task
+
+    # --- closing ---------------------------------------------------------------------------------
+
+    def _refuse(self, error: AmqpError, number: int, about: int) -> None:
+        """Close a channel or the connection because of an error."""
+        if isinstance(error, ClosedWithoutWordError):
+            self._link.fail(error)
+            return
+        channel = self._channels.pop(number, None)
+        if not isinstance(error, ChannelClosedError) or channel is None:
+            if channel is not None:
+                self._channels[number] = channel
+            self._close(error, about)
+            return
+        log.warning("channel.closed", peer=self._link.peer, channel=number, error=error.text)
+        channel.close()
+        self._closing_channels.add(number)
+        self.method(
+            number,
+            "channel.close",
+            reply_code=error.code,
+            reply_text=error.text,
+            class_id=about >> 16,
+            method_id=about & 0xFFFF,
+        )
+
+    def _close(self, error: AmqpError, about: int) -> None:
+        """Close the connection with a code, and wait a moment for the client's answer."""
+        if self._is_closing:
+            return
+        log.warning("connection.closed", peer=self._link.peer, error=error.text)
+        self._end_channels()
+        self.method(
+            0,
+            "connection.close",
+            reply_code=error.code,
+            reply_text=error.text,
+            class_id=about >> 16,
+            method_id=about & 0xFFFF,
+        )
+        self._is_closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._link.close)
+
+    def _handle_closing(self, event: Event) -> None:
+        """Take methods of a connection that the broker closes: the client's answer ends it."""
+        if event[0] == frames.METHOD and event[1] == 0:
+            name = methods.method_name(event[2])
+            if name == "connection.close":
+                self._link.write([methods.encode(0, "connection.close-ok")])
+            if name in ("connection.close", "connection.close-ok"):
+                self._link.close()
+
+    def _expire(self) -> None:
+        log.warning("connection.closed", peer=self._link.peer, why="no handshake in time")
+        self._link.abort()

@@ -1,0 +1,82 @@
+"""A connection as its channels use it, and what all connections of a server share.
+
+Plain data and signatures only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from tidemill.net.parts import Part
+from tidemill.net.turns import Turns
+from tidemill.protocols.amqp.messages import PropertyReader, PropertyWriter
+from tidemill.protocols.amqp.reply_to import Replies
+
+if TYPE_CHECKING:
+    from tidemill.engine.authorize import Principal
+    from tidemill.engine.queues.api import Owner
+    from tidemill.engine.queues.contract import QueueDoor
+    from tidemill.net.listener import Listener
+    from tidemill.protocols.amqp.alarm import Alarm
+    from tidemill.protocols.amqp.users import Users
+
+
+@dataclass(slots=True)
+class Shared:
+    """The parts of a server that all of its connections use."""
+
+    queues_for: Callable[[Principal], QueueDoor]
+    """Returns the engine's queues for a user."""
+    listener: Listener
+    alarm: Alarm
+    users: Users
+    max_message: int
+    """Largest body of a message in bytes."""
+    scratch: memoryview
+    """Receive buffer."""
+    turns: Turns = field(default_factory=Turns)
+    reader: PropertyReader = field(default_factory=PropertyReader)
+    writer: PropertyWriter = field(default_factory=PropertyWriter)
+    replies: Replies = field(default_factory=Replies)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    """Methods that wait. The event loop has weak references only, so they are kept here."""
+
+
+class Wire(Protocol):
+    """A connection, as its channels use it."""
+
+    @property
+    def shared(self) -> Shared: ...
+
+    @property
+    def queues(self) -> QueueDoor:
+        """The engine's queues for the connection's user."""
+
+    @property
+    def owner(self) -> Owner: ...
+
+    @property
+    def user(self) -> str: ...
+
+    @property
+    def frame_max(self) -> int: ...
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether the client does not read, so that no delivery should be sent."""
+
+    @property
+    def cancel_notify(self) -> bool:
+        """Whether the client understands basic.cancel from the broker."""
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Send encoded frames."""
+
+    def method(self, channel: int, name: str, **arguments: object) -> None:
+        """Encode and send a method."""
+
+    def count_pending(self) -> None:
+        """Compare what publishers have not written yet with the limits."""

@@ -1,0 +1,311 @@
+"""A connection from its header to its end: the handshake, channels, and what closes them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.protocols.amqp.client import CAPABILITIES, Client, make_server, publish_bytes
+from tests.protocols.amqp.running import running
+from tidemill.net.budget import Hold
+from tidemill.protocols.amqp.codec import methods
+from tidemill.protocols.amqp.handshake import HEADER
+from tidemill.settings import AmqpListener, Limits, Settings
+
+
+@running
+async def test_a_client_of_another_protocol_gets_the_header_and_is_closed() -> None:
+    for other in (
+        b"AMQP\x00\x01\x00\x00",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x00\x00\x00\x10\x00\x03\x00",
+    ):
+        client = Client()
+        client.feed(other)
+        assert bytes(client.link.sent) == HEADER
+        assert client.link.is_closing
+
+
+@running
+async def test_the_header_can_arrive_byte_by_byte() -> None:
+    client = Client()
+    for byte in HEADER:
+        client.feed(bytes((byte,)))
+    assert client.names() == ["Connection.Start"]
+
+
+@running
+async def test_the_broker_names_what_clients_look_for() -> None:
+    client = Client()
+    client.feed(HEADER)
+    ((_, start),) = client.heard()
+    properties = start.server_properties
+    assert tuple(map(int, properties["version"].split("."))) >= (4, 0)
+    for capability in (
+        "publisher_confirms",
+        "basic.nack",
+        "consumer_cancel_notify",
+        "exchange_exchange_bindings",
+        "connection.blocked",
+    ):
+        assert properties["capabilities"][capability] is True
+    assert set(start.mechanisms.split()) == {"PLAIN", "AMQPLAIN"}
+
+
+def login(client: Client, response: bytes, mechanism: str = "PLAIN", **properties: object) -> None:
+    client.feed(HEADER)
+    client.say(
+        0,
+        "connection.start-ok",
+        client_properties=properties or CAPABILITIES,
+        mechanism=mechanism,
+        response=response,
+        locale="en_US",
+    )
+
+
+AMQPLAIN = b"\x05LOGINS\x00\x00\x00\x05guest\x08PASSWORDS\x00\x00\x00\x05guest"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "response", "host", "accepted"),
+    [
+        ("PLAIN", b"\0guest\0guest", "127.0.0.1", True),
+        ("PLAIN", b"\0guest\0guest", "::1", True),
+        ("PLAIN", b"\0guest\0guest", "10.0.0.1", False),
+        ("PLAIN", b"\0guest\0wrong", "127.0.0.1", False),
+        ("PLAIN", b"\0other\0", "127.0.0.1", False),
+        ("PLAIN", b"guest", "127.0.0.1", False),
+        ("AMQPLAIN", AMQPLAIN, "127.0.0.1", True),
+        ("AMQPLAIN", AMQPLAIN[:-1], "127.0.0.1", False),
+        ("AMQPLAIN", b"\xff" * 30, "127.0.0.1", False),
+        ("EXTERNAL", b"", "127.0.0.1", False),
+    ],
+)
+@running
+async def test_login(mechanism: str, response: bytes, host: str, accepted: bool) -> None:
+    client = Client()
+    client.session._handshake._host = host
+    login(client, response, mechanism)
+    expected = "Connection.Tune" if accepted else "Connection.Close"
+    name, frame = client.heard()[-1]
+    assert name == expected
+    if not accepted and mechanism != "EXTERNAL":
+        assert frame.reply_code == 403
+        assert frame.reply_text.startswith("ACCESS_REFUSED - Login was refused")
+
+
+@running
+async def test_an_old_client_with_a_wrong_password_is_just_closed() -> None:
+    client = Client()
+    login(client, b"\0guest\0wrong", nothing=True)
+    assert client.names() == ["Connection.Start"]
+    assert client.link.is_closing
+
+
+@running
+async def test_users_of_a_file_log_in_from_anywhere_and_guest_does_not(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("# a comment\nann:secret:with:colons\n\nben:b\n")
+    server = make_server(Settings(amqp=AmqpListener(users_file=users)))
+    for response, expected in (
+        (b"\0ann\0secret:with:colons", "Connection.Tune"),
+        (b"\0ben\0b", "Connection.Tune"),
+        (b"\0guest\0guest", "Connection.Close"),
+    ):
+        client = Client(server)
+        client.session._handshake._host = "10.0.0.1"
+        login(client, response)
+        assert client.names()[-1] == expected
+
+
+@pytest.mark.parametrize(
+    ("tune", "problem"),
+    [
+        ({"channel_max": 0}, "negotiated channel_max = 0 (no limit) is higher than"),
+        ({"channel_max": 2048}, "negotiated channel_max = 2048 is higher than"),
+        ({"frame_max": 0}, "negotiated frame_max = 0 (no limit) is higher than"),
+        ({"frame_max": 4095}, "negotiated frame_max = 4095 is lower than"),
+        ({"frame_max": 131_073}, "negotiated frame_max = 131073 is higher than"),
+    ],
+)
+@running
+async def test_limits_that_do_not_fit_are_refused(tune: dict[str, int], problem: str) -> None:
+    client = Client()
+    login(client, b"\0guest\0guest")
+    client.say(0, "connection.tune-ok", **{"channel_max": 9, "frame_max": 8192, **tune})
+    name, frame = client.heard()[-1]
+    assert (name, frame.reply_code) == ("Connection.Close", 530)
+    assert problem in frame.reply_text
+
+
+@running
+async def test_only_the_default_vhost_exists() -> None:
+    client = Client()
+    login(client, b"\0guest\0guest")
+    client.say(0, "connection.tune-ok", channel_max=9, frame_max=8192)
+    client.say(0, "connection.open", virtual_host="other")
+    name, frame = client.heard()[-1]
+    assert (name, frame.reply_code) == ("Connection.Close", 530)
+
+
+@running
+async def test_methods_before_the_connection_is_open_close_it() -> None:
+    client = Client()
+    client.feed(HEADER)
+    client.say(1, "channel.open")
+    name, frame = client.heard()[-1]
+    assert (name, frame.reply_code) == ("Connection.Close", 503)
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (methods.encode(1, "channel.open"), 504),
+        (methods.encode(7, "basic.qos"), 504),
+        (publish_bytes(7, "", "q", b"x"), 504),
+        (methods.encode(300, "channel.open"), 530),
+        (methods.encode(0, "basic.qos"), 503),
+        (methods.encode(1, "basic.qos", prefetch_size=1), 540),
+        (methods.encode(1, "channel.flow", active=False), 540),
+        (methods.encode(1, "basic.recover", requeue=False), 540),
+        (methods.encode(1, "basic.deliver"), 503),
+        (b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x00\x63\xce", 540),
+        (b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x00\x0a\xce", 502),
+        (b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x00\x0a\xcd", 501),
+        (b"\x09\x00\x01\x00\x00\x00\x04\x00\x3c\x00\x0a\xce", 501),
+        (b"\x01\x00\x01\x7f\x00\x00\x04\x00\x3c\x00\x0a\xce", 501),
+        (b"\x03\x00\x01\x00\x00\x00\x04\x00\x3c\x00\x0a\xce", 505),
+        (publish_bytes(1, "", "q", b"x", immediate=True), 540),
+    ],
+)
+@running
+async def test_what_closes_a_connection(data: bytes, code: int) -> None:
+    client = await Client().open(channel_max=200)
+    client.feed(data)
+    await client.settle()
+    name, frame = client.heard()[-1]
+    assert (name, frame.reply_code) == ("Connection.Close", code), frame
+    assert not client.link.is_closing
+    client.say(0, "connection.close-ok")
+    assert client.link.is_closing or code == 501
+    await client.closed()
+
+
+@running
+async def test_a_channel_that_is_closed_by_an_error_ignores_what_follows_until_close_ok() -> None:
+    client = await Client().open(channels=2)
+    stream = (
+        publish_bytes(1, "nowhere", "k", b"1")
+        + publish_bytes(1, "nowhere", "k", b"2")
+        + methods.encode(1, "queue.declare", queue="q")
+        + methods.encode(2, "queue.declare", queue="other")
+    )
+    client.feed(stream)
+    await client.settle()
+    (_, closed), (name, _) = client.heard()
+    assert (closed.reply_code, closed.class_id, closed.method_id) == (404, 60, 40)
+    assert closed.reply_text == "NOT_FOUND - no exchange 'nowhere' in vhost '/'"
+    assert name == "Queue.DeclareOk"
+    assert set(client.queues.queues) == {"other"}
+    client.say(1, "channel.close-ok")
+    assert (await client.ask(1, "channel.open")).name == "Channel.OpenOk"
+
+
+@running
+async def test_a_method_that_waits_holds_back_what_follows() -> None:
+    client = await Client().open()
+    client.queues.gate = gate = asyncio.Event()
+    client.feed(
+        methods.encode(1, "queue.declare", queue="q")
+        + publish_bytes(1, "", "q", b"after", mandatory=True)
+    )
+    await client.settle()
+    assert client.names() == []
+    assert client.link.holds == {Hold.QUEUE}
+    gate.set()
+    await client.settle()
+    assert client.names() == ["Queue.DeclareOk"]
+    assert client.link.holds == set()
+    assert [message.value for _, _, message in client.queues.published] == [b"after"]
+
+
+@running
+async def test_a_long_stream_is_read_in_turns_and_in_order() -> None:
+    client = await Client().open()
+    await client.ask(1, "queue.declare", queue="q")
+    count = 20_000
+    client.feed(b"".join(publish_bytes(1, "", "q", b"%d" % n) for n in range(count)))
+    while len(client.queues.published) < count:
+        await asyncio.sleep(0)
+    assert [int(message.value) for _, _, message in client.queues.published] == list(range(count))
+    assert client.link.holds == set()
+
+
+@running
+async def test_a_message_over_the_limit_closes_the_channel_and_its_body_is_skipped() -> None:
+    client = Client(settings=Settings(limits=Limits(request_bytes=1024)))
+    await client.open(channels=2)
+    client.feed(publish_bytes(1, "", "q", b"x" * 2000) + methods.encode(2, "tx.select"))
+    await client.settle()
+    (_, closed), (name, _) = client.heard()
+    assert (closed.name, closed.reply_code) == ("Channel.Close", 406)
+    assert name == "Tx.SelectOk"
+
+
+@running
+async def test_update_secret_is_accepted() -> None:
+    client = await Client().open()
+    answer = await client.ask(0, "connection.update-secret", new_secret=b"s", reason="r")
+    assert answer.name == "Connection.UpdateSecretOk"
+
+
+@running
+async def test_closing_a_connection_ends_what_is_its_own_first() -> None:
+    client = await Client().open()
+    await client.ask(1, "queue.declare", queue="mine", exclusive=True)
+    answer = await client.ask(0, "connection.close", reply_code=200, reply_text="bye")
+    assert answer.name == "Connection.CloseOk"
+    assert client.queues.queues == {}
+    assert client.link.is_closing
+    await client.closed()
+
+
+@running
+async def test_a_lost_connection_ends_what_is_its_own() -> None:
+    client = await Client().open()
+    await client.ask(1, "queue.declare", queue="mine", exclusive=True)
+    await client.closed()
+    assert client.queues.queues == {}
+    assert client.server.shared.tasks == set()
+
+
+@running
+async def test_a_stop_asks_the_client_to_close() -> None:
+    client = await Client().open()
+    client.session.stop()
+    ((name, frame),) = client.heard()
+    assert (name, frame.reply_code) == ("Connection.Close", 320)
+    assert "shutdown" in frame.reply_text
+    client.say(0, "connection.close-ok")
+    assert client.link.is_closing
+
+
+@running
+async def test_a_client_that_publishes_while_memory_is_short_is_blocked_and_unblocked() -> None:
+    client = await Client().open()
+    await client.ask(1, "queue.declare", queue="q")
+    budget = client.server.listener.budget
+    client.queues.holds_confirms = True
+    budget.used += budget.limit + 1
+    client.publish(1, "", "q", b"x")
+    await client.settle()
+    ((name, frame),) = client.heard()
+    assert (name, frame.reason) == ("Connection.Blocked", "low on memory")
+    budget.used -= budget.limit + 1
+    async with asyncio.timeout(5):
+        while not (names := client.names()):
+            await asyncio.sleep(0.01)
+    assert names == ["Connection.Unblocked"]
