@@ -49,7 +49,6 @@ _FREE_PORT = {"kafka": "--kafka-port 0", "amqp": "--set amqp.port=0"}
 log = structlog.get_logger("tidemill.server")
 
 
-
 class Addresses(NamedTuple):
     """Where the broker listens: host and port, as bound."""
 

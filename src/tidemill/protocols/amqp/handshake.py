@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemill import __version__
-from tidemill.protocols.amqp.codec.frames import FRAME_MAX
+from tidemill.protocols.amqp.codec.frames import FRAME_MAX, FRAME_MIN
 from tidemill.protocols.amqp.codec.methods import Method, encode
 from tidemill.protocols.amqp.error_codes import VHOST
 from tidemill.protocols.amqp.errors import ConnectionClosedError
@@ -18,7 +18,6 @@ from tidemill.protocols.amqp.users import MECHANISMS, Users
 
 HEADER = b"AMQP\x00\x00\x09\x01"
 CHANNEL_MAX = 2047
-FRAME_MIN = 4096
 HEARTBEAT_SECONDS = 60
 COMPATIBLE_VERSION = "4.0.0"
 """Clients (kombu) read the version of RabbitMQ here, and use what versions before 4.0 lack."""

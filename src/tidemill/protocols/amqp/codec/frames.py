@@ -24,6 +24,9 @@ SCRATCH_BYTES = 262_144
 FRAME_MAX = 131_072
 """Largest frame that the broker accepts and sends, with its 8 bytes of overhead."""
 
+FRAME_MIN = 4096
+"""Smallest limit of frames that a client can ask for. Any connection accepts such a frame."""
+
 PUBLISH, ACK, METHOD, TOO_LARGE = range(4)
 """Kinds of events."""
 
@@ -164,6 +167,7 @@ class FrameReader:
         data, at = self._data, 0
         self._data = b""
         end, largest, contents = len(data), self.frame_max - 8, self._contents
+        largest_body = min(largest, self._max_message)
         while at + 8 <= end:
             if at + 11 <= end:
                 kind, channel, size, number = _HEAD(data, at)
@@ -188,7 +192,7 @@ class FrameReader:
                     head = self._heads.get(data[at + 7 : after - 1])
                     if head is None:
                         head = self._parse_head(data[at + 7 : after - 1])
-                    found = _whole_content(data, after, end, channel, self._max_message)
+                    found = _whole_content(data, after, end, channel, largest_body)
                     if found is not None:
                         properties, body, at = found
                         yield (PUBLISH, channel, head, properties, body)
@@ -279,7 +283,7 @@ class FrameReader:
 
 
 def _whole_content(
-    data: bytes, at: int, end: int, channel: int, max_message: int
+    data: bytes, at: int, end: int, channel: int, largest_body: int
 ) -> tuple[bytes, bytes, int] | None:
     """Read a header and a body of one frame that follow a publish.
 
@@ -298,7 +302,8 @@ def _whole_content(
         or size < 14
         or body_at > end
         or data[body_at - 1] != 0xCE
-        or body_size > max_message
+        or body_size > largest_body
+        or size > FRAME_MIN
     ):
         return None
     if not body_size:

@@ -1,0 +1,293 @@
+"""Consuming: prefetch, settling, cancelling, direct replies, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pamqp.commands import Basic
+
+from tests.protocols.amqp.client import Client
+from tests.protocols.amqp.running import running
+
+
+async def consuming(messages: int = 0, channels: int = 1, **consume: object) -> Client:
+    """Return a client with a queue of messages 0, 1, 2..., and a consumer of it."""
+    client = await Client().open(channels)
+    await client.ask(1, "queue.declare", queue="q")
+    await fill(client, messages)
+    if consume:
+        prefetch = consume.pop("prefetch", 0)
+        await client.ask(1, "basic.qos", prefetch_count=prefetch)
+        client.say(1, "basic.consume", queue="q", consumer_tag="c", **consume)
+        await client.settle()
+    return client
+
+
+async def fill(client: Client, count: int) -> None:
+    for number in range(count):
+        client.publish(1, "", "q", b"%d" % number)
+    await client.settle()
+
+
+def delivered(client: Client) -> list[tuple[int, int, bool]]:
+    """Return (delivery tag, body, redelivered) of the deliveries that were heard."""
+    heard = client.heard()
+    methods = [frame for name, frame in heard if name == "Basic.Deliver"]
+    bodies = [int(frame.value) for name, frame in heard if name == "contentbody"]
+    return [
+        (method.delivery_tag, body, method.redelivered)
+        for method, body in zip(methods, bodies, strict=True)
+    ]
+
+
+def tags_and_bodies(client: Client) -> list[tuple[int, int]]:
+    return [(tag, body) for tag, body, _ in delivered(client)]
+
+
+@running
+async def test_a_consumer_gets_as_many_messages_as_its_prefetch_allows() -> None:
+    client = await consuming(5, no_ack=False, prefetch=2)
+    assert tags_and_bodies(client) == [(1, 0), (2, 1)]
+    client.say(1, "basic.ack", delivery_tag=1)
+    await client.settle()
+    assert tags_and_bodies(client) == [(3, 2)]
+    client.say(1, "basic.ack", delivery_tag=3, multiple=True)
+    await client.settle()
+    assert tags_and_bodies(client) == [(4, 3), (5, 4)]
+    client.say(1, "basic.ack", delivery_tag=0, multiple=True)
+    await client.settle()
+    assert client.queues.queues["q"].out == {}
+
+
+@running
+async def test_a_prefetch_of_the_channel_counts_all_its_consumers() -> None:
+    client = await consuming(9)
+    await client.ask(1, "basic.qos", prefetch_count=3, **{"global": True})
+    for tag in ("a", "b"):
+        client.say(1, "basic.consume", queue="q", consumer_tag=tag)
+    await client.settle()
+    assert len(delivered(client)) == 3
+    client.say(1, "basic.qos", prefetch_count=5, **{"global": True})
+    await client.settle()
+    assert len(client.queues.queues["q"].out) == 5
+    client.heard()
+    client.say(1, "basic.ack", delivery_tag=2, multiple=True)
+    await client.settle()
+    assert len(delivered(client)) == 2
+
+
+@running
+async def test_without_acknowledgements_everything_is_sent() -> None:
+    client = await consuming(300, no_ack=True, prefetch=1)
+    assert [body for _, body, _ in delivered(client)] == list(range(300))
+    assert client.queues.queues["q"].out == {}
+
+
+@running
+async def test_a_client_that_does_not_read_gets_nothing_until_it_does() -> None:
+    client = await consuming(0, no_ack=True)
+    client.link.is_congested = True
+    client.heard()
+    await fill(client, 3)
+    assert delivered(client) == []
+    client.link.is_congested = False
+    client.session.writable()
+    await client.settle()
+    assert len(delivered(client)) == 3
+
+
+@running
+async def test_returned_messages_are_redelivered_at_their_place() -> None:
+    client = await consuming(3, no_ack=False, prefetch=2)
+    client.heard()
+    client.say(1, "basic.nack", delivery_tag=2, multiple=True, requeue=True)
+    await client.settle()
+    assert delivered(client) == [(3, 0, True), (4, 1, True)]
+    client.say(1, "basic.reject", delivery_tag=3, requeue=False)
+    client.say(1, "basic.nack", delivery_tag=4)
+    await client.settle()
+    assert tags_and_bodies(client) == [(5, 2)]
+    queue = client.queues.queues["q"]
+    assert [c.settled for c in queue.consumers] == [
+        [("release", [0, 1]), ("reject", [0]), ("reject", [1])]
+    ]
+
+
+@running
+async def test_acknowledgements_that_arrive_together_are_passed_on_together() -> None:
+    from tidemill.protocols.amqp.codec import methods
+
+    client = await consuming(4, no_ack=False)
+    client.feed(b"".join(methods.encode(1, "basic.ack", delivery_tag=t) for t in (1, 2, 4)))
+    assert client.queues.queues["q"].consumers[0].settled == [("acknowledge", [0, 1, 3])]
+
+
+@pytest.mark.parametrize("method", ["basic.ack", "basic.nack", "basic.reject"])
+@running
+async def test_an_unknown_delivery_tag_closes_the_channel(method: str) -> None:
+    client = await consuming(1, no_ack=False)
+    client.heard()
+    closed = await client.ask(1, method, delivery_tag=9)
+    assert (closed.name, closed.reply_code) == ("Channel.Close", 406)
+    assert closed.reply_text == "PRECONDITION_FAILED - unknown delivery tag 9"
+    assert len(client.queues.queues["q"].ready) == 1, "it returned to the queue"
+
+
+@running
+async def test_a_message_can_be_settled_once() -> None:
+    client = await consuming(2, no_ack=False)
+    client.heard()
+    client.say(1, "basic.ack", delivery_tag=1)
+    closed = await client.ask(1, "basic.ack", delivery_tag=1)
+    assert closed.reply_code == 406
+
+
+@running
+async def test_recover_returns_everything() -> None:
+    client = await consuming(3, no_ack=False)
+    client.heard()
+    client.say(1, "basic.ack", delivery_tag=2)
+    client.say(1, "basic.recover", requeue=True)
+    await client.settle()
+    names = [name for name, _ in client.heard() if name.startswith("Basic")]
+    assert names == ["Basic.RecoverOk", "Basic.Deliver", "Basic.Deliver"]
+
+
+@running
+async def test_get_and_its_settlement() -> None:
+    client = await consuming(2)
+    client.say(1, "basic.get", queue="q")
+    await client.settle()
+    got, _, body = (frame for _, frame in client.heard())
+    assert (got.delivery_tag, got.message_count, body.value) == (1, 1, b"0")
+    client.say(1, "basic.nack", delivery_tag=1, requeue=True)
+    client.say(1, "basic.get", queue="q", no_ack=True)
+    await client.settle()
+    got = client.heard()[0][1]
+    assert (got.delivery_tag, got.redelivered) == (2, True)
+    await client.ask(1, "basic.get", queue="q", no_ack=True)
+    assert (await client.ask(1, "basic.get", queue="q")).name == "Basic.GetEmpty"
+
+
+@running
+async def test_closing_a_channel_returns_its_messages() -> None:
+    client = await consuming(3, no_ack=False)
+    client.heard()
+    assert (await client.ask(1, "channel.close")).name == "Channel.CloseOk"
+    queue = client.queues.queues["q"]
+    assert len(queue.ready) == 3
+    assert queue.consumers == []
+
+
+@running
+async def test_losing_the_connection_returns_its_messages() -> None:
+    client = await consuming(3, no_ack=False)
+    await client.closed()
+    assert len(client.queues.queues["q"].ready) == 3
+
+
+@running
+async def test_a_cancelled_consumer_keeps_what_is_out() -> None:
+    client = await consuming(3, no_ack=False, prefetch=2)
+    client.heard()
+    answer = await client.ask(1, "basic.cancel", consumer_tag="c")
+    assert (answer.name, answer.consumer_tag) == ("Basic.CancelOk", "c")
+    client.say(1, "basic.ack", delivery_tag=2)
+    await client.settle()
+    assert client.heard() == []
+    assert len(client.queues.queues["q"].out) == 1
+    assert (await client.ask(1, "basic.cancel", consumer_tag="never")).name == "Basic.CancelOk"
+
+
+@running
+async def test_a_consumer_whose_queue_is_deleted_is_notified() -> None:
+    client = await consuming(0, channels=2, no_ack=True)
+    client.heard()
+    client.say(2, "queue.delete", queue="q")
+    await client.settle()
+    heard = dict(client.heard())
+    assert heard["Basic.Cancel"].consumer_tag == "c"
+    assert heard["Queue.DeleteOk"].message_count == 0
+
+
+@pytest.mark.parametrize(
+    ("consume", "code"),
+    [
+        ({"queue": "missing"}, 404),
+        ({"queue": "q", "exclusive": True}, 403),
+        ({"queue": "q", "consumer_tag": "c"}, 530),
+        ({"queue": "amq.rabbitmq.reply-to"}, 406),
+    ],
+)
+@running
+async def test_consumers_that_are_refused(consume: dict[str, Any], code: int) -> None:
+    client = await consuming(0, no_ack=True)
+    client.heard()
+    closed = await client.ask(1, "basic.consume", **consume)
+    assert closed.reply_code == code
+
+
+@running
+async def test_without_a_name_the_last_declared_queue_is_meant() -> None:
+    client = await Client().open(channels=2)
+    declared = await client.ask(1, "queue.declare")
+    assert declared.queue.startswith("amq.gen-")
+    consumer = await client.ask(1, "basic.consume")
+    assert consumer.consumer_tag.startswith("amq.ctag-")
+    await client.ask(1, "queue.bind", exchange="amq.direct")
+    assert client.queues.bindings == [("amq.direct", declared.queue, declared.queue)]
+    closed = await client.ask(2, "basic.consume")
+    assert closed.reply_code == 404
+
+
+# --- direct replies --------------------------------------------------------------------------
+
+
+async def asking() -> tuple[Client, Client, str]:
+    """Return a client that waits for replies, one that replies, and the name to reply to."""
+    asker = await Client().open()
+    server = await Client(asker.server).open()
+    await server.ask(1, "queue.declare", queue="rpc")
+    await asker.ask(1, "basic.consume", queue="amq.rabbitmq.reply-to", no_ack=True)
+    data = Basic.Properties(reply_to="amq.rabbitmq.reply-to", correlation_id="7").marshal()
+    asker.publish(1, "", "rpc", b"question", data)
+    await asker.settle()
+    server.say(1, "basic.get", queue="rpc", no_ack=True)
+    await server.settle()
+    _, content, _ = (frame for _, frame in server.heard())
+    assert content.properties.correlation_id == "7"
+    return asker, server, content.properties.reply_to
+
+
+@running
+async def test_a_direct_reply_reaches_the_channel_that_asked() -> None:
+    asker, server, reply_to = await asking()
+    assert reply_to.startswith("amq.rabbitmq.reply-to.")
+    declared = await server.ask(1, "queue.declare", queue=reply_to, passive=True)
+    assert (declared.name, declared.queue) == ("Queue.DeclareOk", reply_to)
+    server.publish(1, "", reply_to, b"answer", mandatory=True)
+    assert server.heard() == []
+    deliver, _, body = (frame for _, frame in asker.heard())
+    assert (deliver.routing_key, body.value) == (reply_to, b"answer")
+
+
+@running
+async def test_a_reply_to_a_client_that_is_gone_is_returned_if_mandatory() -> None:
+    asker, server, reply_to = await asking()
+    await asker.closed()
+    server.publish(1, "", reply_to, b"answer", mandatory=True)
+    assert server.names() == ["Basic.Return", "header", "contentbody"]
+    closed = await server.ask(1, "queue.declare", queue=reply_to, passive=True)
+    assert closed.reply_code == 404
+
+
+@running
+async def test_a_second_reply_consumer_is_refused_and_after_a_cancel_it_is_not() -> None:
+    client = await Client().open()
+    consume = {"queue": "amq.rabbitmq.reply-to", "no_ack": True}
+    first = await client.ask(1, "basic.consume", **consume)
+    await client.ask(1, "basic.cancel", consumer_tag=first.consumer_tag)
+    assert (await client.ask(1, "basic.consume", **consume)).name == "Basic.ConsumeOk"
+    closed = await client.ask(1, "basic.consume", **consume)
+    assert closed.reply_text == "PRECONDITION_FAILED - reply consumer already set"

@@ -1,0 +1,342 @@
+"""Publishing: confirms, returns, transactions, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pamqp.commands import Basic
+
+from tests.protocols.amqp.client import Client
+from tests.protocols.amqp.running import running
+from tidemill.protocols.amqp.channels.confirms import Confirms
+from tidemill.protocols.amqp.codec.properties import parse
+
+
+def properties(**values: Any) -> bytes:
+    return Basic.Properties(**values).marshal()
+
+
+async def confirming() -> Client:
+    client = await Client().open()
+    await client.ask(1, "queue.declare", queue="q")
+    await client.ask(1, "confirm.select")
+    return client
+
+
+def confirms(heard: list[tuple[str, Any]]) -> list[tuple[str, int, bool]]:
+    return [(name, frame.delivery_tag, frame.multiple) for name, frame in heard]
+
+
+@running
+async def test_messages_of_one_turn_are_confirmed_together() -> None:
+    client = await confirming()
+    for _ in range(5):
+        client.publish(1, "", "q", b"x")
+    assert client.heard() == []
+    await client.settle()
+    assert confirms(client.heard()) == [("Basic.Ack", 5, True)]
+    client.publish(1, "", "q", b"x")
+    await client.settle()
+    assert confirms(client.heard()) == [("Basic.Ack", 6, False)]
+
+
+@running
+async def test_a_confirm_waits_for_the_disk_and_a_refused_message_is_nacked() -> None:
+    client = await confirming()
+    client.queues.holds_confirms = True
+    client.queues.refused = {2}
+    for _ in range(3):
+        client.publish(1, "", "q", b"x")
+    await client.settle()
+    assert client.heard() == []
+    client.queues.release_confirms()
+    assert confirms(client.heard()) == [("Basic.Nack", 2, False), ("Basic.Ack", 3, True)]
+
+
+@running
+async def test_a_message_without_a_queue_is_confirmed_and_returned_first_if_mandatory() -> None:
+    client = await confirming()
+    client.publish(1, "", "nowhere", b"a")
+    client.publish(1, "", "nowhere", b"b", properties(message_id="m"), mandatory=True)
+    await client.settle()
+    heard = client.heard()
+    assert [name for name, _ in heard] == [
+        "Basic.Ack",
+        "Basic.Return",
+        "header",
+        "contentbody",
+        "Basic.Ack",
+    ]
+    _, returned, content, body, _ = (frame for _, frame in heard)
+    assert (returned.reply_code, returned.reply_text) == (312, "NO_ROUTE")
+    assert (returned.exchange, returned.routing_key) == ("", "nowhere")
+    assert (content.properties.message_id, body.value) == ("m", b"b")
+
+
+@running
+async def test_messages_before_confirm_select_are_not_confirmed() -> None:
+    client = await Client().open()
+    await client.ask(1, "queue.declare", queue="q")
+    client.publish(1, "", "q", b"before")
+    client.say(1, "confirm.select")
+    client.publish(1, "", "q", b"after")
+    await client.settle()
+    assert [name for name, _ in client.heard()] == ["Confirm.SelectOk", "Basic.Ack"]
+
+
+class Wire:
+    """Collects what confirms send."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send(self, parts: list[bytes]) -> None:
+        self.sent += parts
+
+    def acknowledged(self) -> list[int]:
+        """Return (negative: refused) tags as a client counts them."""
+        from pamqp import frame
+
+        data, tags = b"".join(self.sent), []
+        while data:
+            count, _, method = frame.unmarshal(data)
+            data = data[count:]
+            assert isinstance(method, Basic.Ack | Basic.Nack)
+            sign = 1 if isinstance(method, Basic.Ack) else -1
+            assert method.delivery_tag is not None
+            tags.append(sign * method.delivery_tag * (1000 if method.multiple else 1))
+        self.sent.clear()
+        return tags
+
+
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        ([([1], [])], [1]),
+        ([([1, 2, 3], [])], [3000]),
+        ([([3, 1], []), ([2], [])], [1000, 3, 3000]),
+        ([([2, 3], []), ([1], [])], [2, 3, 3000]),
+        ([([1, 3], [2])], [-2, 3000]),
+        ([([], [1, 2]), ([3], [])], [-1, -2, 3]),
+        ([([2], []), ([], [1]), ([3], [])], [2, -1, 3]),
+        ([([0, 0, 1], [])], [1]),
+        ([([0], [0])], []),
+    ],
+)
+def test_confirms_are_few_and_complete(
+    batches: list[tuple[list[int], list[int]]], expected: list[int]
+) -> None:
+    wire = Wire()
+    confirms = Confirms(1, wire)  # type: ignore[arg-type]
+    tags: list[int] = []
+    for ok, refused in batches:
+        confirms.settle(ok, refused)
+        tags += wire.acknowledged()
+    assert tags == expected
+
+
+@running
+async def test_what_is_published_reaches_the_engine_with_its_properties() -> None:
+    client = await Client().open()
+    await client.ask(1, "queue.declare", queue="q")
+    data = properties(
+        headers={"n": 1, "s": "text", "list": [1], "x-delay": 250},
+        expiration="1500",
+        priority=4,
+        user_id="guest",
+    )
+    client.publish(1, "", "q", b"body", data)
+    ((exchange, key, message),) = client.queues.published
+    assert (exchange, key, message.value, message.key) == ("", "q", b"body", b"q")
+    assert (message.ttl_ms, message.priority, message.delay_ms) == (1500, 4, 250)
+    assert message.headers == (
+        ("amqp.properties", data),
+        ("n", b"1"),
+        ("s", b"text"),
+        ("x-delay", b"250"),
+    )
+    assert message.routing_headers is not None
+    assert message.routing_headers()["list"] == [1]
+
+
+@running
+async def test_cc_and_bcc_are_more_keys_and_bcc_is_not_delivered() -> None:
+    client = await Client().open()
+    for queue in ("a", "b", "c"):
+        await client.ask(1, "queue.declare", queue=queue)
+    data = properties(headers={"CC": ["b"], "BCC": ["c"]})
+    client.publish(1, "", "a", b"x", data)
+    await client.settle()
+    for queue in ("a", "b", "c"):
+        client.say(1, "basic.get", queue=queue, no_ack=True)
+        await client.settle()
+        _, content, _ = (frame for _, frame in client.heard())
+        assert content.properties.headers == {"CC": ["b"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        (
+            {"user_id": "other"},
+            "user_id property set to 'other' but authenticated user was 'guest'",
+        ),
+        ({"expiration": "soon"}, "invalid expiration 'soon'"),
+        ({"expiration": "-1"}, "invalid expiration '-1'"),
+        ({"headers": {"CC": "a"}}, "unexpected type of header 'CC'"),
+        ({"headers": {"BCC": [1]}}, "header 'BCC' has values that are not strings"),
+        ({"reply_to": "amq.rabbitmq.reply-to"}, "fast reply consumer does not exist"),
+    ],
+)
+@running
+async def test_invalid_properties_close_the_channel(values: dict[str, Any], problem: str) -> None:
+    client = await Client().open()
+    client.publish(1, "", "q", b"x", properties(**values))
+    ((name, closed),) = client.heard()
+    assert (name, closed.reply_code) == ("Channel.Close", 406)
+    assert problem in closed.reply_text
+
+
+@running
+async def test_properties_that_can_not_be_decoded_close_the_connection() -> None:
+    client = await Client().open()
+    client.publish(1, "", "q", b"x", b"\x80\x00\xff")
+    ((name, closed),) = client.heard()
+    assert (name, closed.reply_code) == ("Connection.Close", 502)
+
+
+@running
+async def test_what_is_not_on_disk_counts_against_the_limits_of_the_connection() -> None:
+    client = await confirming()
+    client.queues.holds_confirms = True
+    client.publish(1, "", "q", b"x" * 1000)
+    client.publish(1, "", "q", b"x" * 500)
+    assert client.link.held == 1500
+    client.queues.release_confirms()
+    await client.settle()
+    assert client.link.held == 0
+
+
+@running
+async def test_what_is_not_on_disk_is_not_counted_any_more_after_the_end() -> None:
+    client = await confirming()
+    client.queues.holds_confirms = True
+    client.publish(1, "", "q", b"x" * 1000)
+    assert client.link.held == 1000
+    await client.closed()
+    assert client.link.held == 0
+
+
+@running
+async def test_a_get_finds_what_the_channel_published_before() -> None:
+    client = await Client().open()
+    await client.ask(1, "queue.declare", queue="q")
+    client.publish(1, "", "q", b"mine")
+    client.say(1, "basic.get", queue="q", no_ack=True)
+    await client.settle()
+    assert client.names() == ["Basic.GetOk", "header", "contentbody"]
+    client.publish(1, "", "q", b"mine")
+    declared = await client.ask(1, "queue.declare", queue="q", passive=True)
+    assert declared.message_count == 1
+
+
+# --- transactions ----------------------------------------------------------------------------
+
+
+async def transacting() -> Client:
+    client = await Client().open()
+    await client.ask(1, "queue.declare", queue="q")
+    await client.ask(1, "tx.select")
+    return client
+
+
+@running
+async def test_a_commit_publishes_and_is_answered_when_all_is_on_disk() -> None:
+    client = await transacting()
+    client.publish(1, "", "q", b"1")
+    client.publish(1, "", "nowhere", b"2", mandatory=True)
+    await client.settle()
+    assert client.queues.published == []
+    client.queues.holds_confirms = True
+    client.say(1, "tx.commit")
+    await client.settle()
+    assert client.names() == ["Basic.Return", "header", "contentbody"]
+    client.queues.release_confirms()
+    await client.settle()
+    assert client.names() == ["Tx.CommitOk"]
+
+
+@running
+async def test_a_rollback_forgets_messages_and_settlements() -> None:
+    client = await transacting()
+    client.publish(1, "", "q", b"kept")
+    await client.ask(1, "tx.commit")
+    client.say(1, "basic.get", queue="q")
+    await client.settle()
+    client.publish(1, "", "q", b"dropped")
+    client.say(1, "basic.ack", delivery_tag=1)
+    assert (await client.ask(1, "tx.rollback")).name == "Tx.RollbackOk"
+    assert len(client.queues.published) == 1
+    client.say(1, "basic.ack", delivery_tag=1)
+    assert (await client.ask(1, "tx.commit")).name == "Tx.CommitOk"
+    assert client.queues.queues["q"].out == {}
+
+
+@running
+async def test_settlements_wait_for_the_commit() -> None:
+    client = await transacting()
+    for body in (b"1", b"2", b"3"):
+        client.publish(1, "", "q", body)
+    await client.ask(1, "tx.commit")
+    for _ in range(3):
+        await client.ask(1, "basic.get", queue="q")
+    client.say(1, "basic.ack", delivery_tag=1)
+    client.say(1, "basic.nack", delivery_tag=2, requeue=True)
+    client.say(1, "basic.reject", delivery_tag=3)
+    assert len(client.queues.queues["q"].out) == 3
+    await client.ask(1, "tx.commit")
+    assert client.queues.queues["q"].out == {}
+    assert [delivery.value for delivery in client.queues.queues["q"].ready] == [b"2"]
+
+
+@running
+async def test_a_refused_message_fails_the_commit() -> None:
+    client = await transacting()
+    client.queues.refused = {1}
+    client.publish(1, "", "q", b"0")
+    client.publish(1, "", "q", b"1")
+    closed = await client.ask(1, "tx.commit")
+    assert (closed.name, closed.reply_code) == ("Channel.Close", 406)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "problem"),
+    [
+        ("tx.select", "confirm.select", "cannot switch from tx to confirm mode"),
+        ("confirm.select", "tx.select", "cannot switch from confirm to tx mode"),
+        ("confirm.select", "tx.commit", "channel is not transactional"),
+        ("confirm.select", "tx.rollback", "channel is not transactional"),
+    ],
+)
+@running
+async def test_modes_exclude_each_other(first: str, second: str, problem: str) -> None:
+    client = await Client().open()
+    await client.ask(1, first)
+    closed = await client.ask(1, second)
+    assert (closed.reply_code, closed.reply_text) == (406, f"PRECONDITION_FAILED - {problem}")
+
+
+@running
+async def test_bytes_that_wait_for_a_commit_count() -> None:
+    client = await transacting()
+    client.publish(1, "", "q", b"x" * 1000)
+    assert client.link.held > 1000
+    client.say(1, "tx.rollback")
+    await client.settle()
+    client.publish(1, "", "q", b"")
+    assert client.link.held < 1000
+
+
+def test_the_helper_of_this_module_makes_properties() -> None:
+    assert parse(properties(priority=3)).values["priority"] == 3
