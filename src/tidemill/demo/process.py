@@ -25,7 +25,7 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 
 # The demo runs the worker of its capture itself, so that it can use any broker in the same way.
-_BROKER_SETTINGS = {"TIDEMILL_SOURCES_RUN": "false"}
+_BROKER_SETTINGS = {"TIDEMILL_SOURCES_RUN": "false", "TIDEMILL_AMQP_ENABLED": "false"}
 
 # Runs in the child before it becomes the broker. On Linux the kernel sends SIGTERM when the demo's
 # process ends, also if it was killed.
@@ -157,7 +157,7 @@ class BrokerProcess:
             "the broker",
             [
                 *("serve", "--data-dir", str(self.data_dir)),
-                *("--host", HOST, "--kafka-port", "0", "--set", "amqp.enabled=false"),
+                *("--host", HOST, "--kafka-port", "0"),
             ],
             self.log_file,
             ready_file,

@@ -49,6 +49,6 @@ def test_a_stop_ends_the_wait_without_an_error() -> None:
 def test_the_error_for_an_address_that_can_not_be_bound_has_the_reason(
     number: int, kind: type[Exception], said: str
 ) -> None:
-    error = server._bind_error(OSError(number, "x"), "h", 1)
+    error = server._bind_error(OSError(number, "x"), "h", 1, "amqp")
     assert type(error) is kind
     assert said in str(error)

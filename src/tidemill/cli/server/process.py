@@ -50,7 +50,7 @@ log = structlog.get_logger("tidemill.server")
 
 
 class Addresses(NamedTuple):
-    """Where the broker listens: host and port, as bound."""
+    """The addresses on which the broker listens: host and port, as bound."""
 
     kafka: tuple[str, int]
     amqp: tuple[str, int] | None
@@ -102,7 +102,9 @@ async def _serve(settings: Settings, ready: Ready, stopping: Callable[[], None])
         start_checks.check_folder(settings.data_dir)
         try:
             host, port = await _listen(kafka, settings.host, settings.kafka.port, "kafka")
-            at = amqp and await _listen(amqp, settings.host, settings.amqp.port, "amqp")
+            at = None
+            if amqp is not None:
+                at = await _listen(amqp, settings.host, settings.amqp.port, "amqp")
             garbage.tune()
             sys.setswitchinterval(SWITCH_SECONDS)
             start_checks.check_address(host, port)
@@ -140,7 +142,9 @@ def _amqp_server(engine: Engine, settings: Settings, budget: Budget) -> AmqpServ
     Raises:
         SettingsError: its users, its certificate or its key can't be used.
     """
-    if not settings.amqp.enabled:
+    from tidemill.engine.door import Door
+
+    if not settings.amqp.enabled or not hasattr(Door, "queues"):
         return None
     from tidemill.protocols.amqp.server import AmqpServer
 

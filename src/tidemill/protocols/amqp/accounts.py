@@ -1,4 +1,4 @@
-"""What the messages of one connection take in memory, counted against the limits of ``net``.
+"""Counts the memory of one connection's messages against the limits of ``net``.
 
 There are two parts: frames and messages that have arrived in part, and messages that were published
 and are not on disk yet. Knows no channel and no frame.

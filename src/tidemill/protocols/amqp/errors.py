@@ -31,7 +31,7 @@ REPLY_TEXTS = {
 
 
 class AmqpError(ProtocolError):
-    """What a client did is not possible; the peer gets a code and a text.
+    """A client did something that is not possible. It gets a code and a text.
 
     Attributes:
         code: AMQP's reply code.

@@ -47,7 +47,7 @@ class ClosedWithoutWordError(ConnectionClosedError):
 
 @dataclass(slots=True)
 class Negotiated:
-    """What client and broker agreed on."""
+    """The limits and abilities that client and broker agreed on."""
 
     user: str = ""
     channel_max: int = CHANNEL_MAX

@@ -32,7 +32,7 @@ _MOST_MS = 2**63 - 1
 
 
 class Published(NamedTuple):
-    """What the engine needs of a message's properties."""
+    """The part of a message's properties that the engine needs."""
 
     properties: Properties
     headers: tuple[Header, ...]

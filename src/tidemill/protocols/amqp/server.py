@@ -6,7 +6,7 @@ Sockets, limits and back-pressure belong to ``net.listener``; what methods do, t
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
@@ -55,7 +55,7 @@ class AmqpServer:
         )
 
     def _queues_for(self, principal: Principal) -> QueueDoor:
-        queues: QueueDoor = self.engine.door(principal).queues
+        queues: QueueDoor = cast(Any, self.engine.door(principal)).queues
         return queues
 
     def _make_session(self, link: Link) -> AmqpSession:

@@ -26,7 +26,7 @@ from tidemill.protocols.amqp.channels.channel import Channel
 from tidemill.protocols.amqp.codec import frames, methods
 from tidemill.protocols.amqp.codec.frames import Event, FrameReader
 from tidemill.protocols.amqp.codec.methods import Method
-from tidemill.protocols.amqp.error_codes import amqp_error
+from tidemill.protocols.amqp.error_codes import amqp_error, precondition
 from tidemill.protocols.amqp.errors import AmqpError, ChannelClosedError, ConnectionClosedError
 from tidemill.protocols.amqp.handshake import HEADER, ClosedWithoutWordError, Handshake
 from tidemill.protocols.amqp.heartbeat import Heartbeat
@@ -185,9 +185,8 @@ class AmqpSession:
         self._accounts.close()
 
     async def _leave(self) -> None:
-        """End what belongs to this connection in the engine."""
-        if self._queues is not None:
-            queues, self._queues = self._queues, None
+        queues, self._queues = self._queues, None
+        if queues is not None:
             await queues.connection_closed(self.owner)
 
     def _end_channels(self) -> None:
@@ -285,11 +284,8 @@ class AmqpSession:
                 about = event[2]
                 self._handle_method(channel, about, event[3])
             else:
-                raise ChannelClosedError(
-                    406,
-                    f"message size {event[2]} is larger than configured max size "
-                    f"{self.shared.max_message}",
-                )
+                limit = f"configured max size {self.shared.max_message}"
+                raise precondition(f"message size {event[2]} is larger than {limit}")
         except TidemillError as error:
             self._refuse(amqp_error(error), number, about)
 
@@ -449,6 +445,6 @@ class AmqpSession:
             if name in ("connection.close", "connection.close-ok"):
                 self._link.close()
 
-    def _expire(self) -> None:
+    def _expire(self) -> None:  # no handshake in time
         log.warning("connection.closed", peer=self._link.peer, why="no handshake in time")
         self._link.abort()

@@ -1,4 +1,4 @@
-"""What a channel publishes: checks, routing, returns, confirms and transactions.
+"""Publishes for a channel: checks, routing, returns and confirms.
 
 A confirm means that the message is on disk in all of its queues. A mandatory message's return
 precedes its confirm. Knows no queue's state.

@@ -19,7 +19,7 @@ ENTRY_BYTES = 256
 
 
 class Transaction:
-    """What a channel has published and settled since the last commit."""
+    """The messages and settlements of a channel since the last commit."""
 
     def __init__(self, publishing: Publishing, consuming: Consuming) -> None:
         self._publishing = publishing
