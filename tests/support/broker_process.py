@@ -25,6 +25,8 @@ class BrokerProcess:
         settings: ``--set`` values, e.g. ``{"default_partitions": "4"}``.
         env: variables in addition to the present ones, of which those of tidemill are removed.
         command: replaces ``python -m tidemill``, e.g. a wrapper that injects faults.
+        fresh: start a Python of its own. By default, ``python -m`` is forked from a process that
+            has imported tidemill, which saves half a second of processor time.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class BrokerProcess:
         settings: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
         command: Sequence[str] = (sys.executable, "-m", "tidemill"),
+        fresh: bool = False,
     ) -> None:
         self.folder = folder
         self.data_dir = folder / "data"
@@ -43,6 +46,7 @@ class BrokerProcess:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")}
         self._env = {**inherited, **(env or {})}
         self._command = list(command)
+        self._is_forked = not fresh and self._command[:2] == [sys.executable, "-m"]
         self._port = 0
         self._starts = 0
         self._process: ServerProcess | None = None
@@ -98,6 +102,7 @@ class BrokerProcess:
             stdout_path=stdout,
             env=self._env,
             cwd=self.folder,
+            forked=self._is_forked,
         )
         try:
             self._process.wait_until(lambda: self._read_ready(stdout), timeout)

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support import forks
+
 
 class StartFailedError(AssertionError):
     """The process ended, or was not ready in time; the message holds the end of its output."""
@@ -64,6 +66,7 @@ class ServerProcess:
         stdout_path: file for stdout; default: the same as stderr.
         env: its environment; default: the present one.
         cwd: working folder.
+        forked: start ``python -m MODULE`` without the imports (``tests/support/forks.py``).
     """
 
     def __init__(
@@ -75,9 +78,23 @@ class ServerProcess:
         stdout_path: Path | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        forked: bool = False,
     ) -> None:
         self.name = name
         self.log_path = log_path
+        self._process: subprocess.Popen[bytes] | forks.Fork
+        if forked:
+            _, option, module, *arguments = command
+            assert option == "-m"
+            self._process = forks.start(
+                module,
+                arguments,
+                stdout=stdout_path or log_path,
+                stderr=log_path,
+                env=os.environ if env is None else env,
+                cwd=cwd or Path.cwd(),
+            )
+            return
         with log_path.open("ab") as log, (stdout_path or log_path).open("ab") as stdout:
             self._process = subprocess.Popen(
                 list(command),

@@ -40,7 +40,7 @@ def test_linux_is_hidden(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_broker_serves_recovers_and_stops_without_linux(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "b", env=hide_linux(tmp_path / "hidden")) as broker:
+    with BrokerProcess(tmp_path / "b", env=hide_linux(tmp_path / "hidden"), fresh=True) as broker:
         run = client(broker)
         run("topic", "create", "t", "--partitions", "1")
         run("topic", "create", "many", "--partitions", "20")  # one sync for many folders

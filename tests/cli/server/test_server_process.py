@@ -66,7 +66,7 @@ def test_it_prints_ready_once_and_stops_cleanly(
 
 def test_it_starts_beside_a_service_of_its_name_in_kubernetes(tmp_path: Path) -> None:
     env = {"TIDEMILL_PORT": "tcp://10.0.0.7:9092", "TIDEMILL_SERVICE_HOST": "10.0.0.7"}
-    with BrokerProcess(tmp_path, env=env) as broker:
+    with BrokerProcess(tmp_path, env=env, fresh=True) as broker:
         assert (
             'event=environment.ignored variables="TIDEMILL_PORT, TIDEMILL_SERVICE_HOST"'
             in broker.log()
