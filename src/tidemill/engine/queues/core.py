@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from uuid import UUID
 
 import structlog
 
@@ -16,6 +17,7 @@ from tidemill.engine.flusher import Flusher
 from tidemill.engine.queues.api import OnSettled, Owner
 from tidemill.engine.queues.declarations import Declarations
 from tidemill.engine.queues.errors import InternalExchangeError
+from tidemill.engine.queues.letter_recovery import complete_letters
 from tidemill.engine.queues.letters import DeadLetters
 from tidemill.engine.queues.live.ack_log import AckLog
 from tidemill.engine.queues.live.lane import Lane
@@ -28,6 +30,7 @@ from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.state_log import StateLog
 from tidemill.engine.topics.admin import TopicAdmin
 from tidemill.errors import TidemillError
+from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.state.routing.table import RoutingTable
 
@@ -57,6 +60,7 @@ class QueueCore:
         state: StateLog,
     ) -> None:
         self.clock = clock
+        self._catalog = admin.catalog
         self.table = RoutingTable()
         self.owners: dict[str, Owner] = {}
         self._ack_log = AckLog(state, self._stored)
@@ -86,6 +90,7 @@ class QueueCore:
                 self.registry.get(name).wake()
             except TidemillError as error:
                 logger.error("queue.offline", queue=name, error=str(error), hint=error.hint)
+        await complete_letters(self._ack_log, self._lane_of, self._letters.resend)
         self._ack_log.forget_unused(self.registry.is_known)
         self._run(self._tick())
 
@@ -93,7 +98,7 @@ class QueueCore:
         """End all consumers, and write what is not written."""
         self._is_stopping = True
         for queue in self.registry.queues.values():
-            for consumer in list(queue.consumers):
+            for consumer in queue.all_consumers:
                 consumer.is_cancelled = True
                 consumer.recipient.cancelled("the broker is stopping")
             queue.close()
@@ -126,7 +131,7 @@ class QueueCore:
             now_ms = self.clock.monotonic_ms()
             for queue in list(self.registry.queues.values()):
                 limit = queue.policy.expires_ms
-                if limit is None or queue.consumers:
+                if limit is None or queue.all_consumers:
                     continue
                 if now_ms - queue.last_used_ms >= limit:
                     logger.info("queue.expired", queue=queue.name)
@@ -149,7 +154,7 @@ class QueueCore:
     def _end(self, queue: LiveQueue) -> None:
         """Cancel a queue's consumers, because the queue is deleted."""
         self.registry.close(queue)
-        for consumer in queue.consumers:
+        for consumer in queue.all_consumers:
             consumer.is_cancelled = True
             consumer.recipient.cancelled("the queue was deleted")
         self.owners.pop(queue.name, None)
@@ -165,6 +170,17 @@ class QueueCore:
             definition = self.table.queues.get(found[0].name)
             if definition is not None and definition.owns_topic:
                 delete_done(lane, found[0].policy, self.clock.now_ms())
+
+    def _lane_of(self, topic_id: UUID, partition: int) -> tuple[LiveQueue, Lane] | None:
+        try:
+            topic = self._catalog.topic_by_id(topic_id)
+        except TidemillError:
+            return None
+        found = self.registry.lane_at(TopicPartition(topic.name, partition))
+        if found is None and not topic.internal:
+            self.registry.get(topic.name)
+            found = self.registry.lane_at(TopicPartition(topic.name, partition))
+        return found
 
     def _letter_routes(self, exchange: str, key: str, message: Stored) -> Sequence[LiveQueue]:
         if exchange and exchange not in self.table.exchanges:
@@ -208,7 +224,7 @@ class QueueCore:
     async def connection_closed(self, owner: Owner) -> None:
         """Cancel a connection's consumers, return what was out, and delete exclusive queues."""
         for queue in list(self.registry.queues.values()):
-            for consumer in [each for each in queue.consumers if each.spec.owner is owner]:
+            for consumer in [each for each in queue.all_consumers if each.spec.owner is owner]:
                 consumer.cancel()
                 consumer.release_all()
         for name in [name for name, each in self.owners.items() if each is owner]:

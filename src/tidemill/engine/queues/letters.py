@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -22,10 +23,12 @@ from tidemill.clock import Clock
 from tidemill.engine.queues.api import DEATHS_HEADER, EXCHANGE_HEADER, EXPIRES_HEADER, Header
 from tidemill.engine.queues.live.ack_log import AckLog
 from tidemill.engine.queues.live.lane import Lane
-from tidemill.engine.queues.live.queue import REJECTED, LiveQueue
+from tidemill.engine.queues.live.queue import MAX_LENGTH, REJECTED, LiveQueue
 from tidemill.engine.queues.live.stored import DELIVER_AT_HEADER, ORIGIN_HEADER, Stored
 from tidemill.engine.queues.publish import Batches, Outcome
 from tidemill.errors import TidemillError
+from tidemill.state.queues.format import Kind, StateKey, encode_offset
+from tidemill.state.routing.arguments import Overflow
 
 RETRY_S = 1.0
 MOST_DEATHS = 64
@@ -44,6 +47,7 @@ class _Letter:
         "_letters",
         "_queue",
         "_remaining",
+        "_targets",
         "failed",
         "lane",
         "message",
@@ -59,11 +63,12 @@ class _Letter:
         offset: int,
         message: Stored,
         reason: str,
-        remaining: int,
+        targets: list[Lane],
     ) -> None:
         self._letters = letters
         self._queue = queue
-        self._remaining = remaining
+        self._remaining = len(targets)
+        self._targets = targets
         self.failed = False
         self.lane = lane
         self.offset = offset
@@ -77,9 +82,33 @@ class _Letter:
         if self._remaining:
             return
         if self.failed:
+            self._letters.failed(self._targets)
             self._letters.retry(self._queue, self.lane, self.offset, self.message, self.reason)
         else:
             self._queue.dropped(self.lane, self.offset)
+            self._letters.finished(self.lane, self._targets)
+
+
+class _Target:
+    """A lane that gets letters.
+
+    Attributes:
+        key: of its record, which says below which offset the origins of all letters are done.
+        outstanding: letters whose origins are not known to be done.
+    """
+
+    __slots__ = ("key", "outstanding")
+
+    def __init__(self, key: StateKey) -> None:
+        self.key = key
+        self.outstanding = 0
+
+
+class _NoTicket:
+    """The ticket of a letter without an origin."""
+
+    def settle(self, outcome: Outcome, error: Exception | None) -> None:
+        """Do nothing: no origin waits for it."""
 
 
 class DeadLetters:
@@ -95,6 +124,7 @@ class DeadLetters:
         self._batches = batches
         self._ack_log = ack_log
         self._clock = clock
+        self._targets: dict[Lane, _Target] = {}
 
     # --- send ------------------------------------------------------------------------------------
 
@@ -106,16 +136,61 @@ class DeadLetters:
             return
         key = queue.policy.dead_letter_key
         routing_key = (message.key or b"").decode("utf-8", "replace") if key is None else key
-        letter = self._letter(queue, lane, offset, message, reason, exchange, routing_key)
+        origin = f"{lane.log.topic_id}/{lane.number}/{offset}"
+        letter = self._letter(queue, message, reason, exchange, routing_key, origin)
         found = self._routes(exchange, routing_key, letter)
         deaths = _deaths_of(letter.headers)
         targets = [each for each in found if not _is_cycle(deaths, each.name)]
         if not targets:
             queue.dropped(lane, offset)
             return
-        ticket = _Letter(self, queue, lane, offset, message, reason, len(targets))
-        for target in targets:
-            self._batches.add(target, target.lane_for(0, letter.key), letter, ticket)
+        lanes = [(each, each.lane_for(0, letter.key)) for each in targets]
+        missing = [each for _, each in lanes if each not in self._targets]
+        if missing:
+            again = partial(self.send, queue, lane, offset, message, reason)
+            self._register(missing, again, partial(self.retry, *again.args))
+            return
+        ticket = _Letter(self, queue, lane, offset, message, reason, [each for _, each in lanes])
+        for target, to in lanes:
+            self._targets[to].outstanding += 1
+            self._batches.add(target, to, letter, ticket)
+
+    def _register(
+        self, lanes: Sequence[Lane], then: Callable[[], None], failed: Callable[[], None]
+    ) -> None:
+        """Store, before the first letter goes there, where the letters of these lanes begin."""
+        remaining = len(lanes)
+
+        def done(error: Exception | None) -> None:
+            nonlocal remaining
+            remaining -= 1
+            if error is not None:
+                remaining = -1
+                failed()
+            elif remaining == 0:
+                for lane in lanes:
+                    self._targets.setdefault(lane, _Target(key_of(lane)))
+                then()
+
+        for lane in lanes:
+            self._ack_log.store(key_of(lane), encode_offset(lane.log.log_end_offset), done)
+
+    def finished(self, lane: Lane, targets: Sequence[Lane]) -> None:
+        """Note that the origin of letters is done, which is stored next."""
+
+        def stored() -> None:
+            for to in targets:
+                target = self._targets[to]
+                target.outstanding -= 1
+                if target.outstanding == 0:
+                    self._ack_log.note(target.key, encode_offset(to.log.log_end_offset))
+
+        self._ack_log.after(lane, stored)
+
+    def failed(self, targets: Sequence[Lane]) -> None:
+        """Note that letters were not written to all targets, and are sent again."""
+        for to in targets:
+            self._targets[to].outstanding -= 1
 
     def fetch_and_send(
         self, queue: LiveQueue, lane: Lane, first: int, last: int, reason: str
@@ -134,6 +209,17 @@ class DeadLetters:
                 return
             self.send(queue, lane, offset, message, reason)
 
+    def resend(self, queue: LiveQueue, letter: Stored, having: Sequence[Lane]) -> None:
+        """Send a letter that a crash has interrupted to the queues that lack it."""
+        exchange = queue.policy.dead_letter_exchange
+        if exchange is None:
+            return
+        for target in self._routes(
+            exchange, (letter.key or b"").decode("utf-8", "replace"), letter
+        ):
+            if not any(each in having for each in target.lanes):
+                self._batches.add(target, target.lane_for(0, letter.key), letter, _NoTicket())
+
     def retry(
         self, queue: LiveQueue, lane: Lane, offset: int, message: Stored, reason: str
     ) -> None:
@@ -143,17 +229,26 @@ class DeadLetters:
             loop.call_later(RETRY_S, self.send, queue, lane, offset, message, reason)
 
     def refuse(self, queue: LiveQueue, message: Stored) -> None:
-        """Note that a full queue refuses a new message."""
+        """Send a letter for a new message that a full queue refuses, if its policy says so."""
+        policy = queue.policy
+        exchange = policy.dead_letter_exchange
+        if policy.overflow is not Overflow.REJECT_PUBLISH_DLX or exchange is None:
+            return
+        key = policy.dead_letter_key
+        routing_key = (message.key or b"").decode("utf-8", "replace") if key is None else key
+        letter = self._letter(queue, message, MAX_LENGTH, exchange, routing_key, None)
+        for target in self._routes(exchange, routing_key, letter):
+            if target is not queue:
+                self._batches.add(target, target.lane_for(0, letter.key), letter, _NoTicket())
 
     def _letter(
         self,
         queue: LiveQueue,
-        lane: Lane,
-        offset: int,
         message: Stored,
         reason: str,
         exchange: str,
         routing_key: str,
+        origin: str | None,
     ) -> Stored:
         now_ms = self._clock.now_ms()
         headers = [each for each in message.headers if each[0] not in _REPLACED]
@@ -161,9 +256,15 @@ class DeadLetters:
         headers.append((DEATHS_HEADER, json.dumps(deaths).encode()))
         if exchange:
             headers.append((EXCHANGE_HEADER, exchange.encode()))
-        origin = f"{lane.log.topic_id}/{lane.number}/{offset}"
-        headers.append((ORIGIN_HEADER, origin.encode()))
+        if origin is not None:
+            headers.append((ORIGIN_HEADER, origin.encode()))
         return Stored(now_ms, routing_key.encode(), message.value, headers, exchange)
+
+
+def key_of(lane: Lane) -> StateKey:
+    """Return the key of the record about the letters of a lane."""
+    topic_id = lane.log.topic_id
+    return StateKey(Kind.LETTERS, "", UUID(int=0) if topic_id is None else topic_id, lane.number)
 
 
 def origin_of(headers: Sequence[Header]) -> tuple[UUID, int, int] | None:

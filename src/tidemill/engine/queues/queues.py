@@ -85,6 +85,9 @@ class Queues:
         """Start a consumer; see ``QueueDoor.consume``."""
         values = check_arguments("consumer", queue, spec.arguments, CONSUMER_ARGUMENTS)
         live = self._usable(queue, spec.owner)
+        if live.policy.is_stream:
+            start = values.get("x-stream-offset", "next")
+            return live.add_stream_consumer(spec, recipient, start)
         priority = values.get("x-priority", 0)
         return live.add_consumer(spec, recipient, priority if isinstance(priority, int) else 0)
 
@@ -210,7 +213,7 @@ class Queues:
         if name not in self._table.queues or name in self._registry.deleting:
             return 0
         live = self._unlocked(name, owner)
-        if if_unused and live.consumers:
+        if if_unused and live.all_consumers:
             raise QueueInUseError("queue", name)
         ready = live.ready
         if if_empty and ready:
@@ -322,7 +325,7 @@ class Queues:
 
 
 def _info(live: LiveQueue) -> QueueInfo:
-    return QueueInfo(live.name, live.ready, len(live.consumers))
+    return QueueInfo(live.name, live.ready, len(live.all_consumers))
 
 
 def _check_not_reserved(kind: str, name: str) -> None:

@@ -87,6 +87,24 @@ def decode_key(data: bytes) -> StateKey:
     return StateKey(kind, reader.string(), UUID(bytes=reader.raw(16)), reader.i32(), reader.i64())
 
 
+def encode_offset(offset: int) -> bytes:
+    """Return the value of the record about the dead letters of a partition."""
+    return Writer().i8(_VERSION).i64(offset).done()
+
+
+def decode_offset(value: bytes) -> int:
+    """Return the offset below which the origins of all dead letters are done.
+
+    Raises:
+        InvalidRecordError: the value is malformed.
+    """
+    reader = Reader(value)
+    version, offset = reader.i8(), reader.i64()
+    if version != _VERSION or offset < 0:
+        raise InvalidRecordError(f"invalid offset {offset} of dead letters (version {version})")
+    return offset
+
+
 def encode_marks(marks: Marks) -> bytes:
     """Return the value of the record with a window's marks."""
     return Writer().i8(_VERSION).i64(marks.start).i64(marks.delivered).done()

@@ -145,6 +145,15 @@ class AckWindow:
         block = self._blocks.get(offset >> SHIFT)
         return block is not None and block.states[offset & MASK] == AVAILABLE
 
+    def is_done(self, offset: int) -> bool:
+        """Return whether a record is done."""
+        if offset < self.start:
+            return True
+        if offset >= self.next:
+            return False
+        block = self._blocks.get(offset >> SHIFT)
+        return block is None or block.states[offset & MASK] == DONE
+
     def _acquire_returned(self, owner: int, count: int, runs: list[Acquired]) -> int:
         taken = 0
         while taken < count:
@@ -223,6 +232,16 @@ class AckWindow:
         self.acquired -= last - first + 1
         self.returned += last - first + 1
         self._changes.dirty.update(range(first >> SHIFT, (last >> SHIFT) + 1))
+
+    def finish(self, offset: int) -> None:
+        """Mark one record as done that is not out, even if it was never acquired."""
+        if offset >= self.next:
+            first = self.next
+            self.acquire(0, offset + 1 - first + self.returned, offset + 1)
+            for start, last in self.held(0):
+                self.release(0, start, last, counts=False)
+        if self.is_available(offset):
+            self.skip(offset, offset)
 
     def hand_over(self, owner: int, first: int, last: int, to: int) -> None:
         """Give acquired records to another owner. Their deadlines end.

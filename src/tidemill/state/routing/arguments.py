@@ -240,7 +240,7 @@ def _offset(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if isinstance(value, str):
-        return _age(value)  # an interval such as 1h; checked here, resolved by the reader
+        return "age", _age(value)  # an interval such as 1h
     raise ValueError(f"expected first, last, next, an offset, a time or an interval, not {value!r}")
 
 

@@ -8,7 +8,7 @@ are all done are deleted when that is on disk. Knows windows and logs, and no co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
 import structlog
@@ -44,6 +44,7 @@ class AckLog:
         self._timer: asyncio.TimerHandle | None = None
         self._unused: Stored = {}
         self._extra: dict[bytes, bytes | None] = {}
+        self._after: list[Callable[[], None]] = []
         self._stopped = False
 
     # --- start and stop --------------------------------------------------------------------------
@@ -112,6 +113,15 @@ class AckLog:
         self._extra[encode_key(key)] = value
         self._soon()
 
+    def store(self, key: StateKey, value: bytes, done: Callable[[Exception | None], None]) -> None:
+        """Write another record of the topic now. Call ``done`` when it is on disk."""
+        self._journal.submit([StateRecord(encode_key(key), value)], done)
+
+    def after(self, lane: Lane, then: Callable[[], None]) -> None:
+        """Call ``then`` when what a lane's window is now is on disk."""
+        self._after.append(then)
+        self.changed(lane)
+
     def _soon(self) -> None:
         if self._timer is None and not self._stopped:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._on_timer)
@@ -136,7 +146,8 @@ class AckLog:
         self._dirty.clear()
         extra = [StateRecord(*each) for each in self._extra.items()]
         self._extra.clear()
-        self._submit([*self._take(lanes), *extra], lanes)
+        after, self._after = self._after, []
+        self._submit([*self._take(lanes), *extra], lanes, after)
 
     def _take(self, lanes: Iterable[Lane]) -> list[StateRecord]:
         records = []
@@ -155,7 +166,12 @@ class AckLog:
         except TidemillError as error:
             self._failed(error, lanes)
 
-    def _submit(self, records: list[StateRecord], lanes: Iterable[Lane]) -> None:
+    def _submit(
+        self,
+        records: list[StateRecord],
+        lanes: Iterable[Lane],
+        after: Sequence[Callable[[], None]] = (),
+    ) -> None:
         if self._stopped or not (records or lanes):
             return
         starts = [(lane, lane.window.start) for lane in lanes]
@@ -163,10 +179,13 @@ class AckLog:
         def done(error: Exception | None) -> None:
             if error is not None:
                 self._failed(error, [lane for lane, _ in starts])
+                self._after += after
                 return
             for lane, start in starts:
                 lane.stored_start = max(lane.stored_start, start)
                 self._on_stored(lane)
+            for then in after:
+                then()
 
         if records:
             self._journal.submit(records, done)

@@ -94,6 +94,7 @@ class Dispatcher:
         self._timer: asyncio.TimerHandle | None = None
         self._due: list[tuple[int, int, int]] = []
         self._turn = 0
+        self._left = 0  # messages that this turn can still deliver, pass or drop
         self.delayed = 0
         self.withheld = 0
 
@@ -119,9 +120,12 @@ class Dispatcher:
             now_ms = queue.clock.now_ms()
             self._release_due(now_ms)
             left = self._drop_excess(PER_TURN)
+            self._left = left
             if left > 0:
-                left = self._deliver(now_ms, left)
-            if left <= 0:
+                self._deliver(now_ms)
+                for lane in queue.lanes:
+                    self._is_next(lane, now_ms)
+            if self._left <= 0:
                 self.wake()
             self._set_timer(now_ms)
         except TidemillError as error:
@@ -155,7 +159,7 @@ class Dispatcher:
 
     def _is_next(self, lane: Lane, now_ms: int) -> bool:
         """Return whether a lane has a message to deliver. Drop expired and pass delayed ones."""
-        while (found := lane.head()) is not None:
+        while self._left > 0 and (found := lane.head()) is not None:
             offset, message = found
             if message.deliver_at > now_ms:
                 if self.delayed >= MOST_DELAYED:
@@ -164,10 +168,12 @@ class Dispatcher:
                 heapq.heappush(self._due, (message.deliver_at, lane.number, offset))
                 self.delayed += 1
                 self.withheld += 1
+                self._left -= 1
                 continue
             expires = self._expiry(message)
             if expires is not None and expires <= now_ms:
                 self._queue.withhold(lane, offset, message, _EXPIRED)
+                self._left -= 1
                 continue
             return True
         return False
@@ -181,14 +187,14 @@ class Dispatcher:
 
     # --- deliver ---------------------------------------------------------------------------------
 
-    def _deliver(self, now_ms: int, left: int) -> int:
-        """Give messages to consumers. Return what is left of the turn's work."""
+    def _deliver(self, now_ms: int) -> None:
+        """Give messages to consumers."""
         ready = self._with_room()
         batches: dict[LiveConsumer, list[Delivery]] = {}
         touched: dict[Lane, None] = {}
         lanes = self._queue.lanes
         at = 0
-        while ready and left > 0:
+        while ready and self._left > 0:
             lane = lanes[at]
             if not self._is_next(lane, now_ms):
                 at += 1
@@ -196,12 +202,12 @@ class Dispatcher:
                     break
                 continue
             consumer = ready[0]
-            most = 1 if len(ready) > 1 else min(consumer.room, left)
+            most = 1 if len(ready) > 1 else min(consumer.room, self._left)
             taken = self._take(lane, consumer, most, batches.setdefault(consumer, []))
             if not taken:
                 continue
             touched[lane] = None
-            left -= taken
+            self._left -= taken
             consumer.room -= taken
             ready.pop(0)
             if consumer.room > 0:
@@ -210,7 +216,6 @@ class Dispatcher:
                 ready = self._with_room(after=batches)
         if touched:
             self._hand_over(batches, touched)
-        return left
 
     def _with_room(
         self, after: dict[LiveConsumer, list[Delivery]] | None = None
@@ -278,6 +283,7 @@ class Dispatcher:
         queue = self._queue
         now_ms = queue.clock.now_ms()
         self._release_due(now_ms)
+        self._left = PER_TURN
         for lane in queue.lanes:
             if not self._is_next(lane, now_ms):
                 continue

@@ -197,6 +197,25 @@ class Lane:
         del self._cached[offset]
         self._cached_bytes -= len(message.value) + OVERHEAD_BYTES
 
+    async def load(self, offset: int) -> tuple[list[tuple[int, Stored]], int]:
+        """Read messages from ``offset`` on; return them and the offset to read next.
+
+        Raises:
+            StorageError: the log can't be read.
+        """
+        piece = self.log.read(offset, READ_BYTES, limit_offset=self.end)
+        if piece is None:
+            return [], self.end
+        data = piece.load_nowait()
+        if data is None or _is_compressed(data):
+            loop = asyncio.get_running_loop()
+            messages, end = await loop.run_in_executor(None, _load, piece, offset)
+        else:
+            messages, end = decode(data, offset)
+        if self.log.has_aborted_transactions:
+            messages = _without(messages, self.log.aborted_transactions(offset, end))
+        return [(at, message) for at, message, _ in messages if message is not None], end
+
     async def fetch(self, first: int, last: int) -> AsyncIterator[tuple[int, Stored]]:
         """Yield messages from the log, in whatever state they are.
 

@@ -22,6 +22,7 @@ from tidemill.engine.queues.live.consumers import LiveConsumer, LiveHolder
 from tidemill.engine.queues.live.dispatch import DELAYED, DROPPED, Counters, Dispatcher
 from tidemill.engine.queues.live.lane import Lane
 from tidemill.engine.queues.live.stored import Stored, expires_of
+from tidemill.engine.queues.live.streams import StreamConsumer
 from tidemill.state.routing.arguments import Overflow, Policy
 from tidemill.state.routing.errors import ConsumerAccessError
 
@@ -74,6 +75,7 @@ class LiveQueue:
         self.policy = policy
         self.lanes = lanes
         self.consumers: list[LiveConsumer] = []
+        self.streams: list[StreamConsumer] = []
         self.counters = Counters()
         self.is_deleted = False
         self.last_used_ms = clock.monotonic_ms()
@@ -133,12 +135,18 @@ class LiveQueue:
 
     def wake(self) -> None:
         """Look for messages to deliver, to drop or to expire, in the next turn."""
+        if self.policy.is_stream:
+            for consumer in self.streams:
+                consumer.wake()
+            return
         self._dispatcher.wake()
 
     def close(self) -> None:
         """End: nothing is delivered any more."""
         self.is_deleted = True
         self._dispatcher.close()
+        for consumer in self.streams:
+            consumer.close()
 
     # --- consumers -------------------------------------------------------------------------------
 
@@ -157,6 +165,22 @@ class LiveQueue:
         self.consumers.append(consumer)
         self.wake()
         return consumer
+
+    def add_stream_consumer(
+        self, spec: ConsumerSpec, recipient: Recipient, start: object
+    ) -> StreamConsumer:
+        """Add a consumer of a stream, which reads from ``start`` on."""
+        now_ms = self.clock.now_ms()
+        consumer = StreamConsumer(
+            self.name, self.lanes[0], spec, recipient, start, now_ms, self.streams.remove
+        )
+        self.streams.append(consumer)
+        return consumer
+
+    @property
+    def all_consumers(self) -> list[LiveConsumer | StreamConsumer]:
+        """The consumers, in the order of their arrival."""
+        return [*self.consumers, *self.streams]
 
     def remove_consumer(self, consumer: LiveConsumer) -> None:
         """Remove a consumer that was cancelled. What it holds stays out."""
@@ -292,7 +316,7 @@ class LiveQueue:
                 each.priority,
                 active=not single or index == 0,
             )
-            for index, each in enumerate(self.consumers)
+            for index, each in enumerate(self.all_consumers)
         )
 
     def delivery(

@@ -1,0 +1,371 @@
+"""The arguments of queues: dead letters, limits in time and length, priorities, delays, streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.queues.harness import Client, Reader, running, turns, until, with_broker
+from tidemill.clock import ManualClock
+from tidemill.engine.engine import Engine
+from tidemill.engine.queues.api import DEATHS_HEADER, Delivery
+from tidemill.engine.queues.errors import (
+    InvalidQueueArgumentError,
+    NotSupportedByStreamError,
+    PreconditionError,
+    UnknownQueueError,
+)
+
+TO_DEAD: dict[str, object] = {
+    "x-dead-letter-exchange": "",
+    "x-dead-letter-routing-key": "dead",
+}
+
+
+def deaths(delivery: Delivery | None) -> list[dict[str, Any]]:
+    assert delivery is not None
+    found = dict(delivery.headers)[DEATHS_HEADER]
+    assert found is not None
+    return json.loads(found)
+
+
+async def next_of(client: Client, queue: str) -> Delivery:
+    """Wait for a message, and take it."""
+    taken: list[Delivery] = []
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + 20
+    while not taken:
+        assert loop.time() < deadline
+        found = await client.get(queue, no_ack=True)
+        taken += [] if found is None else [found]
+        await asyncio.sleep(0.002)
+    return taken[0]
+
+
+# --- dead letters --------------------------------------------------------------------------------
+
+
+def test_a_rejected_message_is_a_dead_letter_with_its_history(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("dead")
+        await client.declare("jobs", TO_DEAD)
+        await client.publish("jobs", b"bad", b"good", headers=[("h", b"1")])
+        reader = await client.consume("jobs")
+        bad, good = await reader.wait(2)
+        reader.reject([bad])
+        reader.acknowledge([good])
+        letter = await next_of(client, "dead")
+        assert (letter.value, letter.key, dict(letter.headers)["h"]) == (b"bad", b"dead", b"1")
+        (death,) = deaths(letter)
+        assert (death["queue"], death["reason"], death["count"]) == ("jobs", "rejected", 1)
+        assert (death["exchange"], death["keys"]) == ("", ["jobs"])
+        await until(lambda: client.queues.describe("jobs").dead == 1)
+        assert client.queues.describe("jobs").unacknowledged == 0
+
+    with_broker(test, tmp_path)
+
+
+def test_a_rejection_reads_a_dropped_value_again(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("dead")
+        await client.declare("jobs", TO_DEAD)
+        await client.publish("jobs", b"0", b"bad")
+        reader = await client.consume("jobs")
+        got = await reader.wait(2)
+        got[1].drop_value()
+        reader.reject([got[1]])
+        assert (await next_of(client, "dead")).value == b"bad"
+
+    with_broker(test, tmp_path)
+
+
+def test_a_message_that_is_returned_too_often_is_a_dead_letter(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("dead")
+        await client.declare("jobs", {**TO_DEAD, "x-delivery-limit": 2})
+        await client.publish("jobs", b"poison")
+        reader = await client.consume("jobs")
+        for count in range(3):
+            (again,) = await reader.wait(1)
+            assert again.delivery_count == count
+            reader.release([again])
+        (death,) = deaths(await next_of(client, "dead"))
+        assert death["reason"] == "delivery_limit"
+        await turns()
+        assert reader.got == []
+
+    with_broker(test, tmp_path)
+
+
+def test_letters_that_go_in_a_circle_without_a_rejection_are_dropped(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        back = {"x-dead-letter-exchange": "", "x-message-ttl": 1}
+        await client.declare("a", {**back, "x-dead-letter-routing-key": "b"})
+        await client.declare("b", {**back, "x-dead-letter-routing-key": "a"})
+        await client.publish("a", b"round")
+        await until(lambda: client.queues.describe("b").dead == 1)
+        assert (client.ready("a"), client.ready("b")) == (0, 0)
+
+    with_broker(test, tmp_path)
+
+
+def test_a_letter_whose_origin_was_not_stored_as_done_is_not_sent_twice(tmp_path: Path) -> None:
+    """The state after a crash between the two: the origin's acknowledgement is taken away."""
+
+    async def test() -> None:
+        async with running(tmp_path) as engine:
+            client = Client(engine)
+            await client.declare("dead")
+            await client.declare("jobs", TO_DEAD)
+            await client.publish("jobs", b"keep", b"bad")
+            reader = await client.consume("jobs")
+            _, bad = await reader.wait(2)
+            core = engine._queues
+            core._ack_log._submit = lambda *_: None  # type: ignore[method-assign]
+            reader.reject([bad])
+            await until(lambda: client.ready("dead") == 1)
+            await turns()
+        async with running(tmp_path) as engine:
+            client = Client(engine)
+            await until(lambda: client.ready("jobs") == 1)
+            assert await client.drain("dead") == [b"bad"]
+            assert await client.drain("jobs") == [b"keep"]
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+def test_messages_expire_by_the_queue_s_limit_and_by_their_own(tmp_path: Path) -> None:
+    clock = ManualClock()
+
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("dead")
+        await client.declare("jobs", {**TO_DEAD, "x-message-ttl": 1000})
+        await client.publish("jobs", b"short", ttl_ms=500)
+        await client.publish("jobs", b"long", ttl_ms=5000)
+        clock.advance(600)
+        live = engine._queues.registry.get("jobs")
+        live.wake()
+        letter = await next_of(client, "dead")
+        assert (letter.value, deaths(letter)[0]["reason"]) == (b"short", "expired")
+        assert deaths(letter)[0]["original-expiration"] == "500"
+        clock.advance(600)
+        live.wake()
+        assert (await next_of(client, "dead")).value == b"long"
+        assert client.ready("jobs") == 0
+
+    with_broker(test, tmp_path, clock)
+
+
+def test_a_message_expires_without_any_client(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs", {"x-message-ttl": 30})
+        await client.publish("jobs", b"1", b"2")
+        await until(lambda: client.ready("jobs") == 0)
+
+    with_broker(test, tmp_path)
+
+
+def test_a_queue_without_use_is_deleted(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs", {"x-expires": 50})
+        await until(lambda: "jobs" not in [each.name for each in client.queues.queues()])
+        with pytest.raises(UnknownQueueError):
+            await client.consume("jobs")
+
+    with_broker(test, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "limit", [{"x-max-length": 3}, {"x-max-length-bytes": 3}], ids=["messages", "bytes"]
+)
+def test_a_queue_that_is_too_long_drops_its_oldest(
+    tmp_path: Path, limit: dict[str, object]
+) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("dead")
+        await client.declare("jobs", {**TO_DEAD, **limit})
+        assert all(await client.publish("jobs", *[b"%d" % n for n in range(5)]))
+        await until(lambda: client.queues.describe("jobs").dead == 2)
+        assert await client.drain("jobs") == [b"2", b"3", b"4"]
+        assert await client.drain("dead") == [b"0", b"1"]
+
+    with_broker(test, tmp_path)
+
+
+@pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])
+def test_a_full_queue_refuses_what_is_published(tmp_path: Path, overflow: str) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("dead")
+        await client.declare("jobs", {**TO_DEAD, "x-max-length": 2, "x-overflow": overflow})
+        assert await client.publish("jobs", b"1", b"2", b"3") == [True, True, False]
+        await turns()
+        assert await client.drain("jobs") == [b"1", b"2"]
+        assert await client.drain("dead") == ([b"3"] if overflow.endswith("dlx") else [])
+        assert await client.publish("jobs", b"4") == [True]
+
+    with_broker(test, tmp_path)
+
+
+def test_a_message_that_one_of_its_queues_refuses_is_refused(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("full", {"x-max-length": 0, "x-overflow": "reject-publish"})
+        await client.declare("free")
+        for queue in ("full", "free"):
+            await client.queues.bind(queue, "amq.fanout", "", {}, client.owner)
+        assert await client.publish("k", b"1", exchange="amq.fanout") == [False]
+        assert await client.drain("free") == [b"1"]
+
+    with_broker(test, tmp_path)
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+def test_higher_priorities_come_first(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs", {"x-max-priority": 9})
+        for priority in (0, 5, 9, 5, 200, 0):
+            await client.publish("jobs", b"%d" % priority, priority=priority)
+        assert await client.drain("jobs") == [b"9", b"200", b"5", b"5", b"0", b"0"]
+
+    with_broker(test, tmp_path)
+
+
+def test_a_delayed_message_is_delivered_at_its_time(tmp_path: Path) -> None:
+    clock = ManualClock()
+
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs")
+        reader = await client.consume("jobs")
+        await client.publish("jobs", b"later", delay_ms=1000)
+        await client.publish("jobs", b"now")
+        (first,) = await reader.wait(1)
+        assert first.value == b"now"
+        await turns()
+        assert reader.got == []
+        assert client.queues.describe("jobs").ready == 1
+        clock.advance(1001)
+        reader.consumer.wake()
+        (second,) = await reader.wait(1)
+        assert (second.value, second.redelivered) == (b"later", False)
+
+    with_broker(test, tmp_path, clock)
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+
+def test_each_consumer_of_a_stream_reads_from_its_offset(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("events", {"x-queue-type": "stream"})
+        await client.publish("events", *[b"%d" % n for n in range(5)])
+
+        async def reads(start: object, count: int) -> list[bytes]:
+            reader = await client.consume("events", arguments={"x-stream-offset": start})
+            await reader.wait(0)
+            if start == "next":
+                await turns()
+                await client.publish("events", b"new")
+            await until(lambda: len(reader.got) >= count)
+            await turns()
+            reader.consumer.cancel()
+            return reader.values
+
+        assert await reads("first", 5) == [b"0", b"1", b"2", b"3", b"4"]
+        assert await reads(3, 2) == [b"3", b"4"]
+        assert await reads("last", 1) == [b"4"]
+        assert await reads("1h", 5) == [b"0", b"1", b"2", b"3", b"4"]
+        assert await reads("next", 1) == [b"new"]
+
+    with_broker(test, tmp_path)
+
+
+def test_a_stream_consumer_gets_more_as_it_acknowledges(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("events", {"x-queue-type": "stream"})
+        await client.publish("events", *[b"%d" % n for n in range(5)])
+        reader: Reader = await client.consume(
+            "events", prefetch=2, arguments={"x-stream-offset": "first"}
+        )
+        first = await reader.wait(2)
+        await turns()
+        assert reader.got == []
+        reader.acknowledge(first)
+        assert [d.value for d in await reader.wait(2)] == [b"2", b"3"]
+        with pytest.raises(NotSupportedByStreamError):
+            await client.queues.get("events", client.owner, no_ack=True)
+        with pytest.raises(NotSupportedByStreamError):
+            await client.queues.purge("events", client.owner)
+
+    with_broker(test, tmp_path)
+
+
+# --- declarations --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("x-unknown", 1),
+        ("x-message-ttl", -1),
+        ("x-message-ttl", "10"),
+        ("x-message-ttl", True),
+        ("x-expires", 0),
+        ("x-max-priority", 256),
+        ("x-overflow", "explode"),
+        ("x-queue-type", "hologram"),
+        ("x-dead-letter-routing-key", "without-an-exchange"),
+        ("x-single-active-consumer", 1),
+        ("x-max-age", "1h"),
+    ],
+)
+def test_an_invalid_argument_is_refused_by_name(
+    tmp_path: Path, argument: str, value: object
+) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        with pytest.raises(InvalidQueueArgumentError) as caught:
+            await client.declare("jobs", {argument: value})
+        assert caught.value.argument == argument
+        assert caught.value.unknown == (argument == "x-unknown")
+
+    with_broker(test, tmp_path)
+
+
+def test_another_declaration_names_what_differs(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs", {"x-max-length": 5})
+        await client.declare("jobs", {"x-max-length": 5, "x-queue-type": "classic"})
+        for arguments, options, what in (
+            ({"x-max-length": 6}, {}, ("x-max-length", 5, 6)),
+            ({"x-max-length": 5}, {"durable": False}, ("durable", True, False)),
+            ({}, {}, ("x-max-length", 5, None)),
+        ):
+            with pytest.raises(PreconditionError) as caught:
+                await client.declare("jobs", arguments, **options)
+            error = caught.value
+            assert (error.argument, error.current, error.received) == what
+
+    with_broker(test, tmp_path)
