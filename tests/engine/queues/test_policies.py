@@ -30,7 +30,8 @@ def deaths(delivery: Delivery | None) -> list[dict[str, Any]]:
     assert delivery is not None
     found = dict(delivery.headers)[DEATHS_HEADER]
     assert found is not None
-    return json.loads(found)
+    parsed: list[dict[str, Any]] = json.loads(found)
+    return parsed
 
 
 async def next_of(client: Client, queue: str) -> Delivery:
@@ -358,11 +359,12 @@ def test_another_declaration_names_what_differs(tmp_path: Path) -> None:
         client = Client(engine)
         await client.declare("jobs", {"x-max-length": 5})
         await client.declare("jobs", {"x-max-length": 5, "x-queue-type": "classic"})
-        for arguments, options, what in (
+        different: list[tuple[dict[str, object], dict[str, bool], tuple[object, ...]]] = [
             ({"x-max-length": 6}, {}, ("x-max-length", 5, 6)),
             ({"x-max-length": 5}, {"durable": False}, ("durable", True, False)),
             ({}, {}, ("x-max-length", 5, None)),
-        ):
+        ]
+        for arguments, options, what in different:
             with pytest.raises(PreconditionError) as caught:
                 await client.declare("jobs", arguments, **options)
             error = caught.value
