@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.support.postgres import LOGICAL, PostgresNotFoundError, postgres
+from tests.support.processes import free_port
 
+from bench.cdc.debezium import PYTHON, DebeziumEngine
 from tidemill.connect.cdc.contract import Capture
 from tidemill.connect.cdc.postgres import slot
 from tidemill.connect.cdc.postgres.connection import ReplicationConnection
@@ -34,6 +36,7 @@ class Database(Protocol):
         schema: The schema in the topics' names.
         definition: The lines of the section ``[database]``.
         source: The name of the source that was created last.
+        debezium: Debezium's engine; None where it is not to hand.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Database(Protocol):
     schema: str
     definition: str
     source: str
+    debezium: DebeziumEngine | None
 
     def insert(self, count: int) -> None:
         """Insert rows into ``changes``, many in a transaction."""
@@ -66,8 +70,9 @@ class Postgresql:
 
     name, kind, schema, source = "postgresql", "postgres", "public", ""
 
-    def __init__(self, dsn: str, connection: Any) -> None:
+    def __init__(self, dsn: str, connection: Any, port: int, folder: Path) -> None:
         self._dsn = dsn
+        self.debezium = DebeziumEngine(connection, port, folder) if PYTHON else None
         self._connection = connection
         self._ids = itertools.count()
         self.definition = f'dsn = "{dsn}"'
@@ -157,6 +162,7 @@ class Sqlite:
     """SQLite in WAL mode. Its stream of changes is the change log that triggers write."""
 
     name, kind, schema, source = "sqlite", "sqlite", "main", ""
+    debezium: DebeziumEngine | None = None
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -242,6 +248,9 @@ def postgresql(folder: Path) -> Iterator[Database | None]:
     """Start a server; None if it is not installed."""
     folder.mkdir()
     settings = {**LOGICAL, "logical_decoding_work_mem": "64MB", "shared_buffers": "128MB"}
+    port = free_port()
+    if PYTHON:
+        settings |= {"listen_addresses": "127.0.0.1", "port": str(port)}
     with contextlib.ExitStack() as stack:
         try:
             dsn = stack.enter_context(postgres(folder / "log", settings))
@@ -251,4 +260,4 @@ def postgresql(folder: Path) -> Iterator[Database | None]:
         import psycopg
 
         connection = stack.enter_context(psycopg.connect(dsn, autocommit=True))
-        yield Postgresql(dsn, connection)
+        yield Postgresql(dsn, connection, port, folder)

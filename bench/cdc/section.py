@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.support.processes import ServerProcess
 
 from bench.cdc.databases import Database, postgresql, sqlite
+from bench.cdc.mariadb import mariadb_database
 from bench.report import Aim, Section, Table
 from bench.run import Run, percentile
 from bench.targets import Target
@@ -27,8 +28,10 @@ LATENCY = ["database", "who", "p50 ms", "p99 ms"]
 SNAPSHOT = ["database", "who", "rows/s", "to the export"]
 CHANGES_NOTE = (
     "Inserts, 100 in a transaction, that are already in the database's log. The client reads the "
-    "same stream and throws it away. The worker is a process of its own, on the machine of the "
-    "broker, the database and this program. One Kafka transaction holds many changes, acks=all."
+    "same stream and throws it away, without decoding it. In MariaDB each row has a statement of "
+    "its own. The worker is a process of its own, on the machine of the "
+    "broker, the database and this program. Debezium's engine (where DEBEZIUM_PYTHON has it) "
+    "counts its records and writes nothing to Kafka. One Kafka transaction holds many changes, acks=all."
 )
 _TIMEOUT_S = 600.0
 RATIO, RATE, LATENCY_MS, EXPORT = 0.5, 40_000.0, 50.0, 0.2
@@ -39,6 +42,7 @@ class Figures:
     """The figures of one database."""
 
     client: list[float] = field(default_factory=list)
+    debezium: list[float] = field(default_factory=list)
     worker: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     client_seconds: list[float] = field(default_factory=list)
@@ -47,7 +51,7 @@ class Figures:
 
 
 def section(run: Run) -> Section:
-    """Measure SQLite, and PostgreSQL if it is installed."""
+    """Measure SQLite, and PostgreSQL and MariaDB if they are installed."""
     tables = [
         Table("Changes from the database into the topic", THROUGHPUT, note=CHANGES_NOTE),
         Table("Latency from the commit to a reader of the topic", LATENCY),
@@ -58,12 +62,13 @@ def section(run: Run) -> Section:
     makers: list[Callable[[Path], contextlib.AbstractContextManager[Database | None]]] = [
         sqlite,
         postgresql,
+        mariadb_database,
     ]
     with run.servers() as targets:
         for number, make in enumerate(makers):
             with make(run.options.folder / f"cdc-{number}") as database:
                 if database is None:
-                    run.say("cdc: PostgreSQL is not installed, so it is not measured")
+                    run.say(f"cdc: {make.__name__}: not installed, so it is not measured")
                     continue
                 figures = measure(run, targets[0], database)
                 add(result, database.name, figures)
@@ -78,6 +83,10 @@ def add(result: Section, name: str, found: Figures) -> None:
     rate = sorted(found.worker)[len(pairs) // 2]
     changes.rows.append([name, "client", sorted(found.client)[len(pairs) // 2], 1.0])
     changes.rows.append([name, "worker", rate, ratio])
+    if found.debezium:
+        engine = sorted(found.debezium)[len(found.debezium) // 2]
+        against = sorted(a / b for a, b in zip(found.debezium, found.client, strict=True))
+        changes.rows.append([name, "Debezium's engine", engine, against[len(against) // 2]])
     for who, seconds in (("client", found.client_seconds), ("worker", found.seconds)):
         if seconds:
             p50, p99 = percentile(seconds, 50) * 1e3, percentile(seconds, 99) * 1e3
@@ -104,7 +113,12 @@ def measure(run: Run, target: Target, database: Database) -> Figures:
         with worker(run, target, "changes"):
             warm_up(target, database, topic)
         database.mark()
+        if database.debezium is not None:
+            database.debezium.mark()
         database.insert(changes)
+        if database.debezium is not None:
+            found.debezium.append(database.debezium.rate(changes))
+            database.debezium.drop()
         found.client.append(changes / database.read_away(changes))
         with worker(run, target, "changes"):
             found.worker.append(rate_of(target, topic, changes))

@@ -1,0 +1,135 @@
+"""MariaDB as a database of the section ``cdc``.
+
+A row of ``changes`` is inserted by a statement of its own, as an application does it, so it has
+three events in the binary log. Must not know: Kafka.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.support.mariadb import PASSWORD, USER, MariaDb, MariaDbNotFoundError, mariadb
+
+from bench.cdc.databases import Database
+from bench.cdc.debezium import DebeziumEngine
+from tidemill.connect.cdc.contract import Capture
+from tidemill.connect.cdc.mariadb.binlog.dump import BinlogStream
+from tidemill.connect.cdc.mariadb.settings import Settings
+
+_PER_TRANSACTION = 100
+_SCHEMA = "bench"
+_COLUMNS = "id, name, price, at, n, ok"
+_OPTIONS = ("--innodb-buffer-pool-size=128M", "--innodb-log-file-size=256M")
+
+
+class Mariadb:
+    """MariaDB without syncs, with a larger memory."""
+
+    name, kind, schema, source = "mariadb", "mariadb", _SCHEMA, ""
+    debezium: DebeziumEngine | None = None
+
+    def __init__(self, server: MariaDb, connection: Any, secret: Path) -> None:
+        self._server = server
+        self._connection = connection
+        self._ids = itertools.count()
+        self._gtid = ""
+        secret.write_text(PASSWORD)
+        self.definition = (
+            f'unix_socket = "{server.socket}"\nuser = "{USER}"\npassword = "${{file:{secret}}}"'
+        )
+        self._run(f"CREATE DATABASE {_SCHEMA}", f"USE {_SCHEMA}")
+        for table in ("changes", "rows"):
+            self._run(
+                f"CREATE TABLE `{table}` (id int PRIMARY KEY, name varchar(100), "
+                "price decimal(10,2), at timestamp(6), n bigint, ok bool) CHARACTER SET utf8mb4"
+            )
+
+    def insert(self, count: int) -> None:
+        left = count
+        while left:
+            part = min(left, _PER_TRANSACTION)
+            start = next(self._ids) * _PER_TRANSACTION
+            self._run(
+                f"BEGIN NOT ATOMIC DECLARE i INT DEFAULT {start}; START TRANSACTION; "
+                f"WHILE i < {start + part} DO INSERT INTO changes VALUES (i, concat('name ', i), "
+                "i * 0.01, now(6), i, i % 2); SET i = i + 1; END WHILE; COMMIT; END"
+            )
+            left -= part
+
+    def mark(self) -> None:
+        self._gtid = self._value("SELECT @@global.gtid_binlog_pos")
+
+    def read_away(self, count: int) -> float:
+        end = int(self._value("SHOW MASTER STATUS", 1))
+        capture = Capture(
+            "away",
+            database={"unix_socket": self._server.socket, "user": USER, "password": PASSWORD},
+        )
+        settings = Settings.parse(capture.database, capture.name)
+        stream = BinlogStream(settings.connect, self._gtid, settings.server_id)
+        try:
+            began, position = time.perf_counter(), 0
+            while position < end:
+                # The packets only: the events are not decoded. A header has the event's end.
+                data = stream._connection._read_packet().get_all_data()
+                position = max(position, struct.unpack_from("<I", data, 14)[0])
+            return time.perf_counter() - began
+        finally:
+            stream.close()
+
+    def latencies(self, count: int) -> list[float]:
+        return []
+
+    def fill(self, count: int) -> None:
+        self._run(
+            "INSERT INTO `rows` SELECT seq, concat('name ', seq), seq * 0.01, now(6), seq, seq % 2"
+            f" FROM seq_1_to_{count}",
+            "ANALYZE TABLE `rows`",
+        )
+
+    def export(self, path: Path) -> float:
+        import pymysql.cursors
+
+        began = time.perf_counter()
+        with (
+            self._server.connect(
+                database=_SCHEMA, cursorclass=pymysql.cursors.SSCursor
+            ) as connection,
+            connection.cursor() as cursor,
+            path.open("w") as file,
+        ):
+            cursor.execute(f"SELECT {_COLUMNS} FROM `rows`")
+            while rows := cursor.fetchmany(1000):
+                for row in rows:
+                    file.write("\t".join(map(str, row)) + "\n")
+        return time.perf_counter() - began
+
+    def _run(self, *statements: str) -> None:
+        with self._connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def _value(self, statement: str, column: int = 0) -> Any:
+        with self._connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchone()[column]
+
+
+@contextlib.contextmanager
+def mariadb_database(folder: Path) -> Iterator[Database | None]:
+    """Start a server; None if it is not installed."""
+    folder.mkdir()
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(mariadb(folder / "log", _OPTIONS))
+        except MariaDbNotFoundError:
+            yield None
+            return
+        connection = stack.enter_context(server.connect(autocommit=True))
+        yield Mariadb(server, connection, folder / "password")
