@@ -31,7 +31,8 @@ CHANGES_NOTE = (
     "same stream and throws it away, without decoding it. In MariaDB each row has a statement of "
     "its own. The worker is a process of its own, on the machine of the "
     "broker, the database and this program. Debezium's engine (where DEBEZIUM_PYTHON has it) "
-    "counts its records and writes nothing to Kafka. One Kafka transaction holds many changes, acks=all."
+    "counts its records and writes nothing to Kafka. One Kafka transaction holds many changes, "
+    "acks=all."
 )
 _TIMEOUT_S = 600.0
 RATIO, RATE, LATENCY_MS, EXPORT = 0.5, 40_000.0, 50.0, 0.2

@@ -24,6 +24,8 @@ def decimal_bytes(precision: int, decimals: int) -> int:
 
 def decode_decimal(data: bytes, precision: int, decimals: int) -> str:
     """Return the number as text, with exactly ``decimals`` digits behind the point."""
+    if precision - decimals <= _DIGITS and 0 < decimals <= _DIGITS and precision > decimals:
+        return _short(data, decimals)
     is_negative = not data[0] & 0x80
     raw = bytearray(data)
     raw[0] ^= 0x80
@@ -47,3 +49,14 @@ def decode_decimal(data: bytes, precision: int, decimals: int) -> str:
     if decimals:
         text += "." + fraction
     return "-" + text if is_negative else text
+
+
+def _short(data: bytes, decimals: int) -> str:
+    """Return a number with at most nine digits on each side of the point: the usual case."""
+    bits = 8 * len(data)
+    value = int.from_bytes(data, "big") ^ 1 << bits - 1
+    sign = ""
+    if value >> bits - 1:  # the sign is inverted
+        sign, value = "-", value ^ (1 << bits) - 1
+    size = 8 * _BYTES[decimals]
+    return f"{sign}{value >> size}.{value & (1 << size) - 1:0{decimals}d}"

@@ -9,6 +9,7 @@ Source: MySQL source documentation, "sql-common/my_time.cc".
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DATETIME_OFFSET = 0x8000000000
@@ -60,8 +61,13 @@ def timestamp_text(seconds: int, micros: int, decimals: int) -> str:
     """Return a time in UTC as text. The zero timestamp stays ``0000-00-00T00:00:00Z``."""
     if not seconds and not micros:
         return f"0000-00-00T00:00:00{_fraction(0, decimals)}Z"
-    moment = _EPOCH + timedelta(seconds=seconds)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}{_fraction(micros, decimals)}Z"
+    return f"{_second(seconds)}{_fraction(micros, decimals)}Z"
+
+
+@lru_cache(maxsize=4096)
+def _second(seconds: int) -> str:
+    """Return a second in UTC as text. Changes of the same time follow one another."""
+    return f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}"
 
 
 def decode_time(data: bytes, decimals: int) -> str:
