@@ -282,6 +282,8 @@ class FakeQueues:
         self.types[name] = spec
 
     async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        if not name or name.startswith("amq."):
+            raise ReservedNameError("exchange", name)
         if if_unused and any(source == name for source, _, _ in self.bindings):
             raise QueueInUseError("exchange", name)
         self.types.pop(name, None)

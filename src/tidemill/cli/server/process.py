@@ -142,9 +142,7 @@ def _amqp_server(engine: Engine, settings: Settings, budget: Budget) -> AmqpServ
     Raises:
         SettingsError: its users, its certificate or its key can't be used.
     """
-    from tidemill.engine.door import Door
-
-    if not settings.amqp.enabled or not hasattr(Door, "queues"):
+    if not settings.amqp.enabled:
         return None
     from tidemill.protocols.amqp.server import AmqpServer
 

@@ -6,7 +6,7 @@ Sockets, limits and back-pressure belong to ``net.listener``; what methods do, t
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -55,8 +55,7 @@ class AmqpServer:
         )
 
     def _queues_for(self, principal: Principal) -> QueueDoor:
-        queues: QueueDoor = cast(Any, self.engine.door(principal)).queues
-        return queues
+        return self.engine.door(principal).queues
 
     def _make_session(self, link: Link) -> AmqpSession:
         return AmqpSession(self.shared, link)
