@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import BrokerFactory
@@ -59,6 +60,35 @@ def send(producer: Producer, meanwhile: Callable[[], object] = lambda: None) -> 
     meanwhile()
     assert producer.flush(60) == 0
     return delivered
+
+
+def send_in_transaction(producer: Producer) -> None:
+    """Send the numbers until the transaction has failed. ``commit`` waits for the answers."""
+    try:
+        for number in range(RECORDS):
+            producer.produce("b", b"%d" % number)
+            producer.poll(0)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError._STATE:
+            raise
+
+
+def commit(producer: Producer) -> None:
+    """Commit a transaction.
+
+    If it fails meanwhile, librdkafka neither sends nor drops the messages that it has put back for
+    a retry. ``flush`` and ``commit_transaction`` wait for them until their timeout; only the next
+    ``commit_transaction`` says that the transaction must be aborted. A long timeout would let the
+    broker abort it first, and fence the producer.
+    """
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            producer.commit_transaction(1)
+            return
+        except KafkaException as error:
+            if not error.args[0].retriable() or time.monotonic() > deadline:
+                raise
 
 
 def read(broker: BrokerProcess) -> list[int]:
@@ -120,9 +150,9 @@ def test_what_librdkafka_commits_is_whole(start_broker: BrokerFactory, refused: 
     ready_for_id(producer).init_transactions(20)
     for _ in range(3):
         producer.begin_transaction()
-        send(producer)
+        send_in_transaction(producer)
         try:
-            producer.commit_transaction(20)
+            commit(producer)
             break
         except KafkaException as error:
             if refused in FIRST_WRITES or not error.args[0].txn_requires_abort():
