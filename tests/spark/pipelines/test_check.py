@@ -225,9 +225,9 @@ MISTAKES: list[tuple[Declare, str, str]] = [
         "Declare it as TIMESTAMP",
     ),
     (
-        lambda p: p.table("x", key="id", schema="id INT", valid_from="at"),
-        "table x: valid_from at is not a column",
-        "",
+        lambda p: p.table("x", key="id", schema="id INT, since TIMESTAMP", valid_from="sinc"),
+        "table x: valid_from sinc is not a column",
+        "Did you mean since?",
     ),
     (
         lambda p: p.table("x", key="id", schema="id INT", keep_versions="a month"),
