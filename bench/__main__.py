@@ -35,6 +35,7 @@ from bench.nexmark import section as nexmark
 from bench.nexmark.queries import QUERIES
 from bench.pipelines import section as pipelines
 from bench.pipelines import start as pipeline_start
+from bench.queues import section as queues
 from bench.report import Report, Section, print_section, print_table, write_markdown
 from bench.run import Options, Run
 
@@ -57,6 +58,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "followers": followers.section,
     "nexmark": nexmark.section,
     "cdc": cdc.section,
+    "queues": queues.section,
     "memory": memory.section,
     "history": history.section,
     "startup": startup.section,

@@ -1,6 +1,6 @@
-"""Finds the Kafka connectors of Spark and of Flink, for the contenders of the pipelines.
+"""Finds the Kafka connectors of Spark and of Flink, and other jars that the contenders need.
 
-The wheels of PySpark and of PyFlink lack these jars. Maven copies them once into a cache folder
+The wheels of PySpark and of PyFlink lack the connectors. Maven copies them once into a cache folder
 outside of the repository. Must not know: what is measured.
 """
 
@@ -28,12 +28,14 @@ class Connector:
         version: Version of the first artifact.
         artifacts: The jars that the wheel lacks, without their versions. The others are
             dependencies of the first.
+        whole: Whether all dependencies of the first artifact are copied, too.
     """
 
     name: str
     group: str
     version: str
     artifacts: tuple[str, ...]
+    whole: bool = False
 
 
 SPARK = Connector(
@@ -99,7 +101,8 @@ def find_connector(connector: Connector = SPARK, folder: Path | None = None) -> 
 def _copy(maven: str, connector: Connector, folder: Path) -> str:
     """Copy the jars into a folder, and return what Maven prints."""
     command = [maven, "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime"]
-    command += [f"-DincludeArtifactIds={','.join(connector.artifacts)}"]
+    if not connector.whole:
+        command += [f"-DincludeArtifactIds={','.join(connector.artifacts)}"]
     pom = _POM.format(
         group=connector.group, artifact=connector.artifacts[0], version=connector.version
     )

@@ -19,9 +19,11 @@ from typer.core import TyperGroup
 from tidemill import __version__, extras
 from tidemill.cli import output
 from tidemill.cli.demo.commands import demo
+from tidemill.cli.exchange.commands import app as exchange_app
 from tidemill.cli.group.commands import app as group_app
 from tidemill.cli.options import Json
 from tidemill.cli.pipeline.commands import app as pipeline_app
+from tidemill.cli.queue.commands import app as queue_app
 from tidemill.cli.server.config import app as config_app
 from tidemill.cli.server.doctor import doctor
 from tidemill.cli.server.serve import dev, serve
@@ -151,6 +153,8 @@ app.add_typer(
 )
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(source_app, name="source", short_help="Capture the changes of databases.")
+app.add_typer(queue_app, name="queue", short_help="Manage queues; publish and consume.")
+app.add_typer(exchange_app, name="exchange", short_help="Manage exchanges, which fill queues.")
 app.add_typer(config_app, name="config", short_help="Show the broker's settings.")
 app.command(short_help="Run a demo pipeline on flight data, and check its results.")(demo)
 app.command(short_help="Check this machine, the data folder and the port.")(doctor)

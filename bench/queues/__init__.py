@@ -1,0 +1,1 @@
+"""Queues over AMQP beside RabbitMQ, with RabbitMQ's own load generator (PerfTest)."""

@@ -1,0 +1,1 @@
+"""``tidemill exchange``: exchanges over AMQP, with the client of ``cli.queue``."""

@@ -1,0 +1,377 @@
+"""A small blocking client of AMQP 0-9-1: one connection, one channel, one call at a time.
+
+It does what the commands need and nothing else. It uses the broker's codec, so that the commands
+need no other library. This module must not print.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import ssl
+import struct
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from tidemill.cli.output import NotFoundError, UsageError
+from tidemill.errors import TidemillError, UnreachableError
+from tidemill.protocols.amqp.codec import methods, properties
+from tidemill.protocols.amqp.codec.methods import Method
+from tidemill.protocols.amqp.codec.tables import encode_table, short_string
+
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 30.0
+FRAME_MAX = 131_072
+CHANNEL = 1
+MANAGEMENT_KEY = "tidemill.management"
+REPLY_TO = "amq.rabbitmq.reply-to"
+
+_FRAME = struct.Struct(">BHI")
+_HEADER = struct.Struct(">HHQ")
+_BASIC = 60
+
+
+class QueueConflictError(TidemillError):
+    """The broker refuses because of what exists: other arguments, messages, consumers, a lock."""
+
+
+class QueueRefusedError(TidemillError):
+    """The broker refuses a command."""
+
+
+class Message(NamedTuple):
+    """A message that the broker has delivered or returned."""
+
+    body: bytes
+    properties: properties.Properties
+    exchange: str
+    routing_key: str
+    delivery_tag: int
+    redelivered: bool
+    returned: str
+    """The broker's reason if it returned the message; empty for a delivery."""
+
+
+class AmqpClient:
+    """One connection with one channel.
+
+    Args:
+        url: ``amqp://user:password@host:port/vhost``; ``amqps`` for TLS.
+
+    Raises:
+        UsageError: the URL is invalid.
+        UnreachableError: the broker can't be reached, or refuses the user.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = _parsed(url)
+        self._in = bytearray()
+        self._messages: deque[Message] = deque()
+        self._returned: deque[Message] = deque()
+        self._sock = self._connect()
+        self._open()
+
+    def close(self) -> None:
+        """Close the connection. What was confirmed is on disk."""
+        with contextlib.suppress(OSError):
+            self._sock.sendall(
+                methods.encode(0, "connection.close", reply_code=200, reply_text="bye")
+            )
+        self._sock.close()
+
+    def __enter__(self) -> AmqpClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    def call(self, name: str, **arguments: object) -> Method:
+        """Send a method, and return the broker's answer.
+
+        Raises:
+            NotFoundError: what it names does not exist.
+            QueueConflictError: it can't be done with what exists.
+            QueueRefusedError: the broker refuses.
+            UnreachableError: the connection broke, or there is no answer.
+        """
+        self._send(methods.encode(CHANNEL, name, **arguments))
+        return self._until(f"{name}-ok", "basic.get-empty")
+
+    def publish(
+        self, exchange: str, key: str, body: bytes, *, mandatory: bool = True, data: bytes = b""
+    ) -> Message | None:
+        """Publish a message and wait until it is on disk. ``confirm.select`` comes before.
+
+        Args:
+            data: encoded properties.
+
+        Returns:
+            The message if no queue took it and ``mandatory`` is set, else None.
+
+        Raises:
+            QueueRefusedError: the queue is full and refuses, or the broker could not write it.
+        """
+        self._returned.clear()
+        self._send_message(exchange, key, body, mandatory=mandatory, data=data)
+        if self._until("basic.ack", "basic.nack").name == "basic.nack":
+            raise QueueRefusedError(
+                "the broker refused the message",
+                hint="The queue is full and has x-overflow=reject-publish, or the disk is full.",
+            )
+        return self._returned.popleft() if self._returned else None
+
+    def get(self, queue: str, *, no_ack: bool = False) -> Message | None:
+        """Return the next message of a queue; None if it is empty."""
+        answer = self.call("basic.get", queue=queue, no_ack=no_ack)
+        return None if answer.name == "basic.get-empty" else self._message(answer)
+
+    def consume(self, queue: str, *, prefetch: int, no_ack: bool = False) -> None:
+        """Begin to consume; ``next_message`` returns the messages."""
+        self.call("basic.qos", prefetch_count=prefetch)
+        self.call("basic.consume", queue=queue, no_ack=no_ack)
+
+    def next_message(self, timeout_s: float) -> Message | None:
+        """Return the next delivered message; None after the timeout.
+
+        Raises:
+            NotFoundError: the queue was deleted.
+        """
+        if not self._messages:
+            self._sock.settimeout(timeout_s)
+            try:
+                self._until("", wanted=1)
+            except TimeoutError:
+                return None
+            finally:
+                self._sock.settimeout(ANSWER_SECONDS)
+        return self._messages.popleft()
+
+    def settle(self, tag: int, *, requeue: bool | None = None) -> None:
+        """Acknowledge a message; with ``requeue``, return it to the queue (True) or reject it."""
+        if requeue is None:
+            self._send(methods.encode(CHANNEL, "basic.ack", delivery_tag=tag))
+        else:
+            self._send(methods.encode(CHANNEL, "basic.nack", delivery_tag=tag, requeue=requeue))
+
+    def ask(self, question: Mapping[str, object]) -> Any:
+        """Ask the broker about its queues; return the answer, which is JSON.
+
+        Raises:
+            QueueRefusedError: the broker does not answer such questions.
+        """
+        self.call("basic.consume", queue=REPLY_TO, no_ack=True, consumer_tag="answers")
+        data = (1 << 9).to_bytes(2, "big") + short_string(REPLY_TO)  # reply_to
+        body = json.dumps(question).encode()
+        self._send_message("", MANAGEMENT_KEY, body, mandatory=True, data=data)
+        self._until("", wanted=1)
+        message = self._messages.popleft()
+        self.call("basic.cancel", consumer_tag="answers")
+        if message.returned:
+            raise QueueRefusedError(
+                "the broker does not tell about its queues",
+                hint="This command needs tidemill's own broker.",
+            )
+        answer = json.loads(message.body)
+        if "error" in answer:
+            raise QueueRefusedError(str(answer["error"]))
+        return answer["result"]
+
+    # --- the connection --------------------------------------------------------------------------
+
+    def _connect(self) -> socket.socket:
+        url = self._url
+        try:
+            sock = socket.create_connection((url.host, url.port), CONNECT_SECONDS)
+            if url.tls:
+                context = ssl.create_default_context()
+                sock = context.wrap_socket(sock, server_hostname=url.host)
+        except (OSError, ssl.SSLError) as error:
+            raise UnreachableError(
+                f"no broker answers at {url.host}:{url.port}: {error}",
+                hint="Start one: tidemill dev. Or give the address: --amqp-url amqp://HOST:PORT/",
+            ) from error
+        sock.settimeout(ANSWER_SECONDS)
+        return sock
+
+    def _open(self) -> None:
+        url = self._url
+        self._send(b"AMQP\x00\x00\x09\x01")
+        self._until("connection.start")
+        login = f"\0{url.user}\0{url.password}".encode()
+        about = {"product": "tidemill", "capabilities": {"consumer_cancel_notify": True}}
+        self._send(
+            methods.encode(
+                0,
+                "connection.start-ok",
+                client_properties=about,
+                mechanism="PLAIN",
+                response=login,
+                locale="en_US",
+            )
+        )
+        tune = self._until("connection.tune")
+        self._frame_max = min(tune.number("frame_max") or FRAME_MAX, FRAME_MAX)
+        # Without heartbeats: a command sends nothing while it waits for input.
+        self._send(
+            methods.encode(
+                0,
+                "connection.tune-ok",
+                channel_max=tune.number("channel_max"),
+                frame_max=self._frame_max,
+                heartbeat=0,
+            )
+        )
+        self._send(methods.encode(0, "connection.open", virtual_host=url.vhost))
+        self._until("connection.open-ok")
+        self._send(methods.encode(CHANNEL, "channel.open"))
+        self._until("channel.open-ok")
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._sock.sendall(data)
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def _send_message(
+        self, exchange: str, key: str, body: bytes, *, mandatory: bool, data: bytes
+    ) -> None:
+        parts = [
+            methods.encode(
+                CHANNEL,
+                "basic.publish",
+                exchange=exchange,
+                routing_key=key,
+                mandatory=mandatory,
+            )
+        ]
+        header = _HEADER.pack(_BASIC, 0, len(body)) + (data or properties.NONE)
+        parts.append(_frame(2, header))
+        size = self._frame_max - 8
+        parts += [_frame(3, body[at : at + size]) for at in range(0, len(body), size)]
+        self._send(b"".join(parts))
+
+    def _until(self, *names: str, wanted: int = 0) -> Method:
+        """Read until one of these methods, or until ``wanted`` messages have arrived."""
+        while True:
+            if wanted and len(self._messages) >= wanted:
+                return Method("", {})
+            payload = self._frame_of(1)
+            method = methods.decode(payload)
+            if method.name == "basic.deliver":
+                self._messages.append(self._message(method))
+            elif method.name == "basic.return":
+                message = self._message(method)
+                (self._messages if wanted else self._returned).append(message)
+            elif method.name in ("channel.close", "connection.close"):
+                raise self._refusal(method)
+            elif method.name == "basic.cancel":
+                raise NotFoundError("the queue was deleted")
+            elif method.name in names:
+                return method
+
+    def _message(self, method: Method) -> Message:
+        """Read the content that follows a method."""
+        header = self._frame_of(2)
+        size = _HEADER.unpack_from(header)[2]
+        body = bytearray()
+        while len(body) < size:
+            body += self._frame_of(3)
+        return Message(
+            bytes(body),
+            properties.parse(header[_HEADER.size :]),
+            method.text("exchange"),
+            method.text("routing_key"),
+            int(str(method.arguments.get("delivery_tag", 0))),
+            bool(method.arguments.get("redelivered", False)),
+            str(method.arguments.get("reply_text", "")),
+        )
+
+    def _frame_of(self, kind: int) -> bytes:
+        """Return the payload of the next frame of a kind; heartbeats are skipped."""
+        while True:
+            found, _, size = _FRAME.unpack(self._take(_FRAME.size))
+            payload = self._take(size + 1)[:-1]
+            if found == kind:
+                return payload
+
+    def _take(self, count: int) -> bytes:
+        while len(self._in) < count:
+            try:
+                data = self._sock.recv(65536)
+            except TimeoutError:
+                raise
+            except OSError as error:
+                raise self._broken(error) from error
+            if not data:
+                raise self._broken(None)
+            self._in += data
+        taken = bytes(self._in[:count])
+        del self._in[:count]
+        return taken
+
+    def _broken(self, error: OSError | None) -> UnreachableError:
+        why = str(error) if error is not None else "it closed the connection"
+        return UnreachableError(
+            f"the broker at {self._url.host}:{self._url.port} does not answer: {why}",
+            hint="Is the port that of AMQP, and are user and password right?",
+        )
+
+    def _refusal(self, method: Method) -> TidemillError:
+        code, text = method.number("reply_code"), method.text("reply_text")
+        if method.name == "channel.close":
+            self._send(methods.encode(CHANNEL, "channel.close-ok"))
+        _, _, said = text.partition(" - ")
+        match code:
+            case 404:
+                return NotFoundError(said or text)
+            case 405 | 406:
+                return QueueConflictError(said or text)
+            case 403:
+                return QueueRefusedError(said or text)
+        return QueueRefusedError(f"{text} (code {code})")
+
+
+class _Url(NamedTuple):
+    host: str
+    port: int
+    user: str
+    password: str
+    vhost: str
+    tls: bool
+
+
+def _parsed(url: str) -> _Url:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise UsageError(f"invalid AMQP URL {url!r}: {error}") from error
+    if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
+        raise UsageError(
+            f"invalid AMQP URL {url!r}", hint="Use amqp://USER:PASSWORD@HOST:PORT/, or amqps://."
+        )
+    tls = parts.scheme == "amqps"
+    return _Url(
+        parts.hostname,
+        port if port is not None else (5671 if tls else 5672),
+        unquote(parts.username or "guest"),
+        unquote(parts.password or "guest"),
+        unquote(parts.path[1:]) or "/",
+        tls,
+    )
+
+
+def _frame(kind: int, payload: bytes) -> bytes:
+    return _FRAME.pack(kind, CHANNEL, len(payload)) + payload + b"\xce"
+
+
+def with_headers(headers: Mapping[str, object]) -> bytes:
+    """Return encoded properties: persistent, with these application headers."""
+    flags = (1 << 13 if headers else 0) | 1 << 12
+    table = encode_table(headers) if headers else b""
+    return flags.to_bytes(2, "big") + table + b"\x02"
