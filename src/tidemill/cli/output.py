@@ -46,6 +46,10 @@ class NotFoundError(TidemillError):
     """The thing that a command is about does not exist."""
 
 
+class ConflictError(TidemillError):
+    """A command can't be done with what exists."""
+
+
 class AddressInUseError(TidemillError):
     """Another process listens on the address."""
 
@@ -64,6 +68,7 @@ _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
     ),
     (
         (
+            ConflictError,
             TopicExistsError,
             NonEmptyGroupError,
             GroupSubscribedToTopicError,

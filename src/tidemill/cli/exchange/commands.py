@@ -26,7 +26,7 @@ app = typer.Typer(
 
 
 class ExchangeType(enum.StrEnum):
-    """How an exchange chooses queues."""
+    """The way an exchange chooses queues."""
 
     DIRECT = "direct"
     FANOUT = "fanout"

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from tidemill.cli.output import NotFoundError, UsageError
+from tidemill.cli.output import ConflictError, NotFoundError, UsageError
 from tidemill.errors import TidemillError, UnreachableError
 from tidemill.protocols.amqp.codec import methods, properties
 from tidemill.protocols.amqp.codec.methods import Method
@@ -32,10 +32,6 @@ REPLY_TO = "amq.rabbitmq.reply-to"
 _FRAME = struct.Struct(">BHI")
 _HEADER = struct.Struct(">HHQ")
 _BASIC = 60
-
-
-class QueueConflictError(TidemillError):
-    """The broker refuses because of what exists: other arguments, messages, consumers, a lock."""
 
 
 class QueueRefusedError(TidemillError):
@@ -95,7 +91,7 @@ class AmqpClient:
 
         Raises:
             NotFoundError: what it names does not exist.
-            QueueConflictError: it can't be done with what exists.
+            ConflictError: it can't be done with what exists.
             QueueRefusedError: the broker refuses.
             UnreachableError: the connection broke, or there is no answer.
         """
@@ -330,7 +326,7 @@ class AmqpClient:
             case 404:
                 return NotFoundError(said or text)
             case 405 | 406:
-                return QueueConflictError(said or text)
+                return ConflictError(said or text)
             case 403:
                 return QueueRefusedError(said or text)
         return QueueRefusedError(f"{text} (code {code})")

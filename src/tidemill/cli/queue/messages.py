@@ -119,7 +119,7 @@ def _messages(
 ) -> Iterator[Message]:
     found = 0
     if until_empty or peek:
-        # What is ready now: a returned message must not come again.
+        # What is ready now: a returned message must not be printed twice.
         ready = client.call("queue.declare", queue=queue, passive=True).number("message_count")
         count = min(ready, count if count is not None else ready)
         while found < count and not stopped:
@@ -202,9 +202,8 @@ def move(
         print(f"{verb} {output.plural(number, 'message')} from {source} to {target}")
     stayed = len(kept) - (sum(moved.values()) if dry_run else 0)
     if stayed:
-        output.note(
-            f"{output.plural(stayed, 'message')} stayed: they are no dead letters. Use --to."
-        )
+        what = output.plural(stayed, "message")
+        output.note(f"{what} stayed, without a queue to go back to. Use --to.")
     if not moved and not stayed:
         print(f"{source} has no message to move")
 

@@ -1,9 +1,9 @@
 """Answers questions about queues, exchanges and bindings.
 
-A client sends a JSON object to the default exchange with the routing key ``tidemill.management`` and
-a direct reply-to, and gets a JSON object back: ``{"result": [...]}`` or ``{"error": "..."}``. The
-questions are ``{"list": "queues"}``, ``"exchanges"`` and ``"bindings"``. It shows what the client's
-user can see. Knows no connection.
+A client sends a JSON object to the default exchange with the routing key ``tidemill.management``
+and a direct reply-to, and gets a JSON object back: ``{"result": [...]}`` or ``{"error": "..."}``.
+The questions are ``{"list": "queues"}``, ``"exchanges"`` and ``"bindings"``. It shows what the
+client's user can see. Knows no connection.
 """
 
 from __future__ import annotations

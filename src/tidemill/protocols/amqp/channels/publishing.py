@@ -12,12 +12,12 @@ from typing import cast
 
 from tidemill.engine.queues.api import Message, OnSettled, Publisher
 from tidemill.net.parts import Part
-from tidemill.protocols.amqp import reply_to
+from tidemill.protocols.amqp import management, reply_to
 from tidemill.protocols.amqp.channels.confirms import Confirms
 from tidemill.protocols.amqp.channels.consuming import Consuming
 from tidemill.protocols.amqp.codec import hot
 from tidemill.protocols.amqp.codec.frames import PublishHead
-from tidemill.protocols.amqp.codec.properties import with_value
+from tidemill.protocols.amqp.codec.properties import NONE, with_value
 from tidemill.protocols.amqp.error_codes import precondition
 from tidemill.protocols.amqp.errors import ConnectionClosedError
 from tidemill.protocols.amqp.messages import Published, read
@@ -123,6 +123,12 @@ class Publishing:
         if not head.exchange and head.routing_key.startswith(reply_to.PREFIX):
             self._reply(head, published, body)
             return False
+        if (
+            not head.exchange
+            and head.routing_key == management.KEY
+            and self._manage(published, body)
+        ):
+            return False
         if self._publisher is None:
             self._publisher = self._wire.queues.publisher(self._settled)
             self._publisher.on_drained = self._wire.count_pending
@@ -152,6 +158,19 @@ class Publishing:
             target.deliver_reply(head.exchange, head.key, data, body)
         elif head.mandatory:
             self._return(head, data, body)
+
+    def _manage(self, published: Published, question: bytes) -> bool:
+        """Answer a question of the command line; return False without a direct reply-to."""
+        name = published.properties.values.get("reply_to", b"")
+        target = (
+            self._wire.shared.replies.find(name.decode(errors="replace"))
+            if isinstance(name, bytes)
+            else None
+        )
+        if target is None:
+            return False
+        said = management.answer(self._wire.queues, question)
+        return target.deliver_reply("", management.KEY.encode(), NONE, said)
 
     def _return(self, head: PublishHead, properties: bytes, body: bytes) -> None:
         route = hot.route(head.exchange.encode("utf-8", "surrogateescape"), head.key)
