@@ -117,6 +117,31 @@ def test_live_members_are_shown_and_keep_a_group_from_being_moved_or_deleted(
     tidemill.ok("group", "seek", group, "--to", "beginning", "--yes")
 
 
+def test_a_group_that_the_broker_assigns_is_shown_with_its_epochs(
+    tidemill: CommandLine, group: str, topic: str
+) -> None:
+    new = ["-X", "group.protocol=consumer"]
+    with tidemill.start("topic", "consume", topic, "-g", group, *new) as member:
+        assert member.stdout is not None
+        assert json.loads(member.stdout.readline())["value"] == "6"
+        described = tidemill.json("group", "describe", group)
+        assert (described["type"], described["state"]) == ("consumer", "stable")
+        assert (described["epoch"], described["assignment_epoch"]) == (1, 1)
+        assert described["assignor"] == "uniform"
+        (shown,) = described["members"]
+        assert (shown["protocol"], shown["epoch"]) == ("consumer", 1)
+        assert shown["partitions"] == shown["target"] == [f"{topic}-0"]
+        text = tidemill.ok("group", "describe", group)
+        assert "PROTOCOL  EPOCH  PARTITIONS" in text
+        listed = {row["group"]: row for row in tidemill.json("group", "list")}
+        assert listed[group]["type"] == "consumer"
+        member.send_signal(signal.SIGTERM)
+        assert member.wait(60) == 0
+    assert committed(tidemill, group) == [10]
+    described = tidemill.json("group", "describe", group)
+    assert (described["state"], described["epoch"], described["members"]) == ("empty", 2, [])
+
+
 def test_seek_supports_each_kind_of_position(tidemill: CommandLine, group: str) -> None:
     for flags, expected in (
         (["--to", "beginning"], 0),

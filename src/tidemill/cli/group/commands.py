@@ -13,6 +13,7 @@ from tidemill.cli.group.requests import (
     committed_offsets,
     describe_group,
     describe_groups,
+    is_consumer_group,
     is_dead,
     member_dict,
     not_found,
@@ -25,6 +26,7 @@ from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, DryRun, Json, Pro
 from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
+    from tidemill.cli.group.epochs import Epochs
     from tidemill.cli.group.lag import PartitionLag
 
 app = typer.Typer(
@@ -90,6 +92,7 @@ def describe(
 
     The lag in time is the age of the first record that the group has not read.
     """
+    from tidemill.cli.group.epochs import group_epochs
     from tidemill.cli.group.lag import note_held_back, partition_lags
 
     cluster = Cluster.at(servers, properties)
@@ -99,7 +102,8 @@ def describe(
     if not committed and is_dead(description):
         raise not_found(group)
     lags = partition_lags(cluster, committed, list(owner))
-    summary = _summary(description, lags, owner)
+    epochs = group_epochs(cluster, description)
+    summary = _summary(description, lags, owner, epochs)
     if as_json:
         output.emit_json(summary)
         return
@@ -108,22 +112,35 @@ def describe(
     if summary["members"]:
         print()
         output.emit_table(
-            ["MEMBER", "CLIENT", "HOST", "PARTITIONS"],
-            [
-                [m["member"], m["client"], m["host"], " ".join(m["partitions"])]
-                for m in summary["members"]
-            ],
+            ["MEMBER", "CLIENT", "HOST", *(["PROTOCOL", "EPOCH"] if epochs else []), "PARTITIONS"],
+            [_member_row(member, epochs) for member in summary["members"]],
         )
 
 
+def _member_row(member: Mapping[str, Any], epochs: Epochs | None) -> list[Any]:
+    """Return a member's row. Partitions that it is to get have a plus, and to give back a minus."""
+    has = set(member["partitions"])
+    target = has if member["target"] is None else set(member["target"])
+    marks = dict.fromkeys(target - has, "+") | dict.fromkeys(has - target, "-")
+    marked = [marks.get(each, "") + each for each in sorted(has | target)]
+    about = [member["protocol"], member["epoch"]] if epochs else []
+    return [member["member"], member["client"], member["host"], *about, " ".join(marked)]
+
+
 def _summary(
-    description: Any, lags: Sequence[PartitionLag], owner: Mapping[TopicPartitionKey, Any]
+    description: Any,
+    lags: Sequence[PartitionLag],
+    owner: Mapping[TopicPartitionKey, Any],
+    epochs: Epochs | None,
 ) -> dict[str, Any]:
     """Return the description of a group for JSON."""
     known = [lag for lag in lags if lag.lag is not None]
     return {
         "group": description.group_id,
+        "type": "consumer" if is_consumer_group(description) else "classic",
         "state": state_text(description.state),
+        "epoch": epochs.group if epochs else None,
+        "assignment_epoch": epochs.assignment if epochs else None,
         "assignor": description.partition_assignor or None,
         "lag": sum(lag.lag or 0 for lag in known),
         "lag_ms": max((lag.lag_ms for lag in known if lag.lag_ms is not None), default=None),
@@ -131,8 +148,14 @@ def _summary(
             lag.as_dict() | {"member": getattr(owner.get(lag.key), "member_id", None)}
             for lag in lags
         ],
-        "members": [member_dict(member) for member in description.members],
+        "members": [member_dict(member, epochs) for member in description.members],
     }
+
+
+def _epoch_fields(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    if summary["epoch"] is None:
+        return []
+    return [("epoch", summary["epoch"]), ("assigned", summary["assignment_epoch"])]
 
 
 def _emit_description(
@@ -144,7 +167,9 @@ def _emit_description(
     output.emit_fields(
         [
             ("group", summary["group"]),
+            ("type", summary["type"]),
             ("state", summary["state"]),
+            *_epoch_fields(summary),
             ("assignor", summary["assignor"]),
             ("members", len(summary["members"])),
             ("lag", output.plural(summary["lag"], "record")),

@@ -6,11 +6,14 @@ This module must not print.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemill.cli import output
 from tidemill.cli.client import REQUEST_SECONDS, Cluster, TopicPartitionKey
 from tidemill.state.errors import GroupIdNotFoundError, NonEmptyGroupError
+
+if TYPE_CHECKING:
+    from tidemill.cli.group.epochs import Epochs
 
 
 def state_text(state: Any) -> str:
@@ -36,6 +39,11 @@ def describe_group(cluster: Cluster, group: str) -> Any:
         return futures[group].result()
 
     return cluster.ask(f"group {group}", call)
+
+
+def is_consumer_group(description: Any) -> bool:
+    """Return whether the group uses the consumer protocol."""
+    return getattr(getattr(description, "type", None), "name", "") == "CONSUMER"
 
 
 def is_dead(description: Any) -> bool:
@@ -90,13 +98,17 @@ def owners(description: Any) -> dict[TopicPartitionKey, Any]:
     }
 
 
-def member_dict(member: Any) -> dict[str, Any]:
+def member_dict(member: Any, epochs: Epochs | None = None) -> dict[str, Any]:
     """Return a member for JSON."""
     assigned = member.assignment.topic_partitions if member.assignment else []
+    known = epochs.members.get(member.member_id) if epochs else None
     return {
         "member": member.member_id,
         "client": member.client_id,
         "host": member.host,
         "instance": member.group_instance_id,
+        "protocol": known.protocol if known else None if epochs else "classic",
+        "epoch": known.epoch if known else None,
+        "target": list(known.target) if known else None,
         "partitions": sorted(f"{tp.topic}-{tp.partition}" for tp in assigned),
     }

@@ -268,10 +268,16 @@ class GroupReader:
                 start.offset = OFFSET_END
             if not self._until_end:
                 output.note(_start_text(len(starts), len(new)))
-            if "cooperative" in self._cluster.properties.get(ASSIGNMENT, ""):
+            if self._is_incremental():
                 consumer.incremental_assign(starts)
             else:
                 consumer.assign(starts)
+
+    def _is_incremental(self) -> bool:
+        """Return whether partitions are added to those that the member has."""
+        properties = self._cluster.properties
+        cooperative = "cooperative" in properties.get(ASSIGNMENT, "")
+        return cooperative or properties.get("group.protocol", "").lower() == "consumer"
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._commits.send(consumer, self._due())

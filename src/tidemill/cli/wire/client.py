@@ -15,8 +15,8 @@ from tidemill.cli.wire.tls import tls_context
 
 FIND_COORDINATOR = 10
 _FIND_COORDINATOR_VERSIONS = range(4, 7)
-_TRANSACTION = 1
-"""The kind of coordinator."""
+_GROUP, _TRANSACTION = 0, 1
+"""The kinds of coordinators."""
 
 
 class WireClient:
@@ -70,10 +70,21 @@ class WireClient:
         Raises:
             TidemillError: the cluster does not say.
         """
-        if not transactional_ids:
+        return self._coordinators(_TRANSACTION, transactional_ids)
+
+    def group_coordinator(self, group_id: str) -> Address:
+        """Return the address of the broker that coordinates a group.
+
+        Raises:
+            TidemillError: the cluster does not say.
+        """
+        return self._coordinators(_GROUP, [group_id])[group_id][1]
+
+    def _coordinators(self, kind: int, keys: Sequence[str]) -> dict[str, tuple[int, Address]]:
+        if not keys:
             return {}
         broker = next(iter(self.brokers().values()))
-        tree = {"key_type": _TRANSACTION, "coordinator_keys": transactional_ids}
+        tree = {"key_type": kind, "coordinator_keys": keys}
 
         def find() -> dict[str, tuple[int, Address]]:
             response = self.request(broker, FIND_COORDINATOR, _FIND_COORDINATOR_VERSIONS, tree)

@@ -1,0 +1,95 @@
+"""Asks for what the client library does not tell of a group with the consumer protocol: its epochs.
+
+This module must not print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidemill.cli.client import Cluster
+from tidemill.cli.group.requests import is_consumer_group
+from tidemill.cli.output import UsageError
+from tidemill.cli.wire.client import WireClient
+from tidemill.cli.wire.errors import check_error_code, retry_transient
+
+CONSUMER_GROUP_DESCRIBE = 69
+VERSIONS = range(2)
+_CLASSIC = 0
+
+
+@dataclass(frozen=True)
+class MemberEpoch:
+    """A member's epoch.
+
+    Attributes:
+        protocol: consumer or classic; None if the broker does not say.
+        target: the partitions that the member is to have, as ``topic-partition``.
+    """
+
+    epoch: int
+    protocol: str | None
+    target: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """The epochs of a group.
+
+    Attributes:
+        group: grows with each change of members, subscriptions or topics.
+        assignment: the group epoch that the target assignment was made for.
+        members: by member id.
+    """
+
+    group: int
+    assignment: int
+    members: Mapping[str, MemberEpoch]
+
+
+def group_epochs(cluster: Cluster, description: Any) -> Epochs | None:
+    """Return the epochs of a group.
+
+    Returns:
+        None for a classic group, and where the cluster needs SASL, which ``cli.wire`` can't do.
+
+    Raises:
+        TidemillError: the coordinator does not answer.
+    """
+    if not is_consumer_group(description):
+        return None
+    try:
+        wire = WireClient(cluster)
+    except UsageError:
+        return None
+    group_id = description.group_id
+    with wire:
+        coordinator = wire.group_coordinator(group_id)
+        request = {"group_ids": [group_id], "include_authorized_operations": False}
+
+        def ask() -> Any:
+            (group,) = wire.request(coordinator, CONSUMER_GROUP_DESCRIBE, VERSIONS, request)[
+                "groups"
+            ]
+            check_error_code(group["error_code"], f"group {group_id}", group["error_message"])
+            return group
+
+        group = retry_transient(ask)
+    return Epochs(
+        group["group_epoch"],
+        group["assignment_epoch"],
+        {member["member_id"]: _member(member) for member in group["members"]},
+    )
+
+
+def _member(member: Mapping[str, Any]) -> MemberEpoch:
+    kind = member.get("member_type", -1)
+    target = sorted(
+        f"{topic['topic_name']}-{partition}"
+        for topic in member["target_assignment"]["topic_partitions"]
+        for partition in topic["partitions"]
+    )
+    protocol = None if kind < 0 else "classic" if kind == _CLASSIC else "consumer"
+    return MemberEpoch(member["member_epoch"], protocol, tuple(target))
