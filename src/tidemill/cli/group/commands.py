@@ -10,6 +10,7 @@ import typer
 from tidemill.cli import output
 from tidemill.cli.client import REQUEST_SECONDS, Cluster, TopicPartitionKey
 from tidemill.cli.group.requests import (
+    Epochs,
     committed_offsets,
     describe_group,
     describe_groups,
@@ -26,7 +27,6 @@ from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, DryRun, Json, Pro
 from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
-    from tidemill.cli.group.epochs import Epochs
     from tidemill.cli.group.lag import PartitionLag
 
 app = typer.Typer(

@@ -6,11 +6,10 @@ This module must not print.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tidemill.cli.client import Cluster
-from tidemill.cli.group.requests import is_consumer_group
+from tidemill.cli.group.requests import Epochs, MemberEpoch, is_consumer_group
 from tidemill.cli.output import UsageError
 from tidemill.cli.wire.client import WireClient
 from tidemill.cli.wire.errors import check_error_code, retry_transient
@@ -18,35 +17,6 @@ from tidemill.cli.wire.errors import check_error_code, retry_transient
 CONSUMER_GROUP_DESCRIBE = 69
 VERSIONS = range(2)
 _CLASSIC = 0
-
-
-@dataclass(frozen=True)
-class MemberEpoch:
-    """A member's epoch.
-
-    Attributes:
-        protocol: consumer or classic; None if the broker does not say.
-        target: the partitions that the member is to have, as ``topic-partition``.
-    """
-
-    epoch: int
-    protocol: str | None
-    target: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Epochs:
-    """The epochs of a group.
-
-    Attributes:
-        group: grows with each change of members, subscriptions or topics.
-        assignment: the group epoch that the target assignment was made for.
-        members: by member id.
-    """
-
-    group: int
-    assignment: int
-    members: Mapping[str, MemberEpoch]
 
 
 def group_epochs(cluster: Cluster, description: Any) -> Epochs | None:

@@ -5,15 +5,42 @@ This module must not print.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from tidemill.cli import output
 from tidemill.cli.client import REQUEST_SECONDS, Cluster, TopicPartitionKey
 from tidemill.state.errors import GroupIdNotFoundError, NonEmptyGroupError
 
-if TYPE_CHECKING:
-    from tidemill.cli.group.epochs import Epochs
+
+@dataclass(frozen=True)
+class MemberEpoch:
+    """A member's epoch.
+
+    Attributes:
+        protocol: consumer or classic; None if the broker does not say.
+        target: the partitions that the member is to have, as ``topic-partition``.
+    """
+
+    epoch: int
+    protocol: str | None
+    target: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """The epochs of a group.
+
+    Attributes:
+        group: grows with each change of members, subscriptions or topics.
+        assignment: the group epoch that the target assignment was made for.
+        members: by member id.
+    """
+
+    group: int
+    assignment: int
+    members: Mapping[str, MemberEpoch]
 
 
 def state_text(state: Any) -> str:
