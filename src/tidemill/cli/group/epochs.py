@@ -1,4 +1,4 @@
-"""Asks for what the client library does not tell of a group with the consumer protocol: its epochs.
+"""Ask for the epochs of a group with the consumer protocol, which the client library leaves out.
 
 This module must not print.
 """
