@@ -12,11 +12,11 @@ Knows logs, the journal and the event loop. The requests that wait are the flush
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future as ThreadFuture
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import NamedTuple, TypeVar, cast
+from queue import SimpleQueue
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import structlog
 
@@ -47,6 +47,71 @@ class Share(NamedTuple):
     segment: Segment
 
 
+class Outcome(Generic[T]):
+    """The result of work on another thread, or its error."""
+
+    __slots__ = ("_error", "_results")
+
+    def __init__(self, results: tuple[T, ...], error: BaseException | None) -> None:
+        self._results = results
+        self._error = error
+
+    def exception(self) -> BaseException | None:
+        """Return the error, or None."""
+        return self._error
+
+    def result(self) -> T:
+        """Return the result, or raise the error."""
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
+
+
+class Worker:
+    """A thread that runs work in order, and reports to the event loop.
+
+    An executor would make a future with a lock for each round of the journal.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
+        self._loop = loop
+        self._queue: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None]
+        self._queue = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._closed = False
+
+    def run(self, work: Callable[[], T], finished: Callable[[Outcome[T]], None]) -> None:
+        """Run ``work``, and then ``finished`` on the event loop."""
+        if self._thread.ident is None:
+            self._thread.start()
+        self._queue.put((work, finished))
+
+    def close(self) -> None:
+        """Wait for the work that has begun, and drop the rest."""
+        self._closed = True
+        self._queue.put(None)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            item = self._queue.get()
+            if item is None or self._closed:
+                return
+            work, finished = item
+            outcome: Outcome[Any]
+            try:
+                outcome = Outcome((work(),), None)
+            except BaseException as error:  # a bug is reported too
+                outcome = Outcome((), error)
+            try:
+                self._loop.call_soon_threadsafe(finished, outcome)
+            except RuntimeError:
+                # The loop is closed: the process is ending and no request waits any more.
+                return
+            del item, work, finished, outcome  # not kept until the next round
+
+
 class Journaling:
     """The journal of one broker, on its event loop.
 
@@ -66,8 +131,8 @@ class Journaling:
         self._journal = journal
         self._on_free = on_free
         self._on_failure = on_failure
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal")
-        self._storer = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._writer = Worker(self._loop, "journal")
+        self._storer = Worker(self._loop, "store")
         self._asked = False
         self._creating = False
         self._storing = False
@@ -89,7 +154,7 @@ class Journaling:
         self._asked = True
         self._run(self._writer, self._journal.prepare, self._opened)
 
-    def _opened(self, future: ThreadFuture[None]) -> None:
+    def _opened(self, future: Outcome[None]) -> None:
         error = future.exception()
         if isinstance(error, SyncFailedError):
             self._on_failure(error)
@@ -103,29 +168,22 @@ class Journaling:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self._writer.shutdown(wait=True, cancel_futures=True)
-        self._storer.shutdown(wait=True, cancel_futures=True)
+        self._writer.close()
+        self._storer.close()
 
     def _run(
         self,
-        pool: ThreadPoolExecutor,
+        worker: Worker,
         work: Callable[[], T],
-        finished: Callable[[ThreadFuture[T]], None],
+        finished: Callable[[Outcome[T]], None],
     ) -> None:
         """Run work on a thread, and then ``finished`` on the loop unless the broker stops."""
 
-        def back(future: ThreadFuture[T]) -> None:
-            if not self._closed and not future.cancelled():
-                finished(future)
+        def back(outcome: Outcome[T]) -> None:
+            if not self._closed:
+                finished(outcome)
 
-        def done(future: ThreadFuture[T]) -> None:
-            try:
-                self._loop.call_soon_threadsafe(back, future)
-            except RuntimeError:
-                # The loop is closed: the process is ending and no request waits any more.
-                return
-
-        pool.submit(work).add_done_callback(done)
+        worker.run(work, back)
 
     # --- rounds ----------------------------------------------------------------------------------
 
@@ -148,7 +206,7 @@ class Journaling:
 
     def _written(
         self,
-        future: ThreadFuture[None],
+        future: Outcome[None],
         write: JournalWrite,
         shares: Sequence[Share],
         finished: Callable[[bool], None],
@@ -171,7 +229,7 @@ class Journaling:
         logger.error("journal.closed", error=str(error))
         self._journal.is_open = False
 
-        def gave_up(future: ThreadFuture[None]) -> None:
+        def gave_up(future: Outcome[None]) -> None:
             failure = future.exception()
             if failure is not None:
                 self._on_failure(failure)
@@ -185,7 +243,7 @@ class Journaling:
         if self._journal.is_half_full:
             self._store_soon()
 
-    def _created(self, future: ThreadFuture[RingFile]) -> None:
+    def _created(self, future: Outcome[RingFile]) -> None:
         self._creating = False
         error = future.exception()
         if error is None:
@@ -256,7 +314,7 @@ class Journaling:
             )
 
     def _stored(
-        self, future: ThreadFuture[None], work: Sequence[tuple[PartitionLog, int, SyncTicket]]
+        self, future: Outcome[None], work: Sequence[tuple[PartitionLog, int, SyncTicket]]
     ) -> None:
         self._storing = False
         error = future.exception()
