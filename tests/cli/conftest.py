@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.cli_runner import CliRunner
 from tidemill.cli.main import app
 
 _NUMBERS = itertools.count(1)

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
+from tests.support.cli_runner import CliRunner, Result
 from tidemill.cli.main import app
 from tidemill.cli.transaction.describe import State
 

@@ -73,8 +73,7 @@ class InProcess:
 
     def run_command(self, arguments: Sequence[str], folder: Path, env: Mapping[str, str]) -> Result:
         """Run ``tidemill`` with these arguments, in a folder, with these variables."""
-        from typer.testing import CliRunner
-
+        from tests.support.cli_runner import CliRunner
         from tidemill.cli.main import app
 
         with self._place(folder, env):

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
+from tests.support.cli_runner import CliRunner
 from tidemill.cli.demo import view as demo_view
 from tidemill.cli.demo.report import json_report
 from tidemill.cli.demo.tables import QUERIES, Hour, newest_hours, queries_table, worst_hours

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.cli_runner import CliRunner
 from tidemill.cli.main import app
 from tidemill.log.disk.checkpoints import encode_metadata
 from tidemill.log.disk.folder_format import FORMAT_FILE, FORMAT_VERSION

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from typer.testing import CliRunner, Result
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.cli_runner import CliRunner, Result
 from tests.support.processes import StartFailedError
 from tidemill.cli.main import app
 from tidemill.log.format.batch import iter_headers

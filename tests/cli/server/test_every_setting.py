@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.support.cli_runner import CliRunner
 from tidemill import telemetry
 from tidemill.cli.main import app
 from tidemill.cli.server import process

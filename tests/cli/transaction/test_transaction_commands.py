@@ -140,7 +140,7 @@ def test_an_invalid_pattern_is_refused_with_a_reason_and_a_hint(tidemill: Comman
     assert refused.returncode == 2
     first, hint = refused.stderr.splitlines()
     assert first == "error: --id-pattern: invalid regular expression '(': missing ): ("
-    assert hint.startswith("hint: The pattern must match the whole id, e.g. 'shop-.*'. ")
+    assert hint.startswith("hint: The pattern must match the whole text, e.g. 'shop-.*'. ")
 
 
 def test_describe_shows_the_producer_and_what_it_has_written_to(

@@ -7,6 +7,7 @@ other way round.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -44,10 +45,10 @@ ADVERTISED = [
 IDS = [f"{VERSIONS[key][0]}-v{version}" for key, version in ADVERTISED]
 NAMED = [pytest.param(*each, id=name) for each, name in zip(ADVERTISED, IDS, strict=True)]
 SHAPES: list[Callable[[type[Any]], dict[str, Any]]] = [full_tree, null_tree]
-DIRECTIONS = [
-    pytest.param(request_type, decode_request, encode_request, id="request"),
-    pytest.param(response_type, decode_response, encode_response, id="response"),
-]
+DIRECTIONS = {
+    "request": (request_type, decode_request, encode_request),
+    "response": (response_type, decode_response, encode_response),
+}
 
 
 def test_only_versions_that_the_codec_knows_are_advertised() -> None:
@@ -57,33 +58,31 @@ def test_only_versions_that_the_codec_knows_are_advertised() -> None:
         assert api.min_version in known or api.key == 0
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("find", "decode", "encode"), DIRECTIONS)
 @pytest.mark.parametrize(("key", "version"), NAMED)
 def test_encoded_bytes_are_those_of_kio_and_are_decoded_to_the_same_values(
-    key: int, version: int, find: Any, decode: Any, encode: Any, shape: Any
+    key: int, version: int
 ) -> None:
-    entity = find(key, version)
-    tree = shape(entity)
-    body = kio_bytes(entity, tree)
-    assert bytes(encode(key, version, tree)) == body
-    assert from_kio(kio_read(entity, body)) == tree
-    assert as_tree(entity, decode(key, version, b"head" + body, 4)) == tree
+    for (name, (find, decode, encode)), shape in product(DIRECTIONS.items(), SHAPES):
+        entity = find(key, version)
+        tree = shape(entity)
+        body = kio_bytes(entity, tree)
+        case = name, shape.__name__
+        assert bytes(encode(key, version, tree)) == body, case
+        assert from_kio(kio_read(entity, body)) == tree, case
+        assert as_tree(entity, decode(key, version, b"head" + body, 4)) == tree, case
 
 
-@pytest.mark.parametrize(("find", "decode", "encode"), DIRECTIONS)
 @pytest.mark.parametrize(("key", "version"), NAMED)
-def test_an_empty_tree_gives_a_message_of_defaults(
-    key: int, version: int, find: Any, decode: Any, encode: Any
-) -> None:
-    entity = find(key, version)
-    body = kio_bytes(entity, {})
-    assert bytes(encode(key, version, {})) == body
-    decoded = as_tree(entity, decode(key, version, body, 0))
-    assert decoded == from_kio(to_kio(entity, {}))
+def test_an_empty_tree_gives_a_message_of_defaults(key: int, version: int) -> None:
+    for name, (find, decode, encode) in DIRECTIONS.items():
+        entity = find(key, version)
+        body = kio_bytes(entity, {})
+        assert bytes(encode(key, version, {})) == body, name
+        decoded = as_tree(entity, decode(key, version, body, 0))
+        assert decoded == from_kio(to_kio(entity, {})), name
 
 
-@pytest.mark.parametrize(("find", "decode", "encode"), DIRECTIONS)
+@pytest.mark.parametrize(("find", "decode", "encode"), DIRECTIONS.values(), ids=DIRECTIONS)
 @given(data=st.data())
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_message_has_the_bytes_and_the_values_of_kio(
