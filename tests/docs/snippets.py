@@ -6,7 +6,8 @@
 - ``...`` in an expected line matches anything in that line, a line ``...`` matches any lines.
 - A block with ``no-run`` in its fence is not run.
 
-``localhost:9092`` in a snippet is replaced by the address of the test's broker. The commands of an
+``localhost:9092`` and ``localhost:5672`` (AMQP) in a snippet are replaced by the addresses of the
+test's broker. The commands of an
 installation (``pip install``, ``git clone``, ``make``) are skipped, and so is ``tidemill dev``,
 because the broker runs already. Commands of tidemill and programs that need Spark can run in this
 process (``InProcess``); everything else is a process of its own.
@@ -104,16 +105,23 @@ def _console(place: str, body: str) -> Iterator[Snippet]:
             expected.append(line)
 
 
-def run(snippet: Snippet, folder: Path, bootstrap: str, in_process: InProcess | None = None) -> str:
+def run(
+    snippet: Snippet,
+    folder: Path,
+    bootstrap: str,
+    in_process: InProcess | None = None,
+    amqp: str = "localhost:5672",
+) -> str:
     """Run a snippet and return what it printed.
 
     Args:
+        amqp: the address of AMQP; it replaces ``localhost:5672``.
         in_process: runs what it can; default: every snippet is a process of its own.
 
     Raises:
         AssertionError: it failed, or its output differs from the page.
     """
-    text = snippet.text.replace("localhost:9092", bootstrap)
+    text = snippet.text.replace("localhost:9092", bootstrap).replace("localhost:5672", amqp)
     kept = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
     env = kept | {"TIDEMILL_BOOTSTRAP_SERVERS": bootstrap, "PATH": path}

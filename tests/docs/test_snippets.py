@@ -46,7 +46,8 @@ def run_page(page: Path, folder: Path, in_process: InProcess | None) -> None:
     with BrokerProcess(folder / "broker") as broker:
         (here / "tidemill-data").symlink_to(broker.data_dir)
         for snippet in snippets(page):
-            run(snippet, here, broker.bootstrap, in_process)
+            amqp = f"localhost:{broker.amqp_port}"
+            run(snippet, here, broker.bootstrap, in_process, amqp)
 
 
 def test_pages_with_and_without_spark_are_told_apart() -> None:

@@ -1,6 +1,6 @@
 """The acceptance suites of AMQP clients, run from their sources against a tidemill broker.
 
-``python -m tests.interop.amqp_suites [--sources FOLDER] [NAME...]`` clones pika, kombu, py-amqp and
+``python -m tests.interop.amqp_suites [--sources FOLDER] [--port N] [NAME...]`` clones pika, kombu, py-amqp and
 aiormq into a temporary folder (or takes the checkouts that are in FOLDER), starts a broker on
 127.0.0.1:5672 and runs the suites. Exit code 0 if exactly the tests of ``EXPECTED`` fail. The
 reasons are in ``FINDINGS.md``.
@@ -19,7 +19,8 @@ from pathlib import Path
 
 from tests.support.broker_process import BrokerProcess
 
-PORT = 5672
+DEFAULT_PORT = 5672
+"""pika's suite knows no other."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,13 @@ class Suite:
         url: its repository.
         tests: files, relative to the repository.
         without: a pytest expression for what needs more than a broker.
+        env: the environment that the suite's own option -E asks for.
     """
 
     url: str
     tests: tuple[str, ...]
     without: str
+    env: str = ""
 
 
 SUITES = {
@@ -50,13 +53,17 @@ SUITES = {
         "not gevent and not tornado",
     ),
     "kombu": Suite(
-        "https://github.com/celery/kombu", ("t/integration/test_py_amqp.py",), "not nothing"
+        "https://github.com/celery/kombu",
+        ("t/integration/test_py_amqp.py",),
+        "not redis",
+        "py-amqp",
     ),
     "py-amqp": Suite(
         "https://github.com/celery/py-amqp",
         ("t/integration/test_rmq.py", "t/integration/test_integration.py"),
         # They need RabbitMQ's TLS port with the suite's certificates, and another site.
         "not tls",
+        "rabbitmq",
     ),
     "aiormq": Suite(
         "https://github.com/mosquito/aiormq",
@@ -68,10 +75,12 @@ EXPECTED: dict[str, set[str]] = {}
 """Tests that fail, by suite."""
 
 
-def run(suite: Suite, root: Path) -> set[str]:
+def run(suite: Suite, root: Path, port: int) -> set[str]:
     """Run a suite and print its output; return the names of the tests that fail."""
     # The settings of the suite's own project would ask for plugins and containers.
     options = ["-q", "-rfE", "--tb=short", "-p", "no:cacheprovider", "-c", os.devnull]
+    options += ["-o", "python_classes=test_* Test*", "-W", "ignore"]
+    options += ["-E", suite.env] if suite.env else []
     command = [sys.executable, "-m", "pytest", *options, "--rootdir", ".", "--timeout=60"]
     done = subprocess.run(
         [*command, "-k", suite.without, *suite.tests],
@@ -80,8 +89,8 @@ def run(suite: Suite, root: Path) -> set[str]:
             **os.environ,
             "PYTHONPATH": str(root),
             "RABBITMQ_HOST": "127.0.0.1",
-            "RABBITMQ_5672_TCP": str(PORT),
-            "AMQP_URL": f"amqp://guest:guest@127.0.0.1:{PORT}//",
+            "RABBITMQ_5672_TCP": str(port),
+            "AMQP_URL": f"amqp://guest:guest@127.0.0.1:{port}//",
         },
         stdout=subprocess.PIPE,
         text=True,
@@ -98,18 +107,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(SUITES))
     parser.add_argument("--sources", type=Path, help="folder with a checkout of each client")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT)
     arguments = parser.parse_args()
     unexpected = 0
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        with BrokerProcess(folder / "broker", settings={"amqp.port": str(PORT)}):
+        with BrokerProcess(folder / "broker", settings={"amqp.port": str(arguments.port)}):
             for name in arguments.names or SUITES:
                 suite = SUITES[name]
                 root = (arguments.sources or folder) / name
                 if arguments.sources is None:
                     clone = ["git", "clone", "-q", "--depth", "1", suite.url, str(root)]
                     subprocess.run(clone, check=True)
-                failed = run(suite, root)
+                failed = run(suite, root, arguments.port)
                 for test in sorted(failed ^ EXPECTED.get(name, set())):
                     unexpected += 1
                     print(f"{name}: {'fails' if test in failed else 'passes'}: {test}")
