@@ -1,7 +1,7 @@
 """The acceptance suites of AMQP clients, run from their sources against a tidemill broker.
 
-``python -m tests.interop.amqp_suites [--sources FOLDER] [--port N] [NAME...]`` clones pika, kombu, py-amqp and
-aiormq into a temporary folder (or takes the checkouts that are in FOLDER), starts a broker on
+``python -m tests.interop.amqp_suites [--sources FOLDER] [--port N] [NAME...]`` clones pika, kombu,
+py-amqp and aiormq into a temporary folder (or takes the checkouts in FOLDER), starts a broker on
 127.0.0.1:5672 and runs the suites. Exit code 0 if exactly the tests of ``EXPECTED`` fail. The
 reasons are in ``FINDINGS.md``.
 """
