@@ -123,10 +123,11 @@ class MariaDbSource:
         stream, groups = self._stream, self._groups
         with self._typed_errors():
             while True:
-                wait_s = max(0.0, deadline - time.monotonic())
-                has_moved = groups.held > 0 or groups.position != self._returned
-                if groups.is_between_groups and not stream.wait(0 if has_moved else wait_s):
-                    break
+                if groups.is_between_groups:
+                    has_moved = groups.held > 0 or groups.position != self._returned
+                    wait_s = 0.0 if has_moved else max(0.0, deadline - time.monotonic())
+                    if not stream.wait(wait_s):
+                        break
                 groups.add(stream.read())
                 if groups.held >= MOST_HELD and (batch := groups.take()) is not None:
                     return self._deliver(batch)
