@@ -16,7 +16,7 @@ from tidemill.engine.door import Door, Services
 from tidemill.engine.error_log import RepairLog, StorageErrorLog
 from tidemill.engine.errors import BrokerStoppingError, CatalogLostError
 from tidemill.engine.flusher import Flusher
-from tidemill.engine.groups.assembly import CatalogTopics
+from tidemill.engine.groups.assembly import CatalogTopics, group_configs
 from tidemill.engine.groups.coordinator import GroupCoordinator
 from tidemill.engine.groups.groups import GroupServices
 from tidemill.engine.housekeeping import Housekeeping
@@ -236,7 +236,11 @@ class Engine:
             max_partitions=settings.limits.partitions,
             topic_defaults=settings.log.topic_defaults,
         )
-        journal = CatalogJournal(StateLog(catalog_log, self._flusher, self.clock), catalog)
+        journal = CatalogJournal(
+            StateLog(catalog_log, self._flusher, self.clock),
+            catalog,
+            group_configs(self.settings.groups),
+        )
         self._catalog_journal = journal
         self._recover_catalog(catalog)
         lock = asyncio.Lock()
@@ -275,6 +279,7 @@ class Engine:
             self.settings.groups,
             self.clock,
             CatalogTopics(self._topic_admin.catalog),
+            self._topic_admin.group_configs,
         )
         self._group_coordinator.recover()
         self._markers = Markers(self._store, self._flusher, self.clock, self._group_coordinator)

@@ -10,6 +10,8 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 import java.util.stream.Collectors;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.ConsumerGroupDescription;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
@@ -21,6 +23,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.GroupState;
 import org.apache.kafka.common.GroupType;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.GroupNotEmptyException;
 import org.apache.kafka.common.errors.InvalidRegularExpression;
 import org.apache.kafka.common.errors.UnreleasedInstanceIdException;
@@ -179,6 +182,14 @@ public class ConsumerProtocol {
         check(admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get().values().stream()
                 .mapToLong(o -> o.offset()).sum() == 4, "committed");
         admin.deleteConsumerGroups(List.of(group)).all().get();
+
+        var resource = new ConfigResource(ConfigResource.Type.GROUP, group);
+        admin.incrementalAlterConfigs(Map.of(resource, List.of(new AlterConfigOp(
+                new ConfigEntry("consumer.session.timeout.ms", "9000"), AlterConfigOp.OpType.SET)))).all().get();
+        var entry = admin.describeConfigs(List.of(resource)).all().get().get(resource)
+                .get("consumer.session.timeout.ms");
+        check(entry.value().equals("9000") && entry.source() == ConfigEntry.ConfigSource.DYNAMIC_GROUP_CONFIG,
+                "config " + entry);
     }
 
     // --- help ---------------------------------------------------------------------------------

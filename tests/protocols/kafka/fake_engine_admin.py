@@ -263,6 +263,22 @@ class FakeConfigs:
     ) -> None:
         self._answer("replace_topic_configs", (topic, configs, validate_only), None)
 
+    def of_group(self, group_id: str) -> list[ConfigEntry]:
+        return list(self._answer("group_configs", group_id, []))
+
+    def groups(self) -> list[str]:
+        return list(self._answer("groups_with_configs", None, []))
+
+    async def alter_group(
+        self, group_id: str, changes: Sequence[ConfigChange], validate_only: bool = False
+    ) -> None:
+        self._answer("alter_group_configs", (group_id, list(changes), validate_only), None)
+
+    async def replace_group(
+        self, group_id: str, configs: Mapping[str, str | None], validate_only: bool = False
+    ) -> None:
+        self._answer("replace_group_configs", (group_id, configs, validate_only), None)
+
     async def alter_broker(
         self,
         changes: Sequence[ConfigChange],

@@ -11,13 +11,28 @@ from tidemill import settings
 from tidemill.errors import TidemillError
 from tidemill.state.all_groups import AllGroups
 from tidemill.state.catalog.catalog import Catalog
+from tidemill.state.catalog.group_configs import (
+    HEARTBEAT_INTERVAL,
+    SESSION_TIMEOUT,
+    GroupConfigs,
+)
 from tidemill.state.consumer_groups.machine import ConsumerGroups
 from tidemill.state.consumer_groups.types import GroupTimes, MigrationPolicy, Topics
 from tidemill.state.groups.machine import Groups
 from tidemill.state.groups.memory import GroupLimits
 
 
-def make_groups(settings: settings.Groups, topics: Topics) -> AllGroups:
+def group_configs(settings: settings.Groups) -> GroupConfigs:
+    """Return the configs of single groups, with the broker's settings as defaults."""
+    return GroupConfigs(
+        {
+            SESSION_TIMEOUT: settings.consumer_session_timeout_ms,
+            HEARTBEAT_INTERVAL: settings.consumer_heartbeat_interval_ms,
+        }
+    )
+
+
+def make_groups(settings: settings.Groups, topics: Topics, configs: GroupConfigs) -> AllGroups:
     """Return the machines of all kinds of groups."""
     limits = GroupLimits(
         settings.max_member_bytes, settings.max_group_bytes, settings.max_total_bytes
@@ -29,12 +44,11 @@ def make_groups(settings: settings.Groups, topics: Topics) -> AllGroups:
         max_size=settings.max_size,
         limits=limits,
     )
-    times = GroupTimes(
-        settings.consumer_session_timeout_ms, settings.consumer_heartbeat_interval_ms
-    )
     consumers = ConsumerGroups(
         topics,
-        times=lambda group_id: times,
+        times=lambda group_id: GroupTimes(
+            configs.value(group_id, SESSION_TIMEOUT), configs.value(group_id, HEARTBEAT_INTERVAL)
+        ),
         max_size=settings.consumer_max_size,
         limits=limits,
         other_bytes=lambda: classic.memory_bytes,

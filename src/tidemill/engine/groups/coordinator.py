@@ -26,7 +26,7 @@ from tidemill.engine.api import (
     SyncRequest,
     SyncResult,
 )
-from tidemill.engine.groups.assembly import make_groups
+from tidemill.engine.groups.assembly import group_configs, make_groups
 from tidemill.engine.groups.group_log import log_events
 from tidemill.engine.state_log import StateLog
 from tidemill.engine.steady_clock import SteadyClock
@@ -34,6 +34,7 @@ from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidProducerEpochError, InvalidTxnStateError
 from tidemill.log.format.markers import Marker
 from tidemill.log.names import TopicPartition
+from tidemill.state.catalog.group_configs import GroupConfigs
 from tidemill.state.consumer_groups.types import (
     ConsumerGroupInfo,
     ConsumerHeartbeat,
@@ -67,12 +68,18 @@ class GroupCoordinator:
         settings: limits of groups and of offsets.
         clock: the broker's time.
         topics: the topics that exist.
+        configs: of single groups; None: no group has its own.
     """
 
     def __init__(
-        self, journal: StateLog, settings: settings.Groups, clock: Clock, topics: Topics
+        self,
+        journal: StateLog,
+        settings: settings.Groups,
+        clock: Clock,
+        topics: Topics,
+        configs: GroupConfigs | None = None,
     ) -> None:
-        self._groups = make_groups(settings, topics)
+        self._groups = make_groups(settings, topics, configs or group_configs(settings))
         self._offsets = Offsets(
             self._groups,
             retention_ms=settings.offsets_retention_minutes * 60_000,

@@ -21,6 +21,7 @@ from tidemill.errors import TidemillError, UnknownTopicOrPartitionError
 from tidemill.log.config.parse import parse_config
 from tidemill.log.names import TopicPartition
 from tidemill.state.catalog.catalog import Catalog
+from tidemill.state.catalog.group_configs import GroupConfigs
 from tidemill.state.internal_topics import (
     OFFSETS_TOPIC,
     QUEUE_STATE_TOPIC,
@@ -252,6 +253,25 @@ class TopicAdmin:
             )
         )
         self._apply_all_configs()
+
+    @property
+    def group_configs(self) -> GroupConfigs:
+        """The configs of single groups. Others may read it."""
+        return self._journal.group_configs
+
+    async def alter_group_configs(
+        self, group_id: str, changes: Sequence[ConfigChange], validate_only: bool
+    ) -> None:
+        """Change single configs of a group."""
+        outcome = self.group_configs.alter(group_id, changes, validate_only=validate_only)
+        await self._journal.commit(outcome, self.group_configs)
+
+    async def replace_group_configs(
+        self, group_id: str, configs: Mapping[str, str | None], validate_only: bool
+    ) -> None:
+        """Replace all configs that are set on a group."""
+        outcome = self.group_configs.replace(group_id, configs, validate_only=validate_only)
+        await self._journal.commit(outcome, self.group_configs)
 
     def _apply_all_configs(self) -> None:
         for topic in self.catalog.topics():

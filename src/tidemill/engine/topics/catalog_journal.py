@@ -1,6 +1,6 @@
-"""Write the catalog: topics, dynamic configs and producer ids, in one journal.
+"""Write the catalog: topics, dynamic configs, configs of groups and producer ids, in one journal.
 
-Knows the two state machines whose records are in it, and nothing of folders.
+Knows the state machines whose records are in it, and nothing of folders.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tidemill.errors import TidemillError
 from tidemill.log.errors import StorageError
 from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.catalog.format import TOPIC, decode_key
+from tidemill.state.catalog.group_configs import GroupConfigs
 from tidemill.state.catalog.producer_ids import ProducerIds
 from tidemill.state.outcome import Outcome
 
@@ -48,16 +49,21 @@ class CatalogJournal:
     Args:
         journal: of the catalog's internal topic.
         catalog: is changed by replayed records only.
+        group_configs: the configs of single groups, likewise.
 
     Attributes:
+        group_configs: the configs of single groups.
         cluster_id: the identity of the data folder: the topic id of the catalog itself.
         deleted_names: the names of topics whose last record is their deletion, after ``recover``.
     """
 
-    def __init__(self, journal: StateLog, catalog: Catalog) -> None:
+    def __init__(
+        self, journal: StateLog, catalog: Catalog, group_configs: GroupConfigs | None = None
+    ) -> None:
         self._journal = journal
         self._catalog = catalog
         self._producer_ids = ProducerIds()
+        self.group_configs = group_configs or GroupConfigs()
         self.cluster_id = journal.log.topic_id or UUID(int=0)
         self.deleted_names: set[str] = set()
 
@@ -92,7 +98,11 @@ class CatalogJournal:
         return self._producer_ids.reserved
 
     def _replay(self, key: bytes, value: bytes | None) -> bool:
-        return self._catalog.replay(key, value) or self._producer_ids.replay(key, value)
+        return (
+            self._catalog.replay(key, value)
+            or self._producer_ids.replay(key, value)
+            or self.group_configs.replay(key, value)
+        )
 
     async def next_producer_id(self) -> int:
         """Return a producer id that was never used.

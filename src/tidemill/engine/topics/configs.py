@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tidemill.engine.api import BrokerLayers, ConfigChange, ConfigEntry
-from tidemill.engine.authorize import CLUSTER, TOPIC, Access, Operation
+from tidemill.engine.authorize import CLUSTER, GROUP, TOPIC, Access, Operation
 from tidemill.engine.topics.admin import TopicAdmin
 
 
@@ -51,6 +51,23 @@ class Configs:
         self._access.check(Operation.DESCRIBE_CONFIGS, CLUSTER)
         return self._catalog.broker_layers()
 
+    def of_group(self, group_id: str) -> list[ConfigEntry]:
+        """Return all configs of a group, whether it exists or not.
+
+        Raises:
+            GroupAuthorizationError: the principal can't describe the group's configs.
+        """
+        self._access.check(Operation.DESCRIBE_CONFIGS, GROUP, group_id)
+        return self._admin.group_configs.entries(group_id)
+
+    def groups(self) -> list[str]:
+        """Return the groups that have configs and that the principal can describe."""
+        return [
+            group_id
+            for group_id in self._admin.group_configs.groups()
+            if self._access.allows(Operation.DESCRIBE_CONFIGS, GROUP, group_id)
+        ]
+
     # --- change ----------------------------------------------------------------------------------
 
     async def alter_topic(
@@ -76,6 +93,30 @@ class Configs:
         """
         self._access.check(Operation.ALTER_CONFIGS, TOPIC, topic)
         await self._admin.replace_topic_configs(topic, configs, validate_only)
+
+    async def alter_group(
+        self, group_id: str, changes: Sequence[ConfigChange], validate_only: bool = False
+    ) -> None:
+        """Change single configs of a group.
+
+        Raises:
+            GroupAuthorizationError: the principal can't alter the group's configs.
+            InvalidConfigError, InvalidRequestError, PolicyViolationError, StorageError
+        """
+        self._access.check(Operation.ALTER_CONFIGS, GROUP, group_id)
+        await self._admin.alter_group_configs(group_id, changes, validate_only)
+
+    async def replace_group(
+        self, group_id: str, configs: Mapping[str, str | None], validate_only: bool = False
+    ) -> None:
+        """Replace all configs that are set on a group.
+
+        Raises:
+            GroupAuthorizationError: the principal can't alter the group's configs.
+            InvalidConfigError, InvalidRequestError, PolicyViolationError, StorageError
+        """
+        self._access.check(Operation.ALTER_CONFIGS, GROUP, group_id)
+        await self._admin.replace_group_configs(group_id, configs, validate_only)
 
     async def alter_broker(
         self,

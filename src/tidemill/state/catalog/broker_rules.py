@@ -57,7 +57,7 @@ _THREADS, _CLEANER = "Threads of Apache Kafka.", "Compaction of Apache Kafka."
 _REMOTE = "Remote storage; there is none."
 _KERBEROS = "Kerberos, which is not supported."
 _TOKENS = "Renewal of SASL tokens, which are not supported."
-_GROUPS = "The new group protocols, which are not supported."
+_GROUPS = "Assignments in the background; here the broker assigns immediately."
 _RATE = "Limits replication; there is one broker."
 _POSITIVE, _NOT_NEGATIVE = at_least(1), at_least(0)
 

@@ -24,6 +24,7 @@ BROKER_CONFIG = "broker-config"
 CLUSTER_CONFIG = "cluster-config"
 """A dynamic config of all brokers."""
 PRODUCER_IDS = "producer-ids"
+GROUP_CONFIG = "group-config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,24 @@ def decode_producer_ids(value: bytes) -> int:
     if not isinstance(next_id, int):
         raise InvalidRecordError(f"invalid producer ids {next_id!r} in {CATALOG_TOPIC}")
     return next_id
+
+
+def encode_group_configs(group_id: str, configs: Mapping[str, str]) -> StateRecord:
+    """Return the record that sets a group's configs, or removes them if there are none."""
+    data = _dump({"v": VERSION, "configs": dict(configs)}) if configs else None
+    return StateRecord(encode_key(GROUP_CONFIG, group_id), data)
+
+
+def decode_group_configs(value: bytes) -> dict[str, str]:
+    """Return a group's configs in a record's value.
+
+    Raises:
+        InvalidRecordError, FormatVersionError: the value can't be read.
+    """
+    configs = _versioned(value)["configs"]
+    if not isinstance(configs, dict):
+        raise InvalidRecordError(f"invalid configs of a group in {CATALOG_TOPIC}: {configs!r}")
+    return {str(name): str(each) for name, each in configs.items()}
 
 
 class _Fields(dict[str, object]):

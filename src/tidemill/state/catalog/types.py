@@ -41,6 +41,8 @@ class ConfigSource(enum.Enum):
 
     DYNAMIC_TOPIC = enum.auto()
     """The topic's own config."""
+    DYNAMIC_GROUP = enum.auto()
+    """The group's own config."""
     DYNAMIC_BROKER = enum.auto()
     """A broker config that a client set for this broker while it was running."""
     DYNAMIC_DEFAULT_BROKER = enum.auto()

@@ -1,8 +1,8 @@
 """Configs described and altered: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, listing.
 
 Translates only: the engine knows which configs exist and which values are valid. Resources are
-topics and the one broker. The empty broker name means all brokers: their configs are a layer below
-those of the broker itself, as in Kafka.
+topics, groups and the one broker. The empty broker name means all brokers: their configs are a
+layer below those of the broker itself, as in Kafka.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _SOURCES = {
     ConfigSource.DYNAMIC_DEFAULT_BROKER: 3,
     ConfigSource.STATIC_BROKER: 4,
     ConfigSource.DEFAULT: 5,
+    ConfigSource.DYNAMIC_GROUP: 8,
 }
 
 _TYPES = {
@@ -125,6 +126,8 @@ def _entries(ctx: RequestContext, resource_type: int, name: str) -> list[ConfigE
         if not name:
             return broker_configs.cluster_entries(layers)
         return broker_configs.entries(ctx.door.settings, ctx.node, layers)
+    if resource_type == GROUP:
+        return ctx.door.configs.of_group(name)
     raise _unsupported(resource_type)
 
 
@@ -137,6 +140,10 @@ async def handle_alter_configs(ctx: RequestContext, request: Any) -> Tree:
         configs = {config.name: config.value for config in resource.configs}
         if resource.resource_type == TOPIC:
             await ctx.door.configs.replace_topic(
+                resource.resource_name, configs, request.validate_only
+            )
+        elif resource.resource_type == GROUP:
+            await ctx.door.configs.replace_group(
                 resource.resource_name, configs, request.validate_only
             )
         else:
@@ -156,6 +163,10 @@ async def handle_incremental_alter_configs(ctx: RequestContext, request: Any) ->
         changes = _changes(resource.configs)
         if resource.resource_type == TOPIC:
             await ctx.door.configs.alter_topic(
+                resource.resource_name, changes, request.validate_only
+            )
+        elif resource.resource_type == GROUP:
+            await ctx.door.configs.alter_group(
                 resource.resource_name, changes, request.validate_only
             )
         else:
@@ -180,7 +191,7 @@ async def _alter_all(
         try:
             if named[key] > 1:
                 raise InvalidRequestError("Each resource must appear at most once.")
-            if resource_type not in (TOPIC, BROKER):
+            if resource_type not in (TOPIC, BROKER, GROUP):
                 raise _unsupported(resource_type)
             _check_keys(first[key].configs)
             await alter(first[key])
@@ -237,7 +248,7 @@ def _check_broker_name(ctx: RequestContext, name: str) -> None:
 def _unsupported(resource_type: int) -> InvalidRequestError:
     return InvalidRequestError(
         f"Unsupported resource type {resource_type}",
-        hint="Only topics and brokers have configs here.",
+        hint="Only topics, brokers and groups have configs here.",
     )
 
 
@@ -254,6 +265,8 @@ def handle_list_config_resources(ctx: RequestContext, request: Any) -> Tree:
         resources.append((str(ctx.node.node_id), BROKER))
     if TOPIC in asked:
         resources.extend((topic.name, TOPIC) for topic in ctx.door.topics.all())
+    if GROUP in asked:
+        resources.extend((group_id, GROUP) for group_id in ctx.door.configs.groups())
     return {
         "error_code": 0,
         "config_resources": [
