@@ -78,7 +78,7 @@ class Writer:
 @contextlib.contextmanager
 def broker_with_topic(folder: Path) -> Iterator[tuple[BrokerProcess, Writer]]:
     """Start a broker with a history topic that has at least one batch in each partition."""
-    with BrokerProcess(folder) as broker:
+    with BrokerProcess(folder, fresh=True) as broker:
         target = Target("tidemill", broker.bootstrap, broker.pid)
         target.create_topic(TOPIC, PARTITIONS, segment_bytes=str(SEGMENT_BYTES))
         writer = Writer(target, TOPIC, PARTITIONS)

@@ -148,7 +148,7 @@ def interpreter() -> float:
 def make_partitions(folder: Path, count: int) -> None:
     """Create topics of a hundred partitions with a batch in each, and stop the broker cleanly."""
     batch = wire.make_batch(wire.Load(100, 1, 100, batch_bytes=1000))
-    with BrokerProcess(folder) as broker:
+    with BrokerProcess(folder, fresh=True) as broker:
         target = Target("tidemill", broker.bootstrap, broker.pid)
         for number in range(-(-count // TOPIC_PARTITIONS)):
             partitions = min(TOPIC_PARTITIONS, count - number * TOPIC_PARTITIONS)

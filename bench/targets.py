@@ -88,7 +88,7 @@ def tidemill(parent: Path, *, env: Mapping[str, str] | None = None) -> Iterator[
     """
     with (
         tempfile.TemporaryDirectory(prefix="tidemill-", dir=parent) as folder,
-        BrokerProcess(Path(folder), env=env) as broker,
+        BrokerProcess(Path(folder), env=env, fresh=True) as broker,
     ):
         yield Target("tidemill", broker.bootstrap, broker.pid)
 

@@ -55,7 +55,7 @@ def tidemill(parent: Path) -> Iterator[AmqpBroker]:
     """Start a new tidemill broker with default settings."""
     with (
         tempfile.TemporaryDirectory(prefix="tidemill-", dir=parent) as folder,
-        BrokerProcess(Path(folder), settings={"amqp.port": "0"}) as broker,
+        BrokerProcess(Path(folder), settings={"amqp.port": "0"}, fresh=True) as broker,
     ):
         yield AmqpBroker("tidemill", broker.amqp_port, broker.pid)
 
