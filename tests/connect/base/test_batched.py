@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import TopicPartition
 
+from tests.support.hidden_packages import python_without
 from tidemill import native
 from tidemill.connect.base.batched import BatchProducer, Words, open_producer
 from tidemill.connect.base.clients import Kafka
@@ -130,3 +131,10 @@ def test_errors_of_brokers_are_told_apart() -> None:
     assert isinstance(words.not_accepted(3, "t", "x", 10), RecordTooLargeError)
     assert "host:1" in str(words.not_answered("commit", "x"))
     assert "rejected" in str(words.rejected("", "x"))
+
+
+def test_a_worker_needs_the_packages_of_a_plain_installation_only() -> None:
+    hidden = ("crc32c", "pyarrow", "pyspark", "kafka", "psycopg", "pymysql")
+    code = "import tidemill.connect.cdc.runner, tidemill.connect.base.batched; print('imported')"
+    done = python_without(hidden, code)
+    assert (done.returncode, done.stdout.strip()) == (0, "imported"), done.stderr

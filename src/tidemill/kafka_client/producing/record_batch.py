@@ -8,10 +8,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import cramjam
-import crc32c
+from fastcrc import crc32
 
 CODECS: Mapping[str, int] = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
@@ -20,6 +20,9 @@ _START = struct.Struct(">qiibI")
 _CHECKED = struct.Struct(">hiqqqhii")
 HEADER_SIZE = _START.size + _CHECKED.size
 _AFTER_LENGTH = HEADER_SIZE - 12
+
+_crc32c = cast("Callable[..., int]", crc32.iscsi)
+"""Takes a buffer, and the CRC of what is before it."""
 
 NO_PRODUCER = (-1, -1)
 """Producer id and epoch of a producer that is not idempotent."""
@@ -90,7 +93,8 @@ class Batch:
             self.count,
         )
         body = memoryview(self.body)
-        checksum = crc32c.crc32c(body, crc32c.crc32c(checked))
+        # CRC-32C is the CRC of iSCSI (RFC 3720, section 12.1).
+        checksum = _crc32c(body, _crc32c(checked))
         return _START.pack(0, _AFTER_LENGTH + body.nbytes, -1, 2, checksum) + checked
 
 
