@@ -36,6 +36,7 @@ IMPORTED = (
     "tidemill.cli.server.settings_file",
     "tidemill.engine.engine",
     "tidemill.net.garbage",
+    "tidemill.protocols.amqp.server",
     "tidemill.protocols.kafka.server",
     "uvloop",
 )
