@@ -17,6 +17,7 @@ from tidemill.engine.queues.errors import (
     MessageRefusedError,
     NotSupportedByStreamError,
     PreconditionError,
+    QueueError,
     QueueInUseError,
     QueueNotEmptyError,
     ReservedNameError,
@@ -56,6 +57,8 @@ def precondition(problem: str) -> ChannelClosedError:
 
 
 def _inequivalent(error: PreconditionError) -> AmqpError:
+    if error.argument == "exclusive":
+        return _locked(error)
     where = (
         f"inequivalent arg '{error.argument}' for {error.kind} '{error.name}' in vhost '{VHOST}'"
     )
@@ -85,7 +88,7 @@ def _invalid_argument(error: InvalidQueueArgumentError) -> AmqpError:
     )
 
 
-def _locked(error: ResourceLockedError) -> AmqpError:
+def _locked(error: QueueError) -> AmqpError:
     return ChannelClosedError(
         405,
         f"cannot obtain exclusive access to locked queue '{error.name}' in vhost '{VHOST}'. It "

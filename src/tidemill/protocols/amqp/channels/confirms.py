@@ -44,8 +44,11 @@ class Confirms:
         elif ok:
             self._settled.update(ok)
             end = self._advance()
-            if end > first and any(first <= tag < end for tag in ok):
-                sent.append(hot.settled(self._number, end - 1, ok=True, multiple=True))
+            below = [tag for tag in ok if tag < end]
+            if below:
+                # Not ``end - 1``: clients ignore a tag that was confirmed before.
+                highest, multiple = max(below), len(below) > 1
+                sent.append(hot.settled(self._number, highest, ok=True, multiple=multiple))
             sent += [
                 hot.settled(self._number, tag, ok=True, multiple=False) for tag in ok if tag >= end
             ]

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from tidemill.engine.queues.api import ExchangeSpec, QueueSpec
+from tidemill.engine.queues.errors import ReservedNameError
 from tidemill.protocols.amqp import reply_to
 from tidemill.protocols.amqp.channels.publishing import Publishing
 from tidemill.protocols.amqp.codec.methods import Method
@@ -58,6 +59,8 @@ async def exchange_declare(channel: DeclaringChannel, method: Method) -> None:
         arguments=method.table("arguments"),
     )
     name, passive = _clean(method.text("exchange")), method.flag("passive")
+    if not name:
+        raise ReservedNameError("exchange", name)
     await channel.wire.queues.declare_exchange(name, spec, passive=passive)
     channel.reply_unless_nowait(method, "exchange.declare-ok")
 
