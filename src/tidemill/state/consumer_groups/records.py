@@ -36,36 +36,42 @@ class Changes:
 
     def set_epoch(self, epoch: int, topics_hash: int) -> None:
         """Set the group's epoch and the hash of its topics."""
-        self._change(_K.GROUP, "", codec.encode_group(epoch, topics_hash))
+        self._add(_K.GROUP, "", codec.encode_group(epoch, topics_hash))
+        self.group.set_epoch(epoch, topics_hash)
 
     def set_target_epoch(self, epoch: int) -> None:
         """Set the epoch of the target assignment."""
-        self._change(_K.TARGET_EPOCH, "", codec.encode_target_epoch(epoch))
+        self._add(_K.TARGET_EPOCH, "", codec.encode_target_epoch(epoch))
+        self.group.set_target_epoch(epoch)
 
     def set_member(self, member_id: str, member: ConsumerMember) -> None:
         """Add or change a member."""
-        self._change(_K.MEMBER, member_id, codec.encode_member(member))
+        self._add(_K.MEMBER, member_id, codec.encode_member(member))
+        self.group.set_member(member_id, member)
 
     def set_target(self, member_id: str, target: Partitions) -> None:
         """Set a member's part of the target assignment."""
-        self._change(_K.TARGET, member_id, codec.encode_target(target))
+        self._add(_K.TARGET, member_id, codec.encode_target(target))
+        self.group.set_target(member_id, target)
 
     def set_current(self, member_id: str, current: MemberAssignment) -> None:
         """Set a member's epoch and partitions."""
-        self._change(_K.CURRENT, member_id, codec.encode_current(current))
+        self._add(_K.CURRENT, member_id, codec.encode_current(current))
+        self.group.set_current(member_id, current)
 
     def set_pattern(self, pattern: str, resolved: ResolvedPattern) -> None:
         """Set the topics that a pattern matches."""
-        self._change(_K.PATTERN, pattern, codec.encode_pattern(resolved))
+        self._add(_K.PATTERN, pattern, codec.encode_pattern(resolved))
+        self.group.set_pattern(pattern, resolved)
 
     def drop_pattern(self, pattern: str) -> None:
         """Remove a pattern."""
-        self._change(_K.PATTERN, pattern, None)
+        self._drop(_K.PATTERN, pattern)
 
     def drop_member(self, member_id: str) -> None:
         """Remove a member with its partitions."""
         for kind in (_K.CURRENT, _K.TARGET, _K.MEMBER):
-            self._change(kind, member_id, None)
+            self._drop(kind, member_id)
 
     def drop_group(self) -> None:
         """Remove the group with its members."""
@@ -75,12 +81,15 @@ class Changes:
         for pattern in list(group.patterns):
             self.drop_pattern(pattern)
         for kind in (_K.TARGET_EPOCH, _K.PARTITION_METADATA, _K.GROUP):
-            self._change(kind, "", None)
+            self._drop(kind, "")
 
-    def _change(self, kind: RecordKind, name: str, value: bytes | None) -> None:
+    def _add(self, kind: RecordKind, name: str, value: bytes | None) -> ConsumerKey:
         key = ConsumerKey(kind, self.group.group_id, name)
         self.records.append(StateRecord(encode_key(key), value))
-        apply(self.group, key, value)
+        return key
+
+    def _drop(self, kind: RecordKind, name: str) -> None:
+        apply(self.group, self._add(kind, name, None), None)
 
 
 def apply(group: ConsumerGroup, key: ConsumerKey, value: bytes | None) -> None:
