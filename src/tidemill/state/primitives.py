@@ -9,6 +9,7 @@ Source: Kafka protocol guide, "Protocol Primitive Types".
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from tidemill.log.errors import InvalidRecordError
 
@@ -117,6 +118,11 @@ class Writer:
 
     def i32(self, value: int) -> Writer:
         self._data += _I32.pack(value)
+        return self
+
+    def i32s(self, values: Sequence[int]) -> Writer:
+        """Write many numbers, without their count."""
+        self._data += struct.pack(f">{len(values)}i", *values)
         return self
 
     def i64(self, value: int) -> Writer:

@@ -132,7 +132,9 @@ class GroupCoordinator:
             raise
         return cast(JoinResult, answer)
 
-    def _report_full(self, request: JoinRequest, error: GroupMaxSizeReachedError) -> None:
+    def _report_full(
+        self, request: JoinRequest | ConsumerHeartbeat, error: GroupMaxSizeReachedError
+    ) -> None:
         now_ms = self._clock.now_ms()
         if now_ms >= self._next_report_ms:
             self._next_report_ms = now_ms + REPORT_INTERVAL_MS
@@ -167,7 +169,12 @@ class GroupCoordinator:
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> HeartbeatResult:
         """Let a member with the consumer protocol join, stay, change or leave."""
-        return await self._run(self._groups.consumer_heartbeat(request, self._clock.now_ms()))
+        try:
+            outcome = self._groups.consumer_heartbeat(request, self._clock.now_ms())
+        except GroupMaxSizeReachedError as error:
+            self._report_full(request, error)
+            raise
+        return await self._run(outcome)
 
     # --- offsets ---------------------------------------------------------------------------------
 

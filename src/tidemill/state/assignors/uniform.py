@@ -9,9 +9,6 @@ Source: KIP-848, section "Server side assignors".
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Iterable
-from itertools import chain
 from uuid import UUID
 
 from tidemill.state.assignors.types import Members, Partitions, Topics, frozen
@@ -21,7 +18,6 @@ MOST_PASSES = 100
 even, so the passes end by themselves; a few are enough in practice."""
 
 _Owned = dict[UUID, set[int]]
-_Free = list[tuple[UUID, int]]
 
 
 def assign_uniformly(members: Members, topics: Topics) -> dict[str, Partitions]:
@@ -39,31 +35,38 @@ def assign_uniformly(members: Members, topics: Topics) -> dict[str, Partitions]:
 def _same_topics(members: Members, topics: Topics) -> dict[str, _Owned]:
     """Fill each member up to its share. The first ``extra`` members that need it get one more."""
     share, extra = divmod(sum(topics.values()), len(members))
-    taken: set[tuple[UUID, int]] = set()
+    taken: _Owned = {topic: set() for topic in topics}
     assigned: dict[str, _Owned] = {}
     sizes: dict[str, int] = {}
     for member_id in sorted(members):
         had = _valid(members[member_id].target, topics, taken)
-        size = min(len(had), share)
-        if len(had) > share and extra:
+        total = sum(map(len, had.values()))
+        size = min(total, share)
+        if total > share and extra:
             size, extra = share + 1, extra - 1
-        assigned[member_id] = _grouped(had[:size])
-        taken.update(had[:size])
+        assigned[member_id] = _first(had, size)
+        for topic, numbers in assigned[member_id].items():
+            taken[topic] |= numbers
         sizes[member_id] = size
-    free = deque(_free(topics, taken))
+    free = [
+        (topic, number)
+        for topic in sorted(topics)
+        for number in sorted(set(range(topics[topic])) - taken[topic])
+    ]
+    start = 0
     for member_id, size in sizes.items():
-        wanted = share - size
+        wanted = max(share - size, 0)
         if size <= share and extra:
             wanted, extra = wanted + 1, extra - 1
-        for _ in range(wanted):
-            topic, number = free.popleft()
+        for topic, number in free[start : start + wanted]:
             assigned[member_id].setdefault(topic, set()).add(number)
+        start += wanted
     return assigned
 
 
 def _different_topics(members: Members, topics: Topics) -> dict[str, _Owned]:
     """Give each free partition to the subscriber with the fewest, then balance."""
-    taken: set[tuple[UUID, int]] = set()
+    taken: _Owned = {topic: set() for topic in topics}
     assigned: dict[str, _Owned] = {}
     loads: dict[str, int] = {}
     subscribers: dict[UUID, list[str]] = {}
@@ -71,9 +74,10 @@ def _different_topics(members: Members, topics: Topics) -> dict[str, _Owned]:
         member = members[member_id]
         own = {topic: topics[topic] for topic in member.topics if topic in topics}
         had = _valid(member.target, own, taken)
-        taken.update(had)
-        assigned[member_id] = _grouped(had)
-        loads[member_id] = len(had)
+        for topic, numbers in had.items():
+            taken[topic] |= numbers
+        assigned[member_id] = had
+        loads[member_id] = sum(map(len, had.values()))
         for topic in own:
             subscribers.setdefault(topic, []).append(member_id)
     order = sorted(subscribers, key=lambda topic: (len(subscribers[topic]), topic))
@@ -81,7 +85,7 @@ def _different_topics(members: Members, topics: Topics) -> dict[str, _Owned]:
         heap = [(loads[member_id], member_id) for member_id in subscribers[topic]]
         heapq.heapify(heap)
         for number in range(topics[topic]):
-            if (topic, number) not in taken:
+            if number not in taken[topic]:
                 load, member_id = heapq.heappop(heap)
                 assigned[member_id].setdefault(topic, set()).add(number)
                 loads[member_id] = load + 1
@@ -127,24 +131,24 @@ def _balance(
     return moves
 
 
-def _valid(target: Partitions, topics: Topics, taken: set[tuple[UUID, int]]) -> _Free:
-    """Return the partitions of a previous assignment that the member can keep, sorted."""
-    return [
-        (topic, number)
-        for topic in sorted(target)
-        if topic in topics
-        for number in sorted(target[topic])
-        if number < topics[topic] and (topic, number) not in taken
-    ]
+def _valid(target: Partitions, topics: Topics, taken: _Owned) -> _Owned:
+    """Return the partitions of a previous assignment that the member can keep."""
+    kept = {}
+    for topic in sorted(target):
+        if topic in topics:
+            count = topics[topic]
+            numbers = {number for number in target[topic] if number < count} - taken[topic]
+            if numbers:
+                kept[topic] = numbers
+    return kept
 
 
-def _free(topics: Topics, taken: set[tuple[UUID, int]]) -> Iterable[tuple[UUID, int]]:
-    every = ([(topic, number) for number in range(topics[topic])] for topic in sorted(topics))
-    return (each for each in chain.from_iterable(every) if each not in taken)
-
-
-def _grouped(partitions: _Free) -> _Owned:
-    grouped: _Owned = {}
-    for topic, number in partitions:
-        grouped.setdefault(topic, set()).add(number)
-    return grouped
+def _first(owned: _Owned, size: int) -> _Owned:
+    """Return the first partitions, in the order of topics and numbers."""
+    kept: _Owned = {}
+    for topic, numbers in owned.items():
+        if size <= 0:
+            break
+        kept[topic] = numbers if len(numbers) <= size else set(sorted(numbers)[:size])
+        size -= len(kept[topic])
+    return kept

@@ -272,9 +272,7 @@ def _read_owned(reader: Reader, default_epoch: int) -> OwnedPartitions:
 
 
 def _write_numbers(writer: Writer, numbers: list[int]) -> None:
-    writer.compact_count(len(numbers))
-    for number in numbers:
-        writer.i32(number)
+    writer.compact_count(len(numbers)).i32s(numbers)
 
 
 def _read_numbers(reader: Reader) -> list[int]:
