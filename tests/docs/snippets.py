@@ -125,6 +125,7 @@ def run(
     kept = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
     env = kept | {"TIDEMILL_BOOTSTRAP_SERVERS": bootstrap, "PATH": path}
+    env["TIDEMILL_AMQP_URL"] = f"amqp://{amqp}/"
     if in_process is None or not (
         (snippet.needs_spark and in_process.has_spark) if snippet.is_python else snippet.is_command
     ):
