@@ -179,6 +179,22 @@ def test_a_message_expires_without_any_client(tmp_path: Path) -> None:
     with_broker(test, tmp_path)
 
 
+def test_with_a_ttl_of_zero_only_a_waiting_consumer_gets_the_message(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs", {"x-message-ttl": 0})
+        reader = await client.consume("jobs", prefetch=1)
+        await client.publish("jobs", b"1", b"2")
+        (got,) = await reader.wait(1)
+        assert got.value == b"1"
+        await until(lambda: client.ready("jobs") == 0)
+        reader.acknowledge([got])
+        await turns()
+        assert reader.got == []
+
+    with_broker(test, tmp_path)
+
+
 def test_a_queue_without_use_is_deleted(tmp_path: Path) -> None:
     async def test(engine: Engine) -> None:
         client = Client(engine)

@@ -124,7 +124,7 @@ class Dispatcher:
             if left > 0:
                 self._deliver(now_ms)
                 for lane in queue.lanes:
-                    self._is_next(lane, now_ms)
+                    self._is_next(lane, now_ms, to_consumer=False)
             if self._left <= 0:
                 self.wake()
             self._set_timer(now_ms)
@@ -157,8 +157,11 @@ class Dispatcher:
             left -= 1
         return left
 
-    def _is_next(self, lane: Lane, now_ms: int) -> bool:
-        """Return whether a lane has a message to deliver. Drop expired and pass delayed ones."""
+    def _is_next(self, lane: Lane, now_ms: int, *, to_consumer: bool) -> bool:
+        """Return whether a lane has a message to deliver. Drop expired and pass delayed ones.
+
+        A message that expires immediately is delivered if a consumer waits for it, as in RabbitMQ.
+        """
         while self._left > 0 and (found := lane.head()) is not None:
             offset, message = found
             if message.deliver_at > now_ms:
@@ -171,7 +174,8 @@ class Dispatcher:
                 self._left -= 1
                 continue
             expires = self._expiry(message)
-            if expires is not None and expires <= now_ms:
+            is_immediate = to_consumer and expires is not None and expires <= message.timestamp
+            if expires is not None and expires <= now_ms and not is_immediate:
                 self._queue.withhold(lane, offset, message, _EXPIRED)
                 self._left -= 1
                 continue
@@ -196,7 +200,7 @@ class Dispatcher:
         at = 0
         while ready and self._left > 0:
             lane = lanes[at]
-            if not self._is_next(lane, now_ms):
+            if not self._is_next(lane, now_ms, to_consumer=True):
                 at += 1
                 if at == len(lanes):
                     break
@@ -285,7 +289,7 @@ class Dispatcher:
         self._release_due(now_ms)
         self._left = PER_TURN
         for lane in queue.lanes:
-            if not self._is_next(lane, now_ms):
+            if not self._is_next(lane, now_ms, to_consumer=False):
                 continue
             for offset, count, message in lane.take(holder.number, 1):
                 queue.counters.delivered += 1
