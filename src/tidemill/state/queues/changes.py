@@ -82,8 +82,8 @@ def _value_of(
 ) -> bytes | None:
     """Return the value of a block's record; None if the marks say everything."""
     base = number << SHIFT
-    if base + SIZE <= marks.start or base >= marks.delivered:
-        return None
+    if min(base + SIZE, marks.delivered) <= max(base, marks.start):
+        return None  # nothing of it is between the marks
     if block is None:
         return FINISHED
     known = [(offset - base, count) for offset, count in counts.within(base, base + SIZE)]
@@ -135,8 +135,9 @@ def load(records: Mapping[int, bytes], end: int) -> Stored:
                 counts.known[base + index] = count + 1
         if block.done < SIZE:
             blocks[number] = block
-    stored = {number for number in records if number != MARKS}
-    return Stored(marks, blocks, counts, returned, Changes(written, stored))
+    changes = Changes(written, {number for number in records if number != MARKS})
+    changes.dirty.update(offset >> SHIFT for offset in counts.known)  # they grew by one
+    return Stored(marks, blocks, counts, returned, changes)
 
 
 _WAITING = bytes(AVAILABLE if state == UNTOUCHED else state for state in range(256))
