@@ -12,7 +12,7 @@ import pytest
 from tests.engine.queues.harness import Client, Reader, running, turns, until, with_broker
 from tidemill.clock import ManualClock
 from tidemill.engine.engine import Engine
-from tidemill.engine.queues.api import DEATHS_HEADER, Delivery
+from tidemill.engine.queues.api import DEATHS_HEADER, MAX_BODY_BYTES, Delivery
 from tidemill.engine.queues.errors import (
     InvalidQueueArgumentError,
     NotSupportedByStreamError,
@@ -385,5 +385,18 @@ def test_another_declaration_names_what_differs(tmp_path: Path) -> None:
                 await client.declare("jobs", arguments, **options)
             error = caught.value
             assert (error.argument, error.current, error.received) == what
+
+    with_broker(test, tmp_path)
+
+
+def test_the_largest_body_is_stored_with_the_largest_headers(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs")
+        body, header = bytes(MAX_BODY_BYTES), ("amqp.headers", bytes(128 << 10))
+        assert await client.publish("jobs", body, headers=[header]) == [True]
+        found = await client.get("jobs")
+        assert found is not None
+        assert found.value == body
 
     with_broker(test, tmp_path)

@@ -15,6 +15,11 @@ Arguments = Mapping[str, object]
 """Arguments of a declaration. The values are str, bytes, bool, int, float, None, and lists and
 dicts of them. Other values are kept as their text."""
 
+MAX_MESSAGE_BYTES = (1 << 24) - (1 << 16)
+"""Largest message with its key and headers. A stored batch has at most 16 MiB."""
+MAX_BODY_BYTES = (1 << 24) - (1 << 18)
+"""Largest body that a protocol lets in. The headers of an AMQP message, which one frame of 128 KiB
+has, fit beside it."""
 DEATHS_HEADER = "tidemill.deaths"
 """The header of a dead letter: a JSON list of its deaths, latest first. Each is an object with
 ``queue``, ``reason`` (rejected, expired, maxlen, delivery_limit), ``count``, ``exchange``, ``keys``

@@ -14,7 +14,7 @@ import structlog
 
 from tidemill.clock import Clock
 from tidemill.engine.flusher import Flusher
-from tidemill.engine.queues.api import Message, OnSettled
+from tidemill.engine.queues.api import MAX_MESSAGE_BYTES, Message, OnSettled
 from tidemill.engine.queues.live.lane import OVERHEAD_BYTES, Lane
 from tidemill.engine.queues.live.queue import LiveQueue
 from tidemill.engine.queues.live.stored import Stored, of_message
@@ -25,8 +25,6 @@ from tidemill.state.routing.errors import MessageRefusedError
 BATCH_BYTES = 1 << 19
 """Bytes of the messages of one batch, if it has more than one."""
 BATCH_COUNT = 4000
-MAX_MESSAGE_BYTES = (1 << 24) - (1 << 16)
-"""Largest message with its key and headers. A stored batch has at most 16 MiB."""
 
 logger = structlog.get_logger("tidemill.queues")
 

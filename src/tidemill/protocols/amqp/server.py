@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from tidemill.engine.queues.api import MAX_BODY_BYTES
 from tidemill.errors import SettingsError
 from tidemill.net.budget import Budget
 from tidemill.net.link import Link
@@ -50,7 +51,7 @@ class AmqpServer:
             listener=self.listener,
             alarm=Alarm(self.listener.budget),
             users=Users(read_users(settings.amqp.users_file)),
-            max_message=settings.limits.request_bytes,
+            max_message=min(settings.limits.request_bytes, MAX_BODY_BYTES),
             scratch=memoryview(bytearray(SCRATCH_BYTES)),
         )
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from pamqp.commands import Basic
 
-from tests.protocols.amqp.client import Client
+from tests.protocols.amqp.client import Client, publish_bytes
 from tests.protocols.amqp.running import running
+from tidemill.engine.queues.api import MAX_BODY_BYTES
 from tidemill.protocols.amqp.channels.confirms import Confirms
 from tidemill.protocols.amqp.codec.properties import parse
 
@@ -341,3 +342,18 @@ async def test_bytes_that_wait_for_a_commit_count() -> None:
 
 def test_the_helper_of_this_module_makes_properties() -> None:
     assert parse(properties(priority=3)).values["priority"] == 3
+
+
+@running
+async def test_a_body_that_no_queue_can_store_closes_the_channel() -> None:
+    client = await Client().open()
+    await client.ask(1, "queue.declare", queue="q")
+    too_large = bytearray(publish_bytes(1, "", "q", b"x"))
+    size_at = too_large.index(b"\0\0\0\0\0\0\0\x01", too_large.index(b"\x3c\0\0\0"))
+    too_large[size_at : size_at + 8] = (MAX_BODY_BYTES + 1).to_bytes(8, "big")
+    client.feed(bytes(too_large))
+    await client.settle()
+    ((name, close),) = client.heard()
+    assert (name, close.reply_code) == ("Channel.Close", 406)
+    assert f"message size {MAX_BODY_BYTES + 1} is larger than" in close.reply_text
+    assert str(MAX_BODY_BYTES) in close.reply_text
