@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import pytest
 import structlog
 
 from tests.engine.transactions.support import run, running
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.clock import ManualClock
+from tidemill.engine import housekeeping
 from tidemill.engine.api import CommitRequest, NewRecord, NewTopic, OffsetToCommit, Position
 from tidemill.engine.engine import Engine
 from tidemill.errors import TidemillError
 
 NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def only_the_test_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "CHECK_INTERVAL_MS", 10**9)
+
+
 Test = Callable[[Engine, ManualClock], Awaitable[None]]
 
 
