@@ -400,3 +400,32 @@ def test_the_largest_body_is_stored_with_the_largest_headers(tmp_path: Path) -> 
         assert found.value == body
 
     with_broker(test, tmp_path)
+
+
+NO_DEATHS: list[bytes | None] = [
+    None,
+    b"",
+    b"{",
+    b"\xff",
+    b"{}",
+    b"[1, null]",
+    b"[" * 100_000,
+    b'[{"queue": ' + b"[" * 900 + b"]" * 900 + b"}]",
+    b'[{"queue": "jobs", "reason": "rejected", "count": ' + b"9" * 4300 + b"}]",
+    b'[{"queue": 1, "reason": {}, "count": "x", "keys": 3, "time": []}]',
+]
+
+
+def test_deaths_that_a_client_wrote_do_not_stop_dead_letters(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("dead")
+        await client.declare("jobs", TO_DEAD)
+        reader = await client.consume("jobs")
+        for header in NO_DEATHS:
+            await client.publish("jobs", b"x", headers=[(DEATHS_HEADER, header)])
+            reader.reject(await reader.wait(1))
+            death = deaths(await next_of(client, "dead"))[0]
+            assert (death["queue"], death["reason"], death["count"]) == ("jobs", "rejected", 1)
+
+    with_broker(test, tmp_path)

@@ -280,6 +280,7 @@ def origin_of(headers: Sequence[Header]) -> tuple[UUID, int, int] | None:
 
 
 Death = dict[str, Any]
+_LARGEST = 1 << 53  # of a number in a death: JSON's readers agree on these
 
 
 def _deaths_of(headers: Sequence[Header]) -> list[Death]:
@@ -289,11 +290,22 @@ def _deaths_of(headers: Sequence[Header]) -> list[Death]:
             continue
         try:
             found = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             return []
         if isinstance(found, list):
-            return [each for each in found if isinstance(each, dict)][:MOST_DEATHS]
+            return [_plain(each) for each in found if isinstance(each, dict)][:MOST_DEATHS]
     return []
+
+
+def _plain(death: Death) -> Death:
+    """Return the fields of a death that can be encoded again, whatever a client nested in it."""
+    return {
+        name: value
+        for name, value in death.items()
+        if isinstance(value, str)
+        or (isinstance(value, int) and abs(value) < _LARGEST)
+        or (isinstance(value, list) and all(isinstance(each, str) for each in value))
+    }
 
 
 def _with_death(
