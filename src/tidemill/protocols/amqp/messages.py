@@ -29,6 +29,9 @@ DIRECT_REPLY_TO = b"amq.rabbitmq.reply-to"
 _CACHED_BYTES = 128
 _CACHED = 1024
 _MOST_MS = 2**63 - 1
+LARGEST_PROPERTIES = 131_072 - 20
+"""What a content header of the usual frame size holds. It can't be split, and clients close the
+connection on a larger one."""
 
 
 class Published(NamedTuple):
@@ -174,11 +177,14 @@ class PropertyWriter:
         added = {} if deaths is None else death_headers(deaths, data)
         if delivery.delivery_count:
             added["x-delivery-count"] = delivery.delivery_count
-        return with_headers(data, added, expires=deaths is None)
+        written = with_headers(data, added, expires=deaths is None)
+        return written if len(written) <= LARGEST_PROPERTIES else data
 
     def _is_valid(self, data: bytes) -> bool:
         if data in self._valid:
             return True
+        if len(data) > LARGEST_PROPERTIES:
+            return False
         try:
             parse(data)
         except MalformedError:
@@ -191,12 +197,18 @@ class PropertyWriter:
 
 
 def from_record(headers: Sequence[Header]) -> bytes:
-    """Return properties with the headers of a record as application headers."""
-    table: dict[str, object] = {
-        name: value
-        for name, value in headers
-        if not name.startswith(RESERVED_PREFIXES) and len(name.encode()) <= 255
-    }
+    """Return properties with the headers of a record as application headers.
+
+    Another protocol's headers can be larger than a content header: those that don't fit are left
+    out.
+    """
+    table: dict[str, object] = {}
+    left = LARGEST_PROPERTIES - 16
+    for name, value in headers:
+        size = len(name.encode()) + len(value or b"") + 8
+        if not name.startswith(RESERVED_PREFIXES) and len(name.encode()) <= 255 and size <= left:
+            table[name] = value
+            left -= size
     return with_headers(NONE, table) if table else NONE
 
 
