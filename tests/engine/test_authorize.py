@@ -64,6 +64,7 @@ from tidemill.log.format.markers import Marker
 from tidemill.log.format.records import encode_batch
 from tidemill.log.names import TopicPartition
 from tidemill.settings import Settings
+from tidemill.state.consumer_groups.types import ConsumerHeartbeat
 
 Op = Operation
 ALICE = Principal("alice")
@@ -119,8 +120,9 @@ C = Resource(CLUSTER)
 E = Resource(EXCHANGE, "x")
 OWNER = Owner("alice")
 RECIPIENT: Any = None
-NO_QUESTIONS = {"queues.connection_closed"}
-"""A connection can always end."""
+NO_QUESTIONS = {"queues.connection_closed", "records.hold_ms"}
+"""A connection can always end. Whether a producer must wait is asked after a write."""
+GROUP_CHANGES = [ConfigChange("consumer.session.timeout.ms", AlterOp.SET, "40000")]
 
 CALLS: dict[str, tuple[Call, Question]] = {
     "records.append": (lambda d: d.records.append([batch("a")]), (Op.WRITE, T)),
@@ -157,6 +159,22 @@ CALLS: dict[str, tuple[Call, Question]] = {
         (Op.ALTER_CONFIGS, C),
     ),
     "configs.replace_broker": (lambda d: d.configs.replace_broker({}), (Op.ALTER_CONFIGS, C)),
+    "configs.of_group": (lambda d: d.configs.of_group("g"), (Op.DESCRIBE_CONFIGS, G)),
+    "configs.groups": (lambda d: d.configs.groups(), (Op.DESCRIBE_CONFIGS, G)),
+    "configs.alter_group": (
+        lambda d: d.configs.alter_group("g", GROUP_CHANGES),
+        (Op.ALTER_CONFIGS, G),
+    ),
+    "configs.replace_group": (lambda d: d.configs.replace_group("g", {}), (Op.ALTER_CONFIGS, G)),
+    "groups.consumer_heartbeat": (
+        lambda d: d.groups.consumer_heartbeat(ConsumerHeartbeat("g", "m", 0, "c", "h")),
+        (Op.READ, G),
+    ),
+    "groups.check_fetch": (lambda d: d.groups.check_fetch("g", "m", 1), (Op.DESCRIBE, G)),
+    "groups.describe_consumer_group": (
+        lambda d: d.groups.describe_consumer_group("g"),
+        (Op.DESCRIBE, G),
+    ),
     "groups.join": (lambda d: d.groups.join(JOIN), (Op.READ, G)),
     "groups.sync": (lambda d: d.groups.sync(SYNC), (Op.READ, G)),
     "groups.heartbeat": (lambda d: d.groups.heartbeat("g", 1, "m", None), (Op.READ, G)),
@@ -272,6 +290,7 @@ def with_engine(test: Callable[[Engine, Gate], Awaitable[None]]) -> None:
         try:
             await engine.topics.create([NewTopic("a", 1), NewTopic("b", 1)])
             await engine.groups.commit(commit("a", "b"))
+            await engine.configs.alter_group("g", GROUP_CHANGES)
             producer = await Producer(engine).init()
             await producer.send("a", b"first")
             await producer.send("b", b"first")

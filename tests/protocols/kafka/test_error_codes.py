@@ -30,6 +30,8 @@ NOT_FOR_CLIENTS = {
     "BadRecordsError",
     # Kafka clients can't expect an offset.
     "OffsetConflictError",
+    # Kafka has no exchanges.
+    "ExchangeAuthorizationError",
     # Our own client side.
     "UnreachableError",
 }

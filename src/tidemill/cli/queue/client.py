@@ -26,6 +26,7 @@ CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
 FRAME_MAX = 131_072
 CHANNEL = 1
+CONSUMER = "command"
 MANAGEMENT_KEY = "tidemill.management"
 REPLY_TO = "amq.rabbitmq.reply-to"
 
@@ -129,7 +130,11 @@ class AmqpClient:
     def consume(self, queue: str, *, prefetch: int, no_ack: bool = False) -> None:
         """Begin to consume; ``next_message`` returns the messages."""
         self.call("basic.qos", prefetch_count=prefetch)
-        self.call("basic.consume", queue=queue, no_ack=no_ack)
+        self.call("basic.consume", queue=queue, no_ack=no_ack, consumer_tag=CONSUMER)
+
+    def stop_consuming(self) -> None:
+        """Get no more messages. Those that were delivered can still be settled."""
+        self.call("basic.cancel", consumer_tag=CONSUMER)
 
     def next_message(self, timeout_s: float) -> Message | None:
         """Return the next delivered message; None after the timeout.

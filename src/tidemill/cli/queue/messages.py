@@ -95,17 +95,24 @@ def consume(
 
     with AmqpClient(url) as client, _interrupts() as stopped:
         tags: list[int] = []
-        for message in _messages(client, queue, count, until_empty, stopped, peek=peek):
-            if as_json:
-                output.emit_json(message_dict(message))
-            else:
-                write_body(message.body)
-            if peek:
+        printed = 0
+        try:
+            for message in _messages(client, queue, count, until_empty, stopped, peek=peek):
+                if as_json:
+                    output.emit_json(message_dict(message))
+                else:
+                    write_body(message.body)
                 tags.append(message.delivery_tag)
-            else:
-                client.settle(message.delivery_tag)
-        for tag in tags:
-            client.settle(tag, requeue=True)
+                printed += 1
+                # An acknowledgement makes room for one more message: none is taken that the
+                # command does not print.
+                if not peek and (count is None or printed + PREFETCH <= count):
+                    client.settle(tags.pop())
+        finally:
+            if tags and not (until_empty or peek):
+                client.stop_consuming()
+            for tag in tags:
+                client.settle(tag, requeue=True if peek else None)
 
 
 def _messages(
