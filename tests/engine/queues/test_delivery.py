@@ -162,6 +162,30 @@ def test_get_returns_one_message_and_how_many_remain(tmp_path: Path) -> None:
     with_broker(test, tmp_path)
 
 
+def test_messages_that_a_client_deletes_from_the_topic_leave_the_queue(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs")
+        await client.publish("jobs", *[b"%d" % n for n in range(10)])
+        reader = await client.consume("jobs", prefetch=3)
+        got = await reader.wait(3)
+        reader.release(got[1:2])
+        reader.consumer.cancel()
+        await engine.records.delete_before("jobs", 0, 5)
+        assert client.ready("jobs") == 5
+        reader.acknowledge(got[:1])  # it is out, so its owner can settle it
+        reader.release(got[2:])
+        assert await client.drain("jobs") == [b"5", b"6", b"7", b"8", b"9"]
+        await client.publish("jobs", b"10")
+        await engine.records.delete_before("jobs", 0, None)
+        assert client.ready("jobs") == 0
+        assert await client.get("jobs") is None
+        await client.publish("jobs", b"11")
+        assert await client.drain("jobs") == [b"11"]
+
+    with_broker(test, tmp_path)
+
+
 def test_exclusive_use_is_refused_to_others(tmp_path: Path) -> None:
     async def test(engine: Engine) -> None:
         client, other = Client(engine), Client(engine)

@@ -51,6 +51,7 @@ class Lane:
         "_cached",
         "_cached_bytes",
         "_cached_to",
+        "_known_start",
         "_loading",
         "_on_loaded",
         "incoming",
@@ -78,6 +79,7 @@ class Lane:
         self._cached: dict[int, Stored] = {}
         self._cached_bytes = 0
         self._cached_to = window.next
+        self._known_start = window.start
         self._loading = False
 
     # --- depth -----------------------------------------------------------------------------------
@@ -90,6 +92,8 @@ class Lane:
     @property
     def ready(self) -> int:
         """The number of messages that wait, with those that are not on disk yet."""
+        if self.log.log_start_offset > self._known_start:
+            self._follow_start()
         window = self.window
         return self.log.log_end_offset - window.next + window.returned + self.incoming
 
@@ -120,6 +124,8 @@ class Lane:
         Raises:
             StorageError: the log can't be read.
         """
+        if self.log.log_start_offset > self._known_start:
+            self._follow_start()
         while True:
             offset = self.window.first_available(self.end)
             if offset is None:
@@ -237,9 +243,8 @@ class Lane:
 
     def _read(self, offset: int) -> bool:
         """Read messages from ``offset`` on. Return False if that takes another thread."""
-        start = self.log.log_start_offset
-        if offset < start:
-            self.window.truncate(start)
+        if offset < self.log.log_start_offset:
+            self._follow_start()
             return True
         end = self.end
         piece = self.log.read(offset, READ_BYTES, limit_offset=end)
@@ -255,6 +260,21 @@ class Lane:
             return False
         self._keep(offset, decode(data, offset))
         return True
+
+    def _follow_start(self) -> None:
+        """Drop the messages that the log has not any more: another client deleted them.
+
+        Those that are out stay with their owners.
+        """
+        window, start = self.window, self.log.log_start_offset
+        self._known_start = start
+        for offset in [each for each in self._cached if each < start]:
+            self._drop(offset, self._cached[offset])
+        for first, last in window.available_ranges():
+            if first < start:
+                window.skip(first, min(last, start - 1))
+        if window.next < start:
+            window.skip(window.next, start - 1)
 
     def _loaded(self, offset: int, work: asyncio.Future[Decoded]) -> None:
         self._loading = False
