@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 import structlog
 
 from tests.engine.transactions.support import run, running
 from tests.support.faultyfs import FaultyFileSystem
+from tidemill import telemetry
 from tidemill.clock import ManualClock
 from tidemill.engine import housekeeping
 from tidemill.engine.api import CommitRequest, NewRecord, NewTopic, OffsetToCommit, Position
@@ -21,6 +22,14 @@ NOW_MS = 1_700_000_000_000
 @pytest.fixture(autouse=True)
 def only_the_test_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(housekeeping, "CHECK_INTERVAL_MS", 10**9)
+
+
+@pytest.fixture(autouse=True)
+def logged_as_in_a_broker() -> Iterator[None]:
+    """Log information, too. In tests only warnings are logged."""
+    telemetry.configure("info")
+    yield
+    telemetry.configure("warning")
 
 
 Test = Callable[[Engine, ManualClock], Awaitable[None]]

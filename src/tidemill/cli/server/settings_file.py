@@ -34,6 +34,7 @@ CONFIG_VARIABLE = "TIDEMILL_CONFIG"
 OTHER_VARIABLES = {
     CONFIG_VARIABLE: "The settings file, if there is no --config.",
     "TIDEMILL_BOOTSTRAP_SERVERS": "The broker that client commands connect to, if there is no -b.",
+    "TIDEMILL_AMQP_URL": "The broker that commands about queues connect to, if there is no -a.",
     "TIDEMILL_DEBUG": "If set, errors show their stack trace, as with --debug.",
     "TIDEMILL_NATIVE": "0 switches the compiled extension off.",
     "TIDEMILL_SINK_CLIENT": "With librdkafka, pipelines write topics with librdkafka; with native, "
