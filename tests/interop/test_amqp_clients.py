@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import shutil
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,6 +18,7 @@ import pika.exceptions
 import pytest
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.certificates import self_signed
 
 Unique = Callable[[str], str]
 kombu: Any = importlib.import_module("kombu")  # without types
@@ -44,6 +47,24 @@ def channel(broker: BrokerProcess) -> Iterator[Any]:
         channel = connection.channel()
         channel.confirm_delivery()
         yield channel
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program")
+def test_pika_publishes_and_consumes_inside_tls(tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
+    settings = {"amqp.tls_cert": str(certificate), "amqp.tls_key": str(key)}
+    trust = ssl.create_default_context(cafile=str(certificate))
+    options = pika.SSLOptions(trust, "localhost")
+    with BrokerProcess(tmp_path / "broker", settings=settings) as broker:
+        with closing(connect(broker, ssl_options=options)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare("secret", durable=True)
+            body = bytes(300_000)  # several TLS records, and several frames
+            channel.basic_publish("", "secret", body, mandatory=True)
+            assert channel.basic_get("secret", auto_ack=True)[2] == body
+        with pytest.raises(pika.exceptions.AMQPError):
+            connect(broker, socket_timeout=5, stack_timeout=5)  # plain text
 
 
 def drain(channel: Any, queue: str, count: int) -> list[tuple[Any, Any, bytes]]:

@@ -1,4 +1,4 @@
-"""TLS contexts for listeners. Knows certificate files and nothing of a protocol.
+"""TLS of listeners: contexts, and certificates that are read again. Knows no protocol.
 
 OpenSSL's errors name neither the file nor what is wrong with it, and it asks for a passphrase on
 the terminal. So the files are looked at before.
@@ -11,34 +11,92 @@ import re
 import ssl
 from pathlib import Path
 
+import structlog
+
 from tidemill.errors import SettingsError
+from tidemill.net.listener import Listener
+
+log = structlog.get_logger("tidemill.listener")
 
 MAX_FILE_BYTES = 1 << 20
 _OTHERS = 0o007
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----")
 
 
-def server_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
+class ListenerTls:
+    """The certificate and the key of one listener.
+
+    Args:
+        section: the section of the settings that names them, for messages.
+        certificate: PEM file with the certificate chain; None: plain text.
+        key: PEM file with the private key; None if it is in ``certificate``.
+    """
+
+    def __init__(self, section: str, certificate: Path | None, key: Path | None) -> None:
+        self._section = section
+        self._certificate = certificate
+        self._key = key
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return a context for new connections; None for plain text.
+
+        Raises:
+            SettingsError: see ``server_context``; or there is a key without a certificate.
+        """
+        if self._certificate is not None:
+            return server_context(self._certificate, self._key, self._section)
+        if self._key is not None:
+            name = self._section
+            raise SettingsError(
+                f"{name}.tls_key is set and {name}.tls_cert is not: connections would be plain "
+                "text",
+                hint=f"Set {name}.tls_cert too, or remove {name}.tls_key.",
+            )
+        return None
+
+    def reload(self, listener: Listener) -> None:
+        """Read certificate and key again, for new connections. If they are invalid, keep the old.
+
+        The result is logged.
+        """
+        path = self._certificate
+        if path is None:
+            return
+        try:
+            listener.tls = self.context()
+        except SettingsError as error:
+            log.error(
+                "tls.reload_failed",
+                error=str(error),
+                hint=error.hint or "The old certificate stays in use.",
+            )
+        else:
+            log.info("tls.reloaded", certificate=str(path), fingerprint=fingerprint(path))
+
+
+def server_context(certificate: Path, key: Path | None, section: str = "kafka") -> ssl.SSLContext:
     """Return a context for a server that shows a certificate and asks for none.
 
     Args:
         certificate: PEM file with the certificate chain.
         key: PEM file with the private key; None if it is in ``certificate``.
+        section: the section of the settings that names them, for hints.
 
     Raises:
         SettingsError: a file can't be read or is not what it should be, the key can be read by
             other users, or certificate and key do not fit together.
     """
-    chain = _read(certificate, "TLS certificate")
+    chain = _read(certificate, "TLS certificate", section)
     blocks = _BLOCK.findall(chain)
     if "CERTIFICATE" not in blocks:
         raise SettingsError(
             f"{certificate} has no certificate: {_contents(blocks, chain)}",
-            hint="kafka.tls_cert is a PEM file with the certificate, then those that signed it. "
-            "kafka.tls_key is the file with the private key.",
+            hint=f"{section}.tls_cert is a PEM file with the certificate, then those that signed "
+            f"it. {section}.tls_key is the file with the private key.",
         )
     key_file = certificate if key is None else key
-    _check_key(key_file, chain if key is None else _read(key, "TLS key"), separate=key is not None)
+    text = chain if key is None else _read(key, "TLS key", section)
+    _check_key(key_file, text, section, separate=key is not None)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key, password=_no_passphrase)
@@ -53,7 +111,7 @@ def server_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
             f"the TLS certificate {certificate} and the key {key_file} can't be used: {reason}"
         ) from error
     except OSError as error:
-        raise _unreadable("TLS certificate or key", certificate, error) from error
+        raise _unreadable("TLS certificate or key", certificate, error, section) from error
     return context
 
 
@@ -68,21 +126,21 @@ def fingerprint(certificate: Path) -> str:
         return ""
 
 
-def _read(path: Path, what: str) -> str:
+def _read(path: Path, what: str, section: str) -> str:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise _unreadable(what, path, error) from error
+        raise _unreadable(what, path, error, section) from error
     if len(data) > MAX_FILE_BYTES:
         raise SettingsError(f"{path} is not a {what}: it has more than {MAX_FILE_BYTES} bytes")
     return data.decode("latin-1")
 
 
-def _unreadable(what: str, path: Path, error: OSError) -> SettingsError:
+def _unreadable(what: str, path: Path, error: OSError, section: str) -> SettingsError:
     return SettingsError(
         f"can't read the {what} {path}: {(error.strerror or str(error)).lower()}",
-        hint="The broker's user must be able to read kafka.tls_cert and kafka.tls_key.",
+        hint=f"The broker's user must be able to read {section}.tls_cert and {section}.tls_key.",
     )
 
 
@@ -94,18 +152,18 @@ def _contents(blocks: list[str], text: str) -> str:
     return "it is not a PEM file"
 
 
-def _check_key(path: Path, text: str, *, separate: bool) -> None:
+def _check_key(path: Path, text: str, section: str, *, separate: bool) -> None:
     blocks = _BLOCK.findall(text)
     keys = [block for block in blocks if block.endswith("PRIVATE KEY")]
     if not keys and not separate:
         raise SettingsError(
             f"{path} has a certificate and no private key",
-            hint="Set kafka.tls_key to the PEM file with its private key.",
+            hint=f"Set {section}.tls_key to the PEM file with its private key.",
         )
     if not keys:
         raise SettingsError(
             f"{path} has no private key: {_contents(blocks, text)}",
-            hint="kafka.tls_key is the PEM file with the private key of kafka.tls_cert.",
+            hint=f"{section}.tls_key is the PEM file with the private key of {section}.tls_cert.",
         )
     if keys[0].startswith("ENCRYPTED") or "Proc-Type: 4,ENCRYPTED" in text:
         raise SettingsError(

@@ -53,7 +53,7 @@ class CommitRequest:
 
     group_id: str
     generation: int
-    """Of a member with the consumer protocol: its epoch."""
+    """The generation of the group; a member with the consumer protocol gives its epoch."""
     member_id: str
     instance_id: str | None
     offsets: tuple[OffsetToCommit, ...]

@@ -5,17 +5,13 @@ Sockets, limits and back-pressure belong to ``net.listener``; what methods do, t
 
 from __future__ import annotations
 
-import ssl
 from typing import TYPE_CHECKING
 
-import structlog
-
 from tidemill.engine.queues.api import MAX_BODY_BYTES
-from tidemill.errors import SettingsError
 from tidemill.net.budget import Budget
 from tidemill.net.link import Link
 from tidemill.net.listener import Listener
-from tidemill.net.tls import fingerprint, server_context
+from tidemill.net.tls import ListenerTls
 from tidemill.protocols.amqp.alarm import Alarm
 from tidemill.protocols.amqp.codec.frames import SCRATCH_BYTES
 from tidemill.protocols.amqp.session import AmqpSession
@@ -27,8 +23,6 @@ if TYPE_CHECKING:
     from tidemill.engine.engine import Engine
     from tidemill.engine.queues.contract import QueueDoor
     from tidemill.settings import Settings
-
-log = structlog.get_logger("tidemill.amqp")
 
 
 class AmqpServer:
@@ -45,12 +39,14 @@ class AmqpServer:
         """
         self.engine = engine
         self.settings = settings
+        amqp = settings.amqp
+        self._tls = ListenerTls("amqp", amqp.tls_cert, amqp.tls_key)
         self.listener = Listener("amqp", settings.limits, self._make_session, budget=budget)
         self.shared = Shared(
             queues_for=self._queues_for,
             listener=self.listener,
             alarm=Alarm(self.listener.budget),
-            users=Users(read_users(settings.amqp.users_file)),
+            users=Users(read_users(amqp.users_file)),
             max_message=min(settings.limits.request_bytes, MAX_BODY_BYTES),
             scratch=memoryview(bytearray(SCRATCH_BYTES)),
         )
@@ -65,39 +61,13 @@ class AmqpServer:
         """Check certificate and key, if there are any, before anything is started.
 
         Raises:
-            SettingsError: see ``net.tls.server_context``.
+            SettingsError: see ``net.tls.ListenerTls.context``.
         """
-        self._tls_context()
+        self._tls.context()
 
     def reload_tls(self) -> None:
-        """Read certificate and key again, for new connections. If they are invalid, keep the old.
-
-        The result is logged.
-        """
-        path = self.settings.amqp.tls_cert
-        if path is None:
-            return
-        try:
-            self.listener.tls = self._tls_context()
-        except SettingsError as error:
-            log.error(
-                "tls.reload_failed",
-                error=str(error),
-                hint=error.hint or "The old certificate stays in use.",
-            )
-        else:
-            log.info("tls.reloaded", certificate=str(path), fingerprint=fingerprint(path))
-
-    def _tls_context(self) -> ssl.SSLContext | None:
-        amqp = self.settings.amqp
-        if amqp.tls_cert is not None:
-            return server_context(amqp.tls_cert, amqp.tls_key)
-        if amqp.tls_key is not None:
-            raise SettingsError(
-                "amqp.tls_key is set and amqp.tls_cert is not: connections would be plain text",
-                hint="Set amqp.tls_cert too, or remove amqp.tls_key.",
-            )
-        return None
+        """Read certificate and key again; see ``net.tls.ListenerTls.reload``."""
+        self._tls.reload(self.listener)
 
     async def start(self) -> tuple[str, int]:
         """Bind the socket.
@@ -110,7 +80,7 @@ class AmqpServer:
             SettingsError: the certificate or the key can't be used.
         """
         return await self.listener.start(
-            self.settings.host, self.settings.amqp.port, tls=self._tls_context()
+            self.settings.host, self.settings.amqp.port, tls=self._tls.context()
         )
 
     async def stop(self, grace_seconds: float = 10.0) -> None:

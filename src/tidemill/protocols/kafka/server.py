@@ -6,16 +6,12 @@ Sockets, limits and back-pressure belong to ``net.listener``; what requests do, 
 from __future__ import annotations
 
 import socket
-import ssl
 from typing import TYPE_CHECKING
 
-import structlog
-
-from tidemill.errors import SettingsError
 from tidemill.net.budget import Budget
 from tidemill.net.link import Link
 from tidemill.net.listener import Listener
-from tidemill.net.tls import fingerprint, server_context
+from tidemill.net.tls import ListenerTls
 from tidemill.protocols.kafka.apis import load_handlers
 from tidemill.protocols.kafka.connection import SCRATCH_BYTES, BufferPool
 from tidemill.protocols.kafka.node import Node
@@ -24,8 +20,6 @@ from tidemill.protocols.kafka.session import KafkaSession, Shared
 if TYPE_CHECKING:
     from tidemill.engine.engine import Engine
     from tidemill.settings import Settings
-
-log = structlog.get_logger("tidemill.kafka")
 
 WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 
@@ -40,6 +34,8 @@ class KafkaServer:
         self.engine = engine
         self.node = Node.of(settings)
         self.settings = settings
+        kafka = settings.kafka
+        self._tls = ListenerTls("kafka", kafka.tls_cert, kafka.tls_key)
         self.listener = Listener("kafka", settings.limits, self._make_session, budget=budget)
         self.shared = Shared(
             engine=engine,
@@ -58,39 +54,13 @@ class KafkaServer:
         """Check certificate and key, if there are any, before anything is started.
 
         Raises:
-            SettingsError: see ``net.tls.server_context``.
+            SettingsError: see ``net.tls.ListenerTls.context``.
         """
-        self._tls_context()
+        self._tls.context()
 
     def reload_tls(self) -> None:
-        """Read certificate and key again, for new connections. If they are invalid, keep the old.
-
-        The result is logged.
-        """
-        path = self.settings.kafka.tls_cert
-        if path is None:
-            return
-        try:
-            self.listener.tls = self._tls_context()
-        except SettingsError as error:
-            log.error(
-                "tls.reload_failed",
-                error=str(error),
-                hint=error.hint or "The old certificate stays in use.",
-            )
-        else:
-            log.info("tls.reloaded", certificate=str(path), fingerprint=fingerprint(path))
-
-    def _tls_context(self) -> ssl.SSLContext | None:
-        kafka = self.settings.kafka
-        if kafka.tls_cert is not None:
-            return server_context(kafka.tls_cert, kafka.tls_key)
-        if kafka.tls_key is not None:
-            raise SettingsError(
-                "kafka.tls_key is set and kafka.tls_cert is not: connections would be plain text",
-                hint="Set kafka.tls_cert too, or remove kafka.tls_key.",
-            )
-        return None
+        """Read certificate and key again; see ``net.tls.ListenerTls.reload``."""
+        self._tls.reload(self.listener)
 
     async def start(self) -> tuple[str, int]:
         """Bind the socket, and set the address that clients get.
@@ -103,7 +73,7 @@ class KafkaServer:
             SettingsError: the certificate or the key can't be used.
         """
         kafka = self.settings.kafka
-        tls = self._tls_context()
+        tls = self._tls.context()
         host, port = await self.listener.start(self.settings.host, kafka.port, tls=tls)
         self.node.host = kafka.advertised_host or _reachable(self.settings.host)
         self.node.port = kafka.advertised_port or port
