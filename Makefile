@@ -44,7 +44,7 @@ test-nightly: ## Run random tests for hours: many examples, long series of kills
 	@$(SETUP) demo test
 	@$(ARCHIVE)
 	@TEST_EFFORT=nightly APACHE_KAFKA_TESTS=1 \
-		$(PYTEST) -m "nightly or crash or hypothesis or apache_kafka" $(ARGS)
+		$(PYTEST) -o faulthandler_timeout=0 -m "nightly or crash or hypothesis or apache_kafka or timing" $(ARGS)
 
 test-durations: ## Run all tests and record how long each file takes, to balance the processes.
 	@$(SETUP) demo test

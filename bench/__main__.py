@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import (
+    cold_reads,
     followers,
     history,
     journal,
@@ -24,6 +25,7 @@ from bench import (
     sink,
     source,
     startup,
+    sync_rule,
     throughput,
     transactions,
 )
@@ -35,6 +37,7 @@ from bench.nexmark import section as nexmark
 from bench.nexmark.queries import QUERIES
 from bench.pipelines import section as pipelines
 from bench.pipelines import start as pipeline_start
+from bench.queues import deep as queues_deep
 from bench.queues import section as queues
 from bench.report import Report, Section, print_section, print_table, write_markdown
 from bench.run import Options, Run
@@ -44,11 +47,13 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "librdkafka": librdkafka.section,
     "latency": latency.section,
     "journal": journal.section,
+    "sync-rule": sync_rule.section,
     "clients-producers": clients_small.producers_section,
     "clients-floods": clients_small.floods_section,
     "clients-java": clients_java.codecs_section,
     "clients-partitions": clients_java.partitions_section,
     "clients-consume": clients_consume.section,
+    "cold-reads": cold_reads.section,
     "transactions": transactions.section,
     "parse": parse.section,
     "source": source.section,
@@ -59,6 +64,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "nexmark": nexmark.section,
     "cdc": cdc.section,
     "queues": queues.section,
+    "queues-deep": queues_deep.section,
     "memory": memory.section,
     "history": history.section,
     "startup": startup.section,

@@ -89,7 +89,7 @@ def _servers(folder: Path, other: Path) -> Iterator[dict[str, Target]]:
         )
         yield {
             "before": stack.enter_context(
-                tidemill(Path(before), env={"PYTHONPATH": str(source.resolve())})
+                tidemill(Path(before), env={"PYTHONPATH": str(source.resolve())}, plain=True)
             ),
             "now": stack.enter_context(tidemill(folder)),
         }

@@ -79,16 +79,19 @@ class Target:
 
 
 @contextlib.contextmanager
-def tidemill(parent: Path, *, env: Mapping[str, str] | None = None) -> Iterator[Target]:
+def tidemill(
+    parent: Path, *, env: Mapping[str, str] | None = None, plain: bool = False
+) -> Iterator[Target]:
     """Start a new tidemill broker with default settings on a free port.
 
     Args:
         parent: Folder for its data folder.
         env: Environment variables of the broker, in addition to the current ones.
+        plain: Whether it may be of a version that does not know today's settings.
     """
     with (
         tempfile.TemporaryDirectory(prefix="tidemill-", dir=parent) as folder,
-        BrokerProcess(Path(folder), env=env, fresh=True) as broker,
+        BrokerProcess(Path(folder), env=env, fresh=True, plain=plain) as broker,
     ):
         yield Target("tidemill", broker.bootstrap, broker.pid)
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs tests with the oldest versions of all packages that pyproject.toml allows:
 #
-#     scripts/lowest-versions.sh                 the fast tests, and two pipelines on Spark
+#     scripts/lowest-versions.sh                 most fast tests, and two pipelines on Spark
 #     scripts/lowest-versions.sh tests/log -x    these tests only
 #
 # The packages go into an environment of their own, build/lowest. PYTHON names the interpreter.
@@ -46,6 +46,9 @@ EOF
 if [ $# -gt 0 ]; then
     exec "$python" -m pytest -q "$@"
 fi
-"$python" -m pytest -q -n "${WORKERS:-3}" -m fast -W ignore
+# Left out are tests that no version of a package can change: models, prose, the tests' own tools.
+"$python" -m pytest -q -n "${WORKERS:-2}" -m fast -W ignore \
+    --ignore=tests/simulation --ignore=tests/state --ignore=tests/docs --ignore=tests/bench \
+    --ignore=tests/test_structure.py --ignore=tests/test_lanes.py --ignore=tests/test_packaging.py
 # Two pipelines on Spark: windows, a join with a table, a topic written exactly once, a database.
 exec "$python" -m pytest -q tests/demo/test_examples.py

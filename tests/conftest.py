@@ -22,7 +22,11 @@ from tests.support.in_process import InProcess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytest_plugins = ["tests.support.lanes", "tests.support.processor_time"]
+pytest_plugins = [
+    "tests.support.failures",
+    "tests.support.lanes",
+    "tests.support.processor_time",
+]
 
 # The programs that tests start inherit it.
 spark_archive.set_variables()
@@ -32,8 +36,14 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
-# How long an example takes depends on the load of the machine, and is not a defect.
-settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes depends on the load of the machine, and is not a defect. The examples
+# are the same in each run: chance belongs to the nightly runs.
+settings.register_profile(
+    "any load",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=not effort.IS_NIGHTLY,
+)
 settings.load_profile("any load")
 
 NOT_FAST = ("spark", "crash", "slow", "nightly")

@@ -20,7 +20,7 @@ import pytest
 from tests.support import forks
 from tests.support.processes import poll_until
 
-WAIT_S = 30.0
+WAIT_S = 90.0
 Run = Callable[..., forks.Fork]
 
 

@@ -144,3 +144,26 @@ def test_calls_that_the_c_library_lacks_are_left_out(monkeypatch: pytest.MonkeyP
     system.keep_freed_memory(1)
     system.return_memory(1)
     system.end_with_parent()
+
+
+@pytest.mark.skipif(not system.can_send_files(), reason="cachestat is missing")
+@pytest.mark.parametrize("has_preadv", [True, False])
+def test_a_range_is_read_into_the_page_cache(
+    has_preadv: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 9 << 20
+    (tmp_path / "file").write_bytes(bytes(size))
+    if not has_preadv:
+        monkeypatch.delattr(os, "preadv")
+    fd = os.open(tmp_path / "file", os.O_RDWR)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        if system.is_cached(fd, 0, size):
+            pytest.skip("the file system keeps all pages")
+        system.fill_cache(fd, 4096, 1000)
+        assert system.is_cached(fd, 4096, 1000)
+        system.fill_cache(fd, 5000, size)  # beyond the end
+        assert system.is_cached(fd, 5000, size - 5000)
+    finally:
+        os.close(fd)

@@ -44,7 +44,7 @@ def server(answer: Answer) -> Iterator[int]:
             yield int(listening.getsockname()[1])
         finally:
             listening.shutdown(socket.SHUT_RDWR)
-            thread.join(10)
+            thread.join(60)
 
 
 def kafka(connection: socket.socket) -> None:

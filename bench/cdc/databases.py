@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from tests.support.ports import reserve_port
 from tests.support.postgres import LOGICAL, PostgresNotFoundError, postgres
-from tests.support.processes import free_port
 
 from bench.cdc.debezium import PYTHON, DebeziumEngine
 from tidemill.connect.cdc.contract import Capture
@@ -248,7 +248,7 @@ def postgresql(folder: Path) -> Iterator[Database | None]:
     """Start a server; None if it is not installed."""
     folder.mkdir()
     settings = {**LOGICAL, "logical_decoding_work_mem": "64MB", "shared_buffers": "128MB"}
-    port = free_port()
+    port = reserve_port()
     if PYTHON:
         settings |= {"listen_addresses": "127.0.0.1", "port": str(port)}
     with contextlib.ExitStack() as stack:

@@ -3,8 +3,8 @@
  * It gives the same bytes as connect/cdc/envelope.py with orjson. A value that has no rule here is
  * given to Python: the column's own function for its text, and orjson for a float or an array. Every
  * text is checked; one that is not UTF-8 keeps its valid parts and shows each other byte as \xNN.
- * Knows no Kafka but records, and no database: changes_rows.c, changes_pgoutput.c and changes_copy.c
- * read the rows.
+ * Knows no Kafka but records, and no database: changes_rows.c, changes_pgoutput.c, changes_copy.c and
+ * binlog.c read the rows.
  *
  * Source of the format: Debezium's documentation of the PostgreSQL connector, "Data change events".
  */
@@ -18,7 +18,7 @@ static PyTypeObject *change_encoder_type;
 
 /* --- bytes --------------------------------------------------------------------------------- */
 
-static int put(tm_bytes *to, const void *data, size_t size)
+int tm_put(tm_bytes *to, const void *data, size_t size)
 {
     if (tm_reserve(to, size) < 0) return -1;
     memcpy(to->data + to->size, data, size);
@@ -26,18 +26,16 @@ static int put(tm_bytes *to, const void *data, size_t size)
     return 0;
 }
 
-#define PUT(to, text) put(to, text, sizeof(text) - 1)
-
 static int put_digits(tm_bytes *to, unsigned long long number, int is_negative)
 {
     char digits[24], *p = digits + sizeof digits;
     do *--p = (char)('0' + number % 10);
     while (number /= 10);
     if (is_negative) *--p = '-';
-    return put(to, p, (size_t)(digits + sizeof digits - p));
+    return tm_put(to, p, (size_t)(digits + sizeof digits - p));
 }
 
-static int put_number(tm_bytes *to, long long number)
+int tm_put_number(tm_bytes *to, long long number)
 {
     unsigned long long size = (unsigned long long)number;
     return put_digits(to, number < 0 ? 0 - size : size, number < 0);
@@ -48,13 +46,12 @@ static int put_object_bytes(tm_bytes *to, PyObject *from)
     char *data;
     Py_ssize_t size;
     if (PyBytes_AsStringAndSize(from, &data, &size) < 0) return -1;
-    return put(to, data, (size_t)size);
+    return tm_put(to, data, (size_t)size);
 }
 
 /* --- strings ------------------------------------------------------------------------------- */
 
-/* Return the first byte that a JSON string can't have, or that is not ASCII if `ascii`. */
-static size_t plain_until(const uint8_t *data, size_t size, int ascii)
+size_t tm_plain_until(const uint8_t *data, size_t size, int ascii)
 {
     size_t i = 0;
     const uint64_t ones = 0x0101010101010101u, tops = 0x8080808080808080u;
@@ -78,8 +75,8 @@ static int put_string(tm_bytes *to, const uint8_t *data, size_t size)
     static const char hex[] = "0123456789abcdef";
     if (PUT(to, "\"") < 0) return -1;
     while (size) {
-        size_t some = plain_until(data, size, 0);
-        if (put(to, data, some) < 0) return -1;
+        size_t some = tm_plain_until(data, size, 0);
+        if (tm_put(to, data, some) < 0) return -1;
         data += some;
         size -= some;
         if (!size) break;
@@ -88,7 +85,7 @@ static int put_string(tm_bytes *to, const uint8_t *data, size_t size)
         size_t length = 6;
         if (*data == '"' || *data == '\\') escape[1] = (char)*data, length = 2;
         else if (*data >= 8 && *data <= 13 && *data != 11) escape[1] = letters[*data - 8], length = 2;
-        if (put(to, escape, length) < 0) return -1;
+        if (tm_put(to, escape, length) < 0) return -1;
         data++;
         size--;
     }
@@ -102,9 +99,10 @@ static int put_unicode(tm_bytes *to, PyObject *text)
     return data == NULL ? -1 : put_string(to, (const uint8_t *)data, (size_t)size);
 }
 
-static int put_text(tm_bytes *to, const uint8_t *data, size_t size)
+/* Put bytes as a JSON string. `errors` says what happens if they are not UTF-8, as in Python. */
+int tm_put_text(tm_bytes *to, const uint8_t *data, size_t size, const char *errors)
 {
-    if (plain_until(data, size, 1) == size) {
+    if (tm_plain_until(data, size, 1) == size) {
         if (tm_reserve(to, size + 2) < 0) return -1;
         uint8_t *p = to->data + to->size;
         *p++ = '"';
@@ -113,14 +111,14 @@ static int put_text(tm_bytes *to, const uint8_t *data, size_t size)
         to->size += size + 2;
         return 0;
     }
-    PyObject *text = PyUnicode_DecodeUTF8((const char *)data, (Py_ssize_t)size, "backslashreplace");
+    PyObject *text = PyUnicode_DecodeUTF8((const char *)data, (Py_ssize_t)size, errors);
     if (text == NULL) return -1;
     int result = put_unicode(to, text);
     Py_DECREF(text);
     return result;
 }
 
-static int put_base64(tm_bytes *to, const uint8_t *data, size_t size)
+int tm_put_base64(tm_bytes *to, const uint8_t *data, size_t size)
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     if (tm_reserve(to, (size / 3 + 1) * 4 + 2) < 0) return -1;
@@ -156,7 +154,7 @@ static int put_dumped(ChangeEncoder *e, PyObject *value, tm_bytes *to)
     return result;
 }
 
-static int put_float(ChangeEncoder *e, PyObject *value, tm_bytes *to)
+int tm_put_float(ChangeEncoder *e, PyObject *value, tm_bytes *to)
 {
     double number = PyFloat_AsDouble(value);
     if (number != number) return PUT(to, "\"NaN\"");
@@ -171,7 +169,7 @@ static int put_object(ChangeEncoder *e, PyObject *value, tm_bytes *to)
     if (PyLong_CheckExact(value)) {
         int overflow;
         long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-        if (!overflow) return number == -1 && PyErr_Occurred() ? -1 : put_number(to, number);
+        if (!overflow) return number == -1 && PyErr_Occurred() ? -1 : tm_put_number(to, number);
         PyObject *text = PyObject_Str(value);
         if (text == NULL) return -1;
         int result = put_unicode(to, text);
@@ -179,12 +177,12 @@ static int put_object(ChangeEncoder *e, PyObject *value, tm_bytes *to)
         return result;
     }
     if (value == Py_None) return PUT(to, "null");
-    if (PyFloat_CheckExact(value)) return put_float(e, value, to);
+    if (PyFloat_CheckExact(value)) return tm_put_float(e, value, to);
     if (PyBytes_CheckExact(value)) {
         char *data;
         Py_ssize_t size;
         if (PyBytes_AsStringAndSize(value, &data, &size) < 0) return -1;
-        return put_base64(to, (const uint8_t *)data, (size_t)size);
+        return tm_put_base64(to, (const uint8_t *)data, (size_t)size);
     }
     return put_dumped(e, value, to);
 }
@@ -214,7 +212,7 @@ static int is_integer(const uint8_t *data, Py_ssize_t size)
 /* Put a timestamp of the years 1 to 9999, `cut` bytes shorter, with `end` behind it. */
 static int put_timestamp(const Cell *cell, Py_ssize_t cut, const char *end, tm_bytes *to)
 {
-    if (put_text(to, cell->text, (size_t)(cell->size - cut)) < 0) return -1;
+    if (tm_put_text(to, cell->text, (size_t)(cell->size - cut), "backslashreplace") < 0) return -1;
     to->data[to->size - (size_t)(cell->size - cut) - 1 + 10] = 'T';
     if (!*end) return 0;
     to->data[to->size - 1] = (uint8_t)*end;
@@ -226,23 +224,27 @@ static int put_cell(ChangeEncoder *e, const ColumnRule *column, const Cell *cell
     const uint8_t *text = cell->text;
     Py_ssize_t size = cell->size;
     if (text == NULL) return cell->object ? put_object(e, cell->object, to) : PUT(to, "null");
-    switch (column->rule) {
+    switch (column->rule & 0xFF) {
     case TEXT:
-        return put_text(to, text, (size_t)size);
+        return tm_put_text(to, text, (size_t)size, "backslashreplace");
     case INTEGER:
-        if (is_integer(text, size)) return put(to, text, (size_t)size);
+        if (is_integer(text, size)) return tm_put(to, text, (size_t)size);
         break;
     case BOOLEAN:
         return size == 1 && text[0] == 't' ? PUT(to, "true") : PUT(to, "false");
     case TIMESTAMP:
     case TIMESTAMPTZ:
         if (size < 19 || text[10] != ' ' || text[size - 1] == 'C' ||
-            plain_until(text, (size_t)size, 1) != (size_t)size)
+            tm_plain_until(text, (size_t)size, 1) != (size_t)size)
             break;
         return column->rule == TIMESTAMP ? put_timestamp(cell, 0, "", to)
                                          : put_timestamp(cell, 3, "Z", to);
-    default:
+    case VALUE:
         break;
+    default: {
+        int result = tm_put_binlog_value(e, column->rule, cell, to);
+        if (result) return result < 0 ? -1 : 0;
+    }
     }
     return put_converted(e, column, cell, to);
 }
@@ -297,12 +299,12 @@ static int put_envelope(ChangeEncoder *e, char op, const Cell *before, int is_pa
     if ((after ? put_row(e, after, 0, to) : PUT(to, "null")) < 0) return -1;
     if (PUT(to, ",\"source\":") < 0 || put_object_bytes(to, e->source) < 0) return -1;
     if (PUT(to, ",\"snapshot\":\"") < 0) return -1;
-    if (put(to, moment->snapshot, strlen(moment->snapshot)) < 0) return -1;
-    if (PUT(to, "\",\"ts_ms\":") < 0 || put_number(to, moment->ts_ms) < 0) return -1;
-    if (put(to, e->more.data, e->more.size) < 0) return -1;
+    if (tm_put(to, moment->snapshot, strlen(moment->snapshot)) < 0) return -1;
+    if (PUT(to, "\",\"ts_ms\":") < 0 || tm_put_number(to, moment->ts_ms) < 0) return -1;
+    if (tm_put(to, e->more.data, e->more.size) < 0) return -1;
     char op_text[] = ",\"op\":\"?\",\"ts_ms\":";
     op_text[7] = op;
-    if (put(to, op_text, sizeof op_text - 1) < 0 || put_number(to, moment->stamp_ms) < 0) return -1;
+    if (tm_put(to, op_text, sizeof op_text - 1) < 0 || tm_put_number(to, moment->stamp_ms) < 0) return -1;
     return PUT(to, ",\"transaction\":null}");
 }
 
@@ -342,9 +344,9 @@ int tm_put_more(ChangeEncoder *e, const char *name, unsigned long long number, c
                 size_t tail_size)
 {
     e->more.size = 0;
-    if (put(&e->more, name, strlen(name)) < 0 || put_digits(&e->more, number, 0) < 0)
+    if (tm_put(&e->more, name, strlen(name)) < 0 || put_digits(&e->more, number, 0) < 0)
         return -1;
-    return put(&e->more, tail, tail_size);
+    return tm_put(&e->more, tail, tail_size);
 }
 
 /* --- the type ------------------------------------------------------------------------------ */
@@ -380,7 +382,7 @@ static int take_columns(ChangeEncoder *e, PyObject *from)
         PyObject *item = PyTuple_GetItem(from, i), *name, *convert;
         if (item == NULL || !PyTuple_Check(item)) return invalid("column");
         if (!PyArg_ParseTuple(item, "SiOp", &name, &to->rule, &convert, &to->is_identity)) return -1;
-        if (to->rule < 0 || to->rule >= RULES || !PyCallable_Check(convert)) return invalid("rule");
+        if (to->rule < 0 || (to->rule & 0xFF) >= RULES || !PyCallable_Check(convert)) return invalid("rule");
         to->name = Py_NewRef(name);
         to->convert = Py_NewRef(convert);
         e->count = i + 1;

@@ -6,7 +6,12 @@
 
 /* The rule for the text of a value. VALUE: what the column's function returns for it. */
 enum { VALUE = 0, TEXT = 1, INTEGER = 2, BOOLEAN = 3, TIMESTAMP = 4, TIMESTAMPTZ = 5 };
-enum { RULES = 6, MOST_COLUMNS = 4096 };
+/* Rules for values of MariaDB's binary log, see binlog_values.c. */
+enum {
+    SIGNED = 6, UNSIGNED = 7, SINGLE = 8, DOUBLE = 9, DECIMAL = 10, DATE = 11, DATETIME = 12,
+    SECONDS = 13, UTF8 = 14, ASCII = 15, BYTES = 16
+};
+enum { RULES = 17, MOST_COLUMNS = 4096 };
 
 /* A value: text of the database, or an object of Python, or neither for NULL. */
 typedef struct {
@@ -18,7 +23,7 @@ typedef struct {
 typedef struct {
     PyObject *name;    /* bytes: the name in JSON with its colon */
     PyObject *convert; /* takes bytes, returns a JSON value; used with VALUE, and if a text is unusual */
-    int rule;
+    int rule; /* the lowest byte; the higher ones are its parameters */
     int is_identity; /* whether old rows that have the replica identity only have it */
 } ColumnRule;
 
@@ -41,6 +46,21 @@ typedef struct {
     long long ts_ms, stamp_ms;
     const char *snapshot;
 } Moment;
+
+/* These append to a buffer; they return -1 with an error. */
+int tm_put(tm_bytes *to, const void *data, size_t size);
+#define PUT(to, text) tm_put(to, text, sizeof(text) - 1)
+int tm_put_number(tm_bytes *to, long long number);
+int tm_put_float(ChangeEncoder *e, PyObject *value, tm_bytes *to);
+int tm_put_base64(tm_bytes *to, const uint8_t *data, size_t size);
+/* Put bytes as a JSON string. `errors` says what happens if they are not UTF-8, as in Python. */
+int tm_put_text(tm_bytes *to, const uint8_t *data, size_t size, const char *errors);
+/* Return the place of the first byte that a JSON string can't have, or that is not ASCII if `ascii`. */
+size_t tm_plain_until(const uint8_t *data, size_t size, int ascii);
+
+/* binlog_values.c: put a value of the binary log. Return 1, 0 if the column's function has to do it, or
+ * -1 with an error. */
+int tm_put_binlog_value(ChangeEncoder *e, int rule, const Cell *cell, tm_bytes *to);
 
 /* Return the object as an encoder of changes; NULL with an error if it is not one. */
 ChangeEncoder *tm_change_encoder(PyObject *object);

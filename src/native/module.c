@@ -2,8 +2,8 @@
  *
  * Each other file in this folder implements functions for one purpose and declares them in native.h.
  * All of them take bytes from outside, so every length is checked before it is used, in slices that
- * the caller bounds, and a fault is reported with its position. They know no sockets; only journal.c
- * writes to a file, which Python has opened.
+ * the caller bounds, and a fault is reported with its position. Only journal.c writes to a file, and
+ * only send.c to a socket; Python has opened both.
  */
 #include "native.h"
 
@@ -15,21 +15,29 @@ static PyMethodDef methods[] = {
     {"check_batch", tm_py_check_batch, METH_VARARGS,
      "Check an ordinary batch of a client; return None for another one."},
     {"scan_batches", tm_py_scan_batches, METH_O, "Return the end of the complete record batches."},
-    {"write_entry", tm_py_write_entry, METH_VARARGS,
-     "Set the CRC of an entry, write it and sync the file; return 0 or the errno of the sync."},
+    {"send_parts", tm_py_send_parts, METH_VARARGS,
+     "Send buffers and ranges of files; return the sent bytes and what ended the call."},
     {"scan_pgoutput", tm_py_scan_pgoutput, METH_VARARGS,
      "Return how many messages of pgoutput are complete rows."},
     {"encode_pgoutput", tm_py_encode_pgoutput, METH_VARARGS,
      "Encode rows of pgoutput to records."},
     {"encode_changelog", tm_py_encode_changelog, METH_VARARGS,
      "Encode rows of SQLite's change log to records."},
+    {"split_packets", tm_py_split_packets, METH_VARARGS,
+     "Split received bytes into the packets of MariaDB's protocol."},
+    {"scan_binlog", tm_py_scan_binlog, METH_VARARGS,
+     "Return how many events of a binary log are complete rows."},
+    {"encode_binlog", tm_py_encode_binlog, METH_VARARGS,
+     "Encode rows of a binary log to records."},
     {NULL, NULL, 0, NULL},
 };
 
 static int add_types(PyObject *module)
 {
+    tm_prepare_crc32c();
     if (tm_add_block(module) < 0) return -1;
     if (tm_add_decoder(module) < 0) return -1;
+    if (tm_add_entry_thread(module) < 0) return -1;
     if (tm_add_json_parser(module) < 0) return -1;
     if (tm_add_record_encoder(module) < 0) return -1;
     if (tm_add_change_encoder(module) < 0) return -1;

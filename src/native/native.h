@@ -27,13 +27,17 @@ PyObject *tm_py_decode_produce(PyObject *module, PyObject *args);
 PyObject *tm_py_check_batch(PyObject *module, PyObject *args);
 
 /* crc32c.c */
+void tm_prepare_crc32c(void);
 uint32_t tm_crc32c(const uint8_t *data, size_t size);
 /* Return the CRC of bytes with the CRC `crc`, followed by `data`. */
 uint32_t tm_crc32c_more(uint32_t crc, const uint8_t *data, size_t size);
 PyObject *tm_py_crc32c(PyObject *module, PyObject *arg);
 
 /* journal.c */
-PyObject *tm_py_write_entry(PyObject *module, PyObject *args);
+int tm_add_entry_thread(PyObject *module);
+
+/* send.c */
+PyObject *tm_py_send_parts(PyObject *module, PyObject *args);
 
 /* block.c: memory that Arrow reads through the buffer protocol. */
 typedef struct {
@@ -64,6 +68,11 @@ int tm_add_change_encoder(PyObject *module);
 PyObject *tm_py_scan_pgoutput(PyObject *module, PyObject *args);
 PyObject *tm_py_encode_pgoutput(PyObject *module, PyObject *args);
 PyObject *tm_py_encode_changelog(PyObject *module, PyObject *args);
+
+/* binlog.c */
+PyObject *tm_py_split_packets(PyObject *module, PyObject *args);
+PyObject *tm_py_scan_binlog(PyObject *module, PyObject *args);
+PyObject *tm_py_encode_binlog(PyObject *module, PyObject *args);
 
 /* json_type.c */
 int tm_add_json_parser(PyObject *module);

@@ -234,8 +234,47 @@ class JsonParser:
             ValueError: the buffers are too short, or the offsets are not ascending.
         """
 
-def write_entry(fd: int, header: bytearray, buffers: list[Buffer], position: int, /) -> int:
-    """Set the CRC of a journal's entry, write it and sync it; return 0 or the sync's errno."""
+def send_parts(
+    socket_fd: int, parts: list[Any], skip: int, room: int, known: int, /
+) -> tuple[int, int]:
+    """Send parts as ``net.outgoing.sending.send_parts``, which has the arguments.
+
+    Returns:
+        The sent bytes, and the number of the ``Ended``.
+
+    Raises:
+        OSError: The connection is closed, or a file can't be read.
+    """
+
+class EntryThread:
+    """Writes entries of the journal on a thread of its own, without Python's lock.
+
+    The thread starts with the first entry. In a fork of the process it does not run.
+
+    Args:
+        signal_fd: Gets eight bytes whenever an entry is done.
+    """
+
+    def __init__(self, signal_fd: int, /) -> None: ...
+    def start(self, fd: int, header: bytearray, buffers: list[Buffer], position: int, /) -> None:
+        """Set the CRC of an entry, write it and sync the file, while Python goes on.
+
+        Args:
+            fd: The file. Linux writes to it without its cache, where it can.
+            header: The header of the entry. Its bytes 4 to 7 are replaced with the CRC on disk.
+            buffers: What follows; the last one is not covered by the CRC.
+            position: Where the entry begins.
+
+        Raises:
+            OSError: The thread can't be started.
+            RuntimeError: An entry has no result yet, or the thread is closed or another process's.
+        """
+
+    def result(self) -> tuple[int, int] | None:
+        """Return the errno of the write and that of the sync, 0 for success; None if not done."""
+
+    def close(self) -> None:
+        """Finish the entry that was started, and end the thread. Blocks."""
 
 class ChangeEncoder:
     """Turns changes of a table into records. ``connect/cdc/envelope.py`` gives the same bytes.
@@ -335,4 +374,64 @@ def encode_changelog(encoders: dict[int, ChangeEncoder], rows: list[Any], stamp_
 
     Raises:
         OverflowError: A record is too large; the message is its size in bytes.
+    """
+
+def split_packets(buffer: bytearray, filled: int, number: int, /) -> tuple[list[bytes], int, int]:
+    """Split received bytes into packets of MariaDB's protocol.
+
+    ``tidemill.connect.cdc.mariadb.binlog.packets.split_packets`` gives the same results.
+
+    Raises:
+        ValueError: A packet does not have the next number.
+    """
+
+def scan_binlog(
+    tables: dict[int, tuple[bytes, bytes, Any]],
+    packets: list[bytes],
+    begin: int,
+    most: int,
+    checksums: bool,
+    /,
+) -> tuple[int, int, int, int, dict[int, tuple[bytes, bytes, Any]]]:
+    """Find the events of a binary log that need nothing but ``encode_binlog``.
+
+    Args:
+        tables: By number: the table map without the number, and the sizes of the columns, empty
+            for a table that is not captured: for each column 16 bits, the bytes of a value, or
+            minus the bytes of the length in front of it.
+        packets: A zero byte and an event each.
+        begin: The first packet.
+        most: The number of rows at which to stop, at the end of an event.
+        checksums: Whether the events have checksums.
+
+    Returns:
+        The place behind the last such event, the number of rows, the number of rows events, the
+        time of the first row's event in seconds, and the tables of the rows events.
+    """
+
+def encode_binlog(
+    encoders: dict[int, tuple[ChangeEncoder, bytes] | None],
+    packets: list[bytes],
+    parts: tuple[bytes, bytes],
+    checksums: bool,
+    stamp_ms: int,
+    /,
+) -> int:
+    """Encode rows of one transaction that ``scan_binlog`` has found.
+
+    Args:
+        encoders: By number of the table: the encoder and the sizes of the columns; None for a table
+            that is not captured.
+        packets: The packets.
+        parts: The end of the block ``source`` up to the server's id, and up to the position.
+        checksums: Whether the events have checksums.
+        stamp_ms: Time of processing.
+
+    Returns:
+        The number of records.
+
+    Raises:
+        KeyError: A table has no encoder.
+        OverflowError: A record is too large; the message is its size in bytes.
+        ValueError: A row is damaged, or a text is not valid UTF-8.
     """

@@ -13,9 +13,10 @@ from types import ModuleType
 SWITCH = "TIDEMILL_NATIVE"
 """The environment variable that switches the extension off with 0."""
 NAMES = (
-    *("Block", "ChangeEncoder", "Decoder", "JsonParser", "RecordEncoder"),
-    *("check_batch", "crc32c", "decode_produce", "scan_batches", "walk_records", "write_entry"),
-    *("encode_changelog", "encode_pgoutput", "scan_pgoutput"),
+    *("Block", "ChangeEncoder", "Decoder", "EntryThread", "JsonParser", "RecordEncoder"),
+    *("check_batch", "crc32c", "decode_produce", "scan_batches", "walk_records"),
+    *("encode_binlog", "encode_changelog", "encode_pgoutput"),
+    *("scan_binlog", "scan_pgoutput", "send_parts", "split_packets"),
 )
 """What the extension must have. One that was built from older sources is not used."""
 

@@ -186,6 +186,53 @@ class Groups(Section):
         description="Whether a group can change between the classic and the consumer protocol "
         "while it has members (group.consumer.migration.policy).",
     )
+    share_session_timeout_ms: int = Field(
+        45_000,
+        ge=1,
+        le=_INT,
+        description="Session timeout of members of share groups, in milliseconds "
+        "(group.share.session.timeout.ms).",
+    )
+    share_heartbeat_interval_ms: int = Field(
+        5000,
+        ge=1,
+        le=_INT,
+        description="How often members of share groups send a heartbeat, in milliseconds "
+        "(group.share.heartbeat.interval.ms).",
+    )
+    share_max_size: int = Field(
+        200,
+        ge=1,
+        le=1000,
+        description="Largest number of members of a share group (group.share.max.size).",
+    )
+    share_max_sessions: int = Field(
+        2000,
+        ge=1,
+        le=_INT,
+        description="Largest number of share sessions (group.share.max.share.sessions).",
+    )
+    share_record_lock_ms: int = Field(
+        30_000,
+        ge=1000,
+        le=3_600_000,
+        description="How long a member of a share group can keep a record before it is delivered "
+        "again, in milliseconds (group.share.record.lock.duration.ms).",
+    )
+    share_delivery_limit: int = Field(
+        5,
+        ge=2,
+        le=25,
+        description="How often a share group delivers a record before it gives up "
+        "(group.share.delivery.count.limit).",
+    )
+    share_max_record_locks: int = Field(
+        2000,
+        ge=100,
+        le=10_000,
+        description="Most records of a partition that a share group has in flight "
+        "(group.share.partition.max.record.locks).",
+    )
     max_member_bytes: int = Field(
         1_048_576,
         ge=1024,

@@ -28,6 +28,10 @@ _F_FULLFSYNC = 51
 """The number of this command on macOS. Elsewhere Python's ``fcntl`` does not define it."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Constants in malloc.h of glibc."""
+_FILL_BYTES = 131_072
+"""Bytes of the memory that files are read into which only have to be in the page cache."""
+_FILL_TIMES = 32
+"""How often one call reads into that memory."""
 _MAC_OPEN_FILES = 10_240
 """The most open files that macOS lets a process have (OPEN_MAX), whatever the hard limit says."""
 
@@ -114,6 +118,34 @@ def read_cached(fd: int, length: int, position: int) -> Buffer | None:
     return out if got == length else None
 
 
+def fill_cache(fd: int, position: int, length: int) -> None:
+    """Read a range of a file into the page cache. Waits for the disk.
+
+    The kernel reads the whole range together, and begins with as many bytes behind it, which a
+    reader in order wants next.
+
+    Raises:
+        OSError: the file can't be read.
+    """
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, position, 2 * length, os.POSIX_FADV_WILLNEED)
+    scratch = bytearray(_FILL_BYTES)
+    end = position + length
+    while position < end:
+        # One call reads much, always into the same memory.
+        times = min(-(-(end - position) // _FILL_BYTES), _FILL_TIMES)
+        got = _read_into([scratch] * times, fd, position)
+        if not got:
+            return
+        position += got
+
+
+def _read_into(buffers: list[bytearray], fd: int, position: int) -> int:
+    if hasattr(os, "preadv"):
+        return os.preadv(fd, buffers, position)
+    return len(os.pread(fd, len(buffers[0]), position))
+
+
 class _CachestatRange(ctypes.Structure):
     _fields_ = [("off", ctypes.c_uint64), ("len", ctypes.c_uint64)]
 
@@ -174,6 +206,24 @@ def _cachestat() -> Callable[..., int] | None:
 
 
 _has_cachestat: bool | None = None
+
+
+def new_signal() -> int:
+    """Return the descriptor of a new signal (eventfd, Linux only). A loop can watch it.
+
+    Raises:
+        OSError: no descriptor is left.
+    """
+    return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+
+def take_signal(fd: int) -> None:
+    """Reset a signal that was given.
+
+    Raises:
+        BlockingIOError: it was not given.
+    """
+    os.eventfd_read(fd)
 
 
 # --- the process ---------------------------------------------------------------------------------

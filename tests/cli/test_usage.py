@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import effort
 from tests.support.cli_runner import CliRunner, Result
 from tidemill.cli.main import app
 from tidemill.cli.transaction.describe import State
@@ -161,6 +162,7 @@ CLIENT_COMMANDS = [
 ]
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("command", CLIENT_COMMANDS, ids=" ".join)
 def test_without_a_broker_every_client_command_fails_fast_with_exit_5(command: list[str]) -> None:
     with socket.socket() as bound:  # bound but not listening: connections are refused
@@ -171,7 +173,7 @@ def test_without_a_broker_every_client_command_fails_fast_with_exit_5(command: l
     assert result.exit_code == 5
     assert f"error: no broker answers at 127.0.0.1:{port}" in result.stderr
     assert "hint: Start one with 'tidemill dev'" in result.stderr
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < effort.bound(3, normal=60)
 
 
 def test_the_brokers_address_may_come_from_the_environment(

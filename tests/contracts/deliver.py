@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from tests.support.processes import free_port
+from tests.support.ports import reserve_port
 from tidemill.spark.errors import DeliveryError, OptionError
 from tidemill.spark.source.fetch import FetchPlan, fetch
 from tidemill.spark.source.planning.ranges import OffsetRange
@@ -165,7 +165,7 @@ class DeliverContract:
         assert write([rows], topic, {"bootstrap.servers": broker.bootstrap, "acks": "1"}) == 1
 
     def test_no_broker_fails_the_task_in_time(self, write: Write) -> None:
-        nowhere = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "message.timeout.ms": "500"}
+        nowhere = {"bootstrap.servers": f"127.0.0.1:{reserve_port()}", "message.timeout.ms": "500"}
         with pytest.raises(DeliveryError, match="not accepted"):
             write([batch(value=pa.array([b"v"]))], "t", nowhere)
 

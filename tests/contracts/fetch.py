@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 
 from tests.support.librdkafka import ready_for_id
-from tests.support.processes import free_port, poll_until
+from tests.support.ports import reserve_port
+from tests.support.processes import poll_until
 from tidemill.errors import TidemillError
 from tidemill.spark.errors import DataLossError, OptionError
 from tidemill.spark.source.fetch import SCHEMA, SCHEMA_WITH_HEADERS, FetchPlan
@@ -178,8 +179,8 @@ class FetchContract:
             producer.begin_transaction()
             for _ in range(3):
                 producer.produce(topic, b"x", partition=0)
-            producer.flush(10)
-            end(10)
+            producer.flush(60)
+            end(60)
         # 0-2 committed, 3 marker, 4-6 aborted, 7 marker: the range ends where no record is.
         assert read(topic, 0, 8) == [0, 1, 2, 4, 5, 6]
         committed = {"isolation.level": "read_committed"}
@@ -193,7 +194,7 @@ class FetchContract:
         topic = broker.topic()
         broker.produce(topic, [b"x"] * 30)
         for future in broker.admin.delete_records([TopicPartition(topic, 0, 20)]).values():
-            future.result(10)
+            future.result(60)
         with pytest.raises(DataLossError, match="has offsets 20 to 30, but 5"):
             read(topic, 5, 25)
         assert read(topic, 5, 25, fail_on_data_loss=False) == [20, 21, 22, 23, 24]
@@ -211,6 +212,6 @@ class FetchContract:
             list(fetch(OffsetRange("t", 0, 0, 1), plan(kafka={"no.such.thing": "1"})))
 
     def test_no_broker_is_an_error_in_time(self, fetch: Fetch) -> None:
-        nowhere = FetchPlan({"bootstrap.servers": f"127.0.0.1:{free_port()}"}, timeout_ms=500)
+        nowhere = FetchPlan({"bootstrap.servers": f"127.0.0.1:{reserve_port()}"}, timeout_ms=500)
         with pytest.raises(TidemillError, match="within 500 ms"):
             list(fetch(OffsetRange("t", 0, 0, 1), nowhere))

@@ -15,7 +15,7 @@ import pytest
 from tidemill.connect.cdc.contract import Batch, Change, Position, Row, Source, Table
 from tidemill.connect.cdc.errors import PositionLostError
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 
 
 class SourceHarness(Protocol):

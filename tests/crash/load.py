@@ -119,7 +119,7 @@ class Load:
                 )
                 self.sent += 1
             producer.poll(PAUSE_S)
-        left = producer.flush(45)
+        left = producer.flush(60)
         assert left == 0, f"{left} records of {name!r} have no outcome"
 
     def _read(self, topic: str, partitions: int) -> None:
@@ -180,14 +180,15 @@ def read_all(
     bootstrap: str,
     topics: Mapping[str, int],
     *,
-    timeout: float = 20,
+    offsets_timeout: float = 60,
     isolation: str = "read_committed",
 ) -> dict[Place, bytes | None]:
     """Return every readable record, up to the present high watermarks (or last stable offsets).
 
     Args:
         isolation: ``isolation.level`` of the reader.
-        timeout: seconds to wait for an answer: librdkafka never gives up on a partition.
+        offsets_timeout: seconds to wait for a partition's offsets: librdkafka never gives up on
+            a partition that is offline.
 
     Raises:
         KafkaException: a partition can't be read.
@@ -208,16 +209,18 @@ def read_all(
     waiting = {(topic, p) for topic, count in topics.items() for p in range(count)}
     starts = []
     for topic, partition in waiting:
-        low, _ = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout)
+        low, _ = consumer.get_watermark_offsets(
+            TopicPartition(topic, partition), timeout=offsets_timeout
+        )
         starts.append(TopicPartition(topic, partition, low))
     consumer.assign(starts)
     found: dict[Place, bytes | None] = {}
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + 60
     try:
         while waiting:
             assert time.monotonic() < deadline, f"no answer for {sorted(waiting)}"
             for message in consumer.consume(1000, 0.05):
-                deadline = time.monotonic() + timeout
+                deadline = time.monotonic() + 60
                 error = message.error()
                 if error is None:
                     found[place_of(message)] = message.value()

@@ -1,9 +1,9 @@
 """Damages files as a power cut does: loses, tears or zeroes what was not synced.
 
 A disk keeps what was synced, also if no client got an acknowledgement. ``recording_serve`` records
-how much of each segment that is. The broker's checkpoint files are behind, and a test must not take
-the broker's word for it. Works on the folder of a stopped broker, and knows the names of segments
-only.
+how much of each segment that is, and which entry of the journal was not. The broker's checkpoint
+files are behind, and a test must not take the broker's word for it. Works on the folder of a
+stopped broker, and knows the names of segments only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from tests.conftest import BrokerFactory
-from tests.crash.recording_serve import synced_sizes
+from tests.crash.recording_serve import synced_sizes, unsynced_entry
 from tests.support.broker_process import BrokerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -44,14 +44,31 @@ class Power:
             return log, synced_sizes(lines).get(str(log), 0)
 
     def cut(self, dice: random.Random) -> list[str]:
-        """Damage what was not synced of the partitions' last segments, of each or of some.
+        """Damage what was not synced of the partitions' last segments and of the journal.
 
         Returns:
             What was done, for the failure report.
         """
         folders = sorted({path.parent.name for path in self.broker.data_dir.glob("*/*.log")})
-        damaged = (self._damage(folder, dice) for folder in folders if dice.random() < 0.7)
+        damaged = [self._damage(folder, dice) for folder in folders if dice.random() < 0.7]
+        damaged.append(self._damage_journal(dice))
         return [what for what in damaged if what]
+
+    def _damage_journal(self, dice: random.Random) -> str:
+        """Damage the entry whose sync had not ended, if there is one."""
+        with self._record.open() as lines:
+            found = unsynced_entry(lines)
+        with self._record.open("a") as lines:
+            lines.write("stored 0+0 -\n")  # the next life begins with a journal of its own
+        if found is None or not Path(found[0]).exists():
+            return ""
+        path, position, length = found
+        kept = dice.choice([0, dice.randint(0, length)])
+        with Path(path).open("r+b") as journal:
+            journal.seek(position + kept)
+            rest = length - kept
+            journal.write(bytes(rest) if dice.random() < 0.5 else dice.randbytes(rest))
+        return f"{kept} of {length} bytes of an entry at {position} in {Path(path).name}"
 
     def _damage(self, folder: str, dice: random.Random) -> str:
         log, synced = self.last_segment(folder)

@@ -17,7 +17,7 @@ from tests.crash.load import read_all
 from tests.support.broker_process import BrokerProcess
 from tidemill.log.format.batch import iter_headers
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.crash]
 
 FAULTY = (sys.executable, "-m", "tests.crash.faulty_serve")
 ROOT = Path(__file__).parents[2]
@@ -49,14 +49,14 @@ def filled(filled_data: Path, tmp_path: Path) -> Iterator[BrokerProcess]:
 def create(broker: BrokerProcess, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     new = NewTopic(topic, 1, 1, config={"segment.bytes": "1048576"})
-    admin.create_topics([new])[topic].result(timeout=20)
+    admin.create_topics([new])[topic].result(timeout=60)
 
 
 def fill(broker: BrokerProcess, topic: str) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
     for number in range(RECORDS):
         producer.produce(topic, b"p:%d:%b" % (number, os.urandom(SIZE)))
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
 
 
 def segments(broker: BrokerProcess, topic: str) -> list[Path]:
@@ -100,7 +100,7 @@ def test_a_flipped_bit_in_the_middle_is_an_error_that_names_the_place(
     flip_a_bit(victim, position + 1000)
     filled.start()
     with pytest.raises(KafkaException):
-        read_all(filled.bootstrap, {"t": 1}, timeout=3)
+        read_all(filled.bootstrap, {"t": 1}, offsets_timeout=1)
     assert_reported(filled, victim, offset)
     assert numbers(filled, "other") == list(range(RECORDS))
 
@@ -114,7 +114,7 @@ def test_records_before_a_flipped_bit_are_still_given(filled: BrokerProcess) -> 
     consumer.assign([TopicPartition("t", 0, 0)])
     got = -1
     while got < offset - 1:
-        message = consumer.poll(20)
+        message = consumer.poll(90)
         assert message is not None
         assert message.error() is None
         got = message.offset() or 0
@@ -133,7 +133,7 @@ def test_a_truncated_closed_segment_takes_the_partition_offline(
     os.truncate(victim, victim.stat().st_size - 500)
     filled.start()
     with pytest.raises(KafkaException):
-        read_all(filled.bootstrap, {"t": 1}, timeout=3)
+        read_all(filled.bootstrap, {"t": 1}, offsets_timeout=1)
     assert_reported(filled, victim)
     assert "partition.offline" in filled.log(50_000)
     assert numbers(filled, "other") == list(range(RECORDS))
@@ -144,7 +144,7 @@ def test_a_missing_segment_takes_the_partition_offline(filled: BrokerProcess) ->
     victim.unlink()
     filled.start()
     with pytest.raises(KafkaException):
-        read_all(filled.bootstrap, {"t": 1}, timeout=3)
+        read_all(filled.bootstrap, {"t": 1}, offsets_timeout=1)
     assert_reported(filled, victim.parent)
     assert numbers(filled, "other") == list(range(RECORDS))
 
@@ -163,7 +163,7 @@ def test_a_missing_first_segment_takes_the_partition_offline(
             path.unlink()
     filled.start()
     with pytest.raises(KafkaException):
-        read_all(filled.bootstrap, {"t": 1}, timeout=3)
+        read_all(filled.bootstrap, {"t": 1}, offsets_timeout=1)
     assert "partition.offline" in filled.log(50_000)
     assert_reported(filled, folder, 0)
     assert numbers(filled, "other") == list(range(RECORDS))
@@ -185,7 +185,7 @@ def test_a_wrong_base_offset_is_an_error_and_stops_no_other_partition(
         file.write((offset ^ 1 << bit).to_bytes(8, "big"))
     filled.start()
     with pytest.raises(KafkaException):
-        read_all(filled.bootstrap, {"t": 1}, timeout=3)
+        read_all(filled.bootstrap, {"t": 1}, offsets_timeout=1)
     assert_reported(filled, victim, offset)
     assert numbers(filled, "other") == list(range(RECORDS))
 
@@ -240,7 +240,7 @@ def test_damage_below_the_recovery_point_is_never_cut(filled: BrokerProcess) -> 
     size = victim.stat().st_size
     filled.start()
     with pytest.raises(KafkaException):
-        read_all(filled.bootstrap, {"t": 1}, timeout=3)
+        read_all(filled.bootstrap, {"t": 1}, offsets_timeout=1)
     assert victim.stat().st_size == size
     assert_reported(filled, victim)
 
@@ -263,7 +263,7 @@ def test_a_full_disk_refuses_writes_and_harms_nothing(
             b"p:%d:%b" % (number, os.urandom(5000)),
             on_delivery=lambda error, _: outcomes.__setitem__(number, error is None),
         )
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
 
     send(0)
     faults.write_text("enospc")
@@ -302,13 +302,13 @@ def test_a_failed_fsync_stops_the_broker_and_acknowledges_nothing(
             value,
             on_delivery=lambda error, _: acknowledged.append(value) if error is None else None,
         )
-        producer.flush(20)
+        producer.flush(60)
 
     send(b"p:0:")
     faults.write_text("fsync")
     send(b"p:1:")
     assert acknowledged == [b"p:0:"]
-    assert broker.process.wait(20) == 1
+    assert broker.process.wait(60) == 1
     log = broker.log(20_000)
     assert "error:" in log
     assert str(broker.data_dir / "journal") in log or str(broker.data_dir / "t-0") in log

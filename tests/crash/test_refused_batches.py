@@ -19,7 +19,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.librdkafka import ready_for_id
 from tests.support.processes import poll_until
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.crash]
 
 FAULTY = (sys.executable, "-m", "tests.crash.faulty_serve")
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def start(start_broker: BrokerFactory, refused: str) -> BrokerProcess:
     env = {"CRASH_REFUSED": f"b-0 {refused}", "PYTHONPATH": str(ROOT)}
     broker = start_broker(command=FAULTY, env=env)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("b", 1, 1)])["b"].result(timeout=20)
+    admin.create_topics([NewTopic("b", 1, 1)])["b"].result(timeout=60)
     return broker
 
 
@@ -81,7 +81,7 @@ def commit(producer: Producer) -> None:
     ``commit_transaction`` says that the transaction must be aborted. A long timeout would let the
     broker abort it first, and fence the producer.
     """
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         try:
             producer.commit_transaction(1)
@@ -147,7 +147,7 @@ def test_a_restart_between_a_refusal_and_its_repetition_makes_no_hole(
 def test_what_librdkafka_commits_is_whole(start_broker: BrokerFactory, refused: str) -> None:
     broker = start(start_broker, refused)
     producer = Producer(config(broker, **{"transactional.id": "x"}))
-    ready_for_id(producer).init_transactions(20)
+    ready_for_id(producer).init_transactions(60)
     for _ in range(3):
         producer.begin_transaction()
         send_in_transaction(producer)
@@ -158,7 +158,7 @@ def test_what_librdkafka_commits_is_whole(start_broker: BrokerFactory, refused: 
             if refused in FIRST_WRITES or not error.args[0].txn_requires_abort():
                 raise
             # The broker knows the producer: librdkafka asks for a new epoch, and to do it again.
-            producer.abort_transaction(20)
+            producer.abort_transaction(60)
     else:
         pytest.fail("no transaction could be committed")
     assert read(broker) == list(range(RECORDS))

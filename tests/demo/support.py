@@ -74,7 +74,7 @@ def no_process_left() -> Iterator[set[psutil.Process]]:
     """Yield a set of processes. Fail if one of them still runs a while after the block."""
     processes: set[psutil.Process] = set()
     yield processes
-    _, alive = psutil.wait_procs(processes, timeout=30)
+    _, alive = psutil.wait_procs(processes, timeout=60)
     left = [process for process in alive if process.is_running() and not _is_zombie(process)]
     descriptions = [command_of(process)[:200] for process in left]
     for process in left:

@@ -18,7 +18,7 @@ def test_buffer_keeps_throttle_holds_back_and_drop_loses() -> None:
         [sys.executable, str(PROGRAM), "--records", "4000", "--limit", "400", "--rate", "2000"],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -36,7 +36,7 @@ from tidemill.errors import TopicExistsError
 from tidemill.spark.base.java import find_java
 from tidemill.spark.errors import JavaNotFoundError
 
-TIMEOUT_S = 280
+TIMEOUT_S = 800
 
 
 @pytest.fixture
@@ -70,7 +70,6 @@ def running_demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str
 
 @pytest.mark.spark
 @pytest.mark.separate
-@pytest.mark.timeout(TIMEOUT_S + 20)
 @pytest.mark.usefixtures("needs_spark")
 def test_every_result_of_a_day_is_equal(tmp_path: Path) -> None:
     # The day on which clocks go forward.
@@ -103,7 +102,6 @@ def test_every_result_of_a_day_is_equal(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.separate
 @pytest.mark.slow
-@pytest.mark.timeout(TIMEOUT_S + 20)
 @pytest.mark.usefixtures("needs_spark")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_demo_leaves_no_process_behind(

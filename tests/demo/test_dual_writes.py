@@ -21,7 +21,7 @@ def test_direct_writes_differ_and_capture_agrees(tmp_path: Path) -> None:
             [sys.executable, str(PROGRAM), "-b", broker.bootstrap],
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=600,
             check=False,
         )
     assert done.returncode == 0, done.stderr

@@ -18,7 +18,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("spark")
 def test_the_examples_write_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tidemill.spark.pipelines.runner import Runner, RunOptions
@@ -68,7 +67,7 @@ def send(bootstrap: str, *records: Iterable[tuple[str, str | None, bytes]]) -> N
     for each in records:
         for topic, key, value in each:
             producer.produce(topic, value, key)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def values(bootstrap: str, topic: str, count: int) -> list[Any]:
@@ -77,6 +76,6 @@ def values(bootstrap: str, topic: str, count: int) -> list[Any]:
     consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
     try:
         consumer.subscribe([topic])
-        return [message.value() for message in consumer.consume(count, 30)]
+        return [message.value() for message in consumer.consume(count, 120)]
     finally:
         consumer.close()

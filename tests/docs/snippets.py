@@ -26,7 +26,7 @@ from pathlib import Path
 
 from tests.support.in_process import InProcess
 
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 600
 """Enough for a snippet that starts Spark on a busy machine."""
 
 ALREADY_DONE = re.compile(r"tidemill (dev|serve|demo)\b|pip install |make |git |cd ")

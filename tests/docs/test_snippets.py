@@ -31,7 +31,6 @@ def test_the_snippets_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", WITH_SPARK, ids=lambda page: page.name)
 def test_the_snippets_of_a_page_with_spark_print_what_it_says(
     page: Path, tmp_path: Path, warm_spark: InProcess

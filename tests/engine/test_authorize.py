@@ -60,15 +60,17 @@ from tidemill.engine.errors import (
     TransactionalIdAuthorizationError,
 )
 from tidemill.engine.queues.api import ConsumerSpec, ExchangeSpec, Message, Owner, QueueSpec
+from tidemill.engine.shares.api import ShareQuery
 from tidemill.log.format.markers import Marker
 from tidemill.log.format.records import encode_batch
 from tidemill.log.names import TopicPartition
 from tidemill.settings import Settings
 from tidemill.state.consumer_groups.types import ConsumerHeartbeat
+from tidemill.state.share_groups.types import ShareHeartbeat
 
 Op = Operation
 ALICE = Principal("alice")
-PARTS = ("records", "topics", "configs", "groups", "transactions", "storage", "queues")
+PARTS = ("records", "topics", "configs", "groups", "transactions", "storage", "queues", "shares")
 
 
 class Gate:
@@ -120,8 +122,9 @@ C = Resource(CLUSTER)
 E = Resource(EXCHANGE, "x")
 OWNER = Owner("alice")
 RECIPIENT: Any = None
-NO_QUESTIONS = {"queues.connection_closed", "records.hold_ms"}
-"""A connection can always end. Whether a producer must wait is asked after a write."""
+NO_QUESTIONS = {"queues.connection_closed", "queues.stored", "records.hold_ms", "records.read_now"}
+"""A connection can always end. Whether a producer must wait is asked after a write. ``read_now``
+reads only where no access is checked."""
 GROUP_CHANGES = [ConfigChange("consumer.session.timeout.ms", AlterOp.SET, "40000")]
 
 CALLS: dict[str, tuple[Call, Question]] = {
@@ -175,6 +178,27 @@ CALLS: dict[str, tuple[Call, Question]] = {
         lambda d: d.groups.describe_consumer_group("g"),
         (Op.DESCRIBE, G),
     ),
+    "groups.share_heartbeat": (
+        lambda d: d.groups.share_heartbeat(ShareHeartbeat("g", "m", 0, "c", "h")),
+        (Op.READ, G),
+    ),
+    "groups.describe_share_group": (
+        lambda d: d.groups.describe_share_group("g"),
+        (Op.DESCRIBE, G),
+    ),
+    "shares.lock_ms": (lambda d: d.shares.lock_ms("g"), (Op.READ, G)),
+    "shares.fetch": (
+        lambda d: d.shares.fetch(ShareQuery("g", "m", [], 60_000, 1, 1)),
+        (Op.READ, G),
+    ),
+    "shares.acknowledge": (lambda d: d.shares.acknowledge("g", "m", []), (Op.READ, G)),
+    "shares.leave": (lambda d: d.shares.leave("g", "m"), (Op.READ, G)),
+    "shares.offsets": (lambda d: d.shares.offsets("g", None), (Op.DESCRIBE, G)),
+    "shares.alter_offsets": (
+        lambda d: d.shares.alter_offsets("g", {("a", 0): 1}),
+        (Op.READ, G),
+    ),
+    "shares.delete_offsets": (lambda d: d.shares.delete_offsets("g", ["a"]), (Op.DELETE, G)),
     "groups.join": (lambda d: d.groups.join(JOIN), (Op.READ, G)),
     "groups.sync": (lambda d: d.groups.sync(SYNC), (Op.READ, G)),
     "groups.heartbeat": (lambda d: d.groups.heartbeat("g", 1, "m", None), (Op.READ, G)),
@@ -328,7 +352,7 @@ def test_a_denying_authorizer_stops_the_call(name: str) -> None:
     async def test(engine: Engine, gate: Gate) -> None:
         before = {tp: log.log_end_offset for tp, log in engine._store.partitions.items()}
         gate.denied = deny_all
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             assert is_denied(await outcome(call, engine.door(ALICE)))
         assert (ALICE, operation, resource) in gate.questions
         after = {tp: log.log_end_offset for tp, log in engine._store.partitions.items()}
@@ -389,11 +413,20 @@ def test_errors_are_in_the_places_of_the_denied_topics() -> None:
     with_engine(test)
 
 
+def test_a_read_without_a_wait_is_left_to_read_where_access_is_checked() -> None:
+    async def test(engine: Engine, gate: Gate) -> None:
+        assert engine.door(ALICE).records.read_now(query("a")) is None
+        gate.denied = deny_all
+        assert engine.door(ALICE).records.read_now(query("a")) is None
+
+    with_engine(test)
+
+
 def test_a_denied_partition_ends_the_wait_of_a_read() -> None:
     async def test(engine: Engine, gate: Gate) -> None:
         gate.denied = deny_topic_b
         reads = [PartitionRead("a", 0, 1, 100), PartitionRead("b", 0, 0, 100)]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             a, b = await engine.door(ALICE).records.read(ReadQuery(reads, 60_000, 1, 1000))
         assert a.error is None
         assert isinstance(b.error, TopicAuthorizationError)

@@ -53,7 +53,7 @@ async def running(
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(test(), 30)
+        await asyncio.wait_for(test(), 600)
 
     asyncio.run(bounded())
 

@@ -24,7 +24,7 @@ class FakeTicket:
         self.new_folder = False
 
     def run(self) -> None:
-        assert self.log.gate.wait(10)
+        assert self.log.gate.wait(60)
         if self.log.error is not None:
             raise self.log.error
         self.log.syncs += 1
@@ -76,7 +76,7 @@ def run(test: Callable[[Bench], Coroutine[Any, Any, None]], interval_ms: int = 6
     async def body() -> None:
         bench = Bench(interval_ms)
         try:
-            await asyncio.wait_for(test(bench), 20)
+            await asyncio.wait_for(test(bench), 600)
         finally:
             bench.flusher.close()
 

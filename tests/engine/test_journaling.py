@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -30,7 +32,7 @@ async def broker(fs: FaultyFileSystem, journal_bytes: int = 1 << 20) -> Engine:
     if not ends(engine):
         await engine.topics.create([NewTopic("t", PARTITIONS)])
     await write(engine, b"first")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(300):
         while not engine._store.journal.is_open and not fs.capacity:
             await asyncio.sleep(0.001)
     return engine
@@ -56,7 +58,7 @@ def ends(engine: Engine) -> set[int]:
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(test(), 60)
+        await asyncio.wait_for(test(), 600)
 
     asyncio.run(bounded())
 
@@ -150,7 +152,7 @@ def test_a_full_disk_in_the_journal_closes_it_and_fails_no_write() -> None:
         await write(engine, b"second")
         await write(engine, b"third")
         assert ends(engine) == {3}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             while fs.exists(f"/data/{CHECKPOINT}"):  # the next start must not trust the journal
                 await asyncio.sleep(0.001)
         assert not engine._store.journal.is_open
@@ -200,6 +202,76 @@ def test_a_clean_stop_leaves_no_journal_to_be_read() -> None:
         again = await broker(fs)
         assert again._store.clean_start
         assert again._store.reports == []
+        await again.stop()
+
+    run(test)
+
+
+# --- on the disk of this machine, where the journal has its native thread -------------------------
+
+
+async def real_broker(folder: Path) -> Engine:
+    """Start a broker whose journal is open and whose topic has records in each partition."""
+    engine = Engine(Settings(data_dir=folder, log=Log(sync_interval_ms=3_600_000)))
+    await engine.start()
+    await engine.topics.create([NewTopic("t", PARTITIONS)])
+    await write(engine, b"first")
+    async with asyncio.timeout(60):
+        while not engine._store.journal.is_open:
+            await asyncio.sleep(0.001)
+    await write(engine, b"second")
+    return engine
+
+
+def replace_journal(engine: Engine, device: str) -> None:
+    """Let the journal write to a device instead of its file."""
+    current = engine._store.journal._ring.current
+    assert current is not None
+    place = current.raw.fileno()
+    assert place is not None
+    other = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(other, place, inheritable=False)
+    os.close(other)
+
+
+def test_a_real_sync_that_fails_stops_the_broker(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = await real_broker(tmp_path)
+        replace_journal(engine, "/dev/null")  # takes all bytes, and can't be synced
+        with pytest.raises(TidemillError):
+            await write(engine, b"lost")
+        assert isinstance(await engine.failed, SyncFailedError)
+        assert ends(engine) == {2}
+        await engine.stop()
+
+    run(test)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is of Linux")
+def test_a_really_full_disk_in_the_journal_fails_no_write(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = await real_broker(tmp_path)
+        replace_journal(engine, "/dev/full")
+        await write(engine, b"third")
+        await write(engine, b"fourth")
+        assert ends(engine) == {4}
+        assert not engine._store.journal.is_open
+        await engine.stop()
+
+    run(test)
+
+
+def test_a_stop_does_not_wait_for_the_answer_of_a_round(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = await real_broker(tmp_path)
+        writing = asyncio.ensure_future(write(engine, b"third"))
+        await asyncio.sleep(0)
+        await engine.stop()
+        await asyncio.gather(writing, return_exceptions=True)
+        again = Engine(Settings(data_dir=tmp_path, log=Log(sync_interval_ms=3_600_000)))
+        await again.start()
+        assert not again._store.offline
+        assert ends(again) <= {2, 3}
         await again.stop()
 
     run(test)

@@ -31,7 +31,7 @@ def test_files_are_synced_by_another_thread_before_they_are_closed(
             await engine.topics.create([NewTopic("t", PARTITIONS)])
             pool = engine._store.environment.pool
             monkeypatch.setattr(system, "datasync", watched)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(300):
                 for turn in range(4 * PARTITIONS):
                     engine.records.append(
                         [write("t", b"v", partition=turn % PARTITIONS)], Durability.WRITTEN

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-DEADLINE = 30.0
+DEADLINE = 90.0
 """Seconds after which a client that waits for something is given up."""
 
 BASE_TIMESTAMP = 1_700_000_000_000

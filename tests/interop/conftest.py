@@ -66,7 +66,7 @@ def make_topic(admin: AdminClient, unique: Callable[[str], str]) -> MakeTopic:
         name = unique("topic")
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=configs)
         for future in admin.create_topics([topic]).values():
-            future.result(timeout=20)
+            future.result(timeout=60)
         return name
 
     return make

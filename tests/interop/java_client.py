@@ -43,7 +43,7 @@ class JavaClient:
             ["javac", "-cp", classpath, "-d", str(folder), *sources],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         assert compiled.returncode == 0, compiled.stderr
@@ -56,7 +56,7 @@ class JavaClient:
             [*self._command, program, scenario, bootstrap, uuid.uuid4().hex[:8]],
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-6000:]

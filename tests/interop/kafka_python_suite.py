@@ -80,7 +80,7 @@ def run_suite(sdist: Path, folder: Path, bootstrap: str) -> set[str]:
             "-m",
             "pytest",
             *options,
-            "--timeout=60",
+            "--timeout=300",
             "--timeout-method=signal",
             "test/integration",
         ],

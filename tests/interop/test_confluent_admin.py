@@ -77,7 +77,7 @@ def test_a_topic_lives_and_dies(admin: AdminClient, unique: Callable[[str], str]
         KafkaError.INVALID_PARTITIONS
     )
     result(admin.delete_topics([name]))
-    wait_for(lambda: name not in admin.list_topics(timeout=5).topics, "the topic is gone")
+    wait_for(lambda: name not in admin.list_topics(timeout=60).topics, "the topic is gone")
     assert error_of(admin.delete_topics([name])) == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
@@ -101,7 +101,7 @@ def test_topics_that_can_not_be_made(admin: AdminClient, topic: NewTopic, code: 
 def test_validate_only_makes_nothing(admin: AdminClient, unique: Callable[[str], str]) -> None:
     name = unique("topic")
     result(admin.create_topics([NewTopic(name, 1, 1)], validate_only=True))
-    assert name not in admin.list_topics(timeout=5).topics
+    assert name not in admin.list_topics(timeout=60).topics
 
 
 def test_delete_records_moves_the_start(
@@ -200,7 +200,7 @@ def test_a_group_is_listed_described_moved_and_deleted(
     wait_for(lambda: (consumer.poll(0.1), len(consumer.assignment()))[1] == 2, "both partitions")
     (listed,) = [
         each
-        for each in admin.list_consumer_groups(request_timeout=10).result(DEADLINE).valid
+        for each in admin.list_consumer_groups(request_timeout=60).result(DEADLINE).valid
         if each.group_id == group
     ]
     assert listed.state is ConsumerGroupState.STABLE
@@ -244,12 +244,12 @@ def test_several_unknown_groups_are_answered_each(admin: AdminClient) -> None:
 
 
 def test_the_cluster_is_described(admin: AdminClient) -> None:
-    cluster = admin.describe_cluster(request_timeout=10).result(DEADLINE)
+    cluster = admin.describe_cluster(request_timeout=60).result(DEADLINE)
     assert cluster.cluster_id
     assert [node.id for node in cluster.nodes] == [1]
     assert cluster.controller is not None
     assert cluster.controller.id == 1
-    metadata = admin.list_topics(timeout=10)
+    metadata = admin.list_topics(timeout=60)
     assert list(metadata.brokers) == [1]
 
 

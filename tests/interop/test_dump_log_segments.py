@@ -75,7 +75,7 @@ def _dump(command: list[str], files: list[Path], *options: str) -> str:
         [*command, "--files", ",".join(map(str, files)), *options],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     output = done.stdout + done.stderr

@@ -29,7 +29,7 @@ class Tools:
     def run(self, tool: str, *arguments: str) -> str:
         """Return what the tool prints. It must succeed."""
         command = [*self._java, tool, "--bootstrap-server", self._bootstrap, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

@@ -49,7 +49,7 @@ class Raw:
         self, key: int, version: int, tree: dict[str, Any], code: Callable[[Any], int] = _code
     ) -> dict[str, Any]:
         """Ask again while the transaction before is being ended, as clients do."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(300):
             while code(answer := await self.client.call(key, version, tree)) in AGAIN:
                 await asyncio.sleep(0.05)
         return answer

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support import effort
 from tests.support.crashfs import CrashingFileSystem
 from tests.support.faultyfs import CrashError, FaultyFileSystem
 from tests.support.logs import TP, open_log, open_store, read_records, write
@@ -104,6 +105,7 @@ def test_written_records_are_readable_after_a_restart(tmp_path: Path, clock: Man
     store.close()
 
 
+@pytest.mark.timing
 def test_thousands_of_partitions_open_fast_and_hold_no_files(
     tmp_path: Path, clock: ManualClock
 ) -> None:
@@ -120,7 +122,7 @@ def test_thousands_of_partitions_open_fast_and_hold_no_files(
     elapsed = time.perf_counter() - begin
     assert len(store.partitions) == 1000
     assert len(store.environment.pool) == 0
-    assert elapsed < 1, "5,000 are to open in well under a second; this machine may be busy"
+    assert elapsed < effort.bound(1, normal=30), "5,000 are to open in well under a second"
     assert read_records(store.get(TopicPartition("many", 20)))[0].value == b"v"
     store.close()
 

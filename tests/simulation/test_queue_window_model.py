@@ -162,7 +162,7 @@ class WindowSimulation(RuleBasedStateMachine):
                 del self.records[number]
             else:
                 self.records[number] = value
-        assert not self.window.is_dirty
+        assert self.window.take_records() == []
         self.stored = dict(self.states), dict(self.counts)
 
     @rule()

@@ -35,7 +35,7 @@ class Broker:
         name = name or f"t-{uuid.uuid4().hex[:12]}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
         new = NewTopic(name, partitions, 1, config=settings)
-        self.admin.create_topics([new])[name].result(30)
+        self.admin.create_topics([new])[name].result(60)
         poll_until(lambda: self._leads(name, partitions), 90, f"leaders of {name}")
         return name
 
@@ -46,7 +46,7 @@ class Broker:
         try:
             asked = {TopicPartition(name, p): latest for p in range(partitions)}
             for answer in self.admin.list_offsets(asked).values():
-                answer.result(10)
+                answer.result(60)
         except KafkaException:
             return False
         return True
@@ -66,7 +66,7 @@ class Broker:
         for value in values:
             extra = value if isinstance(value, dict) else {"value": value}
             producer.produce(topic, partition=partition, **extra)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
 
 def _broker(name: str, bootstrap: str) -> Broker:

@@ -28,7 +28,7 @@ _CONTINUATION = re.compile(r"^> ?", re.MULTILINE)
 def run(program: str) -> str:
     """Return what a program prints in a new Python process."""
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True
     )
     return done.stdout
 

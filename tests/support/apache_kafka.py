@@ -20,7 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from tests.support.processes import ServerProcess, accepts_connections, free_port
+from tests.support.ports import reserve_port
+from tests.support.processes import ServerProcess, accepts_connections
 
 KAFKA_VERSION = "4.3.0"
 SCALA_VERSION = "2.13"
@@ -132,7 +133,7 @@ class ApacheKafka:
         self._classpath = find_classpath(fetch=fetch)
         self._heap_mb = heap_mb
         self.folder = folder
-        self.port = free_port() if port is None else port
+        self.port = reserve_port() if port is None else port
         self.process: ServerProcess | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._config = folder / "server.properties"
@@ -151,7 +152,7 @@ class ApacheKafka:
         return self.process.pid
 
     def _default_properties(self) -> dict[str, str]:
-        controller = free_port()
+        controller = reserve_port()
         return {
             "process.roles": "broker,controller",
             "node.id": "1",
@@ -168,11 +169,12 @@ class ApacheKafka:
             "transaction.state.log.num.partitions": "1",
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
+            "log.retention.check.interval.ms": str(24 * 3_600_000),  # as NO_RETENTION
             "group.initial.rebalance.delay.ms": "100",
             "group.min.session.timeout.ms": "1000",
         }
 
-    def start(self, timeout: float = 60) -> Self:
+    def start(self, timeout: float = 180) -> Self:
         """Format a new folder, start, and wait until clients can connect.
 
         Raises:

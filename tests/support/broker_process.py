@@ -12,7 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support.ports import reserve_port
 from tests.support.processes import ServerProcess
+
+NO_RETENTION = {"log.retention_check_ms": str(24 * 3_600_000)}
+"""By default a broker looks every five minutes for records that are older than seven days, and
+deletes them. Many tests write records with times of long ago, and a busy machine runs them in the
+sixth minute of a broker that they share."""
 
 
 class BrokerProcess:
@@ -22,11 +28,13 @@ class BrokerProcess:
 
     Args:
         folder: for the data folder, the log and the output. It is created, and kept.
-        settings: ``--set`` values, e.g. ``{"default_partitions": "4"}``.
+        settings: ``--set`` values, e.g. ``{"default_partitions": "4"}``. Those of ``NO_RETENTION``
+            are the default.
         env: variables in addition to the present ones, of which those of tidemill are removed.
         command: replaces ``python -m tidemill``, e.g. a wrapper that injects faults.
         fresh: start a Python of its own. By default, ``python -m`` is forked from a process that
             has imported tidemill, which saves half a second of processor time.
+        plain: pass only ``settings``, for a version that may not know the others.
     """
 
     def __init__(
@@ -37,17 +45,19 @@ class BrokerProcess:
         env: Mapping[str, str] | None = None,
         command: Sequence[str] = (sys.executable, "-m", "tidemill"),
         fresh: bool = False,
+        plain: bool = False,
     ) -> None:
         self.folder = folder
         self.data_dir = folder / "data"
         self.log_path = folder / "broker.log"
         self.ready_event: dict[str, Any] = {}
-        self._settings = {"amqp.port": "0", **(settings or {})}
+        own = {} if plain else {**NO_RETENTION, "amqp.port": str(reserve_port())}
+        self._settings = {**own, **(settings or {})}
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")}
         self._env = {**inherited, **(env or {})}
         self._command = list(command)
         self._is_forked = not fresh and self._command[:2] == [sys.executable, "-m"]
-        self._port = 0
+        self._port = reserve_port()
         self._starts = 0
         self._process: ServerProcess | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -59,12 +69,12 @@ class BrokerProcess:
 
     @property
     def port(self) -> int:
-        """The port of the Kafka protocol, known after the first start."""
+        """The port of the Kafka protocol."""
         return self._port
 
     @property
     def amqp_port(self) -> int:
-        """The port of AMQP, known after the first start."""
+        """The port of AMQP, known after the first start if the settings name port 0."""
         return int(self._settings["amqp.port"])
 
     @property
@@ -78,7 +88,7 @@ class BrokerProcess:
         """Process id of the last start."""
         return self.process.pid
 
-    def start(self, timeout: float = 30) -> Self:
+    def start(self, timeout: float = 120) -> Self:
         """Start and wait until it reports that it is ready.
 
         Raises:
@@ -127,11 +137,11 @@ class BrokerProcess:
         """Send SIGKILL and wait until the process has ended."""
         self.process.kill()
 
-    def terminate(self, timeout: float = 30) -> int:
+    def terminate(self, timeout: float = 120) -> int:
         """Stop it gracefully (SIGTERM) and return the exit code."""
         return self.process.terminate(timeout)
 
-    def restart(self, timeout: float = 30) -> Self:
+    def restart(self, timeout: float = 120) -> Self:
         """Stop it gracefully, then start it on the same port and data."""
         self.terminate()
         return self.start(timeout)

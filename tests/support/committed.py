@@ -36,7 +36,7 @@ def read_to_end(
     )
     found: list[Message] = []
     try:
-        end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1]
+        end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)[1]
         consumer.assign([TopicPartition(topic, partition, 0)])
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:

@@ -422,7 +422,7 @@ def _cut_file(node: _File, rng: random.Random, zeros: bool, page: int) -> None:
 
 def _settle(folder: _Folder) -> None:
     folder.sync()
-    for node in folder.entries.values():
+    for node in list(folder.entries.values()):  # other threads create files meanwhile
         if isinstance(node, _Folder):
             _settle(node)
         else:

@@ -41,7 +41,7 @@ IMPORTED = (
     "uvloop",
 )
 """The modules that a broker imports, and that are imported once. Those that are missing are not."""
-START_S = 30.0
+START_S = 120.0
 _MOST_BYTES = 1 << 17
 _FDS = 256
 

@@ -42,7 +42,7 @@ def python_without(
         [sys.executable, "-c", f"{hook}\n{program}", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
         cwd=cwd,
         env=kept | {"NO_COLOR": "1"},

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from confluent_kafka import Consumer, Producer
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 AT_END_SOON = {"fetch.wait.max.ms": 10}
 """Settings of a consumer that waits for the end of a partition: the broker holds the answer to a
 fetch at the end back for this long, 500 ms by default."""

@@ -108,7 +108,7 @@ def mariadb(log: Path, options: Sequence[str] = ()) -> Iterator[MariaDb]:
         command += ["--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M", *options]
         with ServerProcess("mariadb", command, log, cwd=folder) as process:
             found = MariaDb(f"{folder}/socket")
-            process.wait_until(lambda: _answers(found), 60)
+            process.wait_until(lambda: _answers(found), 120)
             yield found
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,6 +1,7 @@
 """A PostgreSQL server from its binaries, on a Unix socket in a folder of its own.
 
 PostgreSQL refuses to run as root; there it runs as the user ``postgres``, which its package makes.
+The environment variable POSTGRES_BIN names the folder of another version's binaries.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from tests.support.processes import ServerProcess
 
-_INIT = ("-A", "trust", "--no-sync", "--encoding=UTF8", "--locale=C")
+INIT = ("-A", "trust", "--no-sync", "--encoding=UTF8", "--locale=C")
 LOGICAL = {
     "wal_level": "logical",
     "max_replication_slots": "60",
@@ -35,7 +36,15 @@ class PostgresNotFoundError(Exception):
     """PostgreSQL can't be started here; the message says why."""
 
 
-def _binaries() -> Path:
+def binaries() -> Path:
+    """Return the folder of PostgreSQL's binaries.
+
+    Raises:
+        PostgresNotFoundError: it is not installed.
+    """
+    chosen = os.environ.get("POSTGRES_BIN")
+    if chosen:
+        return Path(chosen)
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     on_path = shutil.which("initdb")
     if not found and on_path is None:
@@ -43,7 +52,7 @@ def _binaries() -> Path:
     return found[-1].parent if found else Path(str(on_path)).resolve().parent
 
 
-def _as_user(folder: Path) -> list[str]:
+def as_user(folder: Path) -> list[str]:
     """Return the prefix of a command that runs as another user, who gets the folder."""
     if os.getuid() != 0:
         return []
@@ -70,14 +79,14 @@ def postgres(log: Path, settings: Mapping[str, str] | None = None) -> Iterator[s
     Raises:
         PostgresNotFoundError: it can't be started here.
     """
-    binaries = _binaries()
+    found = binaries()
     # Not below the tests' folder: the other user could not get there, and a socket's path is short.
     folder = Path(tempfile.mkdtemp(prefix="tidemill-pg-"))
     try:
-        before = _as_user(folder)
+        before = as_user(folder)
         data = folder / "data"
         made = subprocess.run(
-            [*before, str(binaries / "initdb"), "-D", str(data), "-U", "tidemill", *_INIT],
+            [*before, str(found / "initdb"), "-D", str(data), "-U", "tidemill", *INIT],
             cwd=folder,
             capture_output=True,
             text=True,
@@ -93,13 +102,13 @@ def postgres(log: Path, settings: Mapping[str, str] | None = None) -> Iterator[s
             **(settings or {}),
         }
         arguments = [f"-c{key}={value}" for key, value in options.items()]
-        command = [*before, str(binaries / "postgres"), "-D", str(data), *arguments]
+        command = [*before, str(found / "postgres"), "-D", str(data), *arguments]
         with ServerProcess("postgres", command, log, cwd=folder) as server:
             dsn = f"host={folder} port={options['port']} user=tidemill dbname=postgres"
-            server.wait_until(lambda: _answers(dsn), 60)
+            server.wait_until(lambda: _answers(dsn), 120)
             yield dsn
             server.send_signal(signal.SIGINT)  # ends its children, which are groups of their own
-            server.wait(30)
+            server.wait(60)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

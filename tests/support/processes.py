@@ -24,21 +24,17 @@ class StartFailedError(AssertionError):
     """The process ended, or was not ready in time; the message holds the end of its output."""
 
 
-def free_port() -> int:
-    """Return a TCP port on loopback that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def accepts_connections(host: str, port: int) -> bool:
     """Return whether a process listens on this port."""
     try:
-        with socket.create_connection((host, port), timeout=1):
+        with socket.create_connection((host, port), timeout=10):
             return True
     except OSError:
         return False
+
+
+LEAST_PATIENCE_S = 90.0
+"""No wait for a condition gives up earlier: a deadline that is never reached costs nothing."""
 
 
 def poll_until(
@@ -47,13 +43,26 @@ def poll_until(
     """Wait until a condition holds.
 
     Raises:
-        TimeoutError: it did not hold within ``timeout`` seconds.
+        TimeoutError: it did not hold within ``timeout`` seconds, or LEAST_PATIENCE_S if that is
+            more.
     """
+    timeout = max(timeout, LEAST_PATIENCE_S)
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {timeout} s: {what}")
         time.sleep(interval)
+
+
+def assert_stays(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Check for so long that a condition holds all the time.
+
+    It can show that something happened which must not, and never that it can't happen.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert condition(), f"not for {seconds} s: {what}"
+        time.sleep(0.01)
 
 
 class ServerProcess:
@@ -124,8 +133,9 @@ class ServerProcess:
         """Wait for a condition while the process runs.
 
         Raises:
-            StartFailedError: the process ended, or ``timeout`` seconds went by.
+            StartFailedError: the process ended, or did not get ready, as with ``poll_until``.
         """
+        timeout = max(timeout, LEAST_PATIENCE_S)
         deadline = time.monotonic() + timeout
         while not ready():
             if self.exit_code is not None:
@@ -145,7 +155,7 @@ class ServerProcess:
             TimeoutError: it still runs after ``timeout`` seconds.
         """
         try:
-            return self._process.wait(timeout=timeout)
+            return self._process.wait(timeout=max(timeout, LEAST_PATIENCE_S))
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"{self.name} still runs:\n{self.output()}") from None
 
@@ -158,9 +168,9 @@ class ServerProcess:
     def kill(self) -> None:
         """Send SIGKILL (no handler runs, no buffer is flushed) and wait until it has ended."""
         self.send_signal(signal.SIGKILL)
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=60)
 
-    def terminate(self, timeout: float = 30) -> int:
+    def terminate(self, timeout: float = 120) -> int:
         """Send SIGTERM, wait, and return the exit code. Kill it if it does not end.
 
         Raises:
@@ -168,7 +178,7 @@ class ServerProcess:
         """
         self.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(timeout=timeout)
+            return self._process.wait(timeout=max(timeout, LEAST_PATIENCE_S))
         except subprocess.TimeoutExpired:
             self.kill()
             raise TimeoutError(

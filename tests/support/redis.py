@@ -36,7 +36,7 @@ def redis_server(log: Path, password: str = "") -> Iterator[str]:
     command += [str(folder), "--requirepass", password]
     try:
         with ServerProcess("redis", command, log, cwd=folder) as process:
-            process.wait_until(socket.exists, 30)
+            process.wait_until(socket.exists, 120)
             yield f"unix://{socket}?db=0"
     finally:
         shutil.rmtree(folder, ignore_errors=True)

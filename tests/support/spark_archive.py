@@ -96,12 +96,12 @@ def load_classes(folder: Path) -> None:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         names = ("events", "counts", "pairs")
         for future in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
-            future.result(30)
+            future.result(60)
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         for number in range(20):
             row = {"id": str(number % 3), "at": f"2026-03-01T{number:02}:00:00Z"}
             producer.produce("events", json.dumps(row))
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         options = RunOptions(
             broker.bootstrap, folder / "state", until_caught_up=True, log_file=folder / "log"
         )

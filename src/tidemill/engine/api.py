@@ -44,6 +44,7 @@ from tidemill.state.groups.types import (
     SyncResult,
 )
 from tidemill.state.offsets.types import CommittedOffset, TxnOffsetCommit
+from tidemill.state.share_groups.types import ShareGroupInfo, ShareHeartbeat, ShareMemberInfo
 from tidemill.state.transactions.types import (
     InitProducer,
     TransactionDescription,
@@ -101,6 +102,9 @@ __all__ = [
     "ReadQuery",
     "ReadResult",
     "ReadRoom",
+    "ShareGroupInfo",
+    "ShareHeartbeat",
+    "ShareMemberInfo",
     "SyncRequest",
     "SyncResult",
     "TopicInfo",

@@ -14,6 +14,7 @@ from tidemill.engine.groups.groups import Groups, GroupServices
 from tidemill.engine.queues.core import QueueCore
 from tidemill.engine.queues.queues import Queues
 from tidemill.engine.records.records import Records, RecordServices
+from tidemill.engine.shares.shares import Shares, ShareServices
 from tidemill.engine.storage import Storage, StorageServices
 from tidemill.engine.topics.admin import TopicAdmin
 from tidemill.engine.topics.configs import Configs
@@ -34,6 +35,7 @@ class Services:
     transactions: TransactionServices
     storage: StorageServices
     queues: QueueCore
+    shares: ShareServices
 
 
 class Door:
@@ -51,6 +53,7 @@ class Door:
         transactions: producers and transactions.
         storage: the data folder.
         queues: queues, exchanges and bindings.
+        shares: records of share groups.
     """
 
     __slots__ = (
@@ -61,6 +64,7 @@ class Door:
         "queues",
         "records",
         "settings",
+        "shares",
         "storage",
         "topics",
         "transactions",
@@ -77,3 +81,4 @@ class Door:
         self.transactions = Transactions(services.transactions, access)
         self.storage = Storage(services.storage, access)
         self.queues = Queues(services.queues, access)
+        self.shares = Shares(services.shares, access)

@@ -26,6 +26,7 @@ from tidemill.engine.internal_topics import (
     OFFSETS,
     QUEUE_STATE,
     QUEUES,
+    SHARE_STATE,
     TRANSACTIONS,
 )
 from tidemill.engine.queues.core import QueueCore
@@ -37,6 +38,9 @@ from tidemill.engine.records.plain import PlainAppender
 from tidemill.engine.records.positions import Positions
 from tidemill.engine.records.read import Reader
 from tidemill.engine.records.records import RecordServices
+from tidemill.engine.shares.core import ShareCore
+from tidemill.engine.shares.fetch import ShareFetcher
+from tidemill.engine.shares.shares import ShareServices
 from tidemill.engine.slices import Slices
 from tidemill.engine.state_log import StateLog
 from tidemill.engine.storage import StorageServices
@@ -79,8 +83,8 @@ class Engine:
         authorizer: decides about each access; None allows everything.
 
     Attributes:
-        records, topics, configs, groups, transactions, storage, queues: the parts, after
-            ``start``.
+        records, topics, configs, groups, transactions, storage, queues, shares: the
+            parts, after ``start``.
         failed: done, with a ``StorageError``, when the disk has failed so that no promise holds any
             more. The process must end then.
     """
@@ -178,13 +182,15 @@ class Engine:
             self._backpressure.check,
         )
         records = self._start_records()
-        self._queues = self._new_queues()
+        self._queues, shares = self._new_queues(), self._new_shares(records)
         self._services = Services(
             self.settings,
             self.clock,
             records,
             self._topic_admin,
-            GroupServices(self._group_coordinator, self._topic_admin.catalog),
+            GroupServices(
+                self._group_coordinator, self._topic_admin.catalog, self._shares.forget_group
+            ),
             TransactionServices(
                 self._transaction_coordinator,
                 self._group_coordinator,
@@ -193,6 +199,7 @@ class Engine:
             ),
             StorageServices(self._store, self._catalog_journal.cluster_id),
             self._queues,
+            shares,
         )
         self._assembled = True
         self._open_parts()
@@ -204,15 +211,33 @@ class Engine:
             raise self.failed.result()
         self._transaction_coordinator.resume()
         await self._queues.start()
+        await self._shares.start(self._group_coordinator.is_share_group)
 
     def _new_queues(self) -> QueueCore:
-        return QueueCore(
+        queues = QueueCore(
             self._topic_admin,
             self._partitions,
             self._flusher,
             self.clock,
             self._journal(QUEUES),
             self._journal(QUEUE_STATE),
+            self._backpressure,
+        )
+        self._waiters.on_woken = queues.start_moved
+        return queues
+
+    def _new_shares(self, records: RecordServices) -> ShareServices:
+        self._shares = ShareCore(
+            self._partitions,
+            records.positions,
+            self._topic_admin.catalog,
+            self._topic_admin.group_configs,
+            self._journal(SHARE_STATE),
+            self.clock,
+        )
+        fetcher = ShareFetcher(self._shares, self._flusher, StorageErrorLog(self.clock))
+        return ShareServices(
+            self._shares, fetcher, self._group_coordinator, self._topic_admin.catalog
         )
 
     def _open_parts(self) -> None:
@@ -224,6 +249,7 @@ class Engine:
         self.transactions = door.transactions
         self.storage = door.storage
         self.queues = door.queues
+        self.shares = door.shares
 
     async def _start_topics(self) -> None:
         settings = self.settings
@@ -328,7 +354,7 @@ class Engine:
                 errors,
                 self.settings.limits.fetch_bytes,
             ),
-            Positions(self._partitions, self._flusher, self._slices),
+            Positions(self._partitions, self._flusher, self._waiters, self._slices),
             self._backpressure,
         )
 
@@ -337,10 +363,12 @@ class Engine:
         self._waiters.advanced(log)
         if self._assembled:
             self._queues.advanced(log)
+            self._shares.advanced(log)
 
     async def _forget_topics(self, names: Sequence[str]) -> None:
         if self._assembled:
             self._queues.topics_deleted(names)
+            self._shares.topics_deleted()
         try:
             self._transaction_coordinator.drop_topics(names)
         except CoordinatorNotAvailableError as error:
@@ -357,6 +385,7 @@ class Engine:
         self._stopped = True
         clean = not self.failed.done()
         await self._queues.stop()
+        self._shares.stop()
         await self._housekeeping.stop()
         stopping = BrokerStoppingError("the broker is stopping")
         self._transaction_coordinator.stop(stopping)

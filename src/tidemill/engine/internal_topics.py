@@ -1,6 +1,7 @@
 """The partitions in which the engine stores its own state, and their configs.
 
-Groups and transactions have the names of Apache Kafka, so that its tools can read them.
+Groups, transactions and the state of share groups have the names of Apache Kafka, so that its tools
+can read them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from tidemill.state.internal_topics import (
     OFFSETS_TOPIC,
     QUEUE_STATE_TOPIC,
     QUEUES_TOPIC,
+    SHARE_STATE_TOPIC,
     TRANSACTIONS_TOPIC,
 )
 
@@ -19,6 +21,7 @@ OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 TRANSACTIONS = TopicPartition(TRANSACTIONS_TOPIC, 0)
 QUEUES = TopicPartition(QUEUES_TOPIC, 0)
 QUEUE_STATE = TopicPartition(QUEUE_STATE_TOPIC, 0)
+SHARE_STATE = TopicPartition(SHARE_STATE_TOPIC, 0)
 
 # Small segments are compacted early, so that a start replays a few thousand records only.
 CATALOG_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "1048576"}

@@ -1,10 +1,10 @@
 """Runs the journal for the flusher: its rounds, and the syncs of segments behind them.
 
 A round writes what many logs wait for, with one sync. Only one round is on its way at a time, on a
-thread of its own. The segments of the logs in it are synced later on another thread: when half of
-the journal is in use, when a log's oldest entry is ``STORED_AFTER`` ticks old, or when nothing was
-written for ``IDLE_AFTER`` ticks. An append never waits for that, and never fails because of the
-journal: where it has no room, the flusher syncs the segments.
+thread of its own (``threads.entries``). The segments of the logs in it are synced later on another
+thread: when half of the journal is in use, when a log's oldest entry is ``STORED_AFTER`` ticks old,
+or when nothing was written for ``IDLE_AFTER`` ticks. An append never waits for that, and never
+fails because of the journal: where it has no room, the flusher syncs the segments.
 
 Knows logs, the journal and the event loop. The requests that wait are the flusher's business.
 """
@@ -12,14 +12,14 @@ Knows logs, the journal and the event loop. The requests that wait are the flush
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Sequence
 from itertools import islice
-from queue import SimpleQueue
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import structlog
 
+from tidemill.engine.threads.entries import EntryWriter
+from tidemill.engine.threads.worker import Outcome, Worker
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import SyncFailedError
 from tidemill.log.journal.entry import Piece
@@ -47,71 +47,6 @@ class Share(NamedTuple):
     segment: Segment
 
 
-class Outcome(Generic[T]):
-    """The result of work on another thread, or its error."""
-
-    __slots__ = ("_error", "_results")
-
-    def __init__(self, results: tuple[T, ...], error: BaseException | None) -> None:
-        self._results = results
-        self._error = error
-
-    def exception(self) -> BaseException | None:
-        """Return the error, or None."""
-        return self._error
-
-    def result(self) -> T:
-        """Return the result, or raise the error."""
-        if self._error is not None:
-            raise self._error
-        return self._results[0]
-
-
-class Worker:
-    """A thread that runs work in order, and reports to the event loop.
-
-    An executor would make a future with a lock for each round of the journal.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
-        self._loop = loop
-        self._queue: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None]
-        self._queue = SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._closed = False
-
-    def run(self, work: Callable[[], T], finished: Callable[[Outcome[T]], None]) -> None:
-        """Run ``work``, and then ``finished`` on the event loop."""
-        if self._thread.ident is None:
-            self._thread.start()
-        self._queue.put((work, finished))
-
-    def close(self) -> None:
-        """Wait for the work that has begun, and drop the rest."""
-        self._closed = True
-        self._queue.put(None)
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def _serve(self) -> None:
-        while True:
-            item = self._queue.get()
-            if item is None or self._closed:
-                return
-            work, finished = item
-            outcome: Outcome[Any]
-            try:
-                outcome = Outcome((work(),), None)
-            except BaseException as error:  # a bug is reported too
-                outcome = Outcome((), error)
-            try:
-                self._loop.call_soon_threadsafe(finished, outcome)
-            except RuntimeError:
-                # The loop is closed: the process is ending and no request waits any more.
-                return
-            del item, work, finished, outcome  # not kept until the next round
-
-
 class Journaling:
     """The journal of one broker, on its event loop.
 
@@ -132,6 +67,7 @@ class Journaling:
         self._on_free = on_free
         self._on_failure = on_failure
         self._writer = Worker(self._loop, "journal")
+        self._entries = EntryWriter(self._loop, self._writer)
         self._storer = Worker(self._loop, "store")
         self._asked = False
         self._creating = False
@@ -168,6 +104,7 @@ class Journaling:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+        self._entries.close()
         self._writer.close()
         self._storer.close()
 
@@ -199,20 +136,20 @@ class Journaling:
             self._store_soon()
             return False
         self.is_busy = True
-        self._run(
-            self._writer, write.run, lambda future: self._written(future, write, shares, finished)
-        )
+        self._entries.run(write, lambda result: self._written(result, write, shares, finished))
         return True
 
     def _written(
         self,
-        future: Outcome[None],
+        result: Outcome[None],
         write: JournalWrite,
         shares: Sequence[Share],
         finished: Callable[[bool], None],
     ) -> None:
+        if self._closed:
+            return
         self.is_busy = False
-        error = future.exception()
+        error = result.exception()
         if error is not None:
             self._on_failure(error)
             return

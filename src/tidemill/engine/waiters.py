@@ -8,7 +8,7 @@ again each time it is woken. Knows partitions' offsets and futures only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
@@ -23,6 +23,8 @@ class Waiters:
         self._for_all: dict[TopicPartition, set[_Future]] = {}
         self._for_stable: dict[TopicPartition, dict[_Future, int]] = {}
         """Each future with the last stable offset that its reader has seen."""
+        self.on_woken: Callable[[TopicPartition], None] = lambda _tp: None
+        """Called after ``wake``."""
 
     def register(
         self, partitions: Sequence[TopicPartition], stable: Sequence[int] | None = None
@@ -75,6 +77,7 @@ class Waiters:
         """Wake all readers of a partition: its start moved, or it was deleted."""
         _wake(self._for_all.get(tp, ()))
         _wake(self._for_stable.get(tp, ()))
+        self.on_woken(tp)
 
     def wake_all(self) -> None:
         """Wake all readers: the broker stops, and they return what they have."""

@@ -22,8 +22,8 @@ from tidemill import system
 from tidemill.errors import TidemillError
 from tidemill.net.budget import Budget, Hold
 from tidemill.net.errors import ProtocolError
-from tidemill.net.outbox import Outbox
-from tidemill.net.parts import Part, has_files, memory_of
+from tidemill.net.outgoing.outbox import Outbox
+from tidemill.net.outgoing.parts import Part, has_files, memory_of
 from tidemill.net.responses import UNCOUNTED_BYTES, ResponseMemory
 from tidemill.net.room import ResponseRoom
 from tidemill.settings import Limits

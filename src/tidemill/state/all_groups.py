@@ -1,7 +1,7 @@
 """All groups, whatever their kind: finds the machine that a request is about.
 
-A group id belongs to one group. It is a classic group or a consumer group, and it changes its kind
-when its members do. This module must not know how either kind works.
+A group id belongs to one group. It is a classic group, a consumer group or a share group. The first
+two become each other when their members do. This module must not know how a kind works.
 
 Source: KIP-848, sections "Online upgrade" and "Online downgrade"; Apache Kafka's
 ``group.consumer.migration.policy``.
@@ -32,6 +32,7 @@ from tidemill.state.consumer_groups.types import (
 from tidemill.state.errors import (
     GroupIdNotFoundError,
     GroupMaxSizeReachedError,
+    InconsistentGroupProtocolError,
     NonEmptyGroupError,
     UnknownMemberIdError,
 )
@@ -48,15 +49,19 @@ from tidemill.state.groups.types import (
     SyncRequest,
 )
 from tidemill.state.outcome import Outcome, Reply, StateRecord, nothing
+from tidemill.state.share_groups.group import ShareGroup
+from tidemill.state.share_groups.machine import ShareGroups
+from tidemill.state.share_groups.types import ShareHeartbeat
 from tidemill.state.types import CommitRequest
 
 
 class AllGroups:
-    """Classic groups and consumer groups as one set of groups.
+    """Classic groups, consumer groups and share groups as one set of groups.
 
     Args:
         classic: the classic groups.
         consumers: the consumer groups.
+        shares: the share groups.
         topics: the topics that exist.
         policy: whether groups with members can change their kind.
         classic_max_size: the largest number of members of a classic group.
@@ -66,6 +71,7 @@ class AllGroups:
         self,
         classic: Groups,
         consumers: ConsumerGroups,
+        shares: ShareGroups,
         topics: Topics,
         *,
         policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL,
@@ -73,6 +79,7 @@ class AllGroups:
     ) -> None:
         self._classic = classic
         self._consumers = consumers
+        self.shares = shares
         self._topics = topics
         self._policy = policy
         self._classic_max_size = classic_max_size
@@ -82,20 +89,28 @@ class AllGroups:
 
     def replay(self, key: bytes, value: bytes | None) -> bool:
         """Apply one record; return False if it is not about a group."""
-        return self._consumers.replay(key, value) or self._classic.replay(key, value)
+        return (
+            self._consumers.replay(key, value)
+            or self.shares.replay(key, value)
+            or self._classic.replay(key, value)
+        )
 
     def loaded(self, now_ms: int) -> Outcome[None]:
         """Create the groups after all records were replayed at start. Sessions start now."""
         self._consumers.loaded(now_ms)
+        self.shares.loaded(now_ms)
         out = self._classic.loaded(now_ms)
         for group in self._consumers.table.all():
             self._classic.handover.take(group.group_id, out)
+        for shared in self.shares.table.all():
+            self._classic.handover.take(shared.group_id, out)
         return out
 
     def write_failed(self, outcome: Outcome[Any], now_ms: int) -> list[Reply]:
         """Return the replies for an outcome whose records could not be written."""
         replies = self._classic.write_failed(outcome, now_ms)
         self._consumers.write_failed(outcome, now_ms)
+        self.shares.write_failed(outcome, now_ms)
         out = nothing()
         for group_id in _groups_of(outcome.records):
             if self._consumers.table.find(group_id) is not None:
@@ -119,6 +134,8 @@ class AllGroups:
             GroupIdNotFoundError: the group is a classic one and can't change.
         """
         check_heartbeat(request)
+        if self.shares.table.get(request.group_id) is not None:
+            raise GroupIdNotFoundError(f"Group {request.group_id} is not a consumer group.")
         out = nothing()
         group = self._consumers.table.get(request.group_id)
         if group is not None:
@@ -182,12 +199,28 @@ class AllGroups:
         """
         return self._consumers.describe(group_id)
 
+    # --- share groups ----------------------------------------------------------------------------
+
+    def share_heartbeat(self, request: ShareHeartbeat, now_ms: int) -> Outcome[HeartbeatResult]:
+        """Let a member of a share group join, stay, change or leave; see ``ShareGroups``."""
+        others: tuple[Group | ConsumerGroup | None, ...] = (
+            self._consumers.table.get(request.group_id),
+            self._classic.get(request.group_id),
+        )
+        taken = any(group is not None for group in others)
+        return self.shares.heartbeat(request, now_ms, is_taken=taken)
+
     # --- the classic protocol --------------------------------------------------------------------
 
     def join(self, request: JoinRequest, ticket: int, now_ms: int) -> Outcome[None]:
         """Add a member with the classic protocol (JoinGroup); see ``Groups.join``."""
         out = nothing()
         try:
+            if self.shares.table.get(request.group_id) is not None:
+                raise InconsistentGroupProtocolError(
+                    f"group {request.group_id!r} is a share group",
+                    hint="Use another group.id, or a share consumer.",
+                )
             group = self._consumers.table.get(request.group_id)
             if group is None:
                 return self._classic.join(request, ticket, now_ms)
@@ -271,12 +304,14 @@ class AllGroups:
 
     def next_deadline(self) -> int | None:
         """Return when ``tick`` is needed next, in ms since the epoch, or None if nothing waits."""
-        deadlines = (self._classic.next_deadline(), self._consumers.next_deadline())
+        machines = (self._classic, self._consumers, self.shares)
+        deadlines = (machine.next_deadline() for machine in machines)
         return min((each for each in deadlines if each is not None), default=None)
 
     def tick(self, now_ms: int) -> Outcome[None]:
         """Apply all time limits that have passed."""
         out = self._consumers.tick(now_ms)
+        out.absorb(self.shares.tick(now_ms))
         out.absorb(self._classic.tick(now_ms))
         return out
 
@@ -287,7 +322,9 @@ class AllGroups:
     ) -> Iterator[GroupListing]:
         """Yield all groups, or those with one of ``states`` and of ``types`` (in any case)."""
         return chain(
-            self._classic.list_groups(states, types), self._consumers.list_groups(states, types)
+            self._classic.list_groups(states, types),
+            self._consumers.list_groups(states, types),
+            self.shares.list_groups(states, types),
         )
 
     def describe(self, group_id: str) -> GroupDescription:
@@ -296,15 +333,20 @@ class AllGroups:
 
     # --- used by committed offsets ---------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[Group | ConsumerGroup]:
-        return chain(self._classic, self._consumers.table.all())
+    def __iter__(self) -> Iterator[Group | ConsumerGroup | ShareGroup]:
+        return chain(self._classic, self._consumers.table.all(), self.shares.table.all())
 
-    def get(self, group_id: str) -> Group | ConsumerGroup | None:
+    def get(self, group_id: str) -> Group | ConsumerGroup | ShareGroup | None:
         """Return the group, or None. The caller must not change it."""
-        return self._consumers.table.get(group_id) or self._classic.get(group_id)
+        return (
+            self._consumers.table.get(group_id)
+            or self.shares.table.get(group_id)
+            or self._classic.get(group_id)
+        )
 
     def check_commit(self, request: CommitRequest, now_ms: int) -> None:
         """Check that the sender may commit offsets now."""
+        self._check_commits_offsets(request.group_id)
         group = self._consumers.table.get(request.group_id)
         if group is None:
             self._classic.check_commit(request, now_ms)
@@ -314,11 +356,19 @@ class AllGroups:
     def check_transactional_commit(self, request: CommitRequest) -> None:
         """Check that the sender may commit offsets in a transaction."""
         check_group_id(request.group_id)
+        self._check_commits_offsets(request.group_id)
         group = self._consumers.table.get(request.group_id)
         if group is None:
             self._classic.check_transactional_commit(request)
         else:
             check_commit(group, request, self._topics, in_transaction=True)
+
+    def _check_commits_offsets(self, group_id: str) -> None:
+        if self.shares.table.get(group_id) is not None:
+            raise GroupIdNotFoundError(
+                f"Group {group_id} is a share group: it has no committed offsets.",
+                hint="Use AlterShareGroupOffsets to move it.",
+            )
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
         """Check that a member may fetch offsets (OffsetFetch 9). A classic group checks nothing.
@@ -333,21 +383,28 @@ class AllGroups:
 
     def ensure(self, group_id: str, now_ms: int) -> object:
         """Create the group, as a classic one, if it does not exist."""
-        return self._consumers.table.find(group_id) or self._classic.ensure(group_id, now_ms)
+        return (
+            self._consumers.table.find(group_id)
+            or self.shares.table.find(group_id)
+            or self._classic.ensure(group_id, now_ms)
+        )
 
     def check_removable(self, group_id: str) -> None:
         """Check that a client may delete the group; see ``Groups.check_removable``."""
-        group = self._consumers.table.get(group_id)
+        group = self._consumers.table.get(group_id) or self.shares.table.get(group_id)
         if group is None:
             self._classic.check_removable(group_id)
         elif not group.is_empty:
             raise NonEmptyGroupError(
-                f"group {group_id!r} is not empty: its state is {group.state.value}",
+                f"group {group_id!r} is not empty: it has {len(group.members)} members",
                 hint="Stop its consumers, or wait until their sessions end.",
             )
 
     def tombstones(self, group_id: str) -> list[StateRecord]:
         """Return the records that remove the group."""
+        shared = self.shares.table.find(group_id)
+        if shared is not None:
+            return self.shares.drop_group(shared)
         group = self._consumers.table.find(group_id)
         if group is None:
             return self._classic.tombstones(group_id)
@@ -357,8 +414,9 @@ class AllGroups:
 
     def needs_tombstone(self, group_id: str) -> bool:
         """Return whether a record of the group is in the log, or is being written."""
-        if self._consumers.table.find(group_id) is not None:
-            return self._consumers.table.needs_tombstone(group_id)
+        for table in (self._consumers.table, self.shares.table):
+            if table.find(group_id) is not None:
+                return table.needs_tombstone(group_id)
         return self._classic.needs_tombstone(group_id)
 
     def forget(self, group_id: str) -> None:

@@ -18,10 +18,20 @@ QUEUES_TOPIC = "__tidemill_queues"
 """Exchanges, queues and bindings. Compacted, one partition."""
 
 QUEUE_STATE_TOPIC = "__tidemill_queue_state"
-"""What consumers of queues and share groups have acknowledged. Compacted, one partition."""
+"""What consumers of queues have acknowledged. Compacted, one partition."""
+
+SHARE_STATE_TOPIC = "__share_group_state"
+"""What share groups have acknowledged, in Apache Kafka's format. Compacted, one partition."""
 
 INTERNAL_TOPICS = frozenset(
-    {CATALOG_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUEUES_TOPIC, QUEUE_STATE_TOPIC}
+    {
+        CATALOG_TOPIC,
+        OFFSETS_TOPIC,
+        TRANSACTIONS_TOPIC,
+        QUEUES_TOPIC,
+        QUEUE_STATE_TOPIC,
+        SHARE_STATE_TOPIC,
+    }
 )
 """The topics that clients can't create, change or delete."""
 

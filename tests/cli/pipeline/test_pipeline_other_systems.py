@@ -26,7 +26,6 @@ def large(numbers):
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_a_pipeline_runs_without_linux(tidemill: CommandLine, topic: str, tmp_path: Path) -> None:
     (tidemill.folder / "elsewhere.py").write_text(FILE.replace("TOPIC", topic))
     tidemill.ok("topic", "create", topic)
@@ -35,7 +34,7 @@ def test_a_pipeline_runs_without_linux(tidemill: CommandLine, topic: str, tmp_pa
     env = {**tidemill.env, **hide_linux(tmp_path / "hidden", tidemill.env)}
     run = ("pipeline", "run", "elsewhere.py", "--data-dir", "data", "--until-caught-up")
     done = subprocess.run(
-        tidemill.command(*run), env=env, cwd=tidemill.folder, capture_output=True, timeout=300
+        tidemill.command(*run), env=env, cwd=tidemill.folder, capture_output=True, timeout=600
     )
     assert done.returncode == 0, done.stderr.decode()[-4000:]
     found = tidemill.records(f"{topic}.large", "--from", "beginning", "--until-end")

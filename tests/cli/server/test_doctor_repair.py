@@ -39,11 +39,11 @@ def killed_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         new = [NewTopic("flights", 2, 1), NewTopic("empty", 1, 1)]
         for future in admin.create_topics(new).values():
-            future.result(timeout=20)
+            future.result(timeout=60)
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         for number in range(10):
             producer.produce("flights", b"%d" % number, partition=0)
-            assert producer.flush(20) == 0
+            assert producer.flush(60) == 0
         commit(broker, "behind", 4)
         commit(broker, "beyond", 99)
         broker.kill()
@@ -70,7 +70,7 @@ def commit(broker: BrokerProcess, group: str, offset: int) -> None:
 def read(broker: BrokerProcess, count: int) -> list[tuple[int | None, bytes | None]]:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader"})
     consumer.assign([TopicPartition("flights", 0, 0)])
-    messages = [consumer.poll(20) for _ in range(count)]
+    messages = [consumer.poll(90) for _ in range(count)]
     consumer.close()
     return [(m.offset(), m.value()) for m in messages if m is not None and m.error() is None]
 
@@ -90,7 +90,7 @@ def doctor(broker: BrokerProcess, *arguments: str) -> Result:
 
 
 def names(broker: BrokerProcess) -> set[str]:
-    metadata = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10)
+    metadata = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=60)
     return {name for name in metadata.topics if not name.startswith("__")}
 
 
@@ -144,7 +144,7 @@ def test_a_damaged_partition_is_shown_repaired_and_read(killed: BrokerProcess) -
     assert read(killed, 9) == [(number, b"%d" % number) for number in numbers]
     producer = Producer({"bootstrap.servers": killed.bootstrap})
     producer.produce("flights", b"10", partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     assert read(killed, 10)[-1] == (10, b"10")
     killed.restart()
     assert kept.is_dir()
@@ -224,6 +224,6 @@ def test_a_partition_without_its_folder_continues_empty(killed: BrokerProcess, n
     commit(killed, "new", 3)
     producer = Producer({"bootstrap.servers": killed.bootstrap})
     producer.produce("flights", b"new", partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     assert "partition.offline" not in killed.log()
     assert killed.terminate() == 0

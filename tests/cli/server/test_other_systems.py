@@ -21,7 +21,7 @@ def client(broker: BrokerProcess) -> Callable[..., list[str]]:
     def run(*arguments: str, stdin: str = "") -> list[str]:
         done = subprocess.run(
             [sys.executable, "-m", "tidemill", *arguments, "-b", broker.bootstrap],
-            input=stdin, capture_output=True, text=True, timeout=60,
+            input=stdin, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
@@ -62,5 +62,5 @@ def test_a_development_broker_stops_on_an_interrupt_without_linux(tmp_path: Path
     env = hide_linux(tmp_path / "hidden")
     with BrokerProcess(tmp_path / "b", env=env, command=command) as broker:
         broker.process.send_signal(signal.SIGINT)
-        assert broker.process.wait(30) == 0
+        assert broker.process.wait(60) == 0
         assert broker.log() == ""

@@ -33,7 +33,7 @@ def test_a_stop_ends_the_wait_without_an_error() -> None:
         stop = asyncio.Event()
         failed: asyncio.Future[StorageError] = asyncio.get_running_loop().create_future()
         stop.set()
-        await asyncio.wait_for(server._stopped_or_failed(stop, failed), 5)
+        await asyncio.wait_for(server._stopped_or_failed(stop, failed), 600)
 
     asyncio.run(scenario())
 

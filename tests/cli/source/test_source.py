@@ -82,7 +82,8 @@ def test_a_source_lives_in_the_brokers_worker(
     tidemill.ok("source", "resume", "shop")
     poll_until(lambda: len(values(tidemill, "shop.main.orders")) == 3, 60, "the update", 0.2)
 
-    tidemill.ok("source", "snapshot", "shop", "main.orders")
+    said = tidemill.ok("source", "snapshot", "shop", "orders")
+    assert "ordered a snapshot of main.orders" in said
     poll_until(lambda: len(values(tidemill, "shop.main.orders")) == 5, 60, "the rows", 0.2)
     refused = tidemill.run("source", "snapshot", "shop", "main.nothing")
     assert refused.returncode == 3
@@ -113,13 +114,13 @@ def test_a_source_that_is_not_managed_runs_by_hand_and_a_second_worker_fences_it
         wait_for_state(tidemill, "manual", "running")
         second = tidemill.start("source", "run", "manual")
         try:
-            _, errors = first.communicate(timeout=60)
+            _, errors = first.communicate(timeout=300)
             assert first.returncode == 4
             assert b"another worker of source manual has started" in errors
             assert second.poll() is None
         finally:
             second.terminate()
-            second.communicate(timeout=60)
+            second.communicate(timeout=300)
         assert second.returncode == 0
     finally:
         first.kill()

@@ -48,7 +48,7 @@ class Reader:
 
     def interrupt(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 @pytest.mark.parametrize("options", [[], ["--group", "g"]], ids=["alone", "member"])

@@ -272,7 +272,7 @@ def test_bare_values_are_written_as_they_are(tidemill: CommandLine, topic: str) 
         ),
         capture_output=True,
         env=tidemill.env,
-        timeout=30,
+        timeout=120,
         check=True,
     )
     assert done.stdout == b"\xff\x00\nb\n"

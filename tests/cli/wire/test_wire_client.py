@@ -46,7 +46,7 @@ def answering(*answers: bytes) -> Iterator[Address]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield Address("127.0.0.1", listening.getsockname()[1])
-        thread.join(30)
+        thread.join(60)
 
 
 def versions(*apis: tuple[int, int, int]) -> bytes:

@@ -13,8 +13,13 @@ from tidemill import native
 from tidemill.connect.base.batched import BatchProducer, Words, open_producer
 from tidemill.connect.base.clients import Kafka
 from tidemill.connect.base.compacted import read_to_end
-from tidemill.connect.base.errors import DeliveryError, ProducerFencedError, RecordTooLargeError
-from tidemill.connect.base.transactional import MAX_RECORD_BYTES, TransactionalProducer
+from tidemill.connect.base.errors import (
+    MAX_RECORD_BYTES,
+    DeliveryError,
+    ProducerFencedError,
+    RecordTooLargeError,
+)
+from tidemill.connect.base.transactional import TransactionalProducer
 from tidemill.errors import UnreachableError
 
 needs_extension = pytest.mark.skipif(native.load() is None, reason="the extension is not built")
@@ -30,7 +35,7 @@ def committed_end(kafka: Kafka, topic: str) -> int:
     """Return the last stable offset of partition 0."""
     consumer = kafka.consumer("tests", isolation_level="read_committed")
     try:
-        return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)[1])
+        return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)[1])
     finally:
         consumer.close()
 

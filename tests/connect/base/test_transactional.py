@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.support.processes import poll_until
 from tidemill.connect.base.clients import Kafka
-from tidemill.connect.base.errors import ProducerFencedError
+from tidemill.connect.base.errors import DeliveryError, ProducerFencedError
 from tidemill.connect.base.transactional import TransactionalProducer
 
 
@@ -72,3 +72,35 @@ def test_it_is_reported_again_at_a_second_use(fenced: TransactionalProducer, nam
         with pytest.raises(ProducerFencedError):
             fenced.send(name, b"k", b"v")
     fenced.close()
+
+
+class _Failing:
+    """librdkafka's producer after a failed transaction: it holds back what is left of it.
+
+    A call of ``commit_transaction`` that is under way waits for as long as it was told to; only the
+    next one reports the failure.
+    """
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def commit_transaction(self, timeout_s: float) -> None:
+        self.waits.append(timeout_s)
+        if len(self.waits) == 1:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "not all sent", retriable=True))
+        raise KafkaException(
+            KafkaError(KafkaError.INVALID_TXN_STATE, "failed", txn_requires_abort=True)
+        )
+
+
+def test_a_commit_reports_soon_that_the_transaction_has_failed(kafka: Kafka, name: str) -> None:
+    kafka.create_topics("tests", {name: (1, {})})
+    producer = TransactionalProducer(kafka, name)
+    producer.send(name, b"k", b"v")
+    real, failing = producer._producer, _Failing()
+    producer._producer = failing
+    with pytest.raises(DeliveryError, match="can't commit a transaction: failed"):
+        producer.commit()
+    assert sum(failing.waits) <= 2, failing.waits
+    producer._producer = real
+    producer.close()

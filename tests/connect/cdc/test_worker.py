@@ -15,6 +15,7 @@ from tests.connect.conftest import (
 from tidemill.connect.base.clients import Kafka
 from tidemill.connect.base.compacted import read_to_end
 from tidemill.connect.cdc.errors import FencedError, PositionLostError
+from tidemill.connect.cdc.runner import Runner
 
 
 def _wait_for(worker: RunningWorker, kafka: Kafka, topic: str, count: int) -> None:
@@ -131,3 +132,15 @@ def test_rules_an_outbox_and_tables_without_a_key_together(
     assert table_of(records_of(kafka, f"{name}.main.log")) == {'{"text": "b"}': {"text": "b"}}
     people = table_of(records_of(kafka, f"{name}.main.people"))
     assert list(people.values()) == [{"id": 1, "phone": "***", "country": "DE"}]
+
+
+def test_a_status_has_an_error_in_one_line_and_a_command_with_the_sources_name(
+    tmp_path: Path,
+) -> None:
+    runner = Runner(sqlite_definition("7shop.x", tmp_path), Kafka("127.0.0.1:1"), {})
+    error = PositionLostError(
+        "lost\n\tfor ever", hint="Run: tidemill source restart NAME --resnapshot"
+    )
+    runner._failed(error, "failed")
+    assert runner.status().error == "lost for ever"
+    assert runner.status().hint == "Run: tidemill source restart 7shop.x --resnapshot"

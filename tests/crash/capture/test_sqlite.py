@@ -140,7 +140,6 @@ def check_topic(
     return versions
 
 
-@pytest.mark.timeout(400)
 def test_each_change_is_captured_once_under_kills(start_broker: Any, tmp_path: Path) -> None:
     kafka, db, load = run_load(start_broker(), "once", tmp_path, with_ddl=False, seed=1)
     for table in KEYS:
@@ -154,7 +153,6 @@ def test_each_change_is_captured_once_under_kills(start_broker: Any, tmp_path: P
     db.close()
 
 
-@pytest.mark.timeout(400)
 def test_the_topics_equal_the_tables_after_schema_changes(
     start_broker: Any, tmp_path: Path
 ) -> None:

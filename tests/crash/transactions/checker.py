@@ -87,7 +87,7 @@ def ends(bootstrap: str, topic: str, partitions: int, isolation: str) -> dict[in
     )
     try:
         return {
-            p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=20)[1]
+            p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=60)[1]
             for p in range(partitions)
         }
     finally:

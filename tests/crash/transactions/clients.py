@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 TIMEOUT_S = 60.0
+LOST_S = 20.0
+"""After so long, a worker takes a transactional request of kafka-python for lost, and gives up."""
 """How long a call of a client may block. A restart of the broker takes far less."""
 
 DEBUG = os.environ.get("CRASH_DEBUG", "")
@@ -202,12 +204,32 @@ class Confluent:
             self._consumer.seek(found)
 
 
+def give_up_lost_requests() -> None:
+    """Let kafka-python's transactional calls raise when their request is lost.
+
+    If the broker is killed in the wrong moment, kafka-python 3.0.12 drops the request: its sender
+    then waits without one in flight or in its queue, and the calls wait without a limit.
+    """
+    from kafka.errors import KafkaTimeoutError
+    from kafka.producer.transaction_manager import TransactionalRequestResult
+
+    wait = TransactionalRequestResult.wait
+
+    def wait_for_some_time(result: Any, timeout_ms: float | None = None) -> bool:
+        if not wait(result, timeout_ms or LOST_S * 1000):
+            raise KafkaTimeoutError("the transactional request is lost")
+        return True
+
+    TransactionalRequestResult.wait = wait_for_some_time
+
+
 class KafkaPython:
     """kafka-python."""
 
     def __init__(self, job: Job) -> None:
         import kafka
 
+        give_up_lost_requests()
         self._kafka = kafka
         self._job = job
         self._futures: list[Any] = []
@@ -221,7 +243,7 @@ class KafkaPython:
         self._producer = kafka.KafkaProducer(
             transactional_id=job.transactional_id,
             transaction_timeout_ms=job.transaction_ms,
-            max_block_ms=int(TIMEOUT_S * 1000),
+            max_block_ms=int(LOST_S * 1000),
             **common,
         )
         self._consumer = kafka.KafkaConsumer(

@@ -91,4 +91,4 @@ def make_topics(bootstrap: str, partitions: int, *names: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     topics = [NewTopic(name, partitions, 1) for name in names]
     for future in admin.create_topics(topics).values():
-        future.result(timeout=30)
+        future.result(timeout=60)

@@ -104,6 +104,12 @@ class Worker:
         assert self._process.pid is not None
         os.kill(self._process.pid, signal.SIGCONT)
 
+    def tell_where(self) -> None:
+        """Let it write the stacks of its threads to its output, if it runs."""
+        if self._process is not None and self._process.is_alive():
+            os.kill(int(self._process.pid or 0), signal.SIGUSR1)
+            time.sleep(1)
+
     def ended(self) -> bool:
         """Return whether its client gave up."""
         return self._process is not None and self._process.exitcode == FENCED
@@ -112,7 +118,7 @@ class Worker:
         """Return its last steps and output, for the failure report."""
         with suppress(FileNotFoundError):
             lines = Path(self.job.output).read_text(errors="replace").splitlines()
-            told = [line[:500] for line in lines if "Connection refused" not in line][-25:]
+            told = [line[:500] for line in lines if "Connection refused" not in line][-80:]
             return "\n".join([f"{self.job.transactional_id}: {self.lines[-12:]}", *told])
         return f"{self.job.transactional_id}: {self.lines[-12:]}"
 
@@ -222,7 +228,7 @@ class Pipeline:
         """Return how often any worker recorded one of these steps."""
         return sum(worker.count(*steps) for worker in self.workers)
 
-    def await_steps(self, number: int, timeout: float = 60) -> None:
+    def await_steps(self, number: int, timeout: float = 600) -> None:
         """Wait for this many more steps, and restart workers that gave up.
 
         Raises:
@@ -252,5 +258,7 @@ class Pipeline:
         raise TimeoutError(f"not within {timeout} s")
 
     def report(self) -> str:
-        """Return the last steps of all workers, for the failure report."""
+        """Return the last steps of all workers, and where those that run are."""
+        for worker in self.workers:
+            worker.tell_where()
         return "\n".join(worker.tail() for worker in self.workers)

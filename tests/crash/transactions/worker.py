@@ -6,6 +6,7 @@ can show what happened. Knows nothing of how it is started and killed.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import traceback
@@ -42,6 +43,7 @@ def run(job: Job) -> None:
     output = os.open(job.output, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    faulthandler.register(signal.SIGUSR1)  # writes where each thread is to the output
     steps = Steps(job)
     try:
         client = CLIENTS[job.client](job)

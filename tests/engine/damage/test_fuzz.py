@@ -14,7 +14,7 @@ import pytest
 from tests.engine.transactions.support import Producer, kill, start
 from tests.log.damage.world import read_all
 from tests.support.damage import Files, damages, give_files, kind_of, take_files
-from tests.support.effort import IS_NIGHTLY, rounds
+from tests.support.effort import rounds
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.engine.api import CommitRequest, NewTopic, OffsetToCommit
 from tidemill.engine.engine import Engine
@@ -25,7 +25,6 @@ FOLDER = "/data"
 CASES = rounds("DAMAGE_CASES", 150, 5_000)
 SEED = rounds("DAMAGE_SEED", 1, 1)
 
-pytestmark = pytest.mark.timeout(7200 if IS_NIGHTLY else 120)
 TOPICS = {"a": 2, "b": 1, "c": 1}
 GROUPS = [f"g{number}" for number in range(8)]
 IDS = ["x", "y", "z"]

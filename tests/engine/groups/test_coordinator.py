@@ -106,7 +106,7 @@ def _commit_of(topics: Sequence[str], offset: int) -> CommitRequest:
 
 def run(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
     async def body() -> None:
-        await asyncio.wait_for(test(Bench()), 20)
+        await asyncio.wait_for(test(Bench()), 600)
 
     asyncio.run(body())
 

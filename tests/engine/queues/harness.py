@@ -21,7 +21,7 @@ from tidemill.engine.queues.api import (
 )
 from tidemill.settings import Settings
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Client:
@@ -33,7 +33,7 @@ class Client:
         self.refused: list[int] = []
         self._tag = 0
         self._waiting: dict[int, asyncio.Future[bool]] = {}
-        self._publisher = self.queues.publisher(self._settled)
+        self.publisher = self.queues.publisher(self._settled)
 
     def _settled(self, accepted: list[int], refused: list[int]) -> None:
         for tag in accepted:
@@ -63,7 +63,7 @@ class Client:
             **options,
         )
         self._waiting[self._tag] = done
-        if not self._publisher.publish(self._tag, exchange, key, message, more_keys):
+        if not self.publisher.publish(self._tag, exchange, key, message, more_keys):
             del self._waiting[self._tag]
             return None
         return done

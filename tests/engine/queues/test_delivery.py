@@ -57,7 +57,7 @@ def test_what_was_not_acknowledged_survives_a_restart_and_is_marked(tmp_path: Pa
         async with running(tmp_path) as engine:
             assert Client(engine).ready("jobs") == 0
 
-    asyncio.run(asyncio.wait_for(test(), 30))
+    asyncio.run(asyncio.wait_for(test(), 600))
 
 
 def test_a_released_message_returns_to_its_place_with_its_count(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class Bench:
             partitions, flusher, waiters, self.clock, errors, checks, self.admit
         )
         self.reader = Reader(partitions, flusher, waiters, errors, max_bytes=1 << 20)
-        self.positions = Positions(partitions, flusher, self.slices)
+        self.positions = Positions(partitions, flusher, waiters, self.slices)
 
     def admit(
         self,
@@ -147,6 +147,6 @@ class Bench:
 
 def run(test: Callable[[Bench], Awaitable[None]]) -> None:
     async def body() -> None:
-        await asyncio.wait_for(test(Bench()), 20)
+        await asyncio.wait_for(test(Bench()), 600)
 
     asyncio.run(body())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from tidemill import system
 from tidemill.engine.api import Isolation, ReadQuery, ReadResult
 from tidemill.engine.engine import Engine
 from tidemill.log.disk.slice import LENT_BYTES
+from tidemill.log.errors import StorageError
 from tidemill.log.names import TopicPartition
 
 pytestmark = pytest.mark.skipif(
@@ -69,6 +71,64 @@ def test_bytes_of_an_earlier_process_are_verified_before_they_are_lent(tmp_path:
             second = await read(engine, lending(("t", 0, 0)))
             assert first.lent is None
             assert content(second) == first.records
+
+    run(test)
+
+
+def test_a_range_that_is_not_in_the_page_cache_is_read_by_a_thread_and_then_lent(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as engine:
+            await fill(engine)
+            expected = (await read(engine, query(("t", 0, 0)))).records
+            log = engine.storage._store.partitions[TopicPartition("t", 0)]
+            file = log.chain.active.file
+            file.datasync()
+            fd = os.open(file.path, os.O_RDONLY)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            is_cached = system.is_cached(fd, 0, len(expected))
+            os.close(fd)
+            if is_cached:
+                pytest.skip("the file system keeps all pages")
+            lent = await read(engine, lending(("t", 0, 0)))
+            assert content(lent) == expected
+
+    run(test)
+
+
+def test_a_file_that_can_not_be_read_is_an_error_of_its_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    async def test() -> None:
+        async with running(tmp_path) as engine:
+            await fill(engine)
+            monkeypatch.setattr(system, "is_cached", lambda *_: False)
+            monkeypatch.setattr(system, "fill_cache", fail)
+            monkeypatch.setattr(system, "read_cached", fail)
+            (result,) = await engine.records.read(lending(("t", 0, 0)))
+            assert isinstance(result.error, StorageError)
+            assert result.lent is None
+
+    run(test)
+
+
+def test_a_reader_that_waits_for_many_bytes_does_not_wait_for_a_batch_that_is_cut(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as engine:
+            await fill(engine)
+            asked = lending(("t", 0, 0))
+            asked.partitions[0].max_bytes = asked.min_bytes = 100_000
+            asked.max_wait_ms = 600_000
+            async with asyncio.timeout(120):
+                got = await read(engine, asked)
+            assert got.lent is not None
+            assert 80_000 < len(got.lent) < 100_000
 
     run(test)
 

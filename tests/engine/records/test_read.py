@@ -50,7 +50,7 @@ def test_readers_get_no_aborted_records_whose_index_vanishes_while_they_are_read
     gone, load = threading.Event(), Slice.load
 
     def slow(piece: Slice) -> Buffer:
-        assert gone.wait(20)
+        assert gone.wait(60)
         return load(piece)
 
     monkeypatch.setattr(Slice, "load", slow)

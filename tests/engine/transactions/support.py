@@ -217,7 +217,7 @@ async def running(
 
 def run(test: Awaitable[None]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(test, 60)
+        await asyncio.wait_for(test, 600)
 
     asyncio.run(bounded())
 

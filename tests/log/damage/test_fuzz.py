@@ -8,12 +8,10 @@ import pytest
 
 from tests.log.damage.world import World, check, make_world
 from tests.support.damage import damages
-from tests.support.effort import IS_NIGHTLY, rounds
+from tests.support.effort import rounds
 
 CASES = rounds("DAMAGE_CASES", 150, 10_000)
 SEED = rounds("DAMAGE_SEED", 1, 1)
-
-pytestmark = pytest.mark.timeout(7200 if IS_NIGHTLY else 120)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["clean stop", "kill"])

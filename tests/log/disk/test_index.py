@@ -14,6 +14,7 @@ from tidemill.log.disk.index import (
     MapCache,
     ascending,
     find_entry,
+    find_position,
     find_time_end,
     find_time_entry,
     last_offset_entry,
@@ -39,6 +40,29 @@ def test_an_offset_is_looked_for_from_the_last_entry_at_or_below_it(
 ) -> None:
     found = find_entry(_offsets((10, 100), (20, 200)), relative)
     assert (0 if found is None else found[1]) == position
+
+
+@pytest.mark.parametrize(
+    ("position", "found"), [(0, 0), (99, 0), (100, 100), (199, 100), (200, 200), (9999, 200)]
+)
+def test_a_place_between_batches_is_that_of_the_last_entry_before_it(
+    position: int, found: int
+) -> None:
+    assert find_position(_offsets((10, 100), (20, 200)), position) == found
+    assert find_position(b"", position) == 0
+
+
+@pytest.mark.parametrize("interval", [0, 3000])
+def test_a_table_knows_where_recent_batches_start(interval: int) -> None:
+    table = IndexTable()
+    for number in range(3000):
+        table.add(number, number * 100, 100, 5, interval)
+    for position in (0, 99, 100, 150_050, 250_000, 299_950, 299_999):
+        start = table.batch_start(position)
+        assert start % 100 == 0
+        assert 0 <= position - start < 100 + interval + 100
+    assert table.batch_start(299_999) == 299_900
+    assert IndexTable().batch_start(5) == 0
 
 
 @pytest.mark.parametrize(("timestamp", "relative"), [(4, -1), (5, 10), (7, 10), (8, 20), (99, 20)])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from tidemill import native
 from tidemill.log.format.crc import crc32c
 
 # RFC 3720, appendix B.4, and the check value of the catalogue of CRC algorithms.
@@ -34,3 +37,15 @@ def test_every_kind_of_buffer_has_the_same_crc() -> None:
 def test_a_view_with_gaps_is_refused() -> None:
     with pytest.raises((BufferError, ValueError, TypeError)):
         crc32c(memoryview(bytes(100))[::2])
+
+
+def test_the_compiled_edition_gives_the_same_for_every_length() -> None:
+    extension = native.load()
+    if extension is None:
+        pytest.skip("the extension is not built")
+    data = random.Random(7).randbytes(30_000)
+    around = [base + n for base in (256, 768, 1536, 4096, 12_288, 24_576) for n in range(-9, 10)]
+    for size in [*range(300), *around, 30_000 - 3]:
+        for start in (0, 1, 3):
+            view = memoryview(data)[start : start + size]
+            assert extension.crc32c(view) == crc32c(view), (size, start)

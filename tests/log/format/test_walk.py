@@ -176,7 +176,7 @@ def test_changed_bytes(records: list[NewRecord], data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(60))
 @given(
     st.sampled_from([20, 70, 300, 8300]),
     st.none() | st.binary(max_size=3),

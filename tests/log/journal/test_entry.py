@@ -13,7 +13,6 @@ from tidemill.log.disk.files import RawFile, RealFileSystem
 from tidemill.log.disk.handles import HandlePool
 from tidemill.log.disk.index import MapCache
 from tidemill.log.format.crc import crc32c
-from tidemill.log.journal import write_through as module
 from tidemill.log.journal.checkpoint import (
     CHECKPOINT,
     JournalCheckpoint,
@@ -139,15 +138,8 @@ def test_a_journal_of_garbage_is_never_believed_and_never_an_error(
 # --- write_through --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
 @pytest.mark.parametrize("count", [1, 3, 1500])
-def test_both_editions_write_the_same(
-    native: bool, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if native and module._write is None:
-        pytest.skip("the extension is not built")
-    if not native:
-        monkeypatch.setattr(module, "_write", None)
+def test_an_entry_is_written_as_it_is_encoded(count: int, tmp_path: Path) -> None:
     pieces = [PIECES[0]._replace(partition=n) for n in range(count)]
     header, buffers = encode_entry(ID, 5, 2, pieces)
     buffers.append(padding(HEADER_BYTES + sum(PIECE_BYTES + each.size for each in pieces)))
@@ -159,12 +151,7 @@ def test_both_editions_write_the_same(
     assert data[:BLOCK] == bytes(BLOCK)
 
 
-@pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
-def test_a_file_that_can_not_be_written_is_an_error(
-    native: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not native:
-        monkeypatch.setattr(module, "_write", None)
+def test_a_file_that_can_not_be_written_is_an_error(tmp_path: Path) -> None:
     header, buffers = encode_entry(ID, 5, 2, PIECES)
     buffers.append(b"")
     raw = RealFileSystem().open(str(tmp_path / "file"), create=True)

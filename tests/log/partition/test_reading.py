@@ -73,6 +73,89 @@ def test_a_first_batch_that_is_too_large_is_given_whole_or_not_at_all(
     assert (nothing.size, bytes(nothing.load()), nothing.load_nowait()) == (0, b"", b"")
 
 
+@pytest.mark.parametrize("state", ["active", "closed", "restarted"])
+def test_a_long_read_that_is_cut_ends_between_two_batches(
+    partition: OnePartition, state: str
+) -> None:
+    configs = {"index_interval_bytes": "1000"}
+    log = partition.log(**configs)
+    for number in range(120):
+        log.append(batch_of(size=100 + 37 * number), now_ms=NOW)
+    log.flush()
+    if state == "closed":
+        log.roll(now_ms=NOW)
+    elif state == "restarted":
+        partition.reopen()
+        log = partition.log(**configs)
+    offset = 0
+    while offset < 120:
+        limit = 70_000 + 100 * offset
+        found = log.read(offset, limit, limit_offset=120)
+        assert found is not None
+        headers = [header for _, header in iter_headers(found.load())]
+        assert headers[0].base_offset == offset
+        assert sum(header.size for header in headers) == found.size <= limit
+        offset = headers[-1].last_offset + 1
+        if offset < 120:
+            assert found.found == limit  # what a reader that waits for this many bytes looks at
+            assert limit - found.size < 10_000
+        else:
+            assert found.found == found.size
+
+
+def test_a_short_read_is_cut_anywhere_and_so_is_one_of_large_batches(
+    partition: OnePartition,
+) -> None:
+    log = partition.log()
+    for _ in range(4):
+        log.append(batch_of(size=50_000), now_ms=NOW)
+    short = log.read(0, 60_000, limit_offset=4)
+    assert short is not None
+    assert short.size == short.found == 60_000
+    long = log.read(0, 99_000, limit_offset=4)
+    assert long is not None
+    assert long.size < 51_000
+    log.append(batch_of(size=900_000), now_ms=NOW)
+    whole = log.read(4, 70_000, limit_offset=5)
+    assert whole is not None
+    assert whole.size > 900_000
+
+
+@pytest.mark.parametrize("damage", ["lost", "zeros", "too far", "backwards"])
+def test_a_wrong_index_cuts_a_long_read_elsewhere_and_never_before_its_first_batch(
+    partition: OnePartition, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = partition.log(index_interval_bytes="1000")
+    for _ in range(100):
+        log.append(batch_of(size=2000), now_ms=NOW)
+    log.flush()
+    log.roll(now_ms=NOW)
+    segment = log.segments[0]
+    path = segment.path(".index")
+    entries = partition.fs.read_bytes(path)
+    wrong = {
+        "lost": None,
+        "zeros": bytes(len(entries)),
+        "too far": b"\x00\x00\x00\x01\x7f\xff\xff\xff" * 9,
+        "backwards": b"".join(entries[at : at + 8] for at in range(len(entries) - 8, -8, -8)),
+    }[damage]
+    place = log.read(50, 70_000, limit_offset=100)
+    assert place is not None
+    maps = type(segment._env.maps)
+
+    def get(self: object, of: str) -> bytes:
+        if wrong is None:
+            raise FileNotFoundError(of)
+        return wrong
+
+    monkeypatch.setattr(maps, "get", get)
+    monkeypatch.setattr("tidemill.log.partition.reading.locate", lambda *_: (place.position, 2100))
+    found = log.read(50, 70_000, limit_offset=100)
+    assert found is not None
+    assert 2100 <= found.size <= 70_000
+    assert found.found == 70_000
+
+
 def test_cold_bytes_are_left_to_a_thread(partition: OnePartition) -> None:
     log = partition.log()
     log.append(batch_of(), now_ms=NOW)

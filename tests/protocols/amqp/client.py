@@ -73,6 +73,9 @@ class FakeLink:
     def unhold(self, why: Any) -> None:
         self.holds.discard(why)
 
+    def release(self, why: Any) -> None:
+        self.holds.discard(why)
+
     def close(self) -> None:
         self.is_closing = True
 

@@ -100,6 +100,9 @@ class FakePublisher:
         self.tags: list[int] = []
         self.pending: list[tuple[FakeQueue, Message, str]] = []
 
+    def hold_ms(self) -> int:
+        return self.broker.hold_ms
+
     def publish(
         self,
         tag: int,
@@ -152,6 +155,8 @@ class FakeQueues:
         }
         self.bindings: list[tuple[str, str, str]] = []
         self.published: list[tuple[str, str, Message]] = []
+        self.hold_ms = 0
+        """How long publishers have to wait."""
         self.holds_confirms = False
         self.held: list[Any] = []
         self.refused: set[int] = set()
@@ -348,6 +353,9 @@ class FakeQueues:
         self._find(queue, owner)
         self.route(exchange, "")
         self.bindings = [b for b in self.bindings if b != (exchange, queue, routing_key)]
+
+    async def stored(self) -> None:
+        await asyncio.sleep(0)
 
     async def connection_closed(self, owner: Owner) -> None:
         for queue in list(self.queues.values()):

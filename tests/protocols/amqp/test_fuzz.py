@@ -72,7 +72,7 @@ async def deliver(server: AmqpServer, stream: bytes) -> list[tuple[str, Any]]:
     client.feed(stream)
     partial = client.session._reader.partial_bytes
     assert partial <= len(stream) + FRAME_MAX
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(300):
         for _ in range(30):
             await asyncio.sleep(0)
     heard = client.heard()

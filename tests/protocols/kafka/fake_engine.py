@@ -201,6 +201,9 @@ class FakeRecords:
         self._broker.held.append(results)
         return future
 
+    def read_now(self, query: ReadQuery) -> list[ReadResult] | None:
+        return None  # the handler calls ``read``
+
     async def read(self, query: ReadQuery) -> list[ReadResult]:
         self._broker.fetches.append(query)
         results = [self._read(part) for part in query.partitions]

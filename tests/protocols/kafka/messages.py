@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from tidemill.net.parts import Part
+from tidemill.net.outgoing.parts import Part
 from tidemill.protocols.kafka.codec.primitives import FIXED_FORMATS
 from tidemill.protocols.kafka.codec.reader import Message
 from tidemill.protocols.kafka.codec.schema import Field, Structure, structure_of, to_wire

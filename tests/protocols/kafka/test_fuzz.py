@@ -108,7 +108,7 @@ async def deliver(server: KafkaServer, stream: bytes) -> FakeLink:
             link.fail(error)
         allowed = max(FIRST_BYTES, 2 * GROWTH * len(stream))
         assert session._reader.partial_bytes <= allowed
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(300):
         while session.is_busy and not link.is_closing:
             cast(FakeEngine, server.engine).tell_news()  # a fetch may be told to wait for weeks
             await asyncio.sleep(0)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.log.format.test_records import new_records
 from tests.log.format.test_validate import batch, with_deltas
 from tests.protocols.kafka.wire import Client, request
+from tests.support import effort
 from tests.support.broker_process import BrokerProcess
 from tests.support.effort import examples
 from tests.support.librdkafka import connected
@@ -119,7 +120,7 @@ def consume(broker: BrokerProcess, topic: str, count: int) -> list[tuple[Any, ..
     found: list[tuple[Any, ...]] = []
     try:
         connected(client).assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while len(found) < count:
             assert time.monotonic() < deadline, f"{len(found)} of {count} records"
             for message in client.consume(500, timeout=1):
@@ -239,7 +240,12 @@ def test_long_batches_and_short_ones_of_one_connection_are_appended_in_order(
     asyncio.run(pipeline())
 
 
+DELAY_S = effort.bound(0.05, normal=10)
+SECONDS, LEAST_ANSWERS = effort.bound(3, normal=1), 31
+
+
 @pytest.mark.slow
+@pytest.mark.timing
 def test_other_clients_stay_fast_and_memory_stays_bounded_during_an_attack(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -279,13 +285,12 @@ def test_other_clients_stay_fast_and_memory_stays_bounded_during_an_attack(
         async def p99s() -> tuple[float, float]:
             nonlocal memory
             took: tuple[list[float], list[float]] = ([], [])
-            ends = time.monotonic() + 3
-            while time.monotonic() < ends:
+            ends = time.monotonic() + SECONDS
+            while time.monotonic() < ends or len(took[0]) < LEAST_ANSWERS:
                 took[0].append(await seconds_of_one(client, topic))
                 took[1].append(await seconds_of_one(calm_client, calm_topic))
                 memory = max(memory, process.memory_info().rss)
                 await asyncio.sleep(0.005)
-            assert len(took[0]) > 30
             attacked, left_alone = (sorted(each)[int(len(each) * 0.99)] for each in took)
             return attacked, left_alone
 
@@ -293,7 +298,7 @@ def test_other_clients_stay_fast_and_memory_stays_bounded_during_an_attack(
         try:
             for _ in range(4):  # a busy machine can spoil one measurement
                 p99, p99_calm = await p99s()
-                if p99 < p99_calm + 0.05:
+                if p99 < p99_calm + DELAY_S:
                     break
         finally:
             assert not any(each.done() for each in running)
@@ -302,7 +307,7 @@ def test_other_clients_stay_fast_and_memory_stays_bounded_during_an_attack(
             await asyncio.gather(*running, return_exceptions=True)
             client.close()
             calm_client.close()
-        assert p99 < p99_calm + 0.05, f"p99 {p99:.3f} s, without an attack {p99_calm:.3f} s"
+        assert p99 < p99_calm + DELAY_S, f"p99 {p99:.3f} s, without an attack {p99_calm:.3f} s"
         assert memory - before < 300 * MIB
 
     with BrokerProcess(tmp_path / "calm") as calm:

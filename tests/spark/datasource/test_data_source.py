@@ -228,7 +228,7 @@ def test_partitions_and_topics_that_appear_are_read_from_their_start(
     one = broker.topic(name=f"{prefix}.one")
     query = streams.into_memory(streams.stream(subscribePattern=rf"{prefix}\..*"))
     assert streams.offsets(query) == []
-    broker.admin.create_partitions([NewPartitions(one, 2)])[one].result(10)
+    broker.admin.create_partitions([NewPartitions(one, 2)])[one].result(60)
     two = broker.topic(name=f"{prefix}.two")
     broker.produce(one, [b"x"], partition=1)
     broker.produce(two, [b"x"])
@@ -244,7 +244,7 @@ def test_removed_records_fail_a_restarted_query_unless_told_otherwise(
     streams.copy(source, target, "checkpoint")
     broker.produce(source, [b"x"] * 5)
     for future in broker.admin.delete_records([TopicPartition(source, 0, 8)]).values():
-        future.result(10)
+        future.result(60)
     frame = streams.stream(subscribe=source)
     checkpoint = str(streams.folder / "checkpoint")
     writer = streams.options(frame.select("key", "value").writeStream, topic=target)
@@ -261,8 +261,8 @@ def test_a_topic_made_again_fails_the_query(streams: Streams, broker: Broker) ->
     topic = broker.topic()
     broker.produce(topic, [b"old"] * 2)
     streams.copy(topic, broker.topic(), "checkpoint")
-    broker.admin.delete_topics([topic])[topic].result(10)
-    poll_until(lambda: topic not in broker.admin.list_topics(timeout=5).topics, 20, "it is gone")
+    broker.admin.delete_topics([topic])[topic].result(60)
+    poll_until(lambda: topic not in broker.admin.list_topics(timeout=60).topics, 20, "it is gone")
     broker.topic(name=topic)
     broker.produce(topic, [b"new"] * 9)
     with pytest.raises(Exception, match="deleted and created again"):

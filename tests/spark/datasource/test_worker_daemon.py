@@ -49,7 +49,7 @@ def test_a_task_runs_in_a_fork_that_has_its_modules(spark: SparkSession) -> None
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
 
 
 def test_a_module_that_cannot_be_imported_is_left_to_the_worker() -> None:

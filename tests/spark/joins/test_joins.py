@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.spark.conftest import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 on_tidemill = pytest.mark.parametrize("broker", ["tidemill"], indirect=True)
 MINUTE = 60_000

@@ -262,9 +262,9 @@ def test_a_query_that_waits_for_reports_can_be_stopped(place: Place) -> None:
 def test_a_topic_that_was_created_again_is_an_error(place: Place) -> None:
     place.produce("a")
     place.run()
-    place.broker.admin.delete_topics([place.topic])[place.topic].result(30)
+    place.broker.admin.delete_topics([place.topic])[place.topic].result(60)
     poll_until(
-        lambda: place.topic not in place.broker.admin.list_topics(timeout=10).topics,
+        lambda: place.topic not in place.broker.admin.list_topics(timeout=60).topics,
         WAIT_S,
         "the end of the topic",
     )

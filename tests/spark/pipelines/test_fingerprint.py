@@ -19,7 +19,7 @@ from tidemill.spark.windows.functions import group_by, hopping, session, sliding
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ORDERS: Mapping[str, Any] = {
     "schema": "id STRING, customer STRING, n INT, price DOUBLE, at TIMESTAMP",

@@ -110,7 +110,6 @@ def test_a_rebuild_is_refused_before_anything_starts(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("spark")
 def test_a_table_is_rebuilt_switched_and_continued(
     tidemill_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

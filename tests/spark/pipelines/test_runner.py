@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
     pytest.mark.usefixtures("spark"),
 ]
 
@@ -424,7 +423,7 @@ def test_mistakes_in_functions_are_all_reported_before_anything_starts(place: Pl
     assert "Return a DataFrame that describes" in hints["query counts_now"]
     assert "Sort when you read the result" in hints["query sorts"]
     # No topic is left behind, either, but for those that are read.
-    topics = place.broker.admin.list_topics(timeout=30).topics
+    topics = place.broker.admin.list_topics(timeout=60).topics
     assert [each for each in topics if each.startswith(place.name)] == [place.topic("flights")]
     stored = {s.query: s for s in read_statuses(place.kafka, place.name)}
     assert stored["no_frame"].error == (

@@ -62,7 +62,7 @@ def test_a_call_that_blocks_after_the_stop_ends_with_the_jvm() -> None:
     stop, jvm = threading.Event(), Jvm()
     with StopGuard(stop, jvm.end, 0.05) as guard:
         stop.set()
-        assert jvm.ended.wait(30)
+        assert jvm.ended.wait(60)
         assert guard.has_fired
     assert "did not stop within 0.05 s" in guard.reason
 
@@ -71,7 +71,7 @@ def test_a_stop_that_blocks_ends_with_the_jvm_also_if_no_one_asked_for_it() -> N
     jvm = Jvm()
     with StopGuard(threading.Event(), jvm.end, 0.05) as guard:
         guard.begin()
-        assert jvm.ended.wait(30)
+        assert jvm.ended.wait(60)
     assert guard.has_fired
 
 

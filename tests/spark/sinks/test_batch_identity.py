@@ -120,7 +120,6 @@ class Place:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_restored_checkpoint_drops_no_row_silently(
     spark: SparkSession, tidemill_broker: Broker, tmp_path: Path
 ) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tests.spark.conftest import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 Rows = dict[int, str]
 

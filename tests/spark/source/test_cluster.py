@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.processes import free_port
+from tests.support.ports import reserve_port
 from tidemill.errors import UnknownTopicOrPartitionError, UnreachableError
 from tidemill.spark.errors import OptionError
 from tidemill.spark.source.cluster import KafkaCluster
@@ -66,8 +66,8 @@ def test_offsets_of_a_partition_that_is_not_there_are_an_error(broker: Broker) -
 
 
 def test_no_broker_is_an_error_that_names_the_servers_and_the_reason() -> None:
-    servers = f"127.0.0.1:{free_port()}"
-    nowhere = KafkaCluster({"bootstrap.servers": servers}, deadline_s=0.5)
+    servers = f"127.0.0.1:{reserve_port()}"
+    nowhere = KafkaCluster({"bootstrap.servers": servers}, deadline_s=2.0)
     with pytest.raises(UnreachableError, match=servers) as refusal:
         nowhere.describe(Subscription(topics=("t",)))
     assert "Connection refused" in str(refusal.value)
@@ -77,7 +77,7 @@ def test_no_broker_is_an_error_that_names_the_servers_and_the_reason() -> None:
 def test_who_never_answered_is_given_up_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemill.spark.source.cluster.FIRST_DEADLINE_S", 0.5)
     monkeypatch.setattr("tidemill.spark.source.cluster._REQUEST_S", 0.5)
-    nowhere = KafkaCluster({"bootstrap.servers": f"127.0.0.1:{free_port()}"})
+    nowhere = KafkaCluster({"bootstrap.servers": f"127.0.0.1:{reserve_port()}"})
     started = time.monotonic()
     with pytest.raises(UnreachableError, match="Connection refused"):
         nowhere.offsets({("t", 0): LATEST})

@@ -28,12 +28,12 @@ def fill(broker: BrokerProcess, count: int) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(count):
         producer.produce("moved", str(number))
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def create(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("moved", 1)])["moved"].result(20)
+    admin.create_topics([NewTopic("moved", 1)])["moved"].result(60)
 
 
 @pytest.mark.slow

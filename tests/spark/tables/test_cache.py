@@ -55,9 +55,9 @@ def test_a_cache_reads_on_and_begins_again_where_it_must(
     ends = dict(cache.positions)
     broker.admin.delete_records([TopicPartition(log.topic, 1, ends[1])])[
         TopicPartition(log.topic, 1)
-    ].result(30)
+    ].result(60)
     assert look() == {key for key in "ac" if ord(key) % 2 == 0}
-    broker.admin.delete_topics([log.topic])[log.topic].result(30)
+    broker.admin.delete_topics([log.topic])[log.topic].result(60)
     with pytest.raises(UnknownTopicOrPartitionError, match=log.topic):
         cache.refresh()
     broker.topic(2, name=log.topic)

@@ -78,7 +78,6 @@ class Capture:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_stream_is_joined_with_a_captured_table(
     spark: SparkSession, tidemill_broker: Broker
 ) -> None:

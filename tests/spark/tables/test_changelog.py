@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.spark.conftest import Broker
 
-needs_spark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+needs_spark = [pytest.mark.spark, pytest.mark.slow]
 
 HOUR = 3_600_000
 SCHEMA = "tail STRING, seats INT, since TIMESTAMP"

@@ -26,7 +26,7 @@ from tidemill.spark.windows.sql import rewrite
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

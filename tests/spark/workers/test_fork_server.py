@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import marshal
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -26,16 +28,19 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Li
 
 TIMEOUT_S = 60
 PROBE = """
-import json, os, sys
+import json, os, signal, sys
 print(json.dumps({
     "name": __name__, "argv": sys.argv[1:], "mine": os.environ.get("MINE"),
     "server_only": os.environ.get("ONLY_IN_SERVER"), "cwd": os.getcwd(), "path": sys.path[0],
     "parent": os.getppid(), "pid": os.getpid(), "imported": "pyarrow" in sys.modules,
-    "input": sys.stdin.read(), "seed": hash("x")}))
+    "input": sys.stdin.read(), "seed": hash("x"),
+    "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, []))}))
 sys.exit(int(os.environ.get("CODE", "0")))
 """
 WAITING = "import time\nprint('ready', flush=True)\ntime.sleep(600)\n"
 STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: None)\n" + WAITING
+ORPHAN = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\n" + WAITING
+"""A module that kills the server as the first thing that it does."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +61,8 @@ def modules(tmp_path: Path) -> Path:
     """A folder with the modules that the tests run."""
     folder = tmp_path / "modules"
     folder.mkdir()
-    for name, code in (("probe", PROBE), ("waiting", WAITING), ("stubborn", STUBBORN)):
+    modules = {"probe": PROBE, "waiting": WAITING, "stubborn": STUBBORN, "orphan": ORPHAN}
+    for name, code in modules.items():
         (folder / f"{name}.py").write_text(code)
     return folder
 
@@ -125,6 +131,7 @@ def test_a_fork_has_what_the_launcher_got(
     assert found["server_only"] is None
     assert found["cwd"] == found["path"] == str(tmp_path)
     assert found["input"] == "typed"
+    assert found["blocked"] == []
     assert found["code"] == 7
 
 
@@ -134,6 +141,7 @@ def test_without_a_server_the_interpreter_runs(modules: Path, path: str | None) 
     found = probe(env, "a")
     assert (found["argv"], found["code"], found["imported"]) == (["a"], 3, False)
     assert found["parent"] == os.getpid()  # the launcher became the interpreter
+    assert found["blocked"] == []
 
 
 def test_an_interpreter_with_other_settings_is_not_a_fork(
@@ -185,8 +193,8 @@ def test_the_fork_of_a_launcher_that_is_killed_is_killed(
     workers: WorkerServer, modules: Path
 ) -> None:
     process = start(workers, modules, "stubborn")
-    process.terminate()  # the fork ignores it
     (fork,) = forks(workers)
+    process.terminate()  # the fork ignores it
     process.kill()
     process.wait()
     wait_for_end(fork)
@@ -226,8 +234,51 @@ def test_a_damaged_request_does_not_end_the_server(
         client.connect(workers.environ[handoff.SOCKET])
         client.sendall(sent)
         client.shutdown(socket.SHUT_WR)
-        assert client.recv(9) == bytes(4)
+        assert client.recv(99) == handoff.REFUSED + bytes(4)
     assert probe(environ(workers, modules))["imported"]
+
+
+def test_a_launcher_that_sends_nothing_holds_back_no_other(
+    workers: WorkerServer, modules: Path
+) -> None:
+    with contextlib.ExitStack() as silent:
+        for _ in range(5):
+            client = silent.enter_context(socket.socket(socket.AF_UNIX))
+            client.connect(workers.environ[handoff.SOCKET])
+        assert probe(environ(workers, modules))["imported"]
+
+
+def test_the_fork_itself_answers_with_its_process_id(workers: WorkerServer, modules: Path) -> None:
+    """If the server answered, Spark's process could run and end before its launcher knows it."""
+    message = marshal.dumps((["-m", "waiting"], environ(workers, modules), str(modules)))
+    with socket.socket(socket.AF_UNIX) as client, Path(os.devnull).open("w+b") as nothing:
+        client.settimeout(TIMEOUT_S)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        client.connect(workers.environ[handoff.SOCKET])
+        files = [nothing.fileno()] * 3
+        head = len(message).to_bytes(handoff.LENGTH_BYTES, "big")
+        assert socket.send_fds(client, [head], files) == len(head)
+        client.sendall(message)
+        answer, [(_, kind, credentials)], *_ = client.recvmsg(
+            handoff.ANSWER_BYTES, socket.CMSG_SPACE(struct.calcsize("3i"))
+        )
+        assert kind == socket.SCM_CREDENTIALS
+        sender, *_ = struct.unpack("3i", credentials)
+        assert answer == handoff.STARTED + sender.to_bytes(4, "big")
+        (fork,) = forks(workers)
+        assert fork.pid == sender
+    wait_for_end(fork)  # the client was its launcher
+
+
+def test_a_fork_whose_server_dies_under_it_still_has_its_launcher(modules: Path) -> None:
+    own = start_server()
+    assert own is not None
+    process = start(own, modules, "orphan")
+    own.stop()
+    process.terminate()
+    assert process.wait(TIMEOUT_S) == 1
+    assert process.stdout is not None
+    assert process.stdout.read() == b""  # the fork has ended
 
 
 def test_a_server_that_is_killed_leaves_its_forks_and_their_launchers(modules: Path) -> None:

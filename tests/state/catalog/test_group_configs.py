@@ -7,6 +7,7 @@ import pytest
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidConfigError
 from tidemill.state.catalog.group_configs import (
+    DEFINITIONS,
     HEARTBEAT_INTERVAL,
     SESSION_TIMEOUT,
     GroupConfigs,
@@ -28,18 +29,17 @@ def change(name: str, value: str | None, op: AlterOp = AlterOp.SET) -> ConfigCha
 def test_a_config_is_in_force_when_its_record_is_on_disk() -> None:
     configs = GroupConfigs({SESSION_TIMEOUT: 30_000})
     outcome = configs.alter("g", [change(SESSION_TIMEOUT, "9000")])
-    assert configs.value("g", SESSION_TIMEOUT) == 30_000
+    assert configs.number("g", SESSION_TIMEOUT) == 30_000
     settle(configs, outcome)
-    assert configs.value("g", SESSION_TIMEOUT) == 9000
-    assert configs.value("other", SESSION_TIMEOUT) == 30_000
+    assert configs.number("g", SESSION_TIMEOUT) == 9000
+    assert configs.number("other", SESSION_TIMEOUT) == 30_000
     assert configs.groups() == ["g"]
     sources = {each.name: (each.value, each.source) for each in configs.entries("g")}
-    assert sources == {
-        SESSION_TIMEOUT: ("9000", ConfigSource.DYNAMIC_GROUP),
-        HEARTBEAT_INTERVAL: ("5000", ConfigSource.DEFAULT),
-    }
+    assert sources[SESSION_TIMEOUT] == ("9000", ConfigSource.DYNAMIC_GROUP)
+    assert sources[HEARTBEAT_INTERVAL] == ("5000", ConfigSource.DEFAULT)
+    assert sources.keys() == DEFINITIONS.keys()
     settle(configs, configs.alter("g", [change(SESSION_TIMEOUT, None, AlterOp.DELETE)]))
-    assert (configs.value("g", SESSION_TIMEOUT), configs.groups()) == (30_000, [])
+    assert (configs.number("g", SESSION_TIMEOUT), configs.groups()) == (30_000, [])
 
 
 def test_changes_that_follow_each_other_add_up_and_a_failed_one_is_forgotten() -> None:
@@ -48,7 +48,7 @@ def test_changes_that_follow_each_other_add_up_and_a_failed_one_is_forgotten() -
     second = configs.alter("g", [change(HEARTBEAT_INTERVAL, "1000")])
     settle(configs, first)
     settle(configs, second)
-    assert configs.value("g", SESSION_TIMEOUT) == 9000
+    assert configs.number("g", SESSION_TIMEOUT) == 9000
     lost = configs.replace("g", {})
     configs.write_failed(lost)
     assert not configs.replace("g", {SESSION_TIMEOUT: "9000", HEARTBEAT_INTERVAL: "1000"}).records

@@ -23,6 +23,7 @@ from tidemill.state.groups.machine import Groups
 from tidemill.state.groups.types import JoinRequest, JoinResult, SyncRequest
 from tidemill.state.outcome import Outcome
 from tidemill.state.primitives import Writer
+from tidemill.state.share_groups.machine import ShareGroups
 
 R = TypeVar("R")
 SESSION_MS, INTERVAL_MS, REBALANCE_MS = 45_000, 5_000, 60_000
@@ -81,7 +82,9 @@ class Driver:
             max_size=self.max_size,
             new_id=lambda: f"n{next(ids)}",
         )
-        return AllGroups(classic, consumers, self.topics, policy=self.policy)
+        return AllGroups(
+            classic, consumers, ShareGroups(self.topics), self.topics, policy=self.policy
+        )
 
     def restart(self) -> None:
         """Forget everything, and read the log."""

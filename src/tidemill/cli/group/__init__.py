@@ -1,5 +1,6 @@
-"""``tidemill group``: consumer groups, their lag and their committed offsets.
+"""``tidemill group``: consumer and share groups, their lag and their committed offsets.
 
 ``commands`` lists, describes and deletes groups, and ``seek`` moves their offsets. ``lag`` measures
-how far a group is behind, and ``requests`` asks the broker.
+how far a group is behind, and ``requests`` asks the broker. ``shares`` asks about share groups, and
+``share_report`` shows one.
 """

@@ -1,4 +1,4 @@
-"""``tidemill group``: list, describe and delete consumer groups. ``seek`` has its own module."""
+"""``tidemill group``: list, describe and delete groups. ``seek`` has its own module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tidemill.cli.client import REQUEST_SECONDS, Cluster, TopicPartitionKey
 from tidemill.cli.group.requests import (
     Epochs,
     committed_offsets,
-    describe_group,
     describe_groups,
     is_consumer_group,
     is_dead,
@@ -23,6 +22,8 @@ from tidemill.cli.group.requests import (
     state_text,
 )
 from tidemill.cli.group.seek import seek
+from tidemill.cli.group.share_report import show_share_group
+from tidemill.cli.group.shares import ShareGroup, find_group, list_share_groups
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, DryRun, Json, Property, Yes
 from tidemill.errors import TidemillError
 
@@ -46,7 +47,9 @@ def list_groups(
 ) -> None:
     """List groups."""
     cluster = Cluster.at(servers, properties)
-    groups = sorted(cluster.ask("groups", lambda: _listed(cluster)), key=lambda g: g.group_id)
+    groups = cluster.ask("groups", lambda: _listed(cluster))
+    shared = {group.group_id: group for group in list_share_groups(cluster)}
+    groups = [group for group in groups if group.group_id not in shared]
     descriptions = describe_groups(cluster, [group.group_id for group in groups])
     rows = [
         {
@@ -57,6 +60,16 @@ def list_groups(
         }
         for group in groups
     ]
+    rows += [
+        {
+            "group": group.group_id,
+            "state": group.state,
+            "type": "share",
+            "members": len(group.members),
+        }
+        for group in shared.values()
+    ]
+    rows.sort(key=lambda row: str(row["group"]))
     if as_json:
         output.emit_json(rows)
     else:
@@ -90,13 +103,17 @@ def describe(
 ) -> None:
     """Show a group: its members, and for each partition the lag in records and in time.
 
-    The lag in time is the age of the first record that the group has not read.
+    The lag in time is the age of the first record that the group has not read. Of a share group:
+    where it starts in each partition, and how many records it has not finished.
     """
     from tidemill.cli.group.epochs import group_epochs
     from tidemill.cli.group.lag import note_held_back, partition_lags
 
     cluster = Cluster.at(servers, properties)
-    description = describe_group(cluster, group)
+    description = find_group(cluster, group)
+    if isinstance(description, ShareGroup):
+        show_share_group(cluster, description, as_json=as_json)
+        return
     owner = owners(description)
     committed = committed_offsets(cluster, group)
     if not committed and is_dead(description):
@@ -209,17 +226,17 @@ def delete(
     servers: Bootstrap = BOOTSTRAP_DEFAULT,
     properties: Property = None,
 ) -> None:
-    """Delete groups and their committed offsets."""
+    """Delete groups and their offsets."""
     cluster = Cluster.at(servers, properties)
     for group in groups:
-        description = describe_group(cluster, group)
+        description = find_group(cluster, group)
         if is_dead(description):
             raise not_found(group)
         refuse_if_alive(description)
     deleted = list(dict.fromkeys(groups))
     failures: list[TidemillError] = []
     if not dry_run:
-        output.confirm(f"Delete the committed offsets of {', '.join(deleted)}?", yes=yes)
+        output.confirm(f"Delete the offsets of {', '.join(deleted)}?", yes=yes)
         futures = cluster.admin.delete_consumer_groups(
             list(deleted), request_timeout=REQUEST_SECONDS
         )

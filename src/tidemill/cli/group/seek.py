@@ -1,4 +1,4 @@
-"""``tidemill group seek``: moves a group's committed offsets, to read records again or to skip."""
+"""``tidemill group seek``: moves a group's offsets, to read records again or to skip."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tidemill.cli import output
 from tidemill.cli.client import REQUEST_SECONDS, Cluster, TopicPartitionKey
 from tidemill.cli.group.requests import (
     committed_offsets,
-    describe_group,
     is_dead,
     not_found,
     refuse_if_alive,
 )
+from tidemill.cli.group.shares import ShareGroup, find_group, known_starts, move_starts
 from tidemill.cli.options import (
     BOOTSTRAP_DEFAULT,
     Bootstrap,
@@ -54,16 +54,20 @@ def seek(
     servers: Bootstrap = BOOTSTRAP_DEFAULT,
     properties: Property = None,
 ) -> None:
-    """Move a group's committed offsets, to replay or to skip. It must have no live members."""
+    """Move a group's committed offsets, to replay or to skip. It must have no live members.
+
+    Of a share group, this moves where it starts, and forgets what it has delivered.
+    """
     if (to is None) == (shift is None):
         raise output.UsageError("use either --to or --shift")
     position = parse(to, "--to") if to is not None else None
     if partition and len(topic or ()) != 1:
         raise output.UsageError("--partition needs one --topic")
     cluster = Cluster.at(servers, properties)
-    description = describe_group(cluster, group)
+    description = find_group(cluster, group)
     refuse_if_alive(description)
-    committed = committed_offsets(cluster, group)
+    shared = isinstance(description, ShareGroup)
+    committed = (known_starts if shared else committed_offsets)(cluster, group)
     if not committed and is_dead(description) and not topic:
         error = not_found(group)
         error.hint = "To create a group, use --topic. List the groups: tidemill group list"
@@ -80,7 +84,7 @@ def seek(
         _report(group, rows, dry_run=dry_run, as_json=False)
     if changes and not dry_run:
         output.confirm(f"Move {group} on {output.plural(len(changes), 'partition')}?", yes=yes)
-        _commit(cluster, group, changes)
+        (move_starts if shared else _commit)(cluster, group, changes)
     if as_json or not asking:
         _report(group, rows, dry_run=dry_run, as_json=as_json)
     if not as_json:

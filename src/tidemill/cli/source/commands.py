@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -154,7 +155,7 @@ def restart(
 def snapshot(
     name: Name,
     tables: Annotated[
-        list[str], typer.Argument(metavar="TABLE", help="Tables to read: schema.table.")
+        list[str], typer.Argument(metavar="TABLE", help="Tables to read: [schema.]table.")
     ],
     servers: Bootstrap = BOOTSTRAP_DEFAULT,
     properties: Property = None,
@@ -168,12 +169,7 @@ def snapshot(
     board = board_of(kafka)
     require(board, name)
     known = board.statuses.get(name, {}).get("tables", {})
-    for table in tables:
-        if known and table not in known:
-            raise output.NotFoundError(
-                f"source {name} does not capture table {table}",
-                hint=f"It captures: {', '.join(sorted(known))}.",
-            )
+    tables = [_captured(name, table, known) for table in tables]
     from tidemill.connect.cdc.board import BoardWriter
 
     writer = BoardWriter(kafka)
@@ -181,6 +177,19 @@ def snapshot(
         writer.command(name, f"snapshot/{table}", table=table)
     writer.flush()
     print(f"ordered a snapshot of {', '.join(tables)}")
+
+
+def _captured(name: str, table: str, known: Collection[str]) -> str:
+    """Return the id of a captured table, of which the schema can be left out."""
+    found = [each for each in known if each == table or each.rpartition(".")[2] == table]
+    if not known or table in found:
+        return table
+    if len(found) != 1:
+        raise output.NotFoundError(
+            f"source {name} does not capture table {table}",
+            hint=f"It captures: {', '.join(sorted(known))}.",
+        )
+    return found[0]
 
 
 @app.command(short_help="Delete a source, and what it has created in the database.")

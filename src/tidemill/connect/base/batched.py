@@ -14,11 +14,16 @@ from typing import Any, Protocol
 
 from tidemill import native
 from tidemill.connect.base.clients import Kafka
-from tidemill.connect.base.errors import DeliveryError, ProducerFencedError, RecordTooLargeError
+from tidemill.connect.base.errors import (
+    MAX_RECORD_BYTES,
+    DeliveryError,
+    RecordTooLargeError,
+    fenced,
+    too_large,
+)
 from tidemill.connect.base.transactional import (
     COMMIT_S,
     INIT_S,
-    MAX_RECORD_BYTES,
     TRANSACTION_TIMEOUT_MS,
     TransactionalProducer,
 )
@@ -203,7 +208,7 @@ class BatchProducer:
             encoder = self.records(topic)
         now = ts_ms or time.time_ns() // 1_000_000
         if encoder.append(key, value, now) == TOO_LARGE:
-            raise too_large(topic, len(key or b"") + len(value or b""))
+            raise record_too_large(topic, len(key or b"") + len(value or b""))
 
     def post(self) -> None:
         """Send the batches that are full, and don't wait for their acknowledgement.
@@ -323,11 +328,7 @@ class Words:
     def not_accepted(self, records: int, topic: str, cause: str, code: int = 0) -> TidemillError:
         """Return the error if records were rejected, or not acknowledged in time."""
         if code == failures.TOO_LARGE:
-            return RecordTooLargeError(
-                f"can't write {records} records to topic {topic}: {cause}",
-                hint="Raise max.message.bytes of the topic (tidemill topic alter), up to "
-                f"{MAX_RECORD_BYTES:,}.",
-            )
+            return too_large(f"write {records} records to topic {topic}", cause)
         return self.refused(f"write to topic {topic}", cause, code)
 
     def rejected(self, servers: str, cause: str) -> TidemillError:
@@ -340,9 +341,7 @@ class Words:
     def refused(self, what: str, cause: str, code: int) -> TidemillError:
         """Return the error if a broker answers with a permanent error."""
         if code in failures.FENCED:
-            return ProducerFencedError(
-                f"another producer with the transactional id {self._id} has started"
-            )
+            return fenced(self._id)
         return DeliveryError(f"can't {what}: {cause}")
 
     def not_answered(self, what: str, cause: str) -> TidemillError:
@@ -353,13 +352,9 @@ class Words:
         )
 
 
-def too_large(topic: str, size: int) -> RecordTooLargeError:
-    """Return the error of a record that is larger than the producer sends."""
-    return RecordTooLargeError(
-        f"can't write {size:,} bytes to topic {topic}: {text_of(failures.TOO_LARGE)}",
-        hint="Raise max.message.bytes of the topic (tidemill topic alter), up to "
-        f"{MAX_RECORD_BYTES:,}.",
-    )
+def record_too_large(topic: str, size: int) -> RecordTooLargeError:
+    """Return the error of a record of so many bytes, which the producer does not send."""
+    return too_large(f"write {size:,} bytes to topic {topic}", text_of(failures.TOO_LARGE))
 
 
 def _identity(view: memoryview) -> tuple[int, int]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from tidemill.errors import TidemillError
 
+MAX_RECORD_BYTES = 16 << 20
+"""The largest record that a producer sends. The topic's max.message.bytes must allow it."""
+
 
 class DeliveryError(TidemillError):
     """A Kafka transaction failed and was aborted. The connector starts again from its position."""
@@ -15,3 +18,24 @@ class ProducerFencedError(TidemillError):
 
 class RecordTooLargeError(TidemillError):
     """A record is larger than the topic or the producer allows."""
+
+
+def fenced(transactional_id: str) -> ProducerFencedError:
+    """Return the error of a producer whose transactional id another one has taken."""
+    return ProducerFencedError(
+        f"another producer with the transactional id {transactional_id} has started"
+    )
+
+
+def too_large(what: str, cause: str) -> RecordTooLargeError:
+    """Return the error of a record that is larger than the producer or the topic allows.
+
+    Args:
+        what: what can't be done: a verb and its object.
+        cause: the words of the broker or the client.
+    """
+    return RecordTooLargeError(
+        f"can't {what}: {cause}",
+        hint="Raise max.message.bytes of the topic (tidemill topic alter), up to "
+        f"{MAX_RECORD_BYTES:,}.",
+    )

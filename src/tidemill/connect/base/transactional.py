@@ -13,14 +13,15 @@ from typing import Any, cast
 from confluent_kafka import KafkaError, KafkaException
 
 from tidemill.connect.base.clients import Kafka
-from tidemill.connect.base.errors import DeliveryError, ProducerFencedError, RecordTooLargeError
+from tidemill.connect.base.errors import MAX_RECORD_BYTES, DeliveryError, fenced, too_large
 
 INIT_S = 60.0
 """How long a new producer can wait for the transaction of its predecessor to end."""
 COMMIT_S = 60.0
+_SLICE_S = 1.0
+"""How long one call of librdkafka waits. While it waits, it does not report that the transaction
+has failed, and that it holds back what is left of it."""
 TRANSACTION_TIMEOUT_MS = 300_000
-MAX_RECORD_BYTES = 16 << 20
-"""The largest record that the producer sends. The topic's max.message.bytes must allow it."""
 
 _FENCED = frozenset(
     {
@@ -118,7 +119,7 @@ class TransactionalProducer:
         deadline = time.monotonic() + COMMIT_S
         while True:
             try:
-                self._producer.commit_transaction(max(deadline - time.monotonic(), 1.0))
+                self._producer.commit_transaction(_SLICE_S)
                 break
             except _RAISED as error:
                 inner = _inner(error)
@@ -148,15 +149,9 @@ class TransactionalProducer:
         if inner is None:
             return DeliveryError(f"can't {what}: {error}")
         if inner.code() in _FENCED:
-            return ProducerFencedError(
-                f"another producer with the transactional id {self._id} has started"
-            )
+            return fenced(self._id)
         if inner.code() in _TOO_LARGE:
-            return RecordTooLargeError(
-                f"can't {what}: {inner.str()}",
-                hint="Raise max.message.bytes of the topic (tidemill topic alter), up to "
-                f"{MAX_RECORD_BYTES:,}.",
-            )
+            return too_large(what, inner.str())
         if inner.txn_requires_abort() or self._open:
             return DeliveryError(f"can't {what}: {inner.str()}")
         return self._kafka.translate(inner, what)

@@ -6,6 +6,7 @@ Must not know: a particular database, or the topic that orders come from.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 import time
@@ -95,8 +96,8 @@ class Runner:
             time.time_ns() // 1_000_000,
             worker=f"{socket.gethostname()}:{os.getpid()}",
             tables=dict(self._tables),
-            error=redact(str(error)) if error else "",
-            hint=redact(error.hint) if error else "",
+            error=" ".join(redact(str(error)).split()) if error else "",  # one line
+            hint=self._hint(error) if error else "",
             attempts=self._attempts,
         )
         if worker is not None:
@@ -201,9 +202,14 @@ class Runner:
             "source.failed",
             source=self.definition.name,
             error=redact(str(error)),
-            hint=redact(error.hint),
+            hint=self._hint(error),
             attempts=self._attempts,
         )
+
+    def _hint(self, error: TidemillError) -> str:
+        """Return what to do, with the name of this source in commands."""
+        command = rf"\1 {self.definition.name}"
+        return re.sub(r"(tidemill source \w+) NAME\b", command, redact(error.hint))
 
     def _wait_for_order(self, timeout_s: float | None = None) -> None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -14,12 +14,18 @@ from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.catalog.group_configs import (
     HEARTBEAT_INTERVAL,
     SESSION_TIMEOUT,
+    SHARE_DELIVERY_LIMIT,
+    SHARE_HEARTBEAT_INTERVAL,
+    SHARE_MAX_RECORD_LOCKS,
+    SHARE_RECORD_LOCK,
+    SHARE_SESSION_TIMEOUT,
     GroupConfigs,
 )
 from tidemill.state.consumer_groups.machine import ConsumerGroups
 from tidemill.state.consumer_groups.types import GroupTimes, MigrationPolicy, Topics
 from tidemill.state.groups.machine import Groups
 from tidemill.state.groups.memory import GroupLimits
+from tidemill.state.share_groups.machine import ShareGroups
 
 
 def group_configs(settings: settings.Groups) -> GroupConfigs:
@@ -28,6 +34,11 @@ def group_configs(settings: settings.Groups) -> GroupConfigs:
         {
             SESSION_TIMEOUT: settings.consumer_session_timeout_ms,
             HEARTBEAT_INTERVAL: settings.consumer_heartbeat_interval_ms,
+            SHARE_SESSION_TIMEOUT: settings.share_session_timeout_ms,
+            SHARE_HEARTBEAT_INTERVAL: settings.share_heartbeat_interval_ms,
+            SHARE_RECORD_LOCK: settings.share_record_lock_ms,
+            SHARE_DELIVERY_LIMIT: settings.share_delivery_limit,
+            SHARE_MAX_RECORD_LOCKS: settings.share_max_record_locks,
         }
     )
 
@@ -47,15 +58,26 @@ def make_groups(settings: settings.Groups, topics: Topics, configs: GroupConfigs
     consumers = ConsumerGroups(
         topics,
         times=lambda group_id: GroupTimes(
-            configs.value(group_id, SESSION_TIMEOUT), configs.value(group_id, HEARTBEAT_INTERVAL)
+            configs.number(group_id, SESSION_TIMEOUT), configs.number(group_id, HEARTBEAT_INTERVAL)
         ),
         max_size=settings.consumer_max_size,
         limits=limits,
-        other_bytes=lambda: classic.memory_bytes,
+        other_bytes=lambda: classic.memory_bytes + shares.table.bytes,
+    )
+    shares = ShareGroups(
+        topics,
+        times=lambda group_id: GroupTimes(
+            configs.number(group_id, SHARE_SESSION_TIMEOUT),
+            configs.number(group_id, SHARE_HEARTBEAT_INTERVAL),
+        ),
+        max_size=settings.share_max_size,
+        limits=limits,
+        other_bytes=lambda: classic.memory_bytes + consumers.table.bytes,
     )
     return AllGroups(
         classic,
         consumers,
+        shares,
         topics,
         policy=MigrationPolicy(settings.consumer_migration_policy),
         classic_max_size=settings.max_size,

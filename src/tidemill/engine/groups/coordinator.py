@@ -45,6 +45,7 @@ from tidemill.state.errors import CoordinatorNotAvailableError, GroupMaxSizeReac
 from tidemill.state.offsets.machine import FetchedOffset, Offsets
 from tidemill.state.offsets.types import TxnOffsetCommit
 from tidemill.state.outcome import Outcome
+from tidemill.state.share_groups.types import ShareGroupInfo, ShareHeartbeat
 from tidemill.state.types import NO_PRODUCER, ProducerIdentity
 
 R = TypeVar("R")
@@ -133,7 +134,9 @@ class GroupCoordinator:
         return cast(JoinResult, answer)
 
     def _report_full(
-        self, request: JoinRequest | ConsumerHeartbeat, error: GroupMaxSizeReachedError
+        self,
+        request: JoinRequest | ConsumerHeartbeat | ShareHeartbeat,
+        error: GroupMaxSizeReachedError,
     ) -> None:
         now_ms = self._clock.now_ms()
         if now_ms >= self._next_report_ms:
@@ -171,6 +174,15 @@ class GroupCoordinator:
         """Let a member with the consumer protocol join, stay, change or leave."""
         try:
             outcome = self._groups.consumer_heartbeat(request, self._clock.now_ms())
+        except GroupMaxSizeReachedError as error:
+            self._report_full(request, error)
+            raise
+        return await self._run(outcome)
+
+    async def share_heartbeat(self, request: ShareHeartbeat) -> HeartbeatResult:
+        """Let a member of a share group join, stay, change or leave."""
+        try:
+            outcome = self._groups.share_heartbeat(request, self._clock.now_ms())
         except GroupMaxSizeReachedError as error:
             self._report_full(request, error)
             raise
@@ -294,6 +306,25 @@ class GroupCoordinator:
     def describe_consumer_group(self, group_id: str) -> ConsumerGroupInfo:
         """Return a consumer group with its members."""
         return self._groups.describe_consumer_group(group_id)
+
+    def describe_share_group(self, group_id: str) -> ShareGroupInfo:
+        """Return a share group with its members."""
+        return self._groups.shares.describe(group_id)
+
+    def is_share_group(self, group_id: str) -> bool:
+        """Return whether there is such a share group."""
+        return self._groups.shares.table.find(group_id) is not None
+
+    def check_share_group(self, group_id: str, *, empty: bool = False) -> None:
+        """Return if there is such a share group, and if it is empty where that is asked for.
+
+        Raises:
+            GroupIdNotFoundError: there is no such group, or it is of another kind.
+            NonEmptyGroupError: it has members.
+        """
+        self._groups.shares.describe(group_id)
+        if empty:
+            self._groups.check_removable(group_id)
 
     async def delete_group(self, group_id: str) -> None:
         """Delete an empty group and its offsets."""

@@ -6,7 +6,7 @@ decides nothing else. Knows no protocol.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemill.engine.api import (
@@ -20,6 +20,8 @@ from tidemill.engine.api import (
     JoinRequest,
     JoinResult,
     LeaveMember,
+    ShareGroupInfo,
+    ShareHeartbeat,
     SyncRequest,
     SyncResult,
 )
@@ -36,6 +38,8 @@ class GroupServices:
 
     coordinator: GroupCoordinator
     catalog: Catalog
+    forget_shares: Callable[[str], Awaitable[None]]
+    """Deletes what a share group has acknowledged."""
 
 
 class Groups:
@@ -49,6 +53,7 @@ class Groups:
         self._access = access
         self._coordinator = services.coordinator
         self._catalog = services.catalog
+        self._forget_shares = services.forget_shares
 
     # --- members ---------------------------------------------------------------------------------
 
@@ -115,6 +120,19 @@ class Groups:
                 can_see=lambda name: self._access.allows(Operation.DESCRIBE, TOPIC, name),
             )
         return await self._coordinator.consumer_heartbeat(request)
+
+    async def share_heartbeat(self, request: ShareHeartbeat) -> HeartbeatResult:
+        """Let a member of a share group join, stay, change or leave (KIP-932).
+
+        Raises:
+            InvalidRequestError, GroupMaxSizeReachedError, UnknownMemberIdError,
+            FencedMemberEpochError, GroupIdNotFoundError
+            TopicAuthorizationError: the member's user can't describe a topic that it names.
+        """
+        self._access.check(Operation.READ, GROUP, request.group_id)
+        if not self._access.is_unrestricted:
+            self._check_topics(request.topic_names or ())
+        return await self._coordinator.share_heartbeat(request)
 
     def _check_topics(self, names: Iterable[str]) -> None:
         for refusal in self._access.refusals(Operation.DESCRIBE, TOPIC, names):
@@ -259,11 +277,26 @@ class Groups:
             self._check_topics(sorted(names))
         return group
 
+    def describe_share_group(self, group_id: str) -> ShareGroupInfo:
+        """Return a share group, its members, and their partitions.
+
+        Raises:
+            GroupIdNotFoundError: there is no such group, or it is of another kind.
+            TopicAuthorizationError: the principal can't describe a topic of the group.
+        """
+        self._access.check(Operation.DESCRIBE, GROUP, group_id)
+        group = self._coordinator.describe_share_group(group_id)
+        if not self._access.is_unrestricted:
+            names = {name for each in group.members for name in each.member.topic_names}
+            self._check_topics(sorted(names))
+        return group
+
     async def delete(self, group_id: str) -> None:
-        """Delete an empty group and its offsets.
+        """Delete an empty group, its offsets, and what it has acknowledged.
 
         Raises:
             GroupIdNotFoundError, NonEmptyGroupError
         """
         self._access.check(Operation.DELETE, GROUP, group_id)
         await self._coordinator.delete_group(group_id)
+        await self._forget_shares(group_id)

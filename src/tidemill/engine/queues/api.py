@@ -113,6 +113,14 @@ class Publisher(Protocol):
             AuthorizationError: the principal is not allowed to write to the exchange.
         """
 
+    def hold_ms(self) -> int:
+        """Return how long the client must wait before it publishes more, in milliseconds.
+
+        It is 0 unless consumers of what it has published are too far behind, or a queue with the
+        overflow ``throttle`` is full. The protocol does not read from the client meanwhile, and
+        should ask again before the time is over.
+        """
+
     def close(self) -> None:
         """Stop calling ``on_settled`` and ``on_drained``. What was published is written."""
 

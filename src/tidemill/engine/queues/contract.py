@@ -153,5 +153,12 @@ class QueueDoor(Protocol):
     def bindings(self) -> list[BindingDescription]:
         """Return all bindings, without those of the default exchange."""
 
+    def stored(self) -> Awaitable[None]:
+        """Return when everything that was settled so far is on disk.
+
+        Raises:
+            BrokerStoppingError
+        """
+
     def connection_closed(self, owner: Owner) -> Awaitable[None]:
         """Cancel the connection's consumers, return what was out, and delete exclusive queues."""

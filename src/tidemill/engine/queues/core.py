@@ -26,6 +26,7 @@ from tidemill.engine.queues.live.retention import delete_done
 from tidemill.engine.queues.live.stored import Stored
 from tidemill.engine.queues.publish import Batches, LivePublisher
 from tidemill.engine.queues.registry import HeaderSource, Registry
+from tidemill.engine.records.backpressure import Backpressure
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.state_log import StateLog
 from tidemill.engine.topics.admin import TopicAdmin
@@ -58,6 +59,7 @@ class QueueCore:
         clock: Clock,
         declared: StateLog,
         state: StateLog,
+        backpressure: Backpressure,
     ) -> None:
         self.clock = clock
         self._catalog = admin.catalog
@@ -72,6 +74,8 @@ class QueueCore:
         self._letters = DeadLetters(self._letter_routes, self._batches, self._ack_log, clock)
         self.registry.letters = self._letters
         self._tasks: set[asyncio.Task[None]] = set()
+        self._backpressure = backpressure
+        self._unstored: set[asyncio.Future[None]] = set()
         self._is_stopping = False
 
     # --- start and stop --------------------------------------------------------------------------
@@ -105,6 +109,9 @@ class QueueCore:
         self._batches.flush()
         self._batches.is_stopped = True
         self._ack_log.stop()
+        for stored in self._unstored:
+            if not stored.done():
+                stored.set_exception(BrokerStoppingError("the broker is stopping"))
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -142,6 +149,14 @@ class QueueCore:
     def advanced(self, log: PartitionLog) -> None:
         """Deliver: the end of a log moved."""
         self.registry.advanced(log)
+
+    def start_moved(self, tp: TopicPartition) -> None:
+        """Drop the messages that a log has not any more: retention or a client deleted them."""
+        found = self.registry.lane_at(tp)
+        if found is not None:
+            found[1].follow_start()
+            self._ack_log.changed(found[1])
+            found[0].wake()
 
     def topics_deleted(self, names: Sequence[str]) -> None:
         """End the queues of topics that were deleted."""
@@ -211,6 +226,7 @@ class QueueCore:
             on_settled,
             self._letters.refuse,
             check,
+            self._backpressure,
         )
 
     def _client_routes(
@@ -220,6 +236,21 @@ class QueueCore:
         if definition is not None and definition.internal:
             raise InternalExchangeError(exchange)
         return self.registry.routes(exchange, key, headers, more_keys)
+
+    async def stored(self) -> None:
+        """Return when everything that was settled so far is on disk."""
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done() -> None:
+            if not stored.done():
+                stored.set_result(None)
+
+        self._unstored.add(stored)
+        self._ack_log.when_stored(done)
+        try:
+            await stored
+        finally:
+            self._unstored.discard(stored)
 
     async def connection_closed(self, owner: Owner) -> None:
         """Cancel a connection's consumers, return what was out, and delete exclusive queues."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from tidemill.engine.api import NewTopic
 from tidemill.engine.queues.registry import Registry
@@ -160,17 +160,20 @@ class Declarations:
             new = QueueDefinition(
                 name, topic, owns, durable, exclusive, auto_delete, arguments, policy
             )
-            await self._apply(commands.declare_queue(new))
-            live = self._registry.queues.get(name)
-            if live is not None:  # it was used as a topic
-                live.policy = policy
-                return new
+            written = asyncio.ensure_future(self._apply(commands.declare_queue(new)))
             try:
                 if owns:
-                    await self._create_topic(new)
-                self._registry.open(name, topic, policy)
+                    await self._create_topic(new, written)
+                await written
+                live = self._registry.queues.get(name)
+                if live is not None:  # it was used as a topic
+                    live.set_policy(policy)
+                else:
+                    self._registry.open(name, topic, policy)
             except BaseException:
-                await self._apply(commands.delete_queue(self._table, name))
+                await asyncio.gather(written, return_exceptions=True)
+                if name in self._table.queues:
+                    await self._apply(commands.delete_queue(self._table, name))
                 raise
             return new
 
@@ -181,13 +184,20 @@ class Declarations:
             return name, False
         try:
             check_topic_name(name)
-            catalog.create([NewTopic(name, 1, 1)], validate_only=True)
         except InvalidTopicError:
             return _derived(name), True
         checked = catalog.create([NewTopic(name, 1, 1)], validate_only=True).result[0]
         return (_derived(name) if isinstance(checked, InvalidTopicError) else name), True
 
-    async def _create_topic(self, queue: QueueDefinition) -> None:
+    async def _create_topic(
+        self, queue: QueueDefinition, written: Awaitable[None] | None = None
+    ) -> None:
+        """Create the topic of a queue.
+
+        Args:
+            written: returns when the queue's own record is on disk. The folders are created
+                meanwhile.
+        """
         policy = queue.policy
         levels = min(policy.max_priority + 1, MOST_LEVELS) if policy.max_priority else 1
         configs: dict[str, str | None] = {
@@ -201,7 +211,9 @@ class Declarations:
             configs["retention.bytes"] = str(policy.max_bytes or -1)
             configs["retention.ms"] = str(policy.max_age_ms or -1)
         (created,) = await self._admin.create(
-            [NewTopic(queue.topic, levels, 1, configs=configs)], validate_only=False
+            [NewTopic(queue.topic, levels, 1, configs=configs)],
+            validate_only=False,
+            after=written,
         )
         if isinstance(created, TidemillError):
             raise created

@@ -62,6 +62,7 @@ async def complete_letters(
             continue
         logger.info("queue.letter_completed", queue=queue.name, offset=offset)
         lane.window.finish(offset)
+        lane.sizes.dropped(len(letter.value))
         ack_log.changed(lane)
         resend(queue, letter, lanes)
     for lane in targets:

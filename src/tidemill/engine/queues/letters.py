@@ -20,13 +20,20 @@ from uuid import UUID
 import structlog
 
 from tidemill.clock import Clock
-from tidemill.engine.queues.api import DEATHS_HEADER, EXCHANGE_HEADER, EXPIRES_HEADER, Header
+from tidemill.engine.queues.api import (
+    DEATHS_HEADER,
+    EXCHANGE_HEADER,
+    EXPIRES_HEADER,
+    MAX_MESSAGE_BYTES,
+    Header,
+)
 from tidemill.engine.queues.live.ack_log import AckLog
 from tidemill.engine.queues.live.lane import Lane
 from tidemill.engine.queues.live.queue import MAX_LENGTH, REJECTED, LiveQueue
 from tidemill.engine.queues.live.stored import DELIVER_AT_HEADER, ORIGIN_HEADER, Stored
 from tidemill.engine.queues.publish import Batches, Outcome
 from tidemill.errors import TidemillError
+from tidemill.log.errors import BatchTooLargeError
 from tidemill.state.queues.format import Kind, StateKey, encode_offset
 from tidemill.state.routing.arguments import Overflow
 
@@ -48,6 +55,7 @@ class _Letter:
         "_queue",
         "_remaining",
         "_targets",
+        "_too_large",
         "failed",
         "lane",
         "message",
@@ -70,6 +78,7 @@ class _Letter:
         self._remaining = len(targets)
         self._targets = targets
         self.failed = False
+        self._too_large = False
         self.lane = lane
         self.offset = offset
         self.message = message
@@ -78,10 +87,14 @@ class _Letter:
     def settle(self, outcome: Outcome, error: Exception | None) -> None:
         """Note that the letter is on disk in one more queue."""
         self.failed = self.failed or error is not None
+        self._too_large = self._too_large or isinstance(error, BatchTooLargeError)
         self._remaining -= 1
         if self._remaining:
             return
-        if self.failed:
+        if self._too_large:
+            self._letters.failed(self._targets)
+            self._letters.give_up(self._queue, self.lane, self.offset, self.message)
+        elif self.failed:
             self._letters.failed(self._targets)
             self._letters.retry(self._queue, self.lane, self.offset, self.message, self.reason)
         else:
@@ -228,6 +241,16 @@ class DeadLetters:
             loop = asyncio.get_running_loop()
             loop.call_later(RETRY_S, self.send, queue, lane, offset, message, reason)
 
+    def give_up(self, queue: LiveQueue, lane: Lane, offset: int, message: Stored) -> None:
+        """Keep a message whose letter no queue can store. The next start delivers it again."""
+        logger.error(
+            "queue.letter_too_large",
+            queue=queue.name,
+            partition=str(lane.log.tp),
+            offset=offset,
+            bytes=size_of(message),
+        )
+
     def refuse(self, queue: LiveQueue, message: Stored) -> None:
         """Send a letter for a new message that a full queue refuses, if its policy says so."""
         policy = queue.policy
@@ -252,13 +275,25 @@ class DeadLetters:
     ) -> Stored:
         now_ms = self._clock.now_ms()
         headers = [each for each in message.headers if each[0] not in _REPLACED]
-        deaths = _with_death(_deaths_of(message.headers), queue.name, reason, message, now_ms)
-        headers.append((DEATHS_HEADER, json.dumps(deaths).encode()))
         if exchange:
             headers.append((EXCHANGE_HEADER, exchange.encode()))
         if origin is not None:
             headers.append((ORIGIN_HEADER, origin.encode()))
-        return Stored(now_ms, routing_key.encode(), message.value, headers, exchange)
+        letter = Stored(now_ms, routing_key.encode(), message.value, headers, exchange)
+        room = MAX_MESSAGE_BYTES - size_of(letter)
+        deaths = _with_death(_deaths_of(message.headers), queue.name, reason, message, now_ms)
+        encoded = json.dumps(deaths).encode()
+        while len(encoded) > room and len(deaths) > 1:
+            del deaths[len(deaths) // 2 :]  # the oldest
+            encoded = json.dumps(deaths).encode()
+        headers.append((DEATHS_HEADER, encoded))
+        return letter
+
+
+def size_of(message: Stored) -> int:
+    """Return about how many bytes a message takes in a log."""
+    headers = sum(len(name) + len(content or b"") + 12 for name, content in message.headers)
+    return len(message.value) + len(message.key or b"") + headers
 
 
 def key_of(lane: Lane) -> StateKey:

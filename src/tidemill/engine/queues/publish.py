@@ -17,9 +17,13 @@ from tidemill.engine.flusher import Flusher
 from tidemill.engine.queues.api import MAX_MESSAGE_BYTES, Message, OnSettled
 from tidemill.engine.queues.live.lane import OVERHEAD_BYTES, Lane
 from tidemill.engine.queues.live.queue import LiveQueue
+from tidemill.engine.queues.live.sizes import NOTE_BYTES
 from tidemill.engine.queues.live.stored import Stored, of_message
+from tidemill.engine.records.backpressure import Backpressure
 from tidemill.errors import TidemillError
 from tidemill.log.format.records import encode_batch
+from tidemill.state.lag import MOST_HOLD_MS
+from tidemill.state.routing.arguments import Overflow
 from tidemill.state.routing.errors import MessageRefusedError
 
 BATCH_BYTES = 1 << 19
@@ -117,6 +121,8 @@ class Batches:
         found[1].append(message)
         found[2].append(ticket)
         lane.incoming += 1
+        if lane.sizes.counts:
+            lane.incoming_bytes += len(message.value)
 
     def refuse(self, publisher: LivePublisher, tag: int, size: int) -> None:
         """Report in the next turn of the event loop that a message is refused."""
@@ -136,6 +142,7 @@ class Batches:
         now_ms = self._clock.now_ms()
         for lane, (queue, messages, tickets) in waiting.items():
             lane.incoming -= len(messages)
+            lane.incoming_bytes = 0
             first = 0
             while first < len(messages):
                 end = _end_of_batch(messages, first)
@@ -170,8 +177,11 @@ class Batches:
             logger.error("queue.not_appended", queue=queue.name, error=str(error), hint=error.hint)
             self._loop.call_soon(_settle, tickets, error)
             return
-        for message in messages if lane.sizes.counts else ():
-            lane.sizes.published(len(message.value))
+        if lane.sizes.counts:
+            for message in messages:
+                lane.sizes.published(len(message.value))
+            if lane.sizes.unnoted >= NOTE_BYTES:
+                queue.ack_log.changed(lane)
         lane.appended(info.first_offset, messages)
         self._flusher.written(log)
         self._flusher.call_when_durable(log, info.last_offset + 1, partial(_settle, tickets))
@@ -209,12 +219,15 @@ class LivePublisher:
         batches: appends to them.
         refuse_full: called with a full queue and a message that it refuses.
         check: called with exchange and key if not everything is allowed.
+        backpressure: the policies of topics whose consumers are behind.
     """
 
     __slots__ = (
+        "_backpressure",
         "_batches",
         "_check",
         "_clock",
+        "_held_by",
         "_on_settled",
         "_refuse_full",
         "_routes",
@@ -230,8 +243,11 @@ class LivePublisher:
         on_settled: OnSettled | None,
         refuse_full: Callable[[LiveQueue, Stored], None],
         check: Callable[[str, str], None] | None,
+        backpressure: Backpressure,
     ) -> None:
         self._check = check
+        self._backpressure = backpressure
+        self._held_by: dict[Lane, LiveQueue] = {}
         self._routes = routes
         self._batches = batches
         self._clock = clock
@@ -267,7 +283,7 @@ class LivePublisher:
                 self._batches.refuse(self, tag, size)
                 return True
             lane = queue.lane_for(message.priority, message.key)
-            self._batches.add(queue, lane, stored, _Single(self, tag, size))
+            self._add(queue, lane, stored, _Single(self, tag, size))
             return True
         self._publish_to_all(queues, message, stored, tag, size)
         return True
@@ -285,7 +301,24 @@ class LivePublisher:
         for queue in queues:
             if queue not in full:
                 lane = queue.lane_for(message.priority, message.key)
-                self._batches.add(queue, lane, stored, ticket)
+                self._add(queue, lane, stored, ticket)
+
+    def hold_ms(self) -> int:
+        """Return how long the client must wait; see ``api.Publisher.hold_ms``."""
+        held_by = self._held_by
+        if not held_by:
+            return 0
+        hold_ms = self._backpressure.hold_ms(lane.log.tp for lane in held_by)
+        if any(queue.holds_back for queue in held_by.values()):
+            hold_ms = MOST_HOLD_MS
+        if not hold_ms:
+            held_by.clear()
+        return hold_ms
+
+    def _add(self, queue: LiveQueue, lane: Lane, message: Stored, ticket: Ticket) -> None:
+        if queue.policy.overflow is Overflow.THROTTLE or self._backpressure.is_holding:
+            self._held_by[lane] = queue
+        self._batches.add(queue, lane, message, ticket)
 
     def report(self, accepted: list[int], refused: list[int]) -> None:
         """Report what was settled."""

@@ -297,6 +297,11 @@ class Queues:
             if self._access.allows(Operation.DESCRIBE, EXCHANGE, each.source)
         ]
 
+    async def stored(self) -> None:
+        """Return when everything that was settled so far is on disk."""
+        self._core.check_running()
+        await self._core.stored()
+
     async def connection_closed(self, owner: Owner) -> None:
         """Cancel the connection's consumers, return what was out, and delete exclusive queues."""
         await self._core.connection_closed(owner)

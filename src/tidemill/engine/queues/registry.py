@@ -16,13 +16,12 @@ from tidemill.engine.queues.live.ack_log import AckLog, window_key
 from tidemill.engine.queues.live.dispatch import FIRST_OWNER
 from tidemill.engine.queues.live.lane import Lane
 from tidemill.engine.queues.live.queue import Letters, LiveQueue
-from tidemill.engine.queues.live.sizes import NoSizes, Sizes
 from tidemill.engine.records.partitions import Partitions
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.internal_topics import is_internal
-from tidemill.state.queues.format import Kind, StateKey
+from tidemill.state.queues.format import SIZES, Kind, StateKey, decode_waiting
 from tidemill.state.queues.window import AckWindow
 from tidemill.state.routing.arguments import Policy
 from tidemill.state.routing.errors import UnknownExchangeError, UnknownQueueError
@@ -99,11 +98,14 @@ class Registry:
 
     def exists(self, name: str) -> bool:
         """Return whether there is a queue or a topic of this name."""
-        return name not in self.deleting and (
-            name in self.queues
-            or name in self.table.queues
-            or (name in self._catalog and not is_internal(name))
-        )
+        if name in self.deleting:
+            return False
+        if name in self.queues:
+            return True
+        definition = self.table.queues.get(name)
+        if definition is not None:  # while it is declared, its topic is missing
+            return definition.topic in self._catalog
+        return name in self._catalog and not is_internal(name)
 
     def open(self, name: str, topic: str, policy: Policy) -> LiveQueue:
         """Make a queue live.
@@ -125,9 +127,13 @@ class Registry:
 
         for log in logs:
             key = window_key(Kind.QUEUE, name, info.topic_id, log.tp.partition)
-            window = AckWindow.recover(self._ack_log.stored(key), log.log_end_offset)
+            stored = dict(self._ack_log.stored(key))
+            waiting = stored.pop(SIZES, None)
+            window = AckWindow.recover(stored, log.log_end_offset)
             window.truncate(log.log_start_offset)
-            lane = Lane(log, window, wake, NoSizes() if policy.max_bytes is None else Sizes())
+            lane = Lane(log, window, wake)
+            if policy.max_bytes is not None:
+                lane.count_bytes(None if waiting is None else decode_waiting(waiting))
             self._ack_log.add(lane, key)
             lanes.append(lane)
         lanes.reverse()  # the highest priority is the last partition

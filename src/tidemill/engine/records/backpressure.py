@@ -92,6 +92,11 @@ class Backpressure:
         self._holding: dict[tuple[str, int], _Watched] = {}
         """The partitions whose policy holds producers back. Usually none."""
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether there is a policy that holds producers back."""
+        return bool(self._holding)
+
     def hold_ms(self, partitions: Iterable[tuple[str, int]]) -> int:
         """Return how long a producer that wrote to these partitions must wait, in milliseconds."""
         holding = self._holding

@@ -12,6 +12,7 @@ from tidemill.engine.api import Isolation, OffsetAt, Position
 from tidemill.engine.flusher import Flusher
 from tidemill.engine.records.partitions import Partitions, check_leader_epoch
 from tidemill.engine.slices import Slices
+from tidemill.engine.waiters import Waiters
 from tidemill.log.errors import OffsetOutOfRangeError
 from tidemill.log.partition.partition import PartitionLog
 
@@ -25,8 +26,11 @@ class Positions:
         slices: runs the searches by time.
     """
 
-    def __init__(self, partitions: Partitions, flusher: Flusher, slices: Slices) -> None:
+    def __init__(
+        self, partitions: Partitions, flusher: Flusher, waiters: Waiters, slices: Slices
+    ) -> None:
         self._partitions = partitions
+        self._waiters = waiters
         self._flusher = flusher
         self._slices = slices
 
@@ -84,6 +88,7 @@ class Positions:
                 f"the high watermark is {log.high_watermark}"
             )
         start = log.delete_records_before(target)
+        self._waiters.wake(log.tp)
         write = self._partitions.store.checkpoint_writes()
         await asyncio.get_running_loop().run_in_executor(None, write)
         return start

@@ -7,6 +7,7 @@ is done waiting. Knows logs, the flusher and the waiters. Knows no protocol.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from tidemill.engine.api import Isolation, PartitionRead, ReadQuery, ReadResult, ReadRoom
 from tidemill.engine.error_log import StorageErrorLog
@@ -15,7 +16,7 @@ from tidemill.engine.records.aborted import aborted_in
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.waiters import Waiters
 from tidemill.errors import TidemillError
-from tidemill.log.disk.slice import Slice
+from tidemill.log.disk.slice import LENT_BYTES, Slice
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
 
@@ -25,6 +26,19 @@ TURN_BYTES = 1_048_576
 
 PLANNED_TOGETHER = 32
 """Partitions that a read plans or loads in one piece."""
+
+
+class _Plan:
+    """The bytes that answer a query, as far as they are found."""
+
+    __slots__ = ("is_empty", "results", "room", "slices")
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.is_empty = True
+        """Whether no bytes are found yet: then a batch can be larger than the room."""
+        self.results: list[ReadResult] = []
+        self.slices: list[Slice | None] = []
 
 
 class Reader:
@@ -53,6 +67,58 @@ class Reader:
         self._errors = errors
         self._max_bytes = max_bytes
 
+    def read_now(self, query: ReadQuery) -> list[ReadResult] | None:
+        """Read without waiting, from few partitions.
+
+        Returns:
+            What ``read`` returns; None if that must wait: for records, for memory or for a disk,
+            or because the partitions are many.
+        """
+        if len(query.partitions) >= PLANNED_TOGETHER:
+            return None
+        plan = _Plan(self._room(query, None))
+        for part in query.partitions:
+            self._find(query, part, plan)
+        found = _found(plan.slices)
+        waits = query.max_wait_ms > 0 and not self._partitions.is_stopping
+        if waits and not _is_enough(query, plan.results, found):
+            return None
+        if (
+            found
+            and query.room is not None
+            and query.room.share(total := _total(plan.slices)) != total
+        ):
+            return None
+        for part, result, piece in zip(query.partitions, plan.results, plan.slices, strict=True):
+            if piece is not None and piece.size and not self._load_now(query, part, result, piece):
+                return None
+        return plan.results
+
+    def _load_now(
+        self, query: ReadQuery, part: PartitionRead, result: ReadResult, piece: Slice
+    ) -> bool:
+        """Lend or load cached bytes; return False if a thread must read them first."""
+        try:
+            if query.lends and piece.size >= LENT_BYTES:
+                log = self._partitions.store.partitions.get(
+                    TopicPartition(part.topic, part.partition)
+                )
+                if _may_lend(query, log, piece):
+                    result.lent = piece.lend()
+                    if result.lent is not None or piece.is_cold():
+                        return result.lent is not None
+            data = piece.load_nowait()
+            if data is None:
+                return False
+            result.records = data
+        except TidemillError as error:
+            self._errors.report(error, f"{part.topic}-{part.partition}")
+            result.error = error
+        else:
+            if query.isolation is Isolation.READ_COMMITTED:
+                self._find_aborted(part, result, piece)
+        return True
+
     async def read(self, query: ReadQuery) -> list[ReadResult]:
         """Read, and wait for more while fewer than ``min_bytes`` are there.
 
@@ -66,11 +132,10 @@ class Reader:
         deadline = loop.time() + query.max_wait_ms / 1000
         while True:
             results, slices = await self._plan(query)
-            total = _total(slices)
+            found = _found(slices)
             left = deadline - loop.time()
-            enough = total >= query.min_bytes or any(r.error is not None for r in results)
-            if enough or left <= 0 or self._partitions.is_stopping:
-                if query.room is not None and total:
+            if _is_enough(query, results, found) or left <= 0 or self._partitions.is_stopping:
+                if query.room is not None and found:
                     results, slices = await self._within(query.room, query, results, slices)
                 await self._load(query, partitions, results, slices)
                 if query.isolation is Isolation.READ_COMMITTED:
@@ -114,37 +179,42 @@ class Reader:
         Args:
             most: bytes that the answer has at most, if its first batch is not larger.
         """
-        results: list[ReadResult] = []
-        slices: list[Slice | None] = []
-        room = min(query.max_bytes, self._max_bytes)
-        room = room if most is None else min(room, most)
-        first = True
+        plan = _Plan(self._room(query, most))
         for index, part in enumerate(query.partitions):
             if query.breathe is not None and index % PLANNED_TOGETHER == PLANNED_TOGETHER - 1:
                 await query.breathe()
-            result = ReadResult()
-            piece: Slice | None = None
-            results.append(result)
-            try:
-                log = self._partitions.readable(part.topic, part.partition, part.leader_epoch)
-                result.high_watermark = log.high_watermark
-                result.last_stable_offset = log.last_stable_offset
-                result.log_start_offset = log.log_start_offset
-                if room > 0 or first:
-                    limit = (
-                        log.last_stable_offset
-                        if query.isolation is Isolation.READ_COMMITTED
-                        else log.high_watermark
-                    )
-                    piece = _read_below(log, part, min(part.max_bytes, room), limit, first)
-            except TidemillError as error:
-                self._errors.report(error, f"{part.topic}-{part.partition}")
-                result.error = error
-            if piece is not None and piece.size:
-                room -= piece.size
-                first = False
-            slices.append(piece)
-        return results, slices
+            self._find(query, part, plan)
+        return plan.results, plan.slices
+
+    def _room(self, query: ReadQuery, most: int | None) -> int:
+        room = min(query.max_bytes, self._max_bytes)
+        return room if most is None else min(room, most)
+
+    def _find(self, query: ReadQuery, part: PartitionRead, plan: _Plan) -> None:
+        """Find the stored bytes of one partition that answer the query now."""
+        result = ReadResult()
+        piece: Slice | None = None
+        plan.results.append(result)
+        try:
+            log = self._partitions.readable(part.topic, part.partition, part.leader_epoch)
+            result.high_watermark = log.high_watermark
+            result.last_stable_offset = log.last_stable_offset
+            result.log_start_offset = log.log_start_offset
+            if plan.room > 0 or plan.is_empty:
+                limit = (
+                    log.last_stable_offset
+                    if query.isolation is Isolation.READ_COMMITTED
+                    else log.high_watermark
+                )
+                most = min(part.max_bytes, plan.room)
+                piece = _read_below(log, part, most, limit, plan.is_empty)
+        except TidemillError as error:
+            self._errors.report(error, f"{part.topic}-{part.partition}")
+            result.error = error
+        if piece is not None and piece.size:
+            plan.room -= piece.size
+            plan.is_empty = False
+        plan.slices.append(piece)
 
     def _has_news(self, partitions: list[TopicPartition], results: list[ReadResult]) -> bool:
         """Whether a partition has moved since it was planned."""
@@ -171,20 +241,16 @@ class Reader:
         slices: list[Slice | None],
     ) -> None:
         """Load the bytes: from the page cache directly, from a cold disk on a thread."""
+        if query.lends:
+            await self._lend(query, partitions, results, slices)
         loaded = 0
         for tp, result, piece in zip(partitions, results, slices, strict=True):
-            if piece is None or not piece.size:
+            if piece is None or not piece.size or result.lent is not None:
                 continue
             loaded += 1
             if query.breathe is not None and loaded % PLANNED_TOGETHER == 0:
                 await query.breathe()
             try:
-                if query.lends and _may_lend(
-                    query, self._partitions.store.partitions.get(tp), piece
-                ):
-                    result.lent = piece.lend()
-                    if result.lent is not None:
-                        continue
                 data = piece.load_nowait()
                 if data is None:
                     data = await asyncio.get_running_loop().run_in_executor(None, piece.load)
@@ -192,6 +258,33 @@ class Reader:
             except TidemillError as error:
                 self._errors.report(error, tp)
                 result.error = error
+
+    async def _lend(
+        self,
+        query: ReadQuery,
+        partitions: list[TopicPartition],
+        results: list[ReadResult],
+        slices: list[Slice | None],
+    ) -> None:
+        """Lend the long ranges that need no look at their bytes. What fails here is loaded."""
+        cold: list[Slice] = []
+        for attempt in range(2):
+            for number, (tp, result, piece) in enumerate(
+                zip(partitions, results, slices, strict=True)
+            ):
+                if piece is None or piece.size < LENT_BYTES or result.lent is not None:
+                    continue
+                if query.breathe is not None and number % PLANNED_TOGETHER == PLANNED_TOGETHER - 1:
+                    await query.breathe()
+                if not _may_lend(query, self._partitions.store.partitions.get(tp), piece):
+                    continue
+                with contextlib.suppress(TidemillError):
+                    result.lent = piece.lend()
+                    if result.lent is None and not attempt and piece.is_cold():
+                        cold.append(piece)
+            if not cold or attempt:
+                return
+            await asyncio.get_running_loop().run_in_executor(None, _warm, cold)
 
     async def _add_aborted(
         self, query: ReadQuery, results: list[ReadResult], slices: list[Slice | None]
@@ -204,18 +297,29 @@ class Reader:
             loaded += 1
             if query.breathe is not None and loaded % PLANNED_TOGETHER == 0:
                 await query.breathe()
-            try:
-                log = self._partitions.log(part.topic, part.partition)
-                if log.holds(piece.segment):
-                    result.aborted = aborted_in(log, part.offset, result.records)
-                else:
-                    # The segment was deleted or compacted during the read, and the index of aborted
-                    # transactions with it. The reader asks again.
-                    result.records = b""
-            except TidemillError as error:
-                self._errors.report(error, f"{part.topic}-{part.partition}")
+            self._find_aborted(part, result, piece)
+
+    def _find_aborted(self, part: PartitionRead, result: ReadResult, piece: Slice) -> None:
+        """Add the aborted transactions in the bytes of one partition."""
+        try:
+            log = self._partitions.log(part.topic, part.partition)
+            if log.holds(piece.segment):
+                result.aborted = aborted_in(log, part.offset, result.records)
+            else:
+                # The segment was deleted or compacted during the read, and the index of aborted
+                # transactions with it. The reader asks again.
                 result.records = b""
-                result.error = error
+        except TidemillError as error:
+            self._errors.report(error, f"{part.topic}-{part.partition}")
+            result.records = b""
+            result.error = error
+
+
+def _warm(slices: list[Slice]) -> None:
+    """Read slices into the page cache, in a thread."""
+    for piece in slices:
+        with contextlib.suppress(TidemillError):
+            piece.warm()
 
 
 def _may_lend(query: ReadQuery, log: PartitionLog | None, piece: Slice) -> bool:
@@ -223,6 +327,15 @@ def _may_lend(query: ReadQuery, log: PartitionLog | None, piece: Slice) -> bool:
     if query.isolation is not Isolation.READ_COMMITTED:
         return True
     return log is not None and log.holds(piece.segment) and not log.has_aborted_transactions
+
+
+def _found(slices: list[Slice | None]) -> int:
+    """Return the bytes that the readers could have had with their limits."""
+    return sum(piece.found for piece in slices if piece is not None)
+
+
+def _is_enough(query: ReadQuery, results: list[ReadResult], found: int) -> bool:
+    return found >= query.min_bytes or any(result.error is not None for result in results)
 
 
 def _total(slices: list[Slice | None]) -> int:

@@ -137,6 +137,14 @@ class Records:
 
     # --- read ------------------------------------------------------------------------------------
 
+    def read_now(self, query: ReadQuery) -> list[ReadResult] | None:
+        """Read stored batches from a few partitions without waiting.
+
+        Returns:
+            What ``read`` returns; None if that must wait, or has more to check.
+        """
+        return self._reader.read_now(query) if self._access.is_unrestricted else None
+
     async def read(self, query: ReadQuery) -> list[ReadResult]:
         """Read stored batches from many partitions.
 

@@ -22,13 +22,7 @@ from tidemill.log.config.parse import parse_config
 from tidemill.log.names import TopicPartition
 from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.catalog.group_configs import GroupConfigs
-from tidemill.state.internal_topics import (
-    OFFSETS_TOPIC,
-    QUEUE_STATE_TOPIC,
-    QUEUES_TOPIC,
-    TRANSACTIONS_TOPIC,
-    is_internal,
-)
+from tidemill.state.internal_topics import CATALOG_TOPIC, INTERNAL_TOPICS, is_internal
 
 logger = structlog.get_logger("tidemill.topics")
 
@@ -82,7 +76,7 @@ class TopicAdmin:
         self._notes.check(topic.name for topic in self.catalog.topics())
         new = [
             NewTopic(name, 1, 1, configs=JOURNAL_CONFIGS)
-            for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUEUES_TOPIC, QUEUE_STATE_TOPIC)
+            for name in sorted(INTERNAL_TOPICS - {CATALOG_TOPIC})
             if name not in self.catalog
         ]
         for created in await self._create(new, internal=True):
@@ -120,16 +114,27 @@ class TopicAdmin:
         return created
 
     async def create(
-        self, topics: Sequence[NewTopic], validate_only: bool
+        self,
+        topics: Sequence[NewTopic],
+        validate_only: bool,
+        after: Awaitable[None] | None = None,
     ) -> list[TopicInfo | TidemillError]:
-        """Create topics; return each topic or its error, in order."""
+        """Create topics; return each topic or its error, in order.
+
+        Args:
+            after: is awaited before the catalog is written, while the folders are created.
+        """
         async with self._lock:
             if validate_only:
                 return self.catalog.create(topics, validate_only=True).result
-            return await self._create(topics)
+            return await self._create(topics, after=after)
 
     async def _create(
-        self, topics: Sequence[NewTopic], *, internal: bool = False
+        self,
+        topics: Sequence[NewTopic],
+        *,
+        internal: bool = False,
+        after: Awaitable[None] | None = None,
     ) -> list[TopicInfo | TidemillError]:
         outcome = self.catalog.create(topics, internal=internal)
         created: list[TopicPartition] = []
@@ -140,6 +145,8 @@ class TopicAdmin:
                     config = parse_config(overrides, self.catalog.defaults())
                     note = self._notes.note(info.partitions, overrides)
                     await self._folders.create(info, 0, config, note, created)
+            if after is not None:
+                await after
             await self._journal.commit(outcome)
         except TidemillError as error:
             self.catalog.write_failed(outcome)
@@ -147,9 +154,8 @@ class TopicAdmin:
             return [r if isinstance(r, TidemillError) else error for r in outcome.result]
         finally:
             self._folders.uncommitted.difference_update(created)
-        for tp in created:
-            if tp.partition == 0:
-                self._notes.changed(tp.topic)
+        if created:
+            self._notes.created(created[-1].topic)
         return outcome.result
 
     async def add_partitions(

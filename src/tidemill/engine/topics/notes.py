@@ -39,6 +39,7 @@ class TopicNotes:
         self._lock = lock
         self._changed: dict[str, None] = {}
         self._unchecked: list[str] = []
+        self._newest: str | None = None
 
     def note(self, partitions: int, configs: Mapping[str, str]) -> TopicNote:
         """Return the note of a topic with these partitions and configs of its own."""
@@ -54,6 +55,14 @@ class TopicNotes:
         """Write the topic's note again at the next ``write``."""
         self._changed[name] = None
 
+    def created(self, name: str) -> None:
+        """Write the newest topic's note again at the next ``write``.
+
+        A new folder's note lacks only the end of the catalog behind its own topic. The newest one
+        says that for all.
+        """
+        self._newest = name
+
     def check(self, names: Iterable[str]) -> None:
         """Compare the topics' notes with the catalog at the next ``write``."""
         self._unchecked += names
@@ -64,6 +73,9 @@ class TopicNotes:
         Raises:
             StorageError: a note can't be written. The next call tries it again.
         """
+        if self._newest is not None:
+            self._changed[self._newest] = None
+            self._newest = None
         while self._changed:
             name = next(iter(self._changed))
             async with self._lock:

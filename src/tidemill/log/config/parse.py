@@ -19,6 +19,12 @@ DEFINITIONS: dict[str, ConfigDef] = {
 }
 """All topic configs by name, in alphabetical order."""
 
+_NAMED: dict[str, list[tuple[ConfigDef, int, Synonym]]] = {}
+"""What a name can mean: the topic config, its priority among the names, and the conversion."""
+for _definition in DEFINITIONS.values():
+    for _rank, _synonym in enumerate((Synonym(_definition.name), *_definition.synonyms)):
+        _NAMED.setdefault(_synonym.name, []).append((_definition, _rank, _synonym))
+
 _REMOVED = ("message.format.version", "message.downconversion.enable")
 """Topic configs that Kafka 4.0 has removed."""
 
@@ -88,19 +94,14 @@ def topic_defaults(configs: Mapping[str, str]) -> dict[str, str]:
         InvalidConfigError: a name is neither a topic config nor a synonym of one, or a number that
             must be converted is malformed.
     """
-    used: set[str] = set()
-    out: dict[str, str] = {}
-    for each in DEFINITIONS.values():
-        for synonym in (Synonym(each.name), *each.synonyms):
-            text = configs.get(synonym.name)
-            if text is None:
-                continue
-            used.add(synonym.name)
-            out.setdefault(each.name, _convert(synonym, text))
-    unknown = sorted(set(configs) - used)
-    if unknown:
-        raise InvalidConfigError(f"unknown topic default {unknown[0]!r}", hint=_suggest(unknown[0]))
-    return out
+    found: dict[str, tuple[int, Synonym, str]] = {}
+    for name in sorted(configs):
+        if name not in _NAMED:
+            raise InvalidConfigError(f"unknown topic default {name!r}", hint=_suggest(name))
+        for each, rank, synonym in _NAMED[name]:
+            if each.name not in found or rank < found[each.name][0]:
+                found[each.name] = rank, synonym, configs[name]
+    return {name: _convert(synonym, text) for name, (_, synonym, text) in sorted(found.items())}
 
 
 def _convert(synonym: Synonym, text: str) -> str:

@@ -306,7 +306,7 @@ class LogFile:
             StorageError: the file can't be opened.
         """
         pool = self._pool
-        if pool.lent >= pool.limit // 4 or not system.can_send_files():
+        if not self.can_lend():
             return None
         fd = pool.pin(self).fileno()
         if fd is None or not system.is_cached(fd, position, length):
@@ -314,6 +314,26 @@ class LogFile:
             return None
         pool.lent += 1
         return StoredRange(pool, self, fd, position, length)
+
+    def can_lend(self) -> bool:
+        """Return whether ranges can be lent: few are, and the system sends files."""
+        return self._pool.lent < self._pool.limit // 4 and system.can_send_files()
+
+    def warm(self, length: int, position: int) -> None:
+        """Read a range into the page cache; blocks. Can run in any thread.
+
+        Raises:
+            StorageError: the file can't be read.
+        """
+        raw = self._pool.pin(self)
+        try:
+            fd = raw.fileno()
+            if fd is not None:
+                system.fill_cache(fd, position, length)
+        except OSError as error:
+            raise storage_error(error, "reading", self.path) from error
+        finally:
+            self._pool.unpin(self)
 
     def datasync(self) -> None:
         """Make the appended bytes durable; blocks. Can run in any thread during appends.

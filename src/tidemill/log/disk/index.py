@@ -19,7 +19,7 @@ import errno
 import mmap
 import struct
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 
@@ -48,6 +48,19 @@ def find_entry(entries: Entries, relative: int) -> tuple[int, int] | None:
         else:
             high = middle
     return unpack(entries, (low - 1) * OFFSET_ENTRY) if low else None
+
+
+def find_position(entries: Entries, position: int) -> int:
+    """Return the highest position of an entry that is not above a position; 0 if there is none."""
+    unpack = _OFFSET.unpack_from
+    low, high = 0, len(entries) // OFFSET_ENTRY
+    while low < high:
+        middle = (low + high) >> 1
+        if unpack(entries, middle * OFFSET_ENTRY)[1] <= position:
+            low = middle + 1
+        else:
+            high = middle
+    return unpack(entries, (low - 1) * OFFSET_ENTRY)[1] if low else 0
 
 
 def find_time_entry(entries: Entries, timestamp: int) -> tuple[int, int] | None:
@@ -250,6 +263,13 @@ class IndexTable:
         positions = self._recent_positions
         position = positions[at]
         return position, (positions[at + 1] if at + 1 < len(positions) else end) - position
+
+    def batch_start(self, position: int) -> int:
+        """Return a position at or before ``position`` where a batch starts."""
+        positions = self._recent_positions
+        if positions and positions[0] <= position:
+            return positions[bisect_right(positions, position) - 1]
+        return find_position(self.offsets, position)
 
     def is_full(self, max_bytes: int) -> bool:
         """Return whether a file of ``max_bytes`` has no room for an entry and the final one."""

@@ -17,6 +17,7 @@ from tidemill.log.disk.index import (
     Entries,
     IndexTable,
     find_entry,
+    find_position,
     last_time_entry,
     plausible,
     write_entries,
@@ -310,6 +311,19 @@ class Segment:
         """
         entry = find_entry(self._entries()[0], offset - self.base_offset)
         return None if entry is None else (entry[1], self.base_offset + entry[0])
+
+    def batch_start(self, position: int) -> int:
+        """Return a position at or before ``position`` where a batch starts.
+
+        It comes from the index, which can be wrong, or be too sparse: then it can be far before.
+        """
+        table = self._table
+        if table is not None:
+            return table.batch_start(position)
+        try:
+            return find_position(self._env.maps.get(self.path(INDEX)), position)
+        except OSError:
+            return 0
 
     def time_entries(self) -> Entries:
         """Return the time index, which can be wrong."""

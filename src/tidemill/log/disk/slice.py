@@ -23,11 +23,15 @@ class Slice:
     Attributes:
         segment: the segment with the bytes.
         position, size: the range in the segment's file.
+        found: bytes that the reader could have had with its limit, if a batch was cut.
     """
 
-    __slots__ = ("_file", "position", "segment", "size")
+    __slots__ = ("_file", "found", "position", "segment", "size")
 
-    def __init__(self, segment: Segment, position: int, size: int) -> None:
+    def __init__(
+        self, segment: Segment, position: int, size: int, found: int | None = None
+    ) -> None:
+        self.found = size if found is None else found
         self.segment = segment
         self._file = segment.file
         self.position = position
@@ -42,6 +46,18 @@ class Slice:
         if self.size < LENT_BYTES or not self.is_verified():
             return None
         return self._file.lend(self.size, self.position)
+
+    def is_cold(self) -> bool:
+        """Return whether the bytes could be lent if they were in the page cache."""
+        return self.size >= LENT_BYTES and self.is_verified() and self._file.can_lend()
+
+    def warm(self) -> None:
+        """Read the bytes into the page cache. Blocks; run it in a thread.
+
+        Raises:
+            StorageError: the file can't be read.
+        """
+        self._file.warm(self.size, self.position)
 
     def load_nowait(self) -> Buffer | None:
         """Return the bytes if they are in the page cache, else None.

@@ -8,13 +8,14 @@ are synced. An owner is a log; the journal knows nothing of it.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import islice
 from uuid import uuid4
 
 from tidemill.log.disk.environment import Environment
-from tidemill.log.disk.files import Buffer, storage_error
+from tidemill.log.disk.files import Buffer, RealFile, storage_error
 from tidemill.log.journal.checkpoint import (
     CHECKPOINT,
     JournalCheckpoint,
@@ -47,20 +48,14 @@ class JournalWrite:
     Attributes:
         sequence: the sequence of the entry.
         head: the oldest entry that was needed when it was begun.
-        done: ``run`` has succeeded.
+        header, buffers, position: the entry, as ``write_through`` takes it.
+        done: the entry is on disk.
         refused: the entry can't be written. The segments must be synced.
     """
 
     __slots__ = (
-        "_buffers",
-        "_env",
-        "_file",
-        "_header",
-        "_size",
-        "done",
-        "head",
-        "refused",
-        "sequence",
+        *("_env", "_file", "_size"),
+        *("buffers", "done", "head", "header", "position", "refused", "sequence"),
     )
 
     def __init__(
@@ -75,13 +70,22 @@ class JournalWrite:
     ) -> None:
         self._env = env
         self._file = file
-        self._header = header
-        self._buffers = buffers
         self._size = size
+        self.header = header
+        self.buffers = buffers
+        self.position = file.used
         self.sequence = sequence
         self.head = head
         self.done = False
         self.refused: OSError | None = None
+
+    @property
+    def descriptor(self) -> int | None:
+        """The file of the operating system that the entry can be written to; None for ``run``."""
+        raw = self._file.raw
+        if type(raw) is not RealFile or self._env.pool.sync_failure is not None:
+            return None
+        return raw.fileno()
 
     def run(self) -> None:
         """Write and sync the entry; blocks. Can run in any thread.
@@ -94,13 +98,31 @@ class JournalWrite:
             raise pool.sync_failure
         file = self._file
         try:
-            write_through(file.raw, self._header, self._buffers, file.used)
+            write_through(file.raw, self.header, self.buffers, self.position)
         except EntrySyncError as error:
             raise pool.fail_sync(error, file.path) from error
         except OSError as error:
             self.refused = error
             return
         self.done = True
+
+    def ran(self, unwritten: int, unsynced: int) -> None:
+        """Take the result of a thread that has written to ``descriptor`` and synced it.
+
+        Args:
+            unwritten: the number of the error (errno) of the write, or 0.
+            unsynced: the same of the sync.
+
+        Raises:
+            SyncFailedError: the broker must stop.
+        """
+        if unwritten:
+            self.refused = OSError(unwritten, os.strerror(unwritten))
+        elif unsynced:
+            error = OSError(unsynced, os.strerror(unsynced))
+            raise self._env.pool.fail_sync(error, self._file.path)
+        else:
+            self.done = True
 
     def accept(self) -> None:
         """Count the entry as written."""

@@ -1,22 +1,16 @@
-"""Write an entry and sync it, in one call without Python's lock where the extension is built.
+"""Write an entry and sync it, with the methods of the file, for every file system.
 
-The edition in Python does the same with the methods of the file, for every file system.
+The native edition is a thread (``src/native/journal.c``, ``engine/threads/entries.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
 
-from tidemill import native, system
-from tidemill.log.disk.files import Buffer, RawFile, RealFile
+from tidemill.log.disk.files import Buffer, RawFile
 from tidemill.log.format.crc import crc32c, extend_crc32c
 from tidemill.log.journal.entry import CRC_START
 
-_extension: Any = native.load()
-_write: Callable[[int, bytearray, list[Buffer], int], int] | None = cast(
-    "Any", _extension.write_entry if _extension is not None and system.is_linux() else None
-)
 _BUFFERS = 512
 """Most buffers of one system call; Linux allows 1024."""
 
@@ -39,11 +33,6 @@ def write_through(raw: RawFile, header: bytearray, buffers: list[Buffer], positi
         OSError: it can't be written.
     """
     *content, zeros = buffers
-    if _write is not None and type(raw) is RealFile:
-        code = _write(raw.fileno(), header, buffers, position)
-        if code:
-            raise EntrySyncError(code, "fdatasync failed")
-        return
     crc = crc32c(memoryview(header)[CRC_START:])
     for buffer in content:
         crc = extend_crc32c(crc, buffer)

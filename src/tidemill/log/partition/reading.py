@@ -20,6 +20,9 @@ from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.partition.sync import SyncState
 from tidemill.log.steps import Steps
 
+_WHOLE_BYTES = 65_536
+"""Shorter slices are cut anywhere: the next place that the index knows can be 4 KiB before."""
+
 
 def find_slice(
     chain: SegmentChain,
@@ -74,14 +77,21 @@ def _readable_end(
 def _cut(
     segment: Segment, first: tuple[int, int], end: int, max_bytes: int, min_one: bool
 ) -> Slice:
-    """Return the slice from the first batch (position, size) on, cut to the reader's limit."""
+    """Return the slice from the first batch (position, size) on, cut to the reader's limit.
+
+    A long slice is cut between two batches where the index knows a place. A reader drops a batch
+    that is cut, so its bytes would be sent twice.
+    """
     position, first_size = first
-    size = end - position
+    size = found = end - position
     if size > max_bytes:
-        size = max_bytes
+        size = found = max_bytes
         if size < first_size:
-            size = first_size if min_one else 0
-    return Slice(segment, position, size)
+            size = found = first_size if min_one else 0
+        elif size >= _WHOLE_BYTES:
+            size = max(segment.batch_start(position + size) - position, 0)
+            size = size if size >= first_size else found
+    return Slice(segment, position, size, found)
 
 
 # --- by timestamp ---------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""Counts the memory of one connection's messages against the limits of ``net``.
+"""Counts the memory of messages.
 
-There are two parts: frames and messages that have arrived in part, and messages that were published
-and are not on disk yet. Knows no channel and no frame.
+``Accounts`` counts those of one connection against the limits of ``net``: frames and messages that
+have arrived in part, and messages that were published and are not on disk yet. ``Kept`` counts the
+bodies that were delivered and are not settled. Knows no channel and no frame.
 """
 
 from __future__ import annotations
@@ -9,8 +10,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from tidemill.engine.queues.api import Delivery
 from tidemill.net.budget import Budget
 from tidemill.net.link import Link
+
+KEPT_BYTES = 1 << 25
+"""Bodies of unsettled deliveries that stay in memory, over all connections. Others are read from
+the log again, which only a rejection with a dead letter needs."""
+
+
+class Kept:
+    """The bodies of unsettled deliveries in memory, of all connections.
+
+    Attributes:
+        size: their bytes.
+    """
+
+    __slots__ = ("size",)
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def add(self, delivery: Delivery) -> None:
+        """Keep the body of a delivery that was sent, or free it if there are too many."""
+        size = len(delivery.value)
+        if self.size + size > KEPT_BYTES:
+            delivery.drop_value()
+        else:
+            self.size += size
+
+    def remove(self, delivery: Delivery) -> None:
+        """Forget a delivery that is settled."""
+        self.size -= len(delivery.value)
 
 
 class Accounts:

@@ -1,7 +1,8 @@
-"""connection.blocked and connection.unblocked: clients that publish learn that memory is short.
+"""connection.blocked and connection.unblocked: clients that publish learn why they have to wait.
 
 While the unanswered requests of all connections take more than ``limits.total_inflight_bytes``,
-``net.budget`` does not read connections. Clients that understand it are notified.
+``net.budget`` does not read connections. A connection is not read either while it is held back,
+because consumers of what it publishes are behind. Clients that understand it are notified.
 """
 
 from __future__ import annotations
@@ -12,18 +13,24 @@ from typing import Protocol
 from tidemill.net.budget import Budget
 
 CHECK_SECONDS = 0.1
-"""How often the memory is measured while clients are blocked."""
+"""How often it is checked whether clients are still blocked."""
+LOW_ON_MEMORY = "low on memory"
+HELD_BACK = "consumers are behind"
 
 
 class Blockable(Protocol):
     """A connection that can be notified."""
 
-    def notify_blocked(self, blocked: bool) -> None:
-        """Send connection.blocked or connection.unblocked."""
+    @property
+    def is_held_back(self) -> bool:
+        """Whether consumers of what it publishes are behind."""
+
+    def notify_blocked(self, reason: str | None) -> None:
+        """Send connection.blocked, or connection.unblocked if there is no reason any more."""
 
 
 class Alarm:
-    """Notifies connections while memory is short.
+    """Notifies connections while memory is short, or they are held back.
 
     Args:
         budget: the memory of requests.
@@ -35,12 +42,18 @@ class Alarm:
         self._timer: asyncio.TimerHandle | None = None
 
     def published(self, connection: Blockable) -> None:
-        """Notify a connection that has published, if memory is short."""
-        if self._budget.used > self._budget.limit and connection not in self._blocked:
+        """Notify a connection that has published, if it has to wait."""
+        reason = self._reason(connection)
+        if reason is not None and connection not in self._blocked:
             self._blocked[connection] = None
-            connection.notify_blocked(True)
+            connection.notify_blocked(reason)
             if self._timer is None:
                 self._later()
+
+    def _reason(self, connection: Blockable) -> str | None:
+        if self._budget.used > self._budget.limit:
+            return LOW_ON_MEMORY
+        return HELD_BACK if connection.is_held_back else None
 
     def forget(self, connection: Blockable) -> None:
         """Forget a closed connection."""
@@ -51,9 +64,8 @@ class Alarm:
 
     def _check(self) -> None:
         self._timer = None
-        if self._budget.used <= self._budget.limit:
-            blocked, self._blocked = self._blocked, {}
-            for connection in blocked:
-                connection.notify_blocked(False)
-        elif self._blocked:
+        for connection in [each for each in self._blocked if self._reason(each) is None]:
+            del self._blocked[connection]
+            connection.notify_blocked(None)
+        if self._blocked:
             self._later()

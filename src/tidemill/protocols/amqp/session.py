@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from tidemill.errors import TidemillError
 from tidemill.net import eager
 from tidemill.net.budget import Hold
 from tidemill.net.link import Link
-from tidemill.net.parts import Part
+from tidemill.net.outgoing.parts import Part
 from tidemill.protocols.amqp.accounts import Accounts
 from tidemill.protocols.amqp.channels.channel import Channel
 from tidemill.protocols.amqp.codec import frames, methods
@@ -30,6 +31,7 @@ from tidemill.protocols.amqp.error_codes import amqp_error, precondition
 from tidemill.protocols.amqp.errors import AmqpError, ChannelClosedError, ConnectionClosedError
 from tidemill.protocols.amqp.handshake import HEADER, ClosedWithoutWordError, Handshake
 from tidemill.protocols.amqp.heartbeat import Heartbeat
+from tidemill.protocols.amqp.throttle import Throttle
 from tidemill.protocols.amqp.wire import Shared
 
 if TYPE_CHECKING:
@@ -65,12 +67,9 @@ class AmqpSession:
         self._is_waiting = False
         self._is_closing = False
         self._is_over = False
-        self._accounts = Accounts(
-            link,
-            shared.listener.budget,
-            self._pending_bytes,
-            lambda: shared.alarm.published(self),
-        )
+        grew = partial(shared.alarm.published, self)
+        self._accounts = Accounts(link, shared.listener.budget, self._pending_bytes, grew)
+        self._throttle = Throttle(link, self._channels.values, grew)
         loop = asyncio.get_running_loop()
         self._heartbeat: Heartbeat | None = None
         self._timer: asyncio.TimerHandle | None = loop.call_later(HANDSHAKE_SECONDS, self._expire)
@@ -113,19 +112,24 @@ class AmqpSession:
         self.send([methods.encode(channel, name, **arguments)])
 
     def count_pending(self) -> None:
-        """Compare what publishers have not written yet with the limits, in the next turn."""
+        """Compare what is not written yet with the limits, in the next turn."""
         self._accounts.count_pending_later()
 
     def _pending_bytes(self) -> int:
         return sum(channel.pending_bytes for channel in self._channels.values())
 
-    def notify_blocked(self, blocked: bool) -> None:
+    @property
+    def is_held_back(self) -> bool:
+        """Whether consumers of what it publishes are behind."""
+        return self._throttle.must_wait()
+
+    def notify_blocked(self, reason: str | None) -> None:
         """Send connection.blocked or connection.unblocked, if the client understands it."""
         if self._handshake.result.knows_blocked and self._handshake.is_open:
-            if blocked:
-                self.method(0, "connection.blocked", reason="low on memory")
-            else:
+            if reason is None:
                 self.method(0, "connection.unblocked")
+            else:
+                self.method(0, "connection.blocked", reason=reason)
 
     # --- called by the link ----------------------------------------------------------------------
 
@@ -161,12 +165,8 @@ class AmqpSession:
         if not self._handshake.is_open:
             self._link.close()
         elif not self._is_closing:
-            self._close(
-                ConnectionClosedError(
-                    320, "broker forced connection closure with reason 'shutdown'"
-                ),
-                0,
-            )
+            text = "broker forced connection closure with reason 'shutdown'"
+            self._close(ConnectionClosedError(320, text), 0)
 
     def closed(self) -> None:
         """Release everything: the connection is gone."""
@@ -244,6 +244,7 @@ class AmqpSession:
             channel.flush()
         if published:
             self._accounts.count_pending()
+            self._throttle.look()
         turns.spend(perf_counter() - began)
 
     def _wait(self) -> None:
@@ -345,8 +346,7 @@ class AmqpSession:
                 self._reader.frame_max = self.frame_max
             if self._handshake.is_open:
                 self._opened()
-        elif method.name == "connection.update-secret":
-            # A password does not expire: the user stays logged in, as with RabbitMQ's own users.
+        elif method.name == "connection.update-secret":  # passwords do not expire, as in RabbitMQ
             self.method(0, "connection.update-secret-ok")
         elif method.name != "connection.close-ok":
             raise ConnectionClosedError(503, f"unexpected method {method.name} on channel 0")

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from tidemill.net.parts import Part
+from tidemill.net.outgoing.parts import Part
 from tidemill.net.turns import Turns
+from tidemill.protocols.amqp.accounts import Kept
 from tidemill.protocols.amqp.messages import PropertyReader, PropertyWriter
 from tidemill.protocols.amqp.reply_to import Replies
 
@@ -40,6 +41,7 @@ class Shared:
     turns: Turns = field(default_factory=Turns)
     reader: PropertyReader = field(default_factory=PropertyReader)
     writer: PropertyWriter = field(default_factory=PropertyWriter)
+    kept: Kept = field(default_factory=Kept)
     replies: Replies = field(default_factory=Replies)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     """Methods that wait. The event loop has weak references only, so they are kept here."""

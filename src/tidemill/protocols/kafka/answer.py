@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from tidemill.net.errors import ClientGoneError, ProtocolError, RequestTooLargeError
-from tidemill.net.parts import Part
+from tidemill.net.outgoing.parts import Part
 from tidemill.protocols.kafka.apis import Api, Body, Later, Reply, RequestContext
 from tidemill.protocols.kafka.codec.headers import frame_response
 from tidemill.protocols.kafka.codec.messages import (

@@ -55,11 +55,12 @@ from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from tidemill.errors import TidemillError
-from tidemill.net.parts import Part
+from tidemill.net.outgoing.parts import Part
 from tidemill.net.room import ResponseRoom
 from tidemill.net.turns import Turns
 from tidemill.net.work import Work
 from tidemill.protocols.kafka.fetch_sessions import FetchSessions
+from tidemill.protocols.kafka.share_sessions import ShareSessions
 
 if TYPE_CHECKING:
     from tidemill.engine.door import Door
@@ -121,6 +122,13 @@ VERSIONS: dict[int, tuple[str, int, int]] = {
     69: ("ConsumerGroupDescribe", 0, 1),
     74: ("ListConfigResources", 0, 1),
     75: ("DescribeTopicPartitions", 0, 0),
+    76: ("ShareGroupHeartbeat", 1, 1),
+    77: ("ShareGroupDescribe", 1, 1),
+    78: ("ShareFetch", 1, 2),
+    79: ("ShareAcknowledge", 1, 2),
+    90: ("DescribeShareGroupOffsets", 0, 1),
+    91: ("AlterShareGroupOffsets", 0, 0),
+    92: ("DeleteShareGroupOffsets", 0, 0),
 }
 """API key -> (name, oldest version, newest version). The handler covers the whole range."""
 
@@ -128,8 +136,8 @@ PARKED = frozenset({11, 14})
 """JoinGroup and SyncGroup, which may wait minutes for other members. A server that stops closes
 their connections immediately; the members join again when it is back."""
 
-URGENT = frozenset({12, 18, 68})
-"""Heartbeat, ConsumerGroupHeartbeat and ApiVersions, which start before other requests: a late
+URGENT = frozenset({12, 18, 68, 76})
+"""The heartbeats of all kinds of groups and ApiVersions, which start before other requests: a late
 heartbeat costs a member its place, and a late ApiVersions fails a new connection."""
 
 Tree: TypeAlias = dict[str, Any]
@@ -191,6 +199,10 @@ class ConnectionState:
     room: ResponseRoom | None = None
     """Memory for the response in the making; None: no limit."""
     fetch_sessions: FetchSessions = dataclass_field(default_factory=FetchSessions)
+    share_sessions: ShareSessions = dataclass_field(default_factory=ShareSessions)
+    """Those of all connections."""
+    on_close: dict[object, Callable[[], None]] = dataclass_field(default_factory=dict)
+    """Functions that are called when the connection closes, by a key of the caller's choice."""
     turns: Work = dataclass_field(default_factory=lambda: Work(Turns()))
     """Shares the event loop between all connections."""
     stopping: bool = False

@@ -47,10 +47,13 @@ from tidemill.protocols.kafka.errors import (
     ElectionNotNeededError,
     FetchSessionNotFoundError,
     InvalidFetchSessionEpochError,
+    InvalidShareSessionEpochError,
     LogDirNotFoundError,
     NoReassignmentInProgressError,
     ResourceNotFoundError,
     SecurityDisabledError,
+    ShareSessionLimitReachedError,
+    ShareSessionNotFoundError,
     UnsupportedVersionError,
 )
 from tidemill.state.errors import (
@@ -89,6 +92,7 @@ from tidemill.state.errors import (
     UnstableOffsetCommitError,
     UnsupportedAssignorError,
 )
+from tidemill.state.queues.errors import NotAcquiredError
 
 NONE = 0
 UNKNOWN_SERVER_ERROR = -1
@@ -177,7 +181,11 @@ CODES: dict[type[TidemillError], int] = {
     StaleMemberEpochError: 113,
     MismatchedEndpointError: 114,
     TransactionAbortableError: 120,
+    NotAcquiredError: 121,
+    ShareSessionNotFoundError: 122,
+    InvalidShareSessionEpochError: 123,
     InvalidRegularExpressionError: 128,
+    ShareSessionLimitReachedError: 133,
 }
 """An error type that is missing here has the code of its base class."""
 

@@ -35,3 +35,15 @@ class FetchSessionNotFoundError(TidemillError):
 
 class InvalidFetchSessionEpochError(TidemillError):
     """The epoch of an incremental fetch session is not the expected one."""
+
+
+class ShareSessionNotFoundError(TidemillError):
+    """The share session is unknown: the client starts another."""
+
+
+class InvalidShareSessionEpochError(TidemillError):
+    """The epoch of a share session is not the expected one."""
+
+
+class ShareSessionLimitReachedError(TidemillError):
+    """There are too many share sessions. The client tries again later."""

@@ -23,7 +23,7 @@ from tidemill.net.budget import Hold
 from tidemill.net.errors import ProtocolError
 from tidemill.net.link import Link
 from tidemill.net.listener import Listener
-from tidemill.net.parts import Part
+from tidemill.net.outgoing.parts import Part
 from tidemill.net.pause import Pause
 from tidemill.net.turns import Turns
 from tidemill.net.work import Work
@@ -33,6 +33,7 @@ from tidemill.protocols.kafka.codec.headers import frame_response, parse_header,
 from tidemill.protocols.kafka.codec.schema import API_VERSIONS
 from tidemill.protocols.kafka.connection import BufferPool, Frame, FrameReader
 from tidemill.protocols.kafka.handlers.versions import unsupported_version_body
+from tidemill.protocols.kafka.share_sessions import ShareSessions
 
 if TYPE_CHECKING:
     from tidemill.engine.engine import Engine
@@ -67,6 +68,7 @@ class Shared:
     pool: BufferPool
     scratch: memoryview
     """Receive buffer for small requests."""
+    share_sessions: ShareSessions = field(default_factory=ShareSessions)
     turns: Turns = field(default_factory=Turns)
     """Decides when requests start, so that no client takes the event loop for itself."""
     tasks: set[asyncio.Task[list[Part]]] = field(default_factory=set)
@@ -103,6 +105,7 @@ class KafkaSession:
             client_host=link.host,
             room=link.room,
             sends_files=link.sends_files,
+            share_sessions=shared.share_sessions,
             turns=Work(shared.turns, lambda: self._state.closed),
             hold=Pause(link).hold,
         )
@@ -187,6 +190,8 @@ class KafkaSession:
         budget.remove(queued, whole=True)
         self._link.room.close()
         self._state.closed = True
+        for function in list(self._state.on_close.values()):
+            function()
         self._slots.clear()
         self._queue.clear()
         self._reader.close()

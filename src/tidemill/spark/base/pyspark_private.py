@@ -222,6 +222,20 @@ def analyzed_plan(df: DataFrame) -> Any:
     return df._jdf.queryExecution().analyzed()
 
 
+def stream_formats(df: DataFrame) -> set[str]:
+    """Return the formats of the streams that a DataFrame reads.
+
+    A stream that is not read through a format has the name of its node in the plan.
+    """
+    leaves = analyzed_plan(df).collectLeaves()
+    found = (leaves.apply(index) for index in range(leaves.size()))
+    return {
+        str(each.sourceName() if each.nodeName() == "StreamingRelationV2" else each.nodeName())
+        for each in found
+        if each.isStreaming()
+    }
+
+
 def java_column(column: Any) -> Any:
     """Return the object of the JVM behind a column of PySpark."""
     return column._jc

@@ -1,6 +1,5 @@
 """The data source ``tidemill`` as Spark sees it, on top of ``source`` and ``sinks``.
 
 ``data_source`` is the class that Spark registers, ``readers`` and ``writers`` are its two sides,
-``complete_input`` detects rows that are missing from a task, and ``session`` creates a Spark
-session with the data source.
+and ``session`` creates a Spark session with the data source.
 """

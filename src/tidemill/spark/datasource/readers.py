@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 from tidemill.clock import SystemClock
 from tidemill.spark.source.planning.admission import FIRST, Admission
 from tidemill.spark.source.planning.options import Position, SourceOptions
+from tidemill.spark.source.planning.pacing import Pacing
 from tidemill.spark.source.planning.parsing import RowPlan
 from tidemill.spark.source.planning.ranges import OffsetRange
 
@@ -111,6 +112,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = reading.options
         self._planner_or_none: Planner | None = None
         self._admission = Admission(SystemClock())
+        self._pacing = Pacing(SystemClock())
         self._initial: QueryOffsets | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -135,7 +137,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most: int | Admission | None = self._options.max_offsets_per_trigger or self._admission
         if isinstance(limit, ReadAllAvailable):  # Trigger.Once
             most = None
-        return self._planner.next_end(_offsets(start), most).to_json()
+        self._pacing.wait()
+        begin = _offsets(start)
+        end = self._planner.next_end(begin, most)
+        self._pacing.answered(has_news=end != begin)
+        return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         newest = self._planner.newest()

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -21,14 +20,15 @@ from pyspark.sql.datasource import (
 )
 
 from tidemill.spark.base.options import invalid_option
-from tidemill.spark.datasource import complete_input
 from tidemill.spark.sinks.batch_identity import BatchIdentity, batch_identity
+from tidemill.spark.sinks.topic import complete_input
 from tidemill.spark.sinks.topic.options import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
     SinkOptions,
     check_exactly_once,
 )
+from tidemill.spark.sinks.topic.tasks import complete, task_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,11 +43,6 @@ _COLUMN_TYPES: Mapping[str, tuple[str, ...]] = {
     "partition": ("int",),
     "headers": ("array<struct<key:string,value:binary>>",),
 }
-
-# Names of the local properties that Spark sets for each task of a streaming query.
-_QUERY_ID = "sql.streaming.queryId"
-_BATCH_ID = "streaming.sql.batchId"
-_RUN_ID = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,42 +115,24 @@ class _Writer:
 
         share = _share(options, self._identity)
         rows = write_share(
-            _complete(iterator), options.topic, options.kafka, share, marker_topic=options.topic
+            complete(iterator), options.topic, options.kafka, share, marker_topic=options.topic
         )
         return Written(rows)
 
 
-def _complete(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield all batches, then raise an error if rows of the task are missing."""
-    yield from batches
-    complete_input.ensure_complete()
-
-
 def _share(options: SinkOptions, identity: BatchIdentity | None) -> Share:
-    """Return which part of the batch this task writes, from Spark's local properties."""
-    from tidemill.spark.sinks.topic.delivery.exactly_once import Share
-
-    task = TaskContext.get()
+    """Return which part of the batch this task writes."""
+    task = task_batch()
     if task is None:
         raise invalid_option("exactly-once delivery works inside of Spark tasks only")
-    query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
-    sink_id = options.sink_id or (query and f"tidemill-{query}")
-    batch_id = batch if options.batch_id is None else options.batch_id
-    if sink_id is None or batch_id is None:
+    sink_id = options.sink_id or (task.query and f"tidemill-{task.query}")
+    batch_id = task.batch_id if options.batch_id is None else options.batch_id
+    if not sink_id or batch_id is None:
         raise invalid_option(
             "exactly-once delivery needs the batch of a query",
             "Use writeStream, or set the options sinkId and batchId.",
         )
-    run = f"{task.getLocalProperty(_RUN_ID) or ''}#{task.attemptNumber()}"
-    is_known = identity is not None and identity.batch_id == int(batch_id)
-    return Share(
-        sink_id,
-        task.partitionId(),
-        int(batch_id),
-        owner=query or "",
-        run=run,
-        fingerprint=identity.fingerprint if identity is not None and is_known else "",
-    )
+    return task.share(sink_id, batch_id, identity)
 
 
 class TopicWriter(_Writer, DataSourceArrowWriter):

@@ -5,24 +5,33 @@ Must not know: any one sink, how queries are supervised and restarted.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.base import pyspark_private
+from tidemill.spark.base.session import DEFAULTS
 from tidemill.spark.pipelines.checkpoint import Checkpoint, Fingerprint
 from tidemill.spark.pipelines.declared import Query
 from tidemill.spark.pipelines.fingerprint import fingerprint_of
 from tidemill.spark.pipelines.inputs import Built
-from tidemill.spark.sinks import CheckpointState, Run
+from tidemill.spark.sinks import CheckpointState, Run, Writer
 from tidemill.spark.sinks.batch_identity import batch_identity
 from tidemill.spark.windows.check import check_query
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POOL = "spark.scheduler.pool"
+_NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
+_POLLING_DELAY = "spark.sql.streaming.pollingDelay"
+_STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
+_JOIN_STATE = "spark.sql.streaming.join.stateFormatVersion"
+_WITH_TIMERS = ("FlatMapGroups", "FlatMapCoGroups", "TransformWithState")
+"""Begins of the names of operators that can return rows although there are no new records."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +85,12 @@ class Started:
 
     Args:
         query: The query of Spark.
-        close: Releases what the writer of the sink holds. Called when the query has ended.
+        writer: The writer of the sink. It is closed when the query has ended.
     """
 
-    def __init__(self, query: StreamingQuery, close: Callable[[], None]) -> None:
+    def __init__(self, query: StreamingQuery, writer: Writer) -> None:
         self._query = query
-        self._close = close
+        self._writer = writer
         self._last = ""
 
     @property
@@ -89,7 +98,7 @@ class Started:
         """Whether the query still runs."""
         active = bool(self._query.isActive)
         if not active:
-            self._close()
+            self._writer.close()
         return active
 
     def updates(self) -> list[dict[str, Any]]:
@@ -111,14 +120,14 @@ class Started:
     def error(self) -> BaseException | None:
         """Return the error that ended the query, or None."""
         found: BaseException | None = self._query.exception()
-        return found
+        return None if found is None else self._writer.cause_of(found)
 
     def stop(self) -> None:
         """Stop the query. The next start runs an unfinished batch again."""
         try:
             self._query.stop()
         finally:
-            self._close()
+            self._writer.close()
 
 
 def start(built: Built, run: Run) -> Started:
@@ -143,10 +152,56 @@ def start(built: Built, run: Run) -> Started:
             .queryName(run.name)
             .option("checkpointLocation", run.checkpoint)
         )
-        query = (stream.trigger(**run.trigger) if run.trigger else stream).start()
+        with settings(spark, tuning(built)):  # the query copies the session when it starts
+            query = (stream.trigger(**run.trigger) if run.trigger else stream).start()
     except BaseException:
         writer.close()
         raise
     finally:
         pyspark_private.remove_local_property(spark, _POOL)
-    return Started(query, writer.close)
+    return Started(query, writer)
+
+
+def tuning(built: Built) -> dict[str, str]:
+    """Return the settings of Spark that suit one query.
+
+    Args:
+        built: The query and its result.
+    """
+    chosen: dict[str, str] = {}
+    if pyspark_private.stream_formats(built.df) == {"tidemill"}:
+        chosen[_POLLING_DELAY] = "10ms"  # the source decides how often it asks (planning.pacing)
+    provider = built.df.sparkSession.conf.get(_STATE_STORE, "") or ""
+    if provider.endswith(".RocksDBStateStoreProvider"):
+        # One store for each task of a join instead of four. A checkpoint keeps the format of its
+        # first start.
+        chosen[_JOIN_STATE] = "3"
+    plan = pyspark_private.analyzed_plan(built.df).toString()
+    # When the watermark moves, Spark runs a batch without records, which removes old state and
+    # returns rows that are complete. In update mode these were returned when they changed, so the
+    # next batch with records can remove the state.
+    if built.query.mode == "update" and not any(name in plan for name in _WITH_TIMERS):
+        chosen[_NO_DATA_BATCHES] = "false"
+    return chosen
+
+
+@contextlib.contextmanager
+def settings(spark: SparkSession, chosen: Mapping[str, str]) -> Iterator[None]:
+    """Set settings of a session for a moment. Those that the user has set stay as they are.
+
+    Args:
+        spark: The session.
+        chosen: Names and values.
+    """
+    known = dict(spark.conf.getAll)
+    own = {n: v for n, v in chosen.items() if n not in known or known[n] == DEFAULTS.get(n)}
+    try:
+        for name, value in own.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name in own:
+            if name in known:
+                spark.conf.set(name, known[name])
+            else:
+                spark.conf.unset(name)

@@ -153,6 +153,14 @@ class Writer:
         """
         raise NotImplementedError
 
+    def cause_of(self, error: BaseException) -> BaseException:
+        """Return the error to report for the error that ended the query; by default the same.
+
+        Args:
+            error: The error of the query, as Spark reports it.
+        """
+        return error
+
     def close(self) -> None:
         """Release what the writer holds between batches. Called when the query has ended."""
 

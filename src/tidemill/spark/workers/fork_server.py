@@ -25,7 +25,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemill.spark.workers.handoff import LENGTH_BYTES
+from tidemill.spark.workers.handoff import ENDED, LENGTH_BYTES, REFUSED, STARTED
 from tidemill.system import set_process_name
 
 MODULES = (
@@ -106,6 +106,7 @@ class ForkServer:
     def __init__(self, listener: socket.socket, environ: Mapping[str, str]) -> None:
         self._listener = listener
         self._environ = environ
+        self._launchers: set[socket.socket] = set()  # have connected, and sent nothing yet
         self._forks: dict[int, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
         self._wake, self._wake_end = socket.socketpair()
@@ -128,38 +129,44 @@ class ForkServer:
                     if not os.read(0, 1024):
                         return None
                 elif key.fileobj is self._listener:
-                    request = self._accept()
-                    if request is not None:
-                        return request
+                    connection, _ = self._listener.accept()
+                    self._launchers.add(connection)
+                    self._selector.register(connection, selectors.EVENT_READ)
                 elif key.fileobj is self._wake:
                     with contextlib.suppress(BlockingIOError):
                         self._wake.recv(1024)
                     self._reap()
+                elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._launchers:
+                    request = self._fork_for(key.fileobj)
+                    if request is not None:
+                        return request
                 else:
                     self._launcher_has_ended(key.fileobj)
 
-    def _accept(self) -> Request | None:
+    def _fork_for(self, connection: socket.socket) -> Request | None:
         """Answer one request. Return it in the forked process, and None in the server."""
-        connection, _ = self._listener.accept()
+        self._launchers.remove(connection)
+        self._selector.unregister(connection)
         connection.settimeout(_REQUEST_TIMEOUT_S)
         request = _receive(connection)
         if request is None or not self._can_run(request):
-            _answer(connection, 0)
-            connection.close()
-            _close(() if request is None else request.files)
-            return None
-        try:
-            pid = os.fork()
-        except OSError:
             pid = -1
+        else:
+            try:
+                pid = os.fork()
+            except OSError:
+                pid = -1
         if pid == 0:
             self._leave()
+            # The fork answers, and not the server: the launcher knows the fork before the module
+            # runs, whenever the server is next given a core, and also if it is killed.
+            _answer(connection, STARTED, os.getpid())
             connection.setblocking(True)
             connection.detach()  # stays open until this process ends
             return request
-        _close(request.files)
-        _answer(connection, max(pid, 0))
+        _close(() if request is None else request.files)
         if pid < 0:
+            _answer(connection, REFUSED, 0)
             connection.close()
         else:
             self._forks[pid] = connection
@@ -180,8 +187,10 @@ class ForkServer:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._selector.close()
-        for each in (self._listener, self._wake, self._wake_end, *self._forks.values()):
+        own = (self._listener, self._wake, self._wake_end)
+        for each in (*own, *self._launchers, *self._forks.values()):
             each.close()
+        self._launchers.clear()
         self._forks.clear()
 
     def _reap(self) -> None:
@@ -196,7 +205,7 @@ class ForkServer:
             connection = self._forks.pop(pid, None)
             if connection is not None:
                 self._selector.unregister(connection)
-                _answer(connection, os.waitstatus_to_exitcode(status))
+                _answer(connection, ENDED, os.waitstatus_to_exitcode(status))
                 connection.close()
 
     def _launcher_has_ended(self, connection: object) -> None:
@@ -231,9 +240,9 @@ def _receive(connection: socket.socket) -> Request | None:
     return None
 
 
-def _answer(connection: socket.socket, number: int) -> None:
+def _answer(connection: socket.socket, kind: bytes, number: int) -> None:
     with contextlib.suppress(OSError):
-        connection.sendall(number.to_bytes(LENGTH_BYTES, "big", signed=True))
+        connection.sendall(kind + number.to_bytes(4, "big", signed=True))
 
 
 def _close(files: Sequence[int]) -> None:

@@ -8,8 +8,10 @@ server, or the server refuses, this process becomes the interpreter that Spark w
 without site-packages. Must not know: anything but the standard library.
 
 Message to the server: a length (4 bytes), with the descriptors 0 to 2; then as many bytes, a tuple
-in the format of ``marshal``. Answers: the process id of the fork or 0, and later its exit code;
-each of 4 bytes.
+in the format of ``marshal``. Answers: a kind (1 byte) and a number (4 bytes). ``STARTED`` comes
+from the fork itself, with its process id, before it runs the module: so neither what the fork does
+nor the end of the server can overtake it. ``ENDED`` comes from the server, with the exit code of
+the fork; ``REFUSED`` comes from the server instead of a fork.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ SOCKET = "TIDEMILL_WORKER_SOCKET"
 PYTHON = "TIDEMILL_WORKER_PYTHON"
 """Environment variable with the interpreter."""
 LENGTH_BYTES = 4
+STARTED, ENDED, REFUSED = b"S", b"E", b"R"
+"""Kinds of answers."""
+ANSWER_BYTES = 5
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -36,10 +41,15 @@ def main(arguments: list[str]) -> None:
     path = os.environ.get(SOCKET)
     # Spark also asks the interpreter for its version (-c). That needs no module.
     if path and arguments[:1] == ["-m"] and len(arguments) > 1:
+        # A signal that comes before the fork is known waits until it can be forwarded.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
         server = _connect(path)
-        pid = 0 if server is None else _request(server, arguments)
-        if server is not None and pid > 0:
-            _act_for(pid, server)
+        if server is not None:
+            pid = _request(server, arguments)
+            if pid is not None:
+                _act_for(pid, server)
+            server.close()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
     os.execv(sys.executable, [sys.executable, *arguments])
 
 
@@ -53,17 +63,20 @@ def _connect(path: str) -> socket.socket | None:
     return server
 
 
-def _request(server: socket.socket, arguments: list[str]) -> int:
-    """Send the request and return the id of the forked process; 0 if there is none."""
+def _request(server: socket.socket, arguments: list[str]) -> int | None:
+    """Send the request and return the id of the forked process; None if none runs."""
     try:
         # The variables of this module are not meant for programs that a worker starts.
         environ = {k: v for k, v in os.environ.items() if k not in (SOCKET, PYTHON)}
         message = marshal.dumps((arguments, environ, os.getcwd()))
-        socket.send_fds(server, [len(message).to_bytes(LENGTH_BYTES, "big")], [0, 1, 2])
-        server.sendall(message)
-        return _number(server) or 0
+        whole = len(message).to_bytes(LENGTH_BYTES, "big") + message
+        sent = socket.send_fds(server, [whole], [0, 1, 2])
+        server.sendall(whole[sent:])
     except OSError:
-        return 0
+        return None
+    # A fork that was killed before it answered has run nothing of the module.
+    kind, number = _answer(server)
+    return number if kind == STARTED else None
 
 
 def _act_for(pid: int, server: socket.socket) -> None:
@@ -75,31 +88,34 @@ def _act_for(pid: int, server: socket.socket) -> None:
 
     for number in _FORWARDED:
         signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
     # The fork has these files now. Spark waits for the end of its output.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for file in (0, 1, 2):
         os.dup2(nowhere, file)
     # The fork has the other end of this connection, too, so it outlives a server that was killed.
-    code = _number(server)
-    if code is not None and code < 0:
+    kind, code = _answer(server)
+    if kind != ENDED:
+        os._exit(1)
+    if code < 0:
         if -code in _FORWARDED:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
-    os._exit(1 if code is None else code)
+    os._exit(code)
 
 
-def _number(server: socket.socket) -> int | None:
-    """Receive a number; None if the other end is closed."""
+def _answer(server: socket.socket) -> tuple[bytes, int]:
+    """Receive an answer; its kind is empty if the other end is closed."""
     content = b""
-    while len(content) < LENGTH_BYTES:
+    while len(content) < ANSWER_BYTES:
         try:
-            more = server.recv(LENGTH_BYTES - len(content))
+            more = server.recv(ANSWER_BYTES - len(content))
         except OSError:
-            return None
+            more = b""
         if not more:
-            return None
+            return b"", 0
         content += more
-    return int.from_bytes(content, "big", signed=True)
+    return content[:1], int.from_bytes(content[1:], "big", signed=True)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,16 @@
 A group can have configs before it exists, and keeps them when it is deleted, as in Apache Kafka.
 This module must not know a group.
 
-Source: KIP-848 (group configs), KIP-339 (incremental alteration).
+Source: KIP-848 and KIP-932 (group configs), KIP-339 (incremental alteration).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidemill.log.config.definition import ConfigDef, ConfigType, between
+from tidemill.log.config.definition import Check, ConfigDef, ConfigType, between
 from tidemill.log.errors import InvalidConfigError
 from tidemill.state.catalog.format import (
     GROUP_CONFIG,
@@ -25,20 +26,33 @@ from tidemill.state.outcome import Outcome
 
 SESSION_TIMEOUT = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
+SHARE_SESSION_TIMEOUT = "share.session.timeout.ms"
+SHARE_HEARTBEAT_INTERVAL = "share.heartbeat.interval.ms"
+SHARE_RECORD_LOCK = "share.record.lock.duration.ms"
+SHARE_DELIVERY_LIMIT = "share.delivery.count.limit"
+SHARE_MAX_RECORD_LOCKS = "share.partition.max.record.locks"
+SHARE_OFFSET_RESET = "share.auto.offset.reset"
+SHARE_ISOLATION = "share.isolation.level"
+SHARE_RENEW = "share.renew.acknowledge.enable"
 
 MAX_GROUPS = 10_000
 """Groups with configs."""
 MAX_ID_BYTES = 32_000
 
 
-def _define(name: str, default: str, low: int, high: int, doc: str) -> ConfigDef:
-    check = between(low, high)
+def _number(name: str, default: str, low: int, high: int, doc: str) -> ConfigDef:
+    return _define(name, ConfigType.INT, default, int(default), between(low, high), doc)
+
+
+def _define(
+    name: str, kind: ConfigType, default: str, value: int | bool | str, check: Check, doc: str
+) -> ConfigDef:
     return ConfigDef(
         name=name,
         field="",
-        type=ConfigType.INT,
+        type=kind,
         default=default,
-        default_value=int(default),
+        default_value=value,
         doc=doc,
         valid=check.text,
         synonyms=(),
@@ -48,26 +62,111 @@ def _define(name: str, default: str, low: int, high: int, doc: str) -> ConfigDef
     )
 
 
+_DURATION = re.compile(
+    r"by_duration:P(?!$)(?:(\d{1,6})D)?"
+    r"(?:T(?!$)(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9})(?:\.(\d{1,9}))?S)?)?"
+)
+EARLIEST, LATEST = "earliest", "latest"
+READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
+
+
+def reset_duration_ms(value: str) -> int | None:
+    """Return the duration of ``by_duration:<ISO 8601>`` in milliseconds; None if it is not one."""
+    found = _DURATION.fullmatch(value)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(found[part] or 0) for part in range(1, 5))
+    millis = int(((found[5] or "") + "000")[:3])
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + millis
+
+
+def _is_reset(value: str) -> bool:
+    return value in (EARLIEST, LATEST) or reset_duration_ms(value) is not None
+
+
 DEFINITIONS: dict[str, ConfigDef] = {
     each.name: each
     for each in (
-        _define(
+        _number(
             SESSION_TIMEOUT,
             "45000",
             1000,
             1_800_000,
             "Session timeout of the group's members with the consumer protocol.",
         ),
-        _define(
+        _number(
             HEARTBEAT_INTERVAL,
             "5000",
             100,
             600_000,
             "How often the group's members with the consumer protocol send a heartbeat.",
         ),
+        _number(
+            SHARE_SESSION_TIMEOUT,
+            "45000",
+            1000,
+            1_800_000,
+            "Session timeout of the members of the share group.",
+        ),
+        _number(
+            SHARE_HEARTBEAT_INTERVAL,
+            "5000",
+            100,
+            600_000,
+            "How often the members of the share group send a heartbeat.",
+        ),
+        _number(
+            SHARE_RECORD_LOCK,
+            "30000",
+            1000,
+            3_600_000,
+            "How long a member of the share group can keep a record before it is delivered again.",
+        ),
+        _number(
+            SHARE_DELIVERY_LIMIT,
+            "5",
+            2,
+            25,
+            "How often the share group delivers a record before it gives up.",
+        ),
+        _number(
+            SHARE_MAX_RECORD_LOCKS,
+            "2000",
+            100,
+            10_000,
+            "Most records of a partition that the share group has in flight.",
+        ),
+        _define(
+            SHARE_OFFSET_RESET,
+            ConfigType.STRING,
+            LATEST,
+            LATEST,
+            Check("earliest, latest or by_duration:<ISO 8601 duration>", _is_reset),
+            "Where the share group begins in a partition that it has not read yet.",
+        ),
+        _define(
+            SHARE_ISOLATION,
+            ConfigType.STRING,
+            READ_UNCOMMITTED,
+            READ_UNCOMMITTED,
+            Check(
+                "[read_committed, read_uncommitted]",
+                lambda value: value in (READ_COMMITTED, READ_UNCOMMITTED),
+            ),
+            "Whether the share group delivers records of transactions that are not committed.",
+        ),
+        _define(
+            SHARE_RENEW,
+            ConfigType.BOOLEAN,
+            "true",
+            True,
+            Check("", lambda value: isinstance(value, bool)),
+            "Whether members of the share group can extend the time that they keep a record.",
+        ),
     )
 }
 """The configs that a group can have."""
+_BELOW = {HEARTBEAT_INTERVAL: SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL: SHARE_SESSION_TIMEOUT}
 
 
 class GroupConfigs:
@@ -77,8 +176,10 @@ class GroupConfigs:
         defaults: values of the broker's settings, by the name of the group's config.
     """
 
-    def __init__(self, defaults: Mapping[str, int] | None = None) -> None:
-        self._defaults = {name: each.default_value for name, each in DEFINITIONS.items()}
+    def __init__(self, defaults: Mapping[str, int | bool | str] | None = None) -> None:
+        self._defaults: dict[str, int | bool | str] = {
+            name: each.default_value for name, each in DEFINITIONS.items()
+        }
         self._defaults |= defaults or {}
         self._stored: dict[str, dict[str, str]] = {}
         self._latest: dict[str, dict[str, str]] = {}
@@ -112,17 +213,31 @@ class GroupConfigs:
         """Return the groups that have configs, sorted."""
         return sorted(self._stored)
 
-    def value(self, group_id: str, name: str) -> int:
-        """Return the value that is in force for a group."""
+    def number(self, group_id: str, name: str) -> int:
+        """Return the value of a numeric config that is in force for a group."""
+        return int(self._value(group_id, name))
+
+    def text(self, group_id: str, name: str) -> str:
+        """Return the value of a config with text that is in force for a group."""
+        return str(self._value(group_id, name))
+
+    def flag(self, group_id: str, name: str) -> bool:
+        """Return the value of a boolean config that is in force for a group."""
+        return bool(self._value(group_id, name))
+
+    def _value(self, group_id: str, name: str) -> int | bool | str:
         own = self._stored.get(group_id, {}).get(name)
-        return self._defaults[name] if own is None else int(DEFINITIONS[name].parse(own))
+        if own is None:
+            return self._defaults[name]
+        parsed: int | bool | str = DEFINITIONS[name].parse(own)
+        return parsed
 
     def entries(self, group_id: str) -> list[ConfigEntry]:
         """Return the configs of a group as admins see them."""
         own = self._stored.get(group_id, {})
         entries = []
         for name, each in DEFINITIONS.items():
-            default = str(self._defaults[name])
+            default = _written(self._defaults[name])
             layers = [(f"group.{name}", default, ConfigSource.DEFAULT)]
             if name in own:
                 layers.insert(0, (name, own[name], ConfigSource.DYNAMIC_GROUP))
@@ -181,19 +296,23 @@ class GroupConfigs:
         return Outcome(None, [encode_group_configs(group_id, kept)])
 
     def _check(self, configs: Mapping[str, str]) -> None:
-        values = dict(self._defaults)
+        values: dict[str, Any] = dict(self._defaults)
         for name, value in configs.items():
             if name not in DEFINITIONS:
                 raise InvalidConfigError(
                     f"unknown config {name!r} of a group",
-                    hint=f"Use {' or '.join(DEFINITIONS)}.",
+                    hint=f"Use one of {', '.join(DEFINITIONS)}.",
                 )
             values[name] = DEFINITIONS[name].parse(value)
-        if values[HEARTBEAT_INTERVAL] >= values[SESSION_TIMEOUT]:
-            raise InvalidConfigError(
-                f"{HEARTBEAT_INTERVAL}={values[HEARTBEAT_INTERVAL]} must be below "
-                f"{SESSION_TIMEOUT}={values[SESSION_TIMEOUT]}"
-            )
+        for interval, timeout in _BELOW.items():
+            if values[interval] >= values[timeout]:
+                raise InvalidConfigError(
+                    f"{interval}={values[interval]} must be below {timeout}={values[timeout]}"
+                )
+
+
+def _written(value: int | bool | str) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _set(configs: dict[str, dict[str, str]], group_id: str, value: dict[str, str]) -> None:

@@ -271,8 +271,10 @@ class ConsumerGroup:
         return self.current(member_id).state is MemberState.UNREVOKED
 
 
-def size_of(member_id: str, member: ConsumerMember) -> int:
-    """Return the bytes of memory that a member takes without its partitions."""
+def size_of(member_id: str, member: ConsumerMember | None) -> int:
+    """Return the bytes of memory that a member takes without its partitions; 0 for None."""
+    if member is None:
+        return 0
     strings = (member.instance_id, member.rack_id, member.topic_pattern, member.assignor)
     size = MEMBER_BYTES + 4 * len(member_id) + sum(len(text) for text in strings if text)
     size += len(member.client_id) + len(member.client_host)

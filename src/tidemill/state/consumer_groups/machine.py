@@ -21,10 +21,10 @@ from tidemill.state.consumer_groups import members as rules
 from tidemill.state.consumer_groups.classic_members import ClassicMembers
 from tidemill.state.consumer_groups.events import note_epoch, note_member
 from tidemill.state.consumer_groups.format import decode_key
-from tidemill.state.consumer_groups.group import ConsumerGroup
-from tidemill.state.consumer_groups.records import Changes
+from tidemill.state.consumer_groups.group import ConsumerGroup, size_of
+from tidemill.state.consumer_groups.records import Changes, ConsumerTable, restored
 from tidemill.state.consumer_groups.sessions import REASONS, Limit, Sessions
-from tidemill.state.consumer_groups.table import ConsumerTable
+from tidemill.state.consumer_groups.table import GroupTable
 from tidemill.state.consumer_groups.targets import preferred_assignor, update_epoch
 from tidemill.state.consumer_groups.types import (
     JOIN_EPOCH,
@@ -75,7 +75,9 @@ class ConsumerGroups:
         self._topics = topics
         self._times = times
         self.max_size = max_size
-        self.table = ConsumerTable(limits or GroupLimits(), other_bytes)
+        self.table: ConsumerTable = GroupTable(
+            decode_key, restored, limits or GroupLimits(), other_bytes
+        )
         self._sessions = Sessions()
         self._new_id = new_id
         self.classic = ClassicMembers(
@@ -155,7 +157,9 @@ class ConsumerGroups:
             )
         member = rules.member_of(request, before)
         rules.check_pattern_count(group, old_id or member_id, member.topic_pattern)
-        self.table.check_growth(group, member_id, member)
+        self.table.check_growth(
+            group, size_of(member_id, group.members.get(member_id)), size_of(member_id, member)
+        )
 
         changes = Changes(group, out.records)
         epoch = group.epoch

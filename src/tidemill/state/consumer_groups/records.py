@@ -8,10 +8,13 @@ This module must not know a request or a rule of the protocol.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tidemill.state.assignors.types import Partitions
 from tidemill.state.consumer_groups import format as codec
 from tidemill.state.consumer_groups.format import ConsumerKey, RecordKind, encode_key
 from tidemill.state.consumer_groups.group import ConsumerGroup
+from tidemill.state.consumer_groups.table import GroupTable
 from tidemill.state.consumer_groups.types import (
     ConsumerMember,
     MemberAssignment,
@@ -20,6 +23,8 @@ from tidemill.state.consumer_groups.types import (
 from tidemill.state.outcome import StateRecord
 
 _K = RecordKind
+
+ConsumerTable = GroupTable[ConsumerKey, ConsumerGroup]
 
 
 class Changes:
@@ -119,3 +124,21 @@ def apply(group: ConsumerGroup, key: ConsumerKey, value: bytes | None) -> None:
             group.drop_pattern(key.name)
         case _K.PATTERN if value is not None:
             group.set_pattern(key.name, codec.decode_pattern(value))
+
+
+def restored(group_id: str, records: Mapping[ConsumerKey, bytes]) -> ConsumerGroup | None:
+    """Return the group of its records; None without an epoch.
+
+    Raises:
+        InvalidRecordError, FormatVersionError: a record can't be read.
+    """
+    if ConsumerKey(_K.GROUP, group_id) not in records:
+        return None
+    group = ConsumerGroup(group_id)
+    for key, value in records.items():
+        apply(group, key, value)
+    for member_id in [*group.targets, *group.currents]:
+        if member_id not in group.members:
+            group.drop_target(member_id)
+            group.drop_current(member_id)
+    return group

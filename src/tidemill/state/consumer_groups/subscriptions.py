@@ -11,7 +11,7 @@ Source: KIP-848, section "Regular expressions".
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from tidemill.state.consumer_groups.group import ConsumerGroup
@@ -72,14 +72,14 @@ def topic_names_of(group: ConsumerGroup, member: ConsumerMember) -> frozenset[st
     return names if resolved is None else names | resolved.topics
 
 
-def topics_hash(group: ConsumerGroup, topics: Topics) -> int:
+def topics_hash(subscribed: Iterable[str], topics: Topics) -> int:
     """Return a hash of the subscribed topics that exist, which changes when one of them does.
 
     It is stable over restarts, and never 0 if there is a topic.
     """
     digest = hashlib.blake2b(digest_size=8)
     empty = True
-    for name in sorted(group.subscribed):
+    for name in sorted(subscribed):
         found = topics.find(name)
         if found is not None:
             empty = False
@@ -87,6 +87,6 @@ def topics_hash(group: ConsumerGroup, topics: Topics) -> int:
     return 0 if empty else int.from_bytes(digest.digest(), "big", signed=True) or 1
 
 
-def partition_counts(group: ConsumerGroup, topics: Topics) -> dict[UUID, int]:
+def partition_counts(subscribed: Iterable[str], topics: Topics) -> dict[UUID, int]:
     """Return id and number of partitions of each subscribed topic that exists."""
-    return dict(found for name in group.subscribed if (found := topics.find(name)) is not None)
+    return dict(found for name in subscribed if (found := topics.find(name)) is not None)

@@ -1,38 +1,67 @@
-"""The consumer groups by id, the records of theirs that are on disk, and the limits of memory.
+"""The groups by id, the records of theirs that are on disk, and the limits of memory.
 
-This module must not know a rule of the protocol.
+Used by every kind of group that is stored as several records. This module must not know a kind of
+group, or a rule of a protocol.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Generic, Protocol, TypeVar
 
-from tidemill.state.consumer_groups.format import ConsumerKey, RecordKind, decode_key
-from tidemill.state.consumer_groups.group import ConsumerGroup, size_of
-from tidemill.state.consumer_groups.records import apply
-from tidemill.state.consumer_groups.types import ConsumerMember
 from tidemill.state.errors import CoordinatorNotAvailableError, GroupMaxSizeReachedError
-from tidemill.state.groups.memory import GroupLimits
+from tidemill.state.groups.memory import GroupLimits, Total
 from tidemill.state.outcome import StateRecord
 
 _HINT = "Subscribe to fewer topics, or raise groups.{} of the broker."
 
 
-class ConsumerTable:
+class GroupKey(Protocol, Hashable):
+    """The key of a group's record."""
+
+    @property
+    def group_id(self) -> str: ...
+
+
+class StoredGroup(Protocol):
+    """A group, as the table uses it."""
+
+    bytes: int
+    table: Total | None
+
+    @property
+    def group_id(self) -> str: ...
+
+
+K = TypeVar("K", bound=GroupKey)
+G = TypeVar("G", bound=StoredGroup)
+
+
+class GroupTable(Generic[K, G]):
     """The groups as commands see them, and as they are on disk.
 
     Args:
+        decode_key: returns the key of a record; None if the record is about something else.
+        restored: makes a group from its records; None if they are not enough for one.
         limits: of the memory of groups.
         other_bytes: returns what other groups take of the total.
     """
 
-    def __init__(self, limits: GroupLimits, other_bytes: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        decode_key: Callable[[bytes], K | None],
+        restored: Callable[[str, Mapping[K, bytes]], G | None],
+        limits: GroupLimits,
+        other_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.bytes = 0
+        self._decode_key = decode_key
+        self._restored = restored
         self._limits = limits
         self._other_bytes = other_bytes
-        self._groups: dict[str, ConsumerGroup] = {}
-        self._stored: dict[str, dict[ConsumerKey, bytes]] = {}
+        self._groups: dict[str, G] = {}
+        self._stored: dict[str, dict[K, bytes]] = {}
         self._in_flight: Counter[str] = Counter()
         """Group -> its records that are being written."""
         self._failed: set[str] = set()
@@ -40,7 +69,7 @@ class ConsumerTable:
 
     # --- groups ----------------------------------------------------------------------------------
 
-    def get(self, group_id: str) -> ConsumerGroup | None:
+    def get(self, group_id: str) -> G | None:
         """Return a group as commands see it, or None.
 
         Raises:
@@ -52,15 +81,15 @@ class ConsumerTable:
             )
         return self._groups.get(group_id)
 
-    def find(self, group_id: str) -> ConsumerGroup | None:
+    def find(self, group_id: str) -> G | None:
         """Return a group, or None, also while its records can't be written."""
         return self._groups.get(group_id)
 
-    def all(self) -> list[ConsumerGroup]:
+    def all(self) -> list[G]:
         """Return all groups."""
         return list(self._groups.values())
 
-    def add(self, group: ConsumerGroup) -> None:
+    def add(self, group: G) -> None:
         """Add a group."""
         self.remove(group.group_id)
         self._groups[group.group_id] = group
@@ -74,21 +103,23 @@ class ConsumerTable:
             group.table = None
             self.bytes -= group.bytes
 
-    def check_growth(self, group: ConsumerGroup, member_id: str, member: ConsumerMember) -> None:
+    def check_growth(self, group: G, before: int, size: int) -> None:
         """Check that there is memory for a member, new or changed.
+
+        Args:
+            before: the bytes that the member takes now; 0 for a new one.
+            size: the bytes that it would take.
 
         Raises:
             GroupMaxSizeReachedError: the member, the group or all groups would be too large.
         """
-        size = size_of(member_id, member)
         if size > self._limits.member:
             raise GroupMaxSizeReachedError(
                 f"a member of group {group.group_id!r} takes {size} bytes: the limit for a member "
                 f"is {self._limits.member}",
                 hint=_HINT.format("max_member_bytes"),
             )
-        before = group.members.get(member_id)
-        change = size - (0 if before is None else size_of(member_id, before))
+        change = size - before
         if change <= 0:
             return
         if group.bytes + change > self._limits.group:
@@ -110,11 +141,11 @@ class ConsumerTable:
     def expect(self, records: Iterable[StateRecord]) -> None:
         """Note that these records are being written, and applied already."""
         for record in records:
-            key = decode_key(record.key)
+            key = self._decode_key(record.key)
             if key is not None:
                 self._in_flight[key.group_id] += 1
 
-    def written(self, key: ConsumerKey, value: bytes | None) -> None:
+    def written(self, key: K, value: bytes | None) -> None:
         """Store a record that is on disk."""
         stored = self._stored.setdefault(key.group_id, {})
         if value is None:
@@ -127,7 +158,7 @@ class ConsumerTable:
 
     def write_failed(self, records: Iterable[StateRecord]) -> set[str]:
         """Forget records that could not be written; return their groups."""
-        failed = [key.group_id for record in records if (key := decode_key(record.key))]
+        failed = [key.group_id for record in records if (key := self._decode_key(record.key))]
         self._failed.update(failed)
         for group_id in failed:
             self._landed(group_id)
@@ -143,29 +174,21 @@ class ConsumerTable:
             self.restore(group_id)
 
     def restore(self, group_id: str) -> None:
-        """Make a group from its records that are on disk. There is none without an epoch."""
+        """Make a group from its records that are on disk."""
         self.remove(group_id)
-        stored = self._stored.get(group_id, {})
-        if ConsumerKey(RecordKind.GROUP, group_id) not in stored:
-            return
-        group = ConsumerGroup(group_id)
-        for key, value in stored.items():
-            apply(group, key, value)
-        for member_id in [*group.targets, *group.currents]:
-            if member_id not in group.members:
-                group.drop_target(member_id)
-                group.drop_current(member_id)
-        self.add(group)
+        group = self._restored(group_id, self._stored.get(group_id, {}))
+        if group is not None:
+            self.add(group)
 
     def restore_all(self) -> None:
         """Make all groups from the records that are on disk."""
-        for group_id in self._stored:
+        for group_id in list(self._stored):
             self.restore(group_id)
 
     def needs_tombstone(self, group_id: str) -> bool:
         """Return whether records of a group are in the log, or are being written."""
         return group_id in self._stored or self._in_flight[group_id] > 0
 
-    def stored(self) -> dict[str, dict[ConsumerKey, bytes]]:
+    def stored(self) -> dict[str, dict[K, bytes]]:
         """Return the state that survives a restart."""
         return {group_id: dict(records) for group_id, records in self._stored.items()}

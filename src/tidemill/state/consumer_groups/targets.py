@@ -72,7 +72,7 @@ def update_epoch(
         return
     resolve_patterns(changes, topics, can_see, now_ms, again=new_topics)
     group.topics_version = topics.version
-    present = topics_hash(group, topics)
+    present = topics_hash(group.subscribed, topics)
     if bump or present != group.topics_hash:
         changes.set_epoch(group.epoch + 1, present)
 
@@ -93,7 +93,7 @@ def update_target(changes: Changes, topics: Topics) -> None:
             subscriptions[names], group.target(member_id), member.instance_id
         )
     assignor = ASSIGNORS[preferred_assignor(group)]
-    for member_id, target in assignor(members, partition_counts(group, topics)).items():
+    for member_id, target in assignor(members, partition_counts(group.subscribed, topics)).items():
         if target != group.target(member_id) or member_id not in group.targets:
             changes.set_target(member_id, target)
     changes.set_target_epoch(group.epoch)

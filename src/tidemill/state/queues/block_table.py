@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Iterator
 
 from tidemill.state.queues.blocks import ACQUIRED, AVAILABLE, DONE, MASK, SHIFT, SIZE, Block
 from tidemill.state.queues.errors import NotAcquiredError
@@ -95,6 +96,21 @@ class Blocks:
                     else:
                         ranges.append((offset, offset))
         return ranges
+
+    def within(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (first, last, state) of the runs of equal states in a range below ``next``."""
+        while first <= last:
+            end = min(last, first | MASK)
+            block = self.by_number.get(first >> SHIFT)
+            if block is None:
+                yield first, end, DONE
+                first = end + 1
+                continue
+            index = first & MASK
+            state = block.states[index]
+            length = block.span(index, index + end - first + 1, state)
+            yield first, first + length - 1, state
+            first += length
 
     def available(self) -> list[tuple[int, int]]:
         """Return the ranges below ``next`` that are available, lowest first."""

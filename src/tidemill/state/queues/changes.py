@@ -40,10 +40,6 @@ class Changes:
         self._marked = marked
         self._stored = stored  # the blocks whose last record is not a tombstone
 
-    def is_dirty(self, marks: Marks) -> bool:
-        """Return whether ``take`` would look for records."""
-        return bool(self.dirty) or self._marked != marks
-
     def all_changed(self, blocks: Mapping[int, Block]) -> None:
         """Note that it is not known what is stored."""
         self.dirty.update(blocks)

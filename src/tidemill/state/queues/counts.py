@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import heapq
 
+_OUTDATED = 4096
+"""Deadlines of records that are settled are removed when there are so many."""
+
 
 class DeliveryCounts:
     """Counts how often records were delivered and returned.
@@ -29,6 +32,11 @@ class DeliveryCounts:
         """Count one more delivery of a range."""
         for offset in range(first, last + 1):
             self.known[offset] = self.of(offset) + 1
+
+    def set(self, first: int, last: int, count: int) -> None:
+        """Give a range a count."""
+        for offset in range(first, last + 1):
+            self.known[offset] = count
 
     def same(self, first: int, length: int) -> int:
         """Return how many of ``length`` offsets have the count of the first."""
@@ -67,6 +75,9 @@ class Deadlines:
         for offset in range(first, last + 1):
             self._of[offset] = deadline
         heapq.heappush(self._due, (deadline, first, last))
+        if len(self._due) > _OUTDATED and len(self._due) > 2 * len(self._of):
+            self._due = [(due, offset, offset) for offset, due in self._of.items()]
+            heapq.heapify(self._due)
 
     def forget(self, first: int, last: int) -> None:
         """Forget a range that is not out any more."""

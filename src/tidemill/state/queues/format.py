@@ -2,7 +2,8 @@
 
 The topic is compacted. A window has one record for its marks and one for each block that is partly
 done above the low-water mark; the last value of a key is the state. A dead-letter target has a
-record, too. Knows the bytes only, and no window.
+record, too, and so have the bytes that wait in a queue that bounds them. Knows the bytes of records
+only, and no window.
 
 Key: version i8 | kind i8 | owner string | topic id 16 bytes | partition i32 | block i64.
 """
@@ -18,6 +19,8 @@ from tidemill.state.primitives import Reader, Writer
 
 MARKS = -1
 """The block number of the record with the window's marks."""
+SIZES = -2
+"""The block number of the record with the bytes that wait, of a queue with a bound in bytes."""
 _VERSION = 0
 
 
@@ -25,7 +28,6 @@ class Kind(enum.IntEnum):
     """The user of a window."""
 
     QUEUE = 0
-    SHARE_GROUP = 1
     LETTERS = 2
     """A partition that gets dead letters: how far their origins are known to be done."""
 
@@ -59,6 +61,18 @@ class Marks(NamedTuple):
 
     start: int
     delivered: int
+
+
+class WaitingBytes(NamedTuple):
+    """The bytes of the messages that are not done.
+
+    Attributes:
+        end: messages from this offset on are not counted.
+        size: the bytes of their values.
+    """
+
+    end: int
+    size: int
 
 
 def encode_key(key: StateKey) -> bytes:
@@ -121,3 +135,21 @@ def decode_marks(value: bytes) -> Marks:
     if version != _VERSION or not 0 <= start <= delivered:
         raise InvalidRecordError(f"invalid marks {start}, {delivered} (version {version})")
     return Marks(start, delivered)
+
+
+def encode_waiting(waiting: WaitingBytes) -> bytes:
+    """Return the value of the record with the bytes that wait."""
+    return Writer().i8(_VERSION).i64(waiting.end).i64(waiting.size).done()
+
+
+def decode_waiting(value: bytes) -> WaitingBytes:
+    """Return the bytes that wait.
+
+    Raises:
+        InvalidRecordError: the value is malformed.
+    """
+    reader = Reader(value)
+    version, end, size = reader.i8(), reader.i64(), reader.i64()
+    if version != _VERSION or end < 0 or size < 0:
+        raise InvalidRecordError(f"invalid bytes that wait: {end}, {size} (version {version})")
+    return WaitingBytes(end, size)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tidemill.state.queues.block_table import Blocks
@@ -122,6 +122,60 @@ class AckWindow:
                 self._deadlines.set(run.first, run.last, deadline)
         return runs
 
+    def acquire_range(
+        self, owner: int, first: int, last: int, count: int, end: int, deadline: int
+    ) -> list[Acquired]:
+        """Acquire up to ``count`` records of a range that begins at or below ``next``.
+
+        Args:
+            end: no record from here on that was never acquired.
+            deadline: when ``expire`` returns them.
+        """
+        runs: list[Acquired] = []
+        if first < self.next:
+            for start, stop, state in self._table.within(first, min(last, self.next - 1)):
+                stop = min(stop, start + count - 1)
+                while state == AVAILABLE and start <= stop:
+                    length = self._counts.same(start, stop - start + 1)
+                    runs.append(Acquired(start, start + length - 1, self._counts.of(start)))
+                    self.returned -= length
+                    count -= length
+                    start += length
+        if last >= self.next and count > 0 and self.next < end:
+            start, self.next = self.next, min(end, last + 1, self.next + count)
+            runs.append(Acquired(start, self.next - 1, self._counts.of(start)))
+        for run in runs:
+            self._table.acquire(owner, run.first, run.last + 1)
+            self._deadlines.set(run.first, run.last, deadline)
+            self.acquired += run.last - run.first + 1
+        return runs
+
+    def runs(self, first: int, last: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (first, last, state, delivery count) of the runs in a range below ``next``.
+
+        The state is one of ``blocks``; a record that was never acquired has none.
+        """
+        for start, stop, state in self._table.within(first, last):
+            while start <= stop:
+                length = stop - start + 1
+                if state != DONE:
+                    length = self._counts.same(start, length)
+                count = 0 if state == DONE else self._counts.of(start)
+                yield start, start + length - 1, state, count
+                start += length
+
+    def set_count(self, first: int, last: int, count: int) -> None:
+        """Set how often records below ``next`` were delivered and returned."""
+        self._counts.set(first, last, count)
+
+    def check(self, owner: int, first: int, last: int) -> None:
+        """Return if the owner holds a range.
+
+        Raises:
+            NotAcquiredError: it does not hold one of the records.
+        """
+        self._table.check(owner, first, last)
+
     def first_available(self, end: int) -> int | None:
         """Return the offset that ``acquire`` would return first; None if there is none."""
         heap = self._returned
@@ -204,14 +258,6 @@ class AckWindow:
         for block, index, end in self._table.parts(first, last):
             block.fill(index, end, DONE)
         self._finish_range(first, last, last - first + 1)
-
-    def reject(self, owner: int, first: int, last: int) -> None:
-        """Mark records as done that were not processed. The same as ``acknowledge``.
-
-        Raises:
-            NotAcquiredError: the owner does not hold one of them. Nothing was changed.
-        """
-        self.acknowledge(owner, first, last)
 
     def release(self, owner: int, first: int, last: int, *, counts: bool = True) -> None:
         """Return records to their places.
@@ -380,11 +426,6 @@ class AckWindow:
             self.skip(self.next, offset - 1)
         self._advance()
 
-    @property
-    def is_dirty(self) -> bool:
-        """Whether something changed since ``take_records``."""
-        return self._changes.is_dirty(self.marks())
-
     def marks(self) -> Marks:
         """Return the marks as they are now."""
         return Marks(self.start, self.next)
@@ -396,6 +437,10 @@ class AckWindow:
     def all_changed(self) -> None:
         """Note that the records of the last calls were not stored."""
         self._changes.all_changed(self._blocks)
+
+    def forget_changes(self) -> None:
+        """Note that the caller stores what changed in a form of its own."""
+        self._changes.dirty.clear()
 
     def stored_keys(self) -> list[int]:
         """Return the block numbers that have records, and ``MARKS``: what a deletion removes."""

@@ -34,6 +34,8 @@ class Overflow(enum.Enum):
     DROP_HEAD = "drop-head"
     REJECT_PUBLISH = "reject-publish"
     REJECT_PUBLISH_DLX = "reject-publish-dlx"
+    THROTTLE = "throttle"
+    """Publishers are held back. RabbitMQ does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,11 @@ class Policy:
     delivery_limit: int | None = None
     retain_ms: int = 0
     max_age_ms: int | None = None
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a full queue refuses new messages."""
+        return self.overflow in (Overflow.REJECT_PUBLISH, Overflow.REJECT_PUBLISH_DLX)
 
     @property
     def is_stream(self) -> bool:

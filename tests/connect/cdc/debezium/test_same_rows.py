@@ -18,8 +18,8 @@ import psycopg
 import pytest
 
 from tests.connect.conftest import RunningWorker, records_of
+from tests.support.ports import reserve_port
 from tests.support.postgres import LOGICAL, PostgresNotFoundError, postgres
-from tests.support.processes import free_port
 from tidemill.connect.base.clients import Kafka
 from tidemill.connect.cdc.definition import parse
 from tidemill.connect.cdc.values import UNAVAILABLE
@@ -28,7 +28,6 @@ PYTHON = os.environ.get("DEBEZIUM_PYTHON", "")
 
 pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="DEBEZIUM_PYTHON is not set"),
-    pytest.mark.timeout(300),
 ]
 
 SCHEMA = """
@@ -66,7 +65,7 @@ CHANGES = [
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a server: Debezium's driver can't use a Unix socket."""
-    number = free_port()
+    number = reserve_port()
     settings = {**LOGICAL, "listen_addresses": "127.0.0.1", "port": str(number)}
     try:
         with postgres(tmp_path_factory.mktemp("postgres") / "log", settings):

@@ -65,8 +65,8 @@ def poll_all(source: MariaDbSource, until: int, *, batches: list[Batch] | None =
     """Poll until ``until`` changes were returned; return them."""
     changes: list[Any] = []
     while len(changes) < until:
-        batch = source.poll(10)
-        assert batch is not None, f"only {len(changes)} of {until} changes within 10 s: {changes}"
+        batch = source.poll(60)
+        assert batch is not None, f"only {len(changes)} of {until} changes within 60 s: {changes}"
         changes += batch.changes
         if batches is not None:
             batches.append(batch)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tidemill.connect.cdc.errors import PermanentCaptureError
 from tidemill.connect.cdc.mariadb.binlog.charsets import decode_text
+from tidemill.connect.cdc.mariadb.binlog.columns import shortest_float
 from tidemill.connect.cdc.mariadb.binlog.decimals import decimal_bytes, decode_decimal
 from tidemill.connect.cdc.mariadb.binlog.errors import BinlogError
 from tidemill.connect.cdc.mariadb.binlog.events import (
@@ -25,7 +26,7 @@ from tidemill.connect.cdc.mariadb.binlog.events import (
     TableMapEvent,
     uncompress_value,
 )
-from tidemill.connect.cdc.mariadb.binlog.rows import RowDecoder, shortest_float
+from tidemill.connect.cdc.mariadb.binlog.rows import RowDecoder
 from tidemill.connect.cdc.mariadb.binlog.table_map import ColumnMap, TableMap, parse_table_map
 from tidemill.connect.cdc.mariadb.binlog.temporal import decode_time
 from tidemill.connect.cdc.mariadb.position import GtidPosition, parse_gtid

@@ -67,7 +67,6 @@ def _random_statement(cursor: Any, rng: random.Random) -> None:
 
 @pytest.mark.crash
 @pytest.mark.separate
-@pytest.mark.timeout(600)
 def test_topics_equal_the_tables_after_kills_of_worker_and_broker(
     server: MariaDb,
     shop: str,

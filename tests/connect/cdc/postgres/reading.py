@@ -41,7 +41,7 @@ class Reading:
         other = Reading.__new__(Reading)
         other.capture, other.batches = self.capture, []
         other.source = PostgresSource(self.capture)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 other.start(position or self.position)
@@ -52,7 +52,7 @@ class Reading:
             else:
                 return other
 
-    def changes(self, count: int, timeout_s: float = 20) -> list[Change]:
+    def changes(self, count: int, timeout_s: float = 60) -> list[Change]:
         """Poll until so many changes came since the start of this call, and return them."""
         found: list[Change] = []
         deadline = time.monotonic() + timeout_s

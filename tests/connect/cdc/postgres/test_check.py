@@ -48,7 +48,8 @@ def test_tables_are_checked(
 ) -> None:
     sql.execute(f"CREATE TABLE t {table}".encode())
     found = [each for each in reading(**options).source.check() if text in each.text]
-    assert [each.severity for each in found] == [severity]
+    has_failover = "failover" in options and sql.info.server_version >= 170000
+    assert [each.severity for each in found] == ([] if has_failover else [severity])
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def create_source(folder: Path, broker: BrokerProcess, dsn: str) -> None:
         f'exclude = ["marks"]\n[database]\ndsn = "{dsn}"\n'
     )
     command = [sys.executable, "-m", "tidemill", "source", "create", str(path)]
-    subprocess.run([*command, "--bootstrap-servers", broker.bootstrap], check=True, timeout=60)
+    subprocess.run([*command, "--bootstrap-servers", broker.bootstrap], check=True, timeout=300)
 
 
 def order_snapshot(kafka: Kafka, table: str) -> None:

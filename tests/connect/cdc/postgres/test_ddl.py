@@ -87,7 +87,7 @@ def test_a_new_table_is_added_and_read(sql: Sql, read: Reading) -> None:
     sql.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
     sql.execute("INSERT INTO fresh VALUES (1)")
     read.source._due["refresh"] = 0.0
-    batch = read.source.poll(5)
+    batch = read.source.poll(60)
     assert batch is not None
     assert batch.resync == ["public.fresh"]
     assert [each.id for each in batch.schemas] == ["public.fresh"]
@@ -106,7 +106,7 @@ def test_a_new_table_that_is_being_written_is_added_later(
         batch = read.source.poll(0)
         assert batch is None or batch.resync == []
     read.source._due["refresh"] = 0.0
-    batch = read.source.poll(5)
+    batch = read.source.poll(60)
     assert batch is not None
     assert batch.resync == ["public.fresh"]
 
@@ -143,7 +143,7 @@ def test_a_change_without_a_row_after_it_is_noticed(
     if not is_running:
         read = read.again()
     read.source._due["refresh"] = 0.0
-    batch = read.source.poll(5)
+    batch = read.source.poll(60)
     assert batch is not None
     assert batch.resync == ["public.t"]
     sql.execute("INSERT INTO t VALUES (3, 'z')")

@@ -123,7 +123,7 @@ def test_a_chunk_waits_until_delivered_transactions_are_visible(
             timer.join()
         finally:
             release(dsn)
-            thread.join(20)
+            thread.join(60)
 
 
 def release(dsn: str) -> None:

@@ -9,6 +9,7 @@ from pamqp.commands import Basic
 
 from tests.protocols.amqp.client import Client
 from tests.protocols.amqp.running import running
+from tidemill.protocols.amqp import accounts
 
 
 async def consuming(messages: int = 0, channels: int = 1, **consume: object) -> Client:
@@ -291,3 +292,21 @@ async def test_a_second_reply_consumer_is_refused_and_after_a_cancel_it_is_not()
     assert (await client.ask(1, "basic.consume", **consume)).name == "Basic.ConsumeOk"
     closed = await client.ask(1, "basic.consume", **consume)
     assert closed.reply_text == "PRECONDITION_FAILED - reply consumer already set"
+
+
+@running
+async def test_bodies_of_unsettled_deliveries_are_bounded_in_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accounts, "KEPT_BYTES", 2)
+    client = await consuming(4, no_ack=False, prefetch=10)
+    kept = client.server.shared.kept
+    assert tags_and_bodies(client) == [(1, 0), (2, 1), (3, 2), (4, 3)]
+    out = client.queues.queues["q"].out
+    assert [bytes(delivery.value) for delivery, _ in out.values()] == [b"0", b"1", b"", b""]
+    assert kept.size == 2
+    client.say(1, "basic.ack", delivery_tag=1)
+    await client.settle()
+    assert kept.size == 1
+    await client.ask(1, "channel.close")
+    assert kept.size == 0

@@ -83,4 +83,4 @@ def test_a_group_config_reaches_the_members_and_survives_a_restart() -> None:
             await server.stop(grace_seconds=1)
             await engine.stop()
 
-    asyncio.run(asyncio.wait_for(body(), 30))
+    asyncio.run(asyncio.wait_for(body(), 600))

@@ -45,7 +45,6 @@ def test_only_dead_letters_of_one_machine_run_here(
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("spark")
 def test_spark_and_this_process_continue_from_each_other(
     tidemill_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

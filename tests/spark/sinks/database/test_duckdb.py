@@ -64,7 +64,7 @@ def test_a_file_that_another_process_has_open_is_waited_for_and_then_named(
         with pytest.raises(SinkError, match="lock") as refusal:
             table.apply(ONE, LAYOUT, version(FIRST, 0))
         assert "retried" in refusal.value.hint
-        other.communicate(timeout=30)
+        other.communicate(timeout=60)
     table.apply(ONE, LAYOUT, version(FIRST, 0))
 
 

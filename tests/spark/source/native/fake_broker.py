@@ -108,7 +108,7 @@ def fake_broker() -> Iterator[FakeBroker]:
         server.shutdown(socket.SHUT_RDWR)
         for connection in accepted:
             connection.close()
-        thread.join(10)
+        thread.join(60)
 
 
 def serve(broker: FakeBroker, connection: socket.socket) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,29 @@ def read(
 THREE = batch(b"a", b"b", b"c")
 
 
+DEADLINES_MS = (300, 3_000, 30_000)
+"""Tried one after the other: on a busy machine nothing may happen before the first."""
+
+
+def in_time(read: Callable[[int], list[int]]) -> list[int]:
+    """Return what is read before one of the deadlines."""
+    for ms in DEADLINES_MS[:-1]:
+        with contextlib.suppress(RequestTimedOutError):
+            return read(ms)
+    return read(DEADLINES_MS[-1])
+
+
+def timed_out(read: Callable[[int], list[int]], words: str) -> RequestTimedOutError:
+    """Read until a deadline at which the cause is known, and return the error that names it."""
+    for ms in DEADLINES_MS:
+        with pytest.raises(RequestTimedOutError) as error:
+            read(ms)
+        if words in str(error.value):
+            break
+    assert words in str(error.value)
+    return error.value
+
+
 def test_connection_and_leader_are_kept_for_the_next_range(broker: FakeBroker) -> None:
     broker.answers[FETCH] = [fetched(THREE)]
     assert read(broker) == [0, 1, 2]
@@ -135,23 +159,22 @@ def test_an_address_that_does_not_answer_leaves_time_for_the_others(broker: Fake
     broker.answers[FETCH] = [fetched(THREE)]
     with socket.create_server(("127.0.0.1", 0)) as silent:
         servers = f"127.0.0.1:{silent.getsockname()[1]},{broker.bootstrap}"
-        assert read(broker, kafka={"bootstrap.servers": servers}, timeout_ms=1000) == [0, 1, 2]
+        kafka = {"bootstrap.servers": servers}
+        assert in_time(lambda ms: read(broker, kafka=kafka, timeout_ms=ms)) == [0, 1, 2]
 
 
 def test_waiting_ends_at_the_deadline_and_names_the_cause(broker: FakeBroker) -> None:
     broker.answers[FETCH] = [fetched(error=6)]
-    with pytest.raises(
-        RequestTimedOutError, match=r"t-0: no record at offset 1 \(of 1 to 3\)"
-    ) as e:
-        read(broker, 1, timeout_ms=300)
-    assert "within 300 ms: Broker: Not leader for partition" in str(e.value)
-    assert "pollTimeoutMs" in e.value.hint
+    words = "Broker: Not leader for partition"
+    error = timed_out(lambda ms: read(broker, 1, timeout_ms=ms), words)
+    assert "t-0: no record at offset 1 (of 1 to 3)" in str(error)
+    assert "00 ms: Broker: Not leader for partition" in str(error)
+    assert "pollTimeoutMs" in error.hint
     broker.answers[FETCH] = [fetched()]
     with pytest.raises(RequestTimedOutError, match="within 300 ms"):
         read(broker, timeout_ms=300)
     broker.answers[FETCH] = [CLOSE]
-    with pytest.raises(RequestTimedOutError, match="Disconnected"):
-        read(broker, timeout_ms=1500)
+    timed_out(lambda ms: read(broker, timeout_ms=ms), "Disconnected")
 
 
 @pytest.mark.parametrize(
@@ -276,14 +299,13 @@ def test_a_response_that_is_too_large_takes_no_memory(
 ) -> None:
     broker.answers[FETCH] = [fetched(bytes(2_000_000))]
     limit = {"receive.message.max.bytes": "1000512", "fetch.max.bytes": "1000000"}
-    with pytest.raises(RequestTimedOutError, match=r"larger than receive\.message\.max\.bytes"):
-        read(broker, timeout_ms=1500, kafka=limit)
+    words = "larger than receive.message.max.bytes"
+    timed_out(lambda ms: read(broker, timeout_ms=ms, kafka=limit), words)
 
 
 def test_another_server_is_an_error_in_time(broker: FakeBroker) -> None:
     broker.answers[API_VERSIONS] = [b"HTTP/1.1 400 Bad Request\r\n\r\n"]
-    with pytest.raises(RequestTimedOutError, match="malformed"):
-        read(broker, timeout_ms=1500)
+    timed_out(lambda ms: read(broker, timeout_ms=ms), "malformed")
 
 
 # --- login and TLS -------------------------------------------------------------------------------
@@ -342,11 +364,11 @@ def test_tls(tmp_path: Path) -> None:
     trust = {"security.protocol": "ssl", "ssl.ca.location": str(cert)}
     with BrokerProcess(tmp_path / "broker", settings=settings) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, **trust})
-        admin.create_topics([NewTopic("t", 1)])["t"].result(30)
+        admin.create_topics([NewTopic("t", 1)])["t"].result(60)
         producer = Producer({"bootstrap.servers": broker.bootstrap, **trust})
         for number in range(3000):
             producer.produce("t", bytes(1000), key=str(number))
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         assert read(broker, 0, 3000, trust) == list(range(3000))
         pem = {"security.protocol": "ssl", "ssl.ca.pem": cert.read_text()}
         assert read(broker, 5, 9, pem) == [5, 6, 7, 8]
@@ -362,11 +384,11 @@ def test_tls(tmp_path: Path) -> None:
 def test_reading_continues_after_the_broker_was_killed_and_started_again(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
-        admin.create_topics([NewTopic("t", 1)])["t"].result(30)
+        admin.create_topics([NewTopic("t", 1)])["t"].result(60)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 2})
         for _ in range(3000):
             producer.produce("t", bytes(1000))
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         kafka = {"bootstrap.servers": broker.bootstrap, "fetch.message.max.bytes": "100000"}
         plan = FetchPlan(kafka, timeout_ms=60_000)
         batches = source_fetch.fetch(OffsetRange("t", 0, 0, 3000), plan)
@@ -383,16 +405,16 @@ def test_a_forked_process_makes_its_own_connections(tmp_path: Path) -> None:
     program.write_text(FORKS)
     with BrokerProcess(tmp_path / "broker") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic("t", 1)])["t"].result(30)
+        admin.create_topics([NewTopic("t", 1)])["t"].result(60)
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         for _ in range(2000):
             producer.produce("t", bytes(1000))
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         # Python 3.12 warns of threads, which are those of Arrow and not of the client.
         command = [sys.executable, "-W", "ignore::DeprecationWarning", str(program)]
         command.append(broker.bootstrap)
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, env=dict(os.environ)
+            command, capture_output=True, text=True, timeout=300, env=dict(os.environ)
         )
         assert (done.returncode, done.stderr) == (0, "")
 

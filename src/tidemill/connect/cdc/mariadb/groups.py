@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from tidemill.connect.cdc.contract import Batch, Change, Operation, Table, TransactionEnd
+from tidemill.connect.cdc.contract import Batch, Change, Table, TransactionEnd
 from tidemill.connect.cdc.mariadb.binlog.errors import BinlogError
 from tidemill.connect.cdc.mariadb.binlog.events import (
     Event,
@@ -21,24 +21,19 @@ from tidemill.connect.cdc.mariadb.binlog.events import (
     QueryEvent,
     RotateEvent,
     RowsEvent,
-    RowsKind,
     TableMapEvent,
     UnsupportedEvent,
     XaPrepareEvent,
     XidEvent,
 )
 from tidemill.connect.cdc.mariadb.position import GtidPosition
-from tidemill.connect.cdc.mariadb.shapes import Shape, Shapes
+from tidemill.connect.cdc.mariadb.runs import Run, Transaction, decode_rows, scan
+from tidemill.connect.cdc.mariadb.shapes import Shapes
 from tidemill.connect.cdc.mariadb.statements import Statement, parse_statement
+from tidemill.connect.cdc.packed import Changes
 
 MOST_HELD = 20_000
 """Changes of one group that are held back until its end."""
-
-_OPERATIONS: dict[RowsKind, Operation] = {
-    RowsKind.INSERT: "c",
-    RowsKind.UPDATE: "u",
-    RowsKind.DELETE: "d",
-}
 
 
 @dataclass(slots=True)
@@ -91,7 +86,7 @@ class Groups:
         self._clear()
 
     def _clear(self) -> None:
-        self._changes: list[Change] = []
+        self._changes = Changes()
         self._complete = 0
         self._ended: list[TransactionEnd] = []
         self._schemas: list[Table] = []
@@ -115,6 +110,28 @@ class Groups:
             return self.position
         begin = group.begin
         return self.position.after(begin.domain, begin.server_id, begin.sequence)
+
+    def skim(self, received: list[bytes], begin: int, *, checksums: bool) -> int:
+        """Add events that need no decision, without parsing them.
+
+        Args:
+            received: packets with events. They must not be changed afterwards.
+            begin: the first one.
+            checksums: whether the events have checksums.
+
+        Returns:
+            The place of the first one that was not added.
+        """
+        group = self._group
+        if group is None or group.begin.is_xa or group.events < group.skip:
+            return begin
+        most = max(1, self._complete + MOST_HELD + 1 - len(self._changes))
+        found = scan(self._shapes.packable, received, begin, checksums=checksums, most=most)
+        group.events += found.events
+        if found.changes:
+            packets = received[begin : found.end]
+            self._changes.add(Run(found, packets, checksums, self._transaction(group)))
+        return found.end
 
     def add(self, event: Event) -> None:
         """Add the next event.
@@ -166,6 +183,7 @@ class Groups:
 
     def _begin(self, event: GtidEvent) -> None:
         skip = self.position.skip if self._group is None else 0
+        self._shapes.trim()
         self._group = _Group(event, skip)
 
     def _end(self, event: Event) -> None:
@@ -213,17 +231,16 @@ class Groups:
                 f"rolled back at {self._at(event)}; its changes were delivered already",
                 hint="Take a new snapshot: tidemill source restart NAME --resnapshot",
             )
-        kept = [
-            change
-            for change in self._changes[start:]
-            if change.table is not None and self._keeps_rollback(change.table)
-        ]
-        self._changes[start:] = kept
+        changes, self._changes = self._changes.unpacked(), Changes()
+        for number, change in enumerate(changes):
+            table = change.table
+            if number < start or (table is not None and self._keeps_rollback(table)):
+                self._changes.append(change)
 
     def _truncate(self, event: QueryEvent, statement: Statement) -> None:
         table = self._table_of(statement.database or event.database, statement.name)
         if table is not None:
-            self._changes.append(self._change(event, table, "t"))
+            self._changes.append(self._truncation(event, table))
             self._resync.append(table.id)
 
     def _may_be_captured(self, event: QueryEvent) -> bool:
@@ -251,6 +268,7 @@ class Groups:
             return
         shape = self._shapes.get(event.table_id)
         if shape is None:
+            self._shapes.settle(event.table_id)
             return
         if group.begin.is_xa:
             # It is committed or rolled back by a later group, perhaps days later.
@@ -265,18 +283,14 @@ class Groups:
             if shape.is_altered:
                 # The rows that are there have got new columns or types, without an event.
                 self._resync.append(shape.table.id)
-        self._changes += self._rows(event, shape)
+        for change in decode_rows(event, shape, self._transaction(group)):
+            self._changes.append(change)
+        self._shapes.settle(event.table_id)
 
-    def _rows(self, event: RowsEvent, shape: Shape) -> list[Change]:
-        op, table = _OPERATIONS[event.kind], shape.table
-        template = self._change(event, table, op)
-        source, ts_ms, transaction = template.source, template.ts_ms, template.transaction
-        return [
-            Change(table, op, before, after, ts_ms, {**source, "row": row}, transaction)
-            for row, (before, after) in enumerate(shape.decoder.decode(event))
-        ]
+    def _transaction(self, group: _Group) -> Transaction:
+        return Transaction(group.begin.gtid, self._file)
 
-    def _change(self, event: Event, table: Table, op: Operation) -> Change:
+    def _truncation(self, event: Event, table: Table) -> Change:
         gtid = self._group.begin.gtid if self._group is not None else None
         source = {
             "gtid": gtid,
@@ -285,7 +299,7 @@ class Groups:
             "pos": event.end_position,
             "row": 0,
         }
-        return Change(table, op, None, None, event.timestamp_s * 1000, source, gtid)
+        return Change(table, "t", None, None, event.timestamp_s * 1000, source, gtid)
 
     def _at(self, event: Event) -> str:
         return f"{self._file or 'the current file'}, position {event.end_position}"

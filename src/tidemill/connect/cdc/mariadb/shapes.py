@@ -6,8 +6,10 @@ not know transactions or positions.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidemill.connect.cdc.contract import Capture, Column, Table
 from tidemill.connect.cdc.mariadb.binlog import table_map as types
@@ -16,7 +18,11 @@ from tidemill.connect.cdc.mariadb.binlog.events import TableMapEvent
 from tidemill.connect.cdc.mariadb.binlog.rows import RowDecoder
 from tidemill.connect.cdc.mariadb.binlog.table_map import ColumnMap, TableMap, parse_table_map
 from tidemill.connect.cdc.mariadb.catalog import SYSTEM_DATABASES, CatalogTable, Field
+from tidemill.connect.cdc.packed import ColumnRule
 from tidemill.connect.cdc.values import Kind
+
+_MOST_NUMBERS = 10_000
+"""A server gives a table another number when it opens it again, so numbers are forgotten."""
 
 _KINDS: dict[int, Kind] = {
     **dict.fromkeys(
@@ -41,16 +47,45 @@ class Shape:
     Attributes:
         is_new: no change of it was delivered since it became the table's shape.
         is_altered: another version of the table came before it in this stream.
+        columns: the rules of the columns for the compiled encoder.
+        layout: the sizes of the columns for the compiled encoder.
     """
 
     table: Table
     decoder: RowDecoder
+    columns: tuple[ColumnRule, ...]
+    layout: bytes
     is_new: bool = True
     is_altered: bool = False
 
 
+class Packable(NamedTuple):
+    """A table whose rows need no decision, as ``scan_binlog`` takes it.
+
+    Attributes:
+        body: its table map without the number.
+        layout: the sizes of its columns; empty if it is not captured.
+        shape: None if it is not captured.
+    """
+
+    body: bytes
+    layout: bytes
+    shape: Shape | None
+
+
+def shape_of(table: Table, decoder: RowDecoder) -> Shape:
+    """Return the shape of a table."""
+    codecs = decoder.codecs
+    columns = tuple((name, codec.rule, codec.convert, False) for name, codec in codecs)
+    layout = struct.pack(f"<{len(codecs)}h", *(codec.size for _, codec in codecs))
+    return Shape(table, decoder, columns, layout)
+
+
 class Shapes:
     """The captured tables of a stream, by the numbers of their table maps.
+
+    Attributes:
+        packable: tables whose rows need no decision.
 
     Args:
         capture: says which tables are captured.
@@ -68,12 +103,29 @@ class Shapes:
         self._character_sets = character_sets
         self._catalog = catalog
         self._by_id: dict[int, Shape | None] = {}
+        self._bodies: dict[int, bytes] = {}
+        self.packable: dict[int, Packable] = {}
         self._by_body: dict[bytes, Shape] = {}
         self._latest: dict[str, Shape] = {}
 
     def forget_ids(self) -> None:
         """Forget the numbers: the server has perhaps started again."""
         self._by_id.clear()
+        self._bodies.clear()
+        self.packable.clear()
+
+    def trim(self) -> None:
+        """Forget numbers if there are many. Call it between groups: each group names its tables."""
+        if len(self._by_id) > _MOST_NUMBERS:
+            self.forget_ids()
+
+    def settle(self, table_id: int) -> None:
+        """Take note that rows of this number need no decision, until a table changes."""
+        body = self._bodies.get(table_id)
+        if body is None:
+            return
+        shape = self._by_id.get(table_id)
+        self.packable[table_id] = Packable(body, b"" if shape is None else shape.layout, shape)
 
     def get(self, table_id: int) -> Shape | None:
         """Return the shape of a number; None if the table is not captured."""
@@ -87,6 +139,8 @@ class Shapes:
         """
         body = event.body[6:]  # without the number
         table_id = int.from_bytes(event.body[:6], "little")
+        self.packable.pop(table_id, None)
+        self._bodies[table_id] = body
         known = self._by_body.get(body)
         if known is not None:
             self._use(table_id, known)
@@ -110,6 +164,7 @@ class Shapes:
         if before is not shape:
             shape.is_new, shape.is_altered = True, before is not None
             self._latest[shape.table.id] = shape
+            self.packable.clear()
 
     def _shape(self, table: TableMap) -> Shape:
         found = self._catalog(table.database, table.name)
@@ -117,7 +172,7 @@ class Shapes:
         decoder = RowDecoder(table, {name: field.data_type for name, field in fields.items()})
         columns = tuple(_column(each, fields.get(each.name)) for each in table.columns)
         key = tuple(table.columns[index].name for index in table.key)
-        return Shape(Table(table.database, table.database, table.name, columns, key), decoder)
+        return shape_of(Table(table.database, table.database, table.name, columns, key), decoder)
 
 
 def table_name(body: bytes) -> tuple[str, str]:

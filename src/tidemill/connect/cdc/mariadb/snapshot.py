@@ -18,7 +18,7 @@ import pymysql
 
 from tidemill.connect.cdc.contract import Row, Table
 from tidemill.connect.cdc.errors import SetupError
-from tidemill.connect.cdc.mariadb.binlog.rows import bits_text, shortest_float
+from tidemill.connect.cdc.mariadb.binlog.columns import bits_text, shortest_float
 from tidemill.connect.cdc.mariadb.catalog import CatalogTable, Field, query, quoted
 from tidemill.connect.cdc.mariadb.position import GtidPosition, parse_gtid
 from tidemill.connect.cdc.values import bytes_of, bytes_value, float_value, int_value

@@ -37,6 +37,7 @@ from tidemill.connect.cdc.mariadb.position import GtidPosition, parse_gtid
 from tidemill.connect.cdc.mariadb.settings import Settings, connection_error
 from tidemill.connect.cdc.mariadb.shapes import Shapes
 from tidemill.connect.cdc.mariadb.snapshot import RowReader, consistent_snapshot, reader_of
+from tidemill.connect.cdc.packed import Changes
 
 SNAPSHOT_WAIT_S = 10
 """How long a snapshot may be behind the stream, in seconds. It is behind for the moment between
@@ -128,7 +129,12 @@ class MariaDbSource:
                     wait_s = 0.0 if has_moved else max(0.0, deadline - time.monotonic())
                     if not stream.wait(wait_s):
                         break
-                groups.add(stream.read())
+                stream.fill()
+                stream.place = groups.skim(
+                    stream.received, stream.place, checksums=stream.has_checksums
+                )
+                if stream.place < len(stream.received):
+                    groups.add(stream.read())
                 if groups.held >= MOST_HELD and (batch := groups.take()) is not None:
                     return self._deliver(batch)
                 if groups.is_between_groups and time.monotonic() >= deadline:
@@ -140,8 +146,8 @@ class MariaDbSource:
 
     def _deliver(self, batch: Batch) -> Batch:
         self._returned = GtidPosition.parse(batch.position)
-        if batch.changes and self._behind_since_ms is None:
-            self._behind_since_ms = batch.changes[0].ts_ms
+        if isinstance(batch.changes, Changes) and batch.changes:
+            self._behind_since_ms = self._behind_since_ms or batch.changes.ts_ms
         return batch
 
     def confirm(self, position: Position) -> None:

@@ -172,7 +172,9 @@ def _check_slot(slot: Slot | None, name: str, place: Place, here: Server) -> Non
             hint="Choose another name with database.slot.",
         )
     if slot.is_lost or slot.reason:
-        why = slot.reason or "its log was larger than max_slot_wal_keep_size"
+        # 17 and newer name the reason, this one as wal_removed.
+        is_size = slot.reason in ("", "wal_removed")
+        why = "its log was larger than max_slot_wal_keep_size" if is_size else slot.reason
         raise PositionLostError(
             f"the server has invalidated the replication slot {name}: {why}",
             hint=f"Raise max_slot_wal_keep_size. {_RESNAPSHOT}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from tidemill.connect.base.batched import BatchProducer, Producer, too_large
+from tidemill.connect.base.batched import BatchProducer, Producer, record_too_large
 from tidemill.connect.base.clients import Kafka
 from tidemill.connect.cdc.contract import Batch, Change, Chunk, ConsistentRead, Row, Table
 from tidemill.connect.cdc.definition import Definition
@@ -145,7 +145,7 @@ class Writer:
             self.pending += part.encode(encoders, self._encoder.stamp_ms)
         except OverflowError as error:
             topics = " or ".join(sorted({self.topic(table) for table in part.tables()}))
-            raise too_large(topics, int(str(error))) from error
+            raise record_too_large(topics, int(str(error))) from error
 
     def _write_all(self, changes: Iterable[Change]) -> None:
         """Add changes that no rule, router or counter has to see."""
@@ -169,7 +169,7 @@ class Writer:
                     self._compiled, table, read.ts_ms, tail, self._encoder.stamp_ms
                 )
             except OverflowError as error:
-                raise too_large(self.topic(table), int(str(error))) from error
+                raise record_too_large(self.topic(table), int(str(error))) from error
             self._producer.post()
             return
         for row in rows:

@@ -17,7 +17,14 @@ from tidemill.engine.queues.live.lane import Lane
 from tidemill.engine.state_log import StateLog
 from tidemill.errors import TidemillError
 from tidemill.state.outcome import StateRecord
-from tidemill.state.queues.format import Kind, StateKey, decode_key, encode_key
+from tidemill.state.queues.format import (
+    SIZES,
+    Kind,
+    StateKey,
+    decode_key,
+    encode_key,
+    encode_waiting,
+)
 
 FLUSH_S = 0.005
 """How long an acknowledgement waits for others, so that they are written together."""
@@ -98,7 +105,7 @@ class AckLog:
         key = self._lanes.pop(lane, None)
         self._dirty.pop(lane, None)
         if key is not None:
-            numbers = lane.window.stored_keys()
+            numbers = lane.stored_keys()
             self._submit(
                 [StateRecord(encode_key(key._replace(block=each)), None) for each in numbers], ()
             )
@@ -121,6 +128,11 @@ class AckLog:
         """Call ``then`` when what a lane's window is now is on disk."""
         self._after.append(then)
         self.changed(lane)
+
+    def when_stored(self, done: Callable[[], None]) -> None:
+        """Write all changes now. Call ``done`` when all changes so far are on disk."""
+        self._after.append(done)
+        self.flush()
 
     def _soon(self) -> None:
         if self._timer is None and not self._stopped:
@@ -155,6 +167,10 @@ class AckLog:
             key = self._lanes[lane]
             for number, value in lane.window.take_records():
                 records.append(StateRecord(encode_key(key._replace(block=number)), value))
+            note = lane.take_note()
+            if note is not None:
+                data = encode_key(key._replace(block=SIZES))
+                records.append(StateRecord(data, encode_waiting(note)))
         return records
 
     def _write(self, lanes: list[Lane]) -> None:
@@ -172,7 +188,7 @@ class AckLog:
         lanes: Iterable[Lane],
         after: Sequence[Callable[[], None]] = (),
     ) -> None:
-        if self._stopped or not (records or lanes):
+        if self._stopped or not (records or lanes or after):
             return
         starts = [(lane, lane.window.start) for lane in lanes]
 
@@ -197,7 +213,7 @@ class AckLog:
         logger.error("queue.state_not_stored", error=str(error))
         for lane in lanes:
             if lane in self._lanes:
-                lane.window.all_changed()
+                lane.all_changed()
                 self._dirty[lane] = None
         if self._timer is None and not self._stopped and lanes:
             self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._on_timer)

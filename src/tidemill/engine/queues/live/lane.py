@@ -12,13 +12,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import structlog
 
-from tidemill.engine.queues.live.sizes import NoSizes
+from tidemill.engine.queues.live.sizes import NoSizes, Sizes
 from tidemill.engine.queues.live.stored import Stored, of_record
 from tidemill.errors import TidemillError
 from tidemill.log.disk.slice import Slice
 from tidemill.log.format.batch import Buffer, iter_headers
 from tidemill.log.format.records import decode_records
 from tidemill.log.partition.partition import PartitionLog
+from tidemill.state.queues.format import SIZES, WaitingBytes
 from tidemill.state.queues.window import AckWindow
 
 logger = structlog.get_logger("tidemill.queues")
@@ -27,6 +28,8 @@ RECENT_BYTES = 1 << 20
 """Bytes of just published messages that stay in memory for one lane."""
 READ_BYTES = 1 << 18
 """Bytes of the log that one read ahead takes, or one batch if that is larger."""
+COUNTED_BYTES = 1 << 24
+"""Bytes of a log whose messages are read at a start to know how many bytes wait."""
 OVERHEAD_BYTES = 100
 """Bytes that a message takes in memory besides its value."""
 DECODED_PER_READ = 4000
@@ -43,6 +46,7 @@ class Lane:
 
     Attributes:
         incoming: messages that are published and not appended yet.
+        incoming_bytes: their bytes, if bytes are counted.
         sizes: bytes of the messages that wait.
         stored_start: the low-water mark that is on disk.
     """
@@ -55,6 +59,7 @@ class Lane:
         "_loading",
         "_on_loaded",
         "incoming",
+        "incoming_bytes",
         "log",
         "number",
         "sizes",
@@ -67,14 +72,14 @@ class Lane:
         log: PartitionLog,
         window: AckWindow,
         on_loaded: Callable[[], None],
-        sizes: NoSizes,
     ) -> None:
         self.log = log
         self.number = log.tp.partition
         self.window = window
         self.stored_start = window.start
         self.incoming = 0
-        self.sizes = sizes
+        self.incoming_bytes = 0
+        self.sizes = NoSizes()
         self._on_loaded = on_loaded
         self._cached: dict[int, Stored] = {}
         self._cached_bytes = 0
@@ -92,10 +97,56 @@ class Lane:
     @property
     def ready(self) -> int:
         """The number of messages that wait, with those that are not on disk yet."""
-        if self.log.log_start_offset > self._known_start:
-            self._follow_start()
-        window = self.window
-        return self.log.log_end_offset - window.next + window.returned + self.incoming
+        self.follow_start()
+        return self._waiting + self.incoming
+
+    @property
+    def _waiting(self) -> int:
+        return self.log.log_end_offset - self.window.next + self.window.returned
+
+    # --- bytes -----------------------------------------------------------------------------------
+
+    def count_bytes(self, noted: WaitingBytes | None = None) -> None:
+        """Count the bytes of the messages that wait, from now on.
+
+        Args:
+            noted: what ``take_note`` returned last. Messages behind it are read, or if these are
+                many, their bytes in the log count.
+        """
+        log, first, size = self.log, self.window.start, 0
+        if noted is not None and noted.end <= log.log_end_offset:
+            first, size = max(first, noted.end), noted.size
+        behind = log.distance(first).size_bytes if first < log.log_end_offset else 0
+        self.sizes = Sizes(size + (behind if behind > COUNTED_BYTES else self._bytes_from(first)))
+
+    def _bytes_from(self, offset: int) -> int:
+        size, end = 0, self.log.log_end_offset
+        while offset < end:
+            piece = self.log.read(offset, READ_BYTES, limit_offset=end)
+            if piece is None:
+                break
+            messages, offset = decode(piece.load(), offset)
+            size += sum(
+                len(message.value)
+                for at, message, _ in messages
+                if message is not None and (at >= self.window.next or self.window.is_available(at))
+            )
+        return size
+
+    def take_note(self) -> WaitingBytes | None:
+        """Return the bytes that wait, if they are counted and changed since the last call."""
+        if not self.sizes.counts:
+            return None
+        return self.sizes.take_note(self.log.log_end_offset, self._waiting + self.window.acquired)
+
+    def all_changed(self) -> None:
+        """Note that what the last calls returned was not stored."""
+        self.window.all_changed()
+        self.sizes.forget_note()
+
+    def stored_keys(self) -> list[int]:
+        """Return the keys of the records that are stored: what a deletion removes."""
+        return [*self.window.stored_keys(), *((SIZES,) if self.sizes.counts else ())]
 
     # --- publish ---------------------------------------------------------------------------------
 
@@ -124,8 +175,7 @@ class Lane:
         Raises:
             StorageError: the log can't be read.
         """
-        if self.log.log_start_offset > self._known_start:
-            self._follow_start()
+        self.follow_start()
         while True:
             offset = self.window.first_available(self.end)
             if offset is None:
@@ -196,7 +246,8 @@ class Lane:
             window.skip(window.next, end - 1)
         for offset in [each for each in self._cached if each < end]:
             self._drop(offset, self._cached[offset])
-        self.sizes.clear()
+        left = self.log.log_end_offset - end
+        self.sizes.keep(left, left + dropped)
         return dropped
 
     def _drop(self, offset: int, message: Stored) -> None:
@@ -231,7 +282,8 @@ class Lane:
         loop = asyncio.get_running_loop()
         offset = max(first, self.log.log_start_offset)
         while offset <= last:
-            piece = self.log.read(offset, READ_BYTES, limit_offset=self.log.high_watermark)
+            size = READ_BYTES if last > offset else 1  # 1: one batch
+            piece = self.log.read(offset, size, limit_offset=self.log.high_watermark)
             if piece is None:
                 return
             messages, offset = await loop.run_in_executor(None, _load, piece, offset)
@@ -244,7 +296,7 @@ class Lane:
     def _read(self, offset: int) -> bool:
         """Read messages from ``offset`` on. Return False if that takes another thread."""
         if offset < self.log.log_start_offset:
-            self._follow_start()
+            self._drop_deleted()  # it was out when its record was deleted
             return True
         end = self.end
         piece = self.log.read(offset, READ_BYTES, limit_offset=end)
@@ -261,12 +313,17 @@ class Lane:
         self._keep(offset, decode(data, offset))
         return True
 
-    def _follow_start(self) -> None:
+    def follow_start(self) -> None:
         """Drop the messages that the log has not any more: another client deleted them.
 
         Those that are out stay with their owners.
         """
+        if self.log.log_start_offset > self._known_start:
+            self._drop_deleted()
+
+    def _drop_deleted(self) -> None:
         window, start = self.window, self.log.log_start_offset
+        before = self._waiting
         self._known_start = start
         for offset in [each for each in self._cached if each < start]:
             self._drop(offset, self._cached[offset])
@@ -275,6 +332,7 @@ class Lane:
                 window.skip(first, min(last, start - 1))
         if window.next < start:
             window.skip(window.next, start - 1)
+        self.sizes.keep(self._waiting, before)
 
     def _loaded(self, offset: int, work: asyncio.Future[Decoded]) -> None:
         self._loading = False

@@ -103,9 +103,16 @@ class LiveQueue:
     @property
     def is_full(self) -> bool:
         """Whether a publish is to be refused."""
+        return self.policy.refuses and self._is_at_bound
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether publishers have to wait."""
+        return self.policy.overflow is Overflow.THROTTLE and self._is_at_bound
+
+    @property
+    def _is_at_bound(self) -> bool:
         policy = self.policy
-        if policy.overflow is Overflow.DROP_HEAD or not policy.is_bounded:
-            return False
         if policy.max_length is not None and self.ready >= policy.max_length:
             return True
         return policy.max_bytes is not None and self.ready_bytes >= policy.max_bytes
@@ -113,7 +120,13 @@ class LiveQueue:
     @property
     def ready_bytes(self) -> int:
         """Bytes of the values of the messages that wait."""
-        return sum(lane.sizes.ready for lane in self.lanes)
+        return sum(lane.sizes.ready + lane.incoming_bytes for lane in self.lanes)
+
+    def set_policy(self, policy: Policy) -> None:
+        """Use the arguments of a declaration: it was used as a topic before."""
+        self.policy = policy
+        for lane in self.lanes if policy.max_bytes is not None else ():
+            lane.count_bytes()
 
     def lane_of(self, partition: int) -> Lane:
         """Return the lane of a partition."""
@@ -257,7 +270,7 @@ class LiveQueue:
 
     def _drop(self, owner: int, lane: Lane, first: int, last: int, reason: str) -> None:
         if self.policy.dead_letter_exchange is None:
-            lane.window.reject(owner, first, last)
+            lane.window.acknowledge(owner, first, last)
             lane.sizes.done(first, last)
             self.ack_log.changed(lane)
             return
@@ -269,7 +282,7 @@ class LiveQueue:
         """Note that a message that ``DROPPED`` holds is done: its dead letter is on disk."""
         if self.is_deleted:
             return
-        lane.window.reject(DROPPED, offset, offset)
+        lane.window.acknowledge(DROPPED, offset, offset)
         lane.sizes.done(offset, offset)
         self._dispatcher.withheld -= 1
         self.counters.dead += 1

@@ -44,6 +44,10 @@ class Channel:
         waiting = self.transaction.pending_bytes if self.transaction is not None else 0
         return self.publishing.pending_bytes + waiting
 
+    def hold_ms(self) -> int:
+        """Return how long its client must wait before it publishes more, in milliseconds."""
+        return self.publishing.hold_ms()
+
     def reply(self, name: str, **arguments: object) -> None:
         """Send a method on this channel."""
         if not self.is_closed:

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Literal, cast
 
 from tidemill.engine.queues.api import Consumer, Delivery, Holder
-from tidemill.net.parts import Part
+from tidemill.net.outgoing.parts import Part
 from tidemill.protocols.amqp.codec import hot
 from tidemill.protocols.amqp.codec.tables import short_string
 from tidemill.protocols.amqp.error_codes import precondition
@@ -103,10 +103,9 @@ class Consuming:
         properties_of = self._wire.shared.writer.write
         parts: list[bytes | memoryview] = []
         last, unsettled = self._last_tag, self._unsettled
+        keep = self._wire.shared.kept.add
         for delivery in deliveries:
             last += 1
-            if not consumer.no_ack:
-                unsettled[last] = (consumer, delivery)
             parts += hot.deliver(
                 number,
                 tag,
@@ -117,6 +116,9 @@ class Consuming:
                 delivery.value,
                 frame_max,
             )
+            if not consumer.no_ack:
+                unsettled[last] = (consumer, delivery)
+                keep(delivery)
         self._last_tag = last
         if not consumer.no_ack:
             consumer.out += len(deliveries)
@@ -127,8 +129,6 @@ class Consuming:
     def send_got(self, delivery: Delivery, remaining: int, *, no_ack: bool) -> None:
         """Answer basic.get with a message."""
         self._last_tag += 1
-        if not no_ack:
-            self._unsettled[self._last_tag] = (None, delivery)
         parts = hot.get_ok(
             self._number,
             self._last_tag,
@@ -139,6 +139,9 @@ class Consuming:
             delivery.value,
             self._wire.frame_max,
         )
+        if not no_ack:
+            self._unsettled[self._last_tag] = (None, delivery)
+            self._wire.shared.kept.add(delivery)
         self._wire.send(cast("Sequence[Part]", parts))
 
     def send_reply(
@@ -213,7 +216,9 @@ class Consuming:
         """Settle deliveries that were taken, and let their consumers continue."""
         by_holder: dict[Holder, list[Delivery]] = {}
         consumers: dict[ChannelConsumer, None] = {}
+        forget = self._wire.shared.kept.remove
         for consumer, delivery in taken:
+            forget(delivery)
             if consumer is not None:
                 consumer.out -= 1
                 consumers[consumer] = None
@@ -225,6 +230,10 @@ class Consuming:
         for holder, deliveries in by_holder.items():
             getattr(holder, how)(deliveries)
         self.wake(self.consumers.values() if self.limit else consumers)
+
+    async def stored(self) -> None:
+        """Return when everything that was settled is on disk."""
+        await self._wire.queues.stored()
 
     def settle_by_tag(self, how: Settlement, tag: int, multiple: bool) -> None:
         """Settle one delivery, or all up to it.

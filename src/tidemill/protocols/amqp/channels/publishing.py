@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from tidemill.engine.queues.api import Message, OnSettled, Publisher
-from tidemill.net.parts import Part
+from tidemill.net.outgoing.parts import Part
 from tidemill.protocols.amqp import management, reply_to
 from tidemill.protocols.amqp.channels.confirms import Confirms
 from tidemill.protocols.amqp.channels.consuming import Consuming
@@ -48,6 +48,10 @@ class Publishing:
     def pending_bytes(self) -> int:
         """Bytes of messages that are not on disk yet."""
         return 0 if self._publisher is None else self._publisher.pending_bytes
+
+    def hold_ms(self) -> int:
+        """Return how long its client must wait before it publishes more, in milliseconds."""
+        return 0 if self._publisher is None else self._publisher.hold_ms()
 
     def select_confirms(self) -> None:
         """Confirm every message from now on."""

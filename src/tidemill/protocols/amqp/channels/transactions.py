@@ -1,7 +1,8 @@
 """The transactions of a channel: tx.select, tx.commit, tx.rollback.
 
-What is published and settled is kept until the commit. A commit is answered when all messages are
-on disk. As in RabbitMQ, a crash in the middle of a commit can leave a part of it.
+What is published and settled is kept until the commit. A commit is answered when all messages and
+acknowledgements are on disk. As in RabbitMQ, a crash in the middle of a commit can leave a part of
+it. The dead letters of what was rejected follow.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Transaction:
         self._settled += [(how, tag, entry) for tag, entry in zip(tags, taken, strict=True)]
 
     async def commit(self) -> None:
-        """Publish and settle what was kept; return when the messages are on disk.
+        """Publish and settle what was kept; return when that is on disk.
 
         Raises:
             ChannelClosedError: a message was refused.
@@ -67,6 +68,8 @@ class Transaction:
             entries = [entry for kind, _, entry in settled if kind == how]
             if entries:
                 self._consuming.settle(how, entries)
+        if settled:
+            await self._consuming.stored()
 
     async def _publish(self, published: list[tuple[PublishHead, Published, bytes]]) -> None:
         for tag, (head, message, body) in enumerate(published):

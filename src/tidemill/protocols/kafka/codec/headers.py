@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 
 from tidemill.net.errors import ProtocolError
-from tidemill.net.parts import Part
+from tidemill.net.outgoing.parts import Part
 from tidemill.protocols.kafka.codec import primitives
 from tidemill.protocols.kafka.codec.primitives import Buffer, skip_tags
 from tidemill.protocols.kafka.codec.schema import API_VERSIONS, is_flexible

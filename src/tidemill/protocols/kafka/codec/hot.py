@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from tidemill.net.errors import ProtocolError
-from tidemill.net.parts import Part
+from tidemill.net.outgoing.parts import Part
 from tidemill.protocols.kafka.codec.primitives import (
     array_length,
     compact_string,

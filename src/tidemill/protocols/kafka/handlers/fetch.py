@@ -6,12 +6,13 @@ Translates only: the engine decides how long to wait and what can be read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Awaitable, Iterable, Iterator
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from tidemill.engine.api import Isolation, PartitionRead, ReadQuery, ReadResult
 from tidemill.errors import TidemillError
+from tidemill.net.responses import UNCOUNTED_BYTES
 from tidemill.protocols.kafka.apis import Body, Reply, RequestContext, field, handles
 from tidemill.protocols.kafka.codec.hot import (
     FetchedPartition,
@@ -32,37 +33,115 @@ _READ_COMMITTED = 1
 """The protocol's isolation level."""
 
 
+PARTS_TOGETHER = 32
+"""Partitions that a request names, or that its session has, if it is answered in one piece."""
+
+_Began: TypeAlias = tuple[FetchSession | None, bool, list[FetchPart]]
+"""The session, whether the response is incremental, and the partitions to read."""
+
+
 @handles(1, cancellable=True)
-async def handle_fetch(ctx: RequestContext, request: Any) -> Reply:
+def handle_fetch(ctx: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
     """Wait for records and answer with them. Within a session the answer is incremental."""
+    if _is_wide(request):
+        return _begin_and_answer(ctx, request)
+    version = ctx.api_version
+    try:
+        began = _begin(ctx, request, list(_asked(version, request)), _forgotten(version, request))
+    except TidemillError as error:
+        return Body(encode_fetch(version, [], error_code=error_code(error)))
+    if len(began[2]) > PARTS_TOGETHER:
+        return _answer(ctx, request, began)
+    reads = _Reads(ctx, request)
+    for part in began[2]:
+        reads.add(part)
+    results = ctx.door.records.read_now(reads.query())
+    if results is None:
+        return _answer(ctx, request, began)
+    return _answer_now(ctx, request, began, reads, results)
+
+
+def _is_wide(request: Any) -> bool:
+    """Return whether a request names so many partitions that it is handled in slices."""
+    named = sum(len(topic.partitions) for topic in request.topics) + len(request.topics)
+    forgotten = field(request, "forgotten_topics_data", ())
+    return named > PARTS_TOGETHER or bool(forgotten)
+
+
+def _begin(
+    ctx: RequestContext,
+    request: Any,
+    asked: list[FetchPart],
+    forgotten: Iterable[tuple[TopicKey, int]],
+) -> _Began:
+    """Apply the request to its session.
+
+    Raises:
+        TidemillError: the session does not exist, or has another epoch.
+    """
+    return ctx.connection.fetch_sessions.begin(
+        field(request, "session_id", NO_SESSION),
+        field(request, "session_epoch", -1),
+        asked,
+        forgotten,
+    )
+
+
+async def _begin_and_answer(ctx: RequestContext, request: Any) -> Reply:
     version = ctx.api_version
     asked = await ctx.turns.collect(_asked(version, request))
     forgotten = await ctx.turns.collect(_forgotten(version, request))
     try:
-        session, incremental, parts = ctx.connection.fetch_sessions.begin(
-            field(request, "session_id", NO_SESSION),
-            field(request, "session_epoch", -1),
-            asked,
-            forgotten,
-        )
+        began = _begin(ctx, request, asked, forgotten)
     except TidemillError as error:
         return Body(encode_fetch(version, [], error_code=error_code(error)))
+    return await _answer(ctx, request, began)
+
+
+async def _answer(ctx: RequestContext, request: Any, began: _Began) -> Reply:
+    """Read, wait where it is necessary, and encode the answer in slices."""
+    session, incremental, parts = began
     committed_only = request.isolation_level == _READ_COMMITTED
-    names, results = await _read(ctx, request, parts, committed_only)
+    reads = _Reads(ctx, request)
+    for part in parts:
+        if ctx.turns.is_due:
+            await ctx.turns.pause()
+        reads.add(part)
+    results = reads.all_results(await _fetch(ctx, reads.query()))
     if ctx.connection.room is not None:
         ctx.connection.room.hold(sum(len(result.records) for result in results))
     answered = await ctx.turns.collect(
         (part, name, _fetched(part, result, committed_only))
-        for part, name, result in zip(parts, names, results, strict=True)
+        for part, name, result in zip(parts, reads.names, results, strict=True)
     )
     if session is not None:
         answered = await ctx.turns.collect(_with_news(session, answered, incremental))
     steps = encode_fetch_in_steps(
-        version,
+        ctx.api_version,
         _by_topic(answered),
         session_id=NO_SESSION if session is None else session.session_id,
     )
     return Body(await ctx.turns.run(steps))
+
+
+def _answer_now(
+    ctx: RequestContext, request: Any, began: _Began, reads: _Reads, read: list[ReadResult]
+) -> Reply:
+    """Encode an answer of few partitions that needed no wait."""
+    session, incremental, parts = began
+    committed_only = request.isolation_level == _READ_COMMITTED
+    results = reads.all_results(read)
+    size = sum(len(result.records) for result in results)
+    if ctx.connection.room is not None and size > UNCOUNTED_BYTES:
+        ctx.connection.room.hold(size)
+    answered = [
+        (part, name, _fetched(part, result, committed_only))
+        for part, name, result in zip(parts, reads.names, results, strict=True)
+    ]
+    if session is not None:
+        answered = list(_with_news(session, answered, incremental))
+    session_id = NO_SESSION if session is None else session.session_id
+    return Body(encode_fetch(ctx.api_version, _by_topic(answered), session_id=session_id))
 
 
 def _asked(version: int, request: Any) -> Iterator[FetchPart]:
@@ -94,48 +173,52 @@ def _topic_key(topic: Any, by_id: bool) -> TopicKey:
     return topic.topic_id or UUID(int=0)
 
 
-async def _read(
-    ctx: RequestContext, request: Any, parts: list[FetchPart], committed_only: bool
-) -> tuple[list[str], list[ReadResult]]:
-    """Return name and result of each part. An unknown topic id is an error of its part only."""
-    names: list[str] = []
-    results: list[ReadResult | None] = []
-    reads: list[PartitionRead] = []
-    for part in parts:
-        if ctx.turns.is_due:
-            await ctx.turns.pause()
+class _Reads:
+    """The reads of one request: name and result of each part, in its order."""
+
+    def __init__(self, ctx: RequestContext, request: Any) -> None:
+        self._ctx = ctx
+        self._request = request
+        self._results: list[ReadResult | None] = []
+        self._reads: list[PartitionRead] = []
+        self.names: list[str] = []
+
+    def add(self, part: FetchPart) -> None:
+        """Add a part. An unknown topic id is an error of its part only."""
+        topic = part.topic
         try:
-            topic = part.topic
-            name = topic if isinstance(topic, str) else ctx.door.topics.by_id(topic).name
+            name = topic if isinstance(topic, str) else self._ctx.door.topics.by_id(topic).name
         except TidemillError as error:
-            names.append("")
-            results.append(ReadResult(error=error))
-            continue
-        names.append(name)
-        results.append(None)
-        reads.append(
-            PartitionRead(
-                name,
-                part.partition,
-                part.offset,
-                part.max_bytes,
-                None if part.leader_epoch == NO_EPOCH else part.leader_epoch,
-            )
-        )
-    max_bytes = _max_bytes(ctx, request)
-    query = ReadQuery(
-        reads,
+            self.names.append("")
+            self._results.append(ReadResult(error=error))
+            return
+        self.names.append(name)
+        self._results.append(None)
+        epoch = None if part.leader_epoch == NO_EPOCH else part.leader_epoch
+        self._reads.append(PartitionRead(name, part.partition, part.offset, part.max_bytes, epoch))
+
+    def query(self) -> ReadQuery:
+        """Return the query of all parts that have no error yet."""
+        ctx, request = self._ctx, self._request
+        max_bytes = _max_bytes(ctx, request)
         # A part with an error ends the wait.
-        max_wait_ms=max(request.max_wait, 0) if len(reads) == len(parts) else 0,
-        min_bytes=min(request.min_bytes, max_bytes),
-        max_bytes=max_bytes,
-        isolation=Isolation.READ_COMMITTED if committed_only else Isolation.READ_UNCOMMITTED,
-        room=ctx.connection.room,
-        breathe=ctx.turns.pause_if_due,
-        lends=ctx.connection.sends_files,
-    )
-    answers = iter(await _fetch(ctx, query))
-    return names, [next(answers) if result is None else result for result in results]
+        waits = len(self._reads) == len(self._results)
+        committed_only = request.isolation_level == _READ_COMMITTED
+        return ReadQuery(
+            self._reads,
+            max_wait_ms=max(request.max_wait, 0) if waits else 0,
+            min_bytes=min(request.min_bytes, max_bytes),
+            max_bytes=max_bytes,
+            isolation=Isolation.READ_COMMITTED if committed_only else Isolation.READ_UNCOMMITTED,
+            room=ctx.connection.room,
+            breathe=ctx.turns.pause_if_due,
+            lends=ctx.connection.sends_files,
+        )
+
+    def all_results(self, read: list[ReadResult]) -> list[ReadResult]:
+        """Return the results of all parts, given those of the query."""
+        following = iter(read)
+        return [next(following) if result is None else result for result in self._results]
 
 
 def _max_bytes(ctx: RequestContext, request: Any) -> int:

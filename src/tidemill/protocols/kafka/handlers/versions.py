@@ -1,7 +1,7 @@
 """ApiVersions: the requests that this broker answers (KIP-35, KIP-511, KIP-584).
 
-Knows the registry, and that both transaction protocols (KIP-890) and both group protocols (KIP-848)
-are supported.
+Knows the registry, and that both transaction protocols (KIP-890), both group protocols (KIP-848)
+and share groups (KIP-932) are supported.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from tidemill.state.errors import InvalidRequestError
 _LEVELS = {
     # Members of groups can use the consumer protocol (KIP-848).
     "group.version": 1,
+    # Members of share groups get records one by one (KIP-932).
+    "share.version": 1,
     # New producers leave AddPartitionsToTxn out. Older ones can still send it.
     "transaction.version": 2,
 }

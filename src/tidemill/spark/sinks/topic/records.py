@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _NO_KEY = "a row has no {}, which is part of the key"
-_NO_KEY_TEXT = re.compile(_NO_KEY.format("(.+?)"))
+_NO_KEY_TEXT = re.compile(r"\[USER_RAISED_EXCEPTION\] " + _NO_KEY.format("(.+?)"))
+"""With the condition, because Spark also prints the query's plan, which has the bare text."""
 _RECORD_TYPES: Mapping[str, tuple[str, ...]] = {
     "key": ("string", "binary"),
     "value": ("string", "binary"),

@@ -79,7 +79,7 @@ class _RecordSink(Sink):
         return records(df, self.key_columns, tombstones=self.is_changelog)
 
     def open(self, run: Run) -> Writer:
-        return _BatchWriter(self, run)
+        return _RecordWriter(self, run)
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,6 @@ class TopicSink(_RecordSink):
 
     key: Columns = ()
 
-    def open(self, run: Run) -> Writer:
-        return _StreamWriter(self, run) if run.mode == "append" else super().open(run)
-
 
 @dataclass(frozen=True)
 class ChangelogSink(_RecordSink):
@@ -122,49 +119,63 @@ class ChangelogSink(_RecordSink):
     is_changelog: ClassVar[bool] = True
 
 
-class _StreamWriter(Writer):
-    """Writes through the data source ``tidemill``: the way for append mode."""
+class _RecordWriter(Writer):
+    """Writes the rows of a query as records, in one of three ways.
+
+    On this machine, the query's own tasks write. Elsewhere they can't read the checkpoint, so the
+    driver prepares each batch: through the data source ``tidemill`` in append mode, and batch by
+    batch in the other modes, which Spark allows no Python data source.
+    """
 
     def __init__(self, sink: _RecordSink, run: Run) -> None:
         self._sink = sink
         self._run = run
 
     def stream(self, df: DataFrame) -> DataStreamWriter:
+        from tidemill.spark.sinks.topic.in_plan import tasks_read, writing
+        from tidemill.spark.sinks.topic.tasks import ShareWriter
+
+        run, topic = self._run, self._sink.topic
+        if tasks_read(df.sparkSession.sparkContext.master or ""):
+            return writing(
+                self._sink.records(df), ShareWriter(topic, run.kafka, run.sink_id, run.checkpoint)
+            )
+        if run.mode != "append":
+            return super().stream(df)
         writer = self._sink.records(df).writeStream.format("tidemill")
-        for name, value in self._run.kafka.items():
+        for name, value in run.kafka.items():
             writer = writer.option(f"kafka.{name}", value)
-        return writer.option("topic", self._sink.topic).option("sinkId", self._run.sink_id)
-
-
-class _BatchWriter(Writer):
-    """Writes batch by batch: the way for all modes."""
-
-    def __init__(self, sink: _RecordSink, run: Run) -> None:
-        self._sink = sink
-        self._run = run
+        return writer.option("topic", topic).option("sinkId", run.sink_id)
 
     def write(self, df: DataFrame, batch_id: int) -> None:
         from tidemill.spark.sinks.topic.batches import write_batch
-        from tidemill.spark.sinks.topic.records import missing_key_column
 
-        topic = self._sink.topic
         try:
             write_batch(
                 self._sink.records(df),
                 batch_id,
-                topic=topic,
+                topic=self._sink.topic,
                 sink_id=self._run.sink_id,
                 kafka=self._run.kafka,
                 checkpoint=self._run.checkpoint,
             )
         except Exception as error:
-            column = missing_key_column(str(error))
-            if column is None:
+            cause = self._missing_key(error)
+            if cause is None:
                 raise
-            # A PipelineError is final: a restart would read the same row again.
-            raise with_note(
-                PipelineError(
-                    f"a row for topic {topic} has no {column}, which is part of the key",
-                    hint=f'Filter out such rows: filter("{escaped(column)} IS NOT NULL").',
-                )
-            ) from error
+            raise with_note(cause) from error
+
+    def cause_of(self, error: BaseException) -> BaseException:
+        return self._missing_key(error) or error
+
+    def _missing_key(self, error: BaseException) -> PipelineError | None:
+        from tidemill.spark.sinks.topic.records import missing_key_column
+
+        column = missing_key_column(str(error))
+        if column is None:
+            return None
+        # A PipelineError is final: a restart would read the same row again.
+        return PipelineError(
+            f"a row for topic {self._sink.topic} has no {column}, which is part of the key",
+            hint=f'Filter out such rows: filter("{escaped(column)} IS NOT NULL").',
+        )

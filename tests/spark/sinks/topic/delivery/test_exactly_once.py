@@ -29,7 +29,8 @@ from tests.contracts.deliver import DeliverContract, Write, Written, batch
 from tests.spark.conftest import Broker
 from tests.spark.sinks.topic.delivery.dying_writer import MOMENTS
 from tests.support.committed import read_to_end, values
-from tests.support.processes import free_port, poll_until
+from tests.support.ports import reserve_port
+from tests.support.processes import poll_until
 from tidemill.errors import UnreachableError
 from tidemill.spark.base.clients import ClientPool
 from tidemill.spark.errors import CheckpointRestoredError, DeliveryError, OptionError
@@ -103,7 +104,7 @@ class TestInTransactions(DeliverContract):
             write(rows(1), broker.topic(), {"bootstrap.servers": broker.bootstrap, "acks": "1"})
 
     def test_no_broker_fails_the_task_in_time(self, write: Write) -> None:
-        nowhere = {"bootstrap.servers": f"127.0.0.1:{free_port()}"}
+        nowhere = {"bootstrap.servers": f"127.0.0.1:{reserve_port()}"}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(limits, "REQUEST_S", 0.3)
             patch.setattr(limits, "TRANSACTION_TIMEOUT_MS", 1000)
@@ -338,7 +339,7 @@ def test_a_share_that_takes_longer_than_its_transaction_may_says_what_to_do(
         """The abort leaves a marker after the rows, and readers may read to it."""
         at = {TopicPartition(sink.topic, 0): OffsetSpec.latest()}  # type: ignore[no-untyped-call]
         ends = [
-            next(iter(broker.admin.list_offsets(at, isolation_level=level).values())).result(20)
+            next(iter(broker.admin.list_offsets(at, isolation_level=level).values())).result(60)
             for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
         ]
         return bool(ends[0].offset == ends[1].offset > 2)
@@ -391,7 +392,7 @@ def test_the_marker_describes_itself(broker: Broker, sink: Sink) -> None:
     share = new_share(4, owner="the-query")
     sink.write(share, rows(1))
     asked = [ConsumerGroupTopicPartitions(share.name)]
-    answer = broker.admin.list_consumer_group_offsets(asked)[share.name].result(20)
+    answer = broker.admin.list_consumer_group_offsets(asked)[share.name].result(60)
     (marker,) = answer.topic_partitions
     assert (marker.topic, marker.partition, marker.offset) == (sink.topic, 0, 5)
     assert json.loads(marker.metadata) == {
@@ -480,7 +481,7 @@ def test_a_writer_that_is_killed_leaves_all_or_nothing_and_the_next_one_writes_o
     share = new_share()
     command = [sys.executable, "-m", "tests.spark.sinks.topic.delivery.dying_writer"]
     arguments = [moment, sink.bootstrap, sink.topic, share.sink_id, "200"]
-    ended = subprocess.run([*command, *arguments], timeout=90, check=False)
+    ended = subprocess.run([*command, *arguments], timeout=300, check=False)
     assert ended.returncode == -signal.SIGKILL
     was_written = moment == "after the commit"
     if moment in ("between rows", "before the commit"):  # its rows are in the log, and invisible
@@ -493,7 +494,7 @@ def test_a_writer_that_is_killed_leaves_all_or_nothing_and_the_next_one_writes_o
 def test_the_broker_may_be_restarted_between_batches(start_broker: BrokerFactory) -> None:
     process = start_broker()
     admin = AdminClient({"bootstrap.servers": process.bootstrap, "log_level": 2})
-    admin.create_topics([NewTopic("out", 1, 1)])["out"].result(30)
+    admin.create_topics([NewTopic("out", 1, 1)])["out"].result(60)
     sink, share = Sink(process.bootstrap, "out"), new_share()
     stops: list[Callable[[], Any]] = [process.terminate, process.kill]
     for number, stop in enumerate(stops):

@@ -8,7 +8,6 @@ Source: MariaDB documentation, "Replica registration" and "COM_BINLOG_DUMP".
 
 from __future__ import annotations
 
-import select
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -17,13 +16,12 @@ import pymysql
 from pymysql.constants.COMMAND import COM_BINLOG_DUMP
 
 from tidemill.connect.cdc.errors import PositionLostError, SourceUnavailableError
-from tidemill.connect.cdc.mariadb.binlog.events import Event, EventParser, FormatDescriptionEvent
+from tidemill.connect.cdc.mariadb.binlog.events import Event, EventParser
+from tidemill.connect.cdc.mariadb.binlog.packets import END, ERROR, PacketReader
 
 HEARTBEAT_S = 5
 SILENCE_S = 60
 """A connection without even a heartbeat for so long is lost, in seconds."""
-
-_RECEIVE_BYTES = 1 << 18
 
 _CAN_GTID = 4
 """``@mariadb_slave_capability``: this replica understands GTID events."""
@@ -42,6 +40,10 @@ class BinlogStream:
         server_id: the id of this replica. It must differ from those of the server and its replicas:
             the server ends an older stream with the same id.
 
+    Attributes:
+        received: packets: a zero byte and an event each. Packets that were read stay as they are.
+        place: the first one that was not read.
+
     Raises:
         SourceUnavailableError: the connection was lost.
     """
@@ -55,10 +57,16 @@ class BinlogStream:
         except BaseException:
             self.close()
             raise
-        self._socket = _BufferedSocket(self._connection)
-        self._connection._rfile = self._socket
+        self._packets = PacketReader(self._connection._sock, SILENCE_S)
+        self.received: list[bytes] = []
+        self.place = 0
         # The first events are made for the connection, and have checksums as the session asked.
         self._parser = EventParser(has_checksums=self._has_checksums)
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether the next event has a checksum."""
+        return self._parser.has_checksums
 
     def _request(self, gtid: str, server_id: int) -> None:
         with self._connection.cursor() as cursor:
@@ -76,7 +84,22 @@ class BinlogStream:
 
     def wait(self, timeout_s: float) -> bool:
         """Return whether data arrives within the time."""
-        return self._socket.wait(timeout_s)
+        return self.place < len(self.received) or self._packets.wait(timeout_s)
+
+    def fill(self) -> None:
+        """Receive packets if all were read; blocks until there is one, or a heartbeat.
+
+        Raises:
+            SourceUnavailableError: the connection was lost.
+        """
+        if self.place < len(self.received):
+            return
+        try:
+            self.received, self.place = self._packets.receive(), 0
+        except (OSError, ValueError) as error:
+            raise SourceUnavailableError(
+                f"the connection to the database failed: {error}"
+            ) from error
 
     def read(self) -> Event:
         """Return the next event; blocks until there is one, or a heartbeat.
@@ -86,65 +109,22 @@ class BinlogStream:
             SourceUnavailableError: the connection was lost.
             BinlogError: an event is damaged.
         """
-        try:
-            packet = self._connection._read_packet()
-        except pymysql.err.MySQLError as error:
-            raise stream_error(error) from error
-        except OSError as error:
-            raise SourceUnavailableError(
-                f"the connection to the database failed: {error}"
-            ) from error
-        data: bytes = packet.get_all_data()
-        if packet.is_eof_packet():
+        self.fill()
+        packet = self.received[self.place]
+        if packet[:1] == ERROR:
+            try:
+                pymysql.err.raise_mysql_exception(packet)
+            except pymysql.err.MySQLError as error:
+                raise stream_error(error) from error
+        if packet[:1] == END:
             raise SourceUnavailableError("the server has ended the stream of its binary log")
-        event = self._parser.parse(data[1:])
-        if isinstance(event, FormatDescriptionEvent):
-            self._has_checksums = event.has_checksums
-        return event
+        self.place += 1
+        return self._parser.parse(packet[1:])
 
     def close(self) -> None:
         """Close the connection."""
         # close() would send a command, which the server does not read any more.
         self._connection._force_close()
-
-
-class _BufferedSocket:
-    """Replaces the buffered reader of PyMySQL by one that tells whether it has data."""
-
-    def __init__(self, connection: pymysql.Connection[Any]) -> None:
-        self._socket = connection._sock
-        self._buffer = bytearray()
-        self._start = 0
-
-    def wait(self, timeout_s: float) -> bool:
-        if self._start < len(self._buffer):
-            return True
-        pending = getattr(self._socket, "pending", None)  # bytes that TLS has decrypted
-        if pending is not None and pending():
-            return True
-        readable, _, _ = select.select([self._socket], [], [], timeout_s)
-        return bool(readable)
-
-    def read(self, size: int) -> bytes:
-        """Return ``size`` bytes, or fewer if the connection was closed."""
-        while len(self._buffer) - self._start < size:
-            if self._start:
-                del self._buffer[: self._start]
-                self._start = 0
-            data = self._socket.recv(_RECEIVE_BYTES)
-            if not data:
-                break
-            self._buffer += data
-        end = min(self._start + size, len(self._buffer))
-        data = bytes(memoryview(self._buffer)[self._start : end])
-        self._start = end
-        if self._start == len(self._buffer):
-            self._buffer.clear()
-            self._start = 0
-        return data
-
-    def close(self) -> None:
-        """Do nothing: the socket belongs to the connection."""
 
 
 def stream_error(error: pymysql.err.MySQLError) -> Exception:

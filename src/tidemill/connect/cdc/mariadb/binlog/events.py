@@ -188,10 +188,14 @@ class OtherEvent(Event):
 
 
 class EventParser:
-    """Parses events. It remembers what the last format description said about checksums."""
+    """Parses events. It remembers what the last format description said about checksums.
+
+    Attributes:
+        has_checksums: whether the next event has a checksum.
+    """
 
     def __init__(self, *, has_checksums: bool) -> None:
-        self._has_checksums = has_checksums
+        self.has_checksums = has_checksums
 
     def parse(self, data: bytes) -> Event:
         """Parse one event.
@@ -210,7 +214,7 @@ class EventParser:
         base = (timestamp_s, server_id, end)
         if event_type == FORMAT_DESCRIPTION:
             event = _format_description(data, base)
-            self._has_checksums = event.has_checksums
+            self.has_checksums = event.has_checksums
             return event
         body = self._body(data, event_type, end)
         rows = _ROWS.get(event_type)
@@ -220,7 +224,7 @@ class EventParser:
         return OtherEvent(*base, event_type) if parse is None else parse(body, base)
 
     def _body(self, data: bytes, event_type: int, end: int) -> bytes:
-        if not self._has_checksums:
+        if not self.has_checksums:
             return data[HEADER_BYTES:]
         if len(data) < HEADER_BYTES + CHECKSUM_BYTES:
             raise BinlogError(f"a binary log event of {len(data)} bytes has no checksum")

@@ -3,45 +3,26 @@
 A decoder is prepared once for each version of a table. It reads the columns one after the other,
 so that a value with an unexpected size is noticed at the end of the image at the latest.
 
-Must not know a connection or transactions. ``values`` of change capture has the rules for values.
-Source: MySQL source documentation, "Rows_event"; MariaDB source, "sql/log_event.cc" and the
-``pack`` methods of "sql/field.cc".
+Must not know a connection or transactions. Source: MySQL source documentation, "Rows_event";
+MariaDB source, "sql/log_event.cc".
 """
 
 from __future__ import annotations
 
-import ipaddress
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tidemill.connect.cdc.mariadb.binlog import table_map as types
-from tidemill.connect.cdc.mariadb.binlog.charsets import BINARY, decode_text, python_codec
-from tidemill.connect.cdc.mariadb.binlog.decimals import decimal_bytes, decode_decimal
+from tidemill.connect.cdc.mariadb.binlog.columns import Codec, Convert, codec_of
 from tidemill.connect.cdc.mariadb.binlog.errors import BinlogError
-from tidemill.connect.cdc.mariadb.binlog.events import RowsEvent, RowsKind, uncompress_value
+from tidemill.connect.cdc.mariadb.binlog.events import RowsEvent, RowsKind
 from tidemill.connect.cdc.mariadb.binlog.table_map import ColumnMap, TableMap
-from tidemill.connect.cdc.mariadb.binlog.temporal import (
-    decode_date,
-    decode_datetime,
-    decode_old_datetime,
-    decode_old_time,
-    decode_time,
-    decode_timestamp,
-    fraction_bytes,
-)
-from tidemill.connect.cdc.values import bytes_value, float_value, int_value
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 Row = dict[str, Any]
 
-_INTEGERS = {
-    types.TINY: ("<b", "<B", 1),
-    types.SHORT: ("<h", "<H", 2),
-    types.LONG: ("<i", "<I", 4),
-    types.LONGLONG: ("<q", "<Q", 8),
-}
-_BLOBS = frozenset({types.TINY_BLOB, types.MEDIUM_BLOB, types.LONG_BLOB, types.BLOB})
+UNDECODABLE = (struct.error, IndexError, ValueError, OverflowError)
+"""What the conversion of a damaged value can raise."""
 
 
 class RowDecoder:
@@ -52,16 +33,22 @@ class RowDecoder:
         type_names: the types of columns as the server's catalog names them. The binary log does
             not distinguish UUID and INET6 from CHAR.
 
+    Attributes:
+        codecs: the name and the codec of each column.
+
     Raises:
         BinlogError: the names are missing, or a type is not supported.
     """
 
     def __init__(self, table: TableMap, type_names: Mapping[str, str]) -> None:
         self._table = table
-        self._columns = [
-            (column.name, _reader(column, type_names.get(column.name, ""), self._place(column)))
+        self.codecs = [
+            (column.name, codec_of(column, type_names.get(column.name, ""), self._place(column)))
             for column in table.columns
         ]
+        if not self.codecs:
+            raise BinlogError(f"the binary log says that {table.database}.{table.name} is empty")
+        self._columns = [(name, _reader(codec)) for name, codec in self.codecs]
         self._null_bytes = (len(table.columns) + 7) // 8
 
     def _place(self, column: ColumnMap) -> str:
@@ -96,10 +83,8 @@ class RowDecoder:
             )
         try:
             return self._rows(event)
-        except (struct.error, IndexError, UnicodeDecodeError, OverflowError) as error:
-            raise BinlogError(
-                f"rows of {self._table.database}.{self._table.name} can't be decoded: {error}"
-            ) from error
+        except UNDECODABLE as error:
+            raise undecodable(f"{self._table.database}.{self._table.name}", error) from error
 
     def _rows(self, event: RowsEvent) -> list[tuple[Row | None, Row | None]]:
         data, position, end = event.rows, 0, len(event.rows)
@@ -131,140 +116,17 @@ class RowDecoder:
         return row, position
 
 
-def _reader(column: ColumnMap, type_name: str, place: str) -> Read:
-    """Return the function that reads a value of a column."""
-    code = column.type
-    if code in _INTEGERS:
-        return _integer(*_INTEGERS[code], is_unsigned=column.is_unsigned)
-    if code in _SIMPLE:
-        return _SIMPLE[code](column)
-    if code in (types.VARCHAR, types.STRING, types.VAR_STRING, types.VARCHAR_COMPRESSED):
-        length_bytes = 2 if column.size > 255 else 1
-        return _prefixed(length_bytes, _content(column, type_name, place))
-    if code in _BLOBS or code in (types.GEOMETRY, types.BLOB_COMPRESSED):
-        return _prefixed(column.size, _content(column, type_name, place))
-    raise BinlogError(
-        f"column {place} has a type that is not supported (number {code} in the binary log)",
-        hint="Exclude the table.",
-    )
+def undecodable(table: str, error: Exception) -> BinlogError:
+    """Return the error for rows with a damaged value."""
+    return BinlogError(f"rows of {table} can't be decoded: {error}")
 
 
-def _integer(signed: str, unsigned: str, size: int, *, is_unsigned: bool) -> Read:
-    unpack = struct.Struct(unsigned if is_unsigned else signed).unpack_from
-    if size == 8 and is_unsigned:
-        return lambda data, at: (int_value(unpack(data, at)[0]), at + 8)
-    return lambda data, at: (unpack(data, at)[0], at + size)
-
-
-def _int24(column: ColumnMap) -> Read:
-    signed = not column.is_unsigned
-
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        return int.from_bytes(_take(data, at, 3), "little", signed=signed), at + 3
-
-    return read
-
-
-def _float(_: ColumnMap) -> Read:
-    unpack = struct.Struct("<f").unpack_from
-    return lambda data, at: (float_value(shortest_float(unpack(data, at)[0])), at + 4)
-
-
-def shortest_float(value: float) -> float:
-    """Return the number with the fewest digits that is the same in single precision."""
-    for digits in range(6, 10):
-        short = float(f"{value:.{digits}g}")
-        try:
-            if struct.pack("<f", short) == struct.pack("<f", value):
-                return short
-        except OverflowError:
-            continue
-    return value
-
-
-def _double(_: ColumnMap) -> Read:
-    unpack = struct.Struct("<d").unpack_from
-    return lambda data, at: (float_value(unpack(data, at)[0]), at + 8)
-
-
-def _fixed(size: int, decode: Callable[[bytes], Any]) -> Read:
-    return lambda data, at: (decode(_take(data, at, size)), at + size)
-
-
-def _year(_: ColumnMap) -> Read:
-    return _fixed(1, lambda raw: raw[0] + 1900 if raw[0] else 0)
-
-
-def _decimal(column: ColumnMap) -> Read:
-    precision, decimals = column.precision, column.decimals
-    size = decimal_bytes(precision, decimals)
-    return _fixed(size, lambda raw: decode_decimal(raw, precision, decimals))
-
-
-def _datetime2(column: ColumnMap) -> Read:
-    decimals = column.decimals
-    return _fixed(5 + fraction_bytes(decimals), lambda raw: decode_datetime(raw, decimals))
-
-
-def _timestamp2(column: ColumnMap) -> Read:
-    decimals = column.decimals
-    return _fixed(4 + fraction_bytes(decimals), lambda raw: decode_timestamp(raw, decimals))
-
-
-def _time2(column: ColumnMap) -> Read:
-    decimals = column.decimals
-    return _fixed(3 + fraction_bytes(decimals), lambda raw: decode_time(raw, decimals))
-
-
-def _old_timestamp(_: ColumnMap) -> Read:
-    return _fixed(4, lambda raw: decode_timestamp(raw[::-1], 0))
-
-
-def _bit(column: ColumnMap) -> Read:
-    bits = column.precision
-    size = (bits + 7) // 8
-    if bits == 1:
-        return _fixed(size, lambda raw: raw[0] != 0)
-    return _fixed(size, lambda raw: bits_text(raw, bits))
-
-
-def bits_text(raw: bytes, bits: int) -> str:
-    """Return a BIT(n) as n binary digits."""
-    return f"{int.from_bytes(raw, 'big'):0{bits}b}"
-
-
-def _enum(column: ColumnMap) -> Read:
-    labels, size = ["", *column.labels], column.size
-    return _fixed(size, lambda raw: labels[int.from_bytes(raw, "little")])
-
-
-def _set(column: ColumnMap) -> Read:
-    labels, size = column.labels, column.size
-
-    def decode(raw: bytes) -> str:
-        bits = int.from_bytes(raw, "little")
-        return ",".join(label for index, label in enumerate(labels) if bits >> index & 1)
-
-    return _fixed(size, decode)
-
-
-_SIMPLE: dict[int, Callable[[ColumnMap], Read]] = {
-    types.INT24: _int24,
-    types.FLOAT: _float,
-    types.DOUBLE: _double,
-    types.YEAR: _year,
-    types.NEWDECIMAL: _decimal,
-    types.DATE: lambda _: _fixed(3, decode_date),
-    types.TIME: lambda _: _fixed(3, decode_old_time),
-    types.DATETIME: lambda _: _fixed(8, decode_old_datetime),
-    types.TIMESTAMP: _old_timestamp,
-    types.TIME2: _time2,
-    types.DATETIME2: _datetime2,
-    types.TIMESTAMP2: _timestamp2,
-    types.BIT: _bit,
-    types.ENUM: _enum,
-    types.SET: _set,
-}
+def _reader(codec: Codec) -> Read:
+    """Return the function that reads a value and the place behind it."""
+    size, convert = codec.size, codec.convert
+    if size < 0:
+        return _prefixed(-size, convert)
+    return lambda data, at: (convert(_take(data, at, size)), at + size)
 
 
 def _take(data: bytes, at: int, size: int) -> bytes:
@@ -274,58 +136,10 @@ def _take(data: bytes, at: int, size: int) -> bytes:
     return raw
 
 
-def _prefixed(length_bytes: int, decode: Callable[[bytes], Any]) -> Read:
+def _prefixed(length_bytes: int, decode: Convert) -> Read:
     def read(data: bytes, at: int) -> tuple[Any, int]:
         start = at + length_bytes
         size = int.from_bytes(_take(data, at, length_bytes), "little")
         return decode(_take(data, start, size)), start + size
 
     return read
-
-
-def _content(column: ColumnMap, type_name: str, place: str) -> Callable[[bytes], Any]:
-    """Return the function that converts the bytes of a string."""
-    special = _SPECIAL.get(type_name)
-    if special is not None:
-        return special
-    decode = _text_or_bytes(column, place)
-    if column.type in (types.VARCHAR_COMPRESSED, types.BLOB_COMPRESSED):
-        return lambda raw: decode(uncompress_value(raw))
-    return decode
-
-
-def _text_or_bytes(column: ColumnMap, place: str) -> Callable[[bytes], Any]:
-    name = column.character_set
-    if name is None or name == BINARY or column.type == types.GEOMETRY:
-        if column.type == types.STRING:
-            size = column.size  # the binary log leaves out trailing zero bytes of BINARY(n)
-            return lambda raw: bytes_value(raw.ljust(size, b"\0"))
-        return bytes_value
-    codec = python_codec(name)
-    if codec is None:
-        raise BinlogError(
-            f"column {place} has the character set {name}, which is not supported",
-            hint="Exclude the table, or change the column's character set.",
-        )
-    if codec == "utf-8":
-        return lambda raw: raw.decode()
-    return lambda raw: decode_text(raw, codec)
-
-
-def _uuid(raw: bytes) -> str:
-    """Return a UUID. MariaDB stores the parts of versions 1 to 5 in reverse order.
-
-    Source: MariaDB source, "plugin/type_uuid/sql_type_uuid.h".
-    """
-    raw = raw.ljust(16, b"\0")
-    if raw[6] & 0x80 and 0 < raw[8] < 0x60:
-        raw = raw[12:16] + raw[10:12] + raw[8:10] + raw[6:8] + raw[0:6]
-    text = raw.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-_SPECIAL: dict[str, Callable[[bytes], Any]] = {
-    "uuid": _uuid,
-    "inet6": lambda raw: str(ipaddress.IPv6Address(raw.ljust(16, b"\0"))),
-    "inet4": lambda raw: str(ipaddress.IPv4Address(raw.ljust(4, b"\0"))),
-}

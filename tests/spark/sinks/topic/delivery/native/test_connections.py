@@ -108,7 +108,7 @@ def test_rows_are_written_once_while_the_broker_is_killed_and_started(
 ) -> None:
     process = start_broker()
     admin = AdminClient({"bootstrap.servers": process.bootstrap, "log_level": 2})
-    admin.create_topics([NewTopic("out", 1, 1)])["out"].result(30)
+    admin.create_topics([NewTopic("out", 1, 1)])["out"].result(60)
     kafka = {"bootstrap.servers": process.bootstrap, "linger.ms": "0"}
 
     def interrupted() -> Iterator[pa.RecordBatch]:
@@ -131,7 +131,7 @@ def test_tls(tmp_path: Path) -> None:
         servers = {"bootstrap.servers": broker.bootstrap, "security.protocol": "ssl"}
         trust = {**servers, "ssl.ca.location": str(cert)}
         admin = AdminClient({**trust, "log_level": 2})
-        admin.create_topics([NewTopic("t", 1)])["t"].result(30)
+        admin.create_topics([NewTopic("t", 1)])["t"].result(60)
         large = pa.record_batch({"value": [bytes(1000)] * 3000})
         assert write_rows([large], "t", trust) == 3000
         share = Share("sink", 0, 0)

@@ -246,7 +246,7 @@ def test_a_topic_with_more_partitions_than_before_is_asked_for_again(
     topic = tidemill_broker.topic(1)
     kafka = {"bootstrap.servers": tidemill_broker.bootstrap}
     at_least_once.write_rows(numbers(1, 1), topic, kafka)
-    tidemill_broker.admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+    tidemill_broker.admin.create_partitions([NewPartitions(topic, 3)])[topic].result(60)
     row = batch(value=pa.array([b"late"]), partition=pa.array([2], pa.int32()))
     assert at_least_once.write_rows([row], topic, kafka) == 1
     assert values(tidemill_broker.bootstrap, topic, 2) == [b"late"]

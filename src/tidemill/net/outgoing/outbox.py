@@ -5,7 +5,7 @@ such a response gets an ``Outbox``, which sends everything from then on, with a 
 socket's descriptor. The order is that of ``add``.
 
 The kernel must not read a disk while the event loop waits. Before each piece of a file is sent,
-the kernel is asked whether it is in the page cache; if not, a thread reads it first.
+the kernel is asked whether it is in the page cache (``sending``); if not, a thread reads it first.
 
 Knows a socket and file descriptors, and no protocol.
 """
@@ -13,21 +13,24 @@ Knows a socket and file descriptors, and no protocol.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import cast
 
 from tidemill import system
-from tidemill.net.parts import FilePart, Part, memory_of
+from tidemill.net.outgoing.parts import FilePart, Part, memory_of
+from tidemill.net.outgoing.sending import (
+    FILE_PIECE_BYTES,
+    SHORT_BYTES,
+    Ended,
+    Known,
+    send_parts,
+)
 
 TURN_BYTES = 1_048_576
 """Bytes that one connection sends in one turn of the event loop."""
-FILE_PIECE_BYTES = 1_048_576
-"""Bytes of a file that one call sends, and that are read together if they are not cached."""
-JOINED_BYTES = 4096
-"""Buffers that are shorter are sent together."""
 RETRY_SECONDS = 0.001
 """How often the buffer of the transport is looked at, which must be empty before the first send."""
 
@@ -53,12 +56,12 @@ class Outbox:
         self._socket.setblocking(False)
         self._drained = drained
         self._failed = failed
-        self._parts: deque[Part] = deque()
+        self._parts: list[Part] = []
         self._sent = 0  # of the first part
         self._waits_for_socket = False
         self._is_scheduled = False
-        self._is_read = False  # a thread has read the next piece
-        self._reading: asyncio.Future[bytes] | None = None
+        self._known = Known.NONE  # PIECE: a thread has read the next one
+        self._reading: asyncio.Future[None] | None = None
         self._closed = False
         self.unsent = 0
         """Bytes that the kernel has not taken."""
@@ -82,11 +85,11 @@ class Outbox:
             return
         self.unsent += size
         self.unsent_memory += memory_of((part,))
-        is_short = size < JOINED_BYTES and isinstance(part, bytes | bytearray)
+        is_short = size < SHORT_BYTES and isinstance(part, bytes | bytearray)
         last = self._parts[-1] if self._parts and is_short else None
         if len(self._parts) == 1 and self._sent:
             last = None  # it is sent in part
-        if isinstance(last, bytes) and len(last) < JOINED_BYTES:
+        if isinstance(last, bytes) and len(last) < SHORT_BYTES:
             self._parts[-1] = b"".join((last, cast("bytes", part)))
         else:
             self._parts.append(bytes(cast("bytearray", part)) if is_short else part)
@@ -110,71 +113,68 @@ class Outbox:
         if self._transport.get_write_buffer_size():
             self._loop.call_later(RETRY_SECONDS, self._pump)
             return
-        room = TURN_BYTES
-        try:
-            while self._parts and room > 0:
-                taken = self._send_first(is_cached=during_add)
-                if taken is None:
-                    return
-                room -= taken
-                self._took(taken)
-        except BlockingIOError:
+        ended = self._send(Known.ALL if during_add else self._known)
+        if ended is None:
+            return
+        self._known = Known.NONE
+        if not self._parts:
+            self._stop_waiting()
+            if during_add:
+                self._loop.call_soon(self._report_drained)
+            else:
+                self._drained()
+        elif ended is Ended.FULL:
             self._wait_for_socket()
-            return
-        except OSError as error:
-            self._failed(error.with_traceback(None))  # its frames keep the file open
-            return
-        if self._parts:
-            self._continue_soon()
-            return
-        self._stop_waiting()
-        if during_add:
-            self._loop.call_soon(self._report_drained)
+        elif ended is Ended.UNCACHED:
+            self._read_first()
         else:
-            self._drained()
+            self._continue_soon()
 
     def _report_drained(self) -> None:
         if not self._closed and not self._parts:
             self._drained()
 
-    def _send_first(self, *, is_cached: bool) -> int | None:
-        """Send of the first part what the kernel takes; None if a thread must read it first.
-
-        Args:
-            is_cached: whether the part was just added, so that the caller knows that it is cached.
-        """
-        part = self._parts[0]
-        if isinstance(part, bytes | bytearray | memoryview):
-            more = len(self._parts) > 1
-            flags = socket.MSG_MORE if more and hasattr(socket, "MSG_MORE") else 0
-            return self._socket.send(memoryview(part)[self._sent :], flags)
-        position = part.position + self._sent
-        count = min(len(part) - self._sent, FILE_PIECE_BYTES)
-        if not (is_cached or self._is_read or system.is_cached(part.fd, position, count)):
-            self._read(part, position, count)
+    def _send(self, known: Known) -> Ended | None:
+        """Send what the kernel takes in one turn; None if that failed."""
+        room, ended = TURN_BYTES, Ended.MORE
+        try:
+            while self._parts and room > 0 and ended is Ended.MORE:
+                taken, ended = send_parts(self._socket, self._parts, self._sent, room, known)
+                self._took(taken)
+                room -= taken
+                known = known if known is Known.ALL else Known.NONE
+        except OSError as error:
+            self._failed(error.with_traceback(None))  # its frames keep the file open
             return None
-        self._is_read = False
-        sent = system.send_file(self._socket.fileno(), part.fd, position, count)
-        if sent == 0:
-            raise OSError(5, "a log file is shorter than before")
-        return sent
+        if ended is Ended.CUT:
+            self._failed(OSError(errno.EIO, "a log file is shorter than before"))
+            return None
+        return ended
 
     def _took(self, count: int) -> None:
+        """Drop the parts that are sent."""
         self.unsent -= count
         self._sent += count
-        part = self._parts[0]
-        if self._sent == len(part):
+        done = 0
+        for part in self._parts:
+            size = len(part)
+            if self._sent < size:
+                break
+            self._sent -= size
             self.unsent_memory -= memory_of((part,))
-            self._parts.popleft()
-            self._sent = 0
+            done += 1
+        del self._parts[:done]
 
-    def _read(self, part: FilePart, position: int, count: int) -> None:
-        """Let a thread read a piece of a file into the page cache."""
+    def _read_first(self) -> None:
+        """Let a thread read the next piece of a file into the page cache."""
         self._stop_waiting()
-        reading = self._loop.run_in_executor(None, os.pread, part.fd, count, position)
+        part = cast("FilePart", self._parts[0])
+        position = part.position + self._sent
+        count = min(len(part) - self._sent, FILE_PIECE_BYTES)
+        reading = self._loop.run_in_executor(None, system.fill_cache, part.fd, position, count)
         self._reading = reading
 
-        def done(_: asyncio.Future[bytes], keep: FilePart = part) -> None:
+        def done(_: asyncio.Future[None], keep: FilePart = part) -> None:
             self._reading = None
             error = reading.exception() if not reading.cancelled() else None
             if self._closed:
@@ -182,7 +182,7 @@ class Outbox:
             if isinstance(error, OSError):
                 self._failed(error.with_traceback(None))  # its frames keep the file open
                 return
-            self._is_read = True
+            self._known = Known.PIECE
             self._pump()
 
         reading.add_done_callback(done)

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.committed import values
 from tidemill.spark import write_batch
-from tidemill.spark.datasource import complete_input
 from tidemill.spark.errors import DeliveryError
+from tidemill.spark.sinks.topic import complete_input
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

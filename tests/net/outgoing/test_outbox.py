@@ -14,10 +14,12 @@ from unittest.mock import patch
 import pytest
 import uvloop
 
+from tests.net.outgoing.files import FileRange, content
 from tests.protocols.kafka.wire import eventually
 from tidemill import system
-from tidemill.net.outbox import FILE_PIECE_BYTES, Outbox
-from tidemill.net.parts import Part
+from tidemill.net.outgoing.outbox import Outbox
+from tidemill.net.outgoing.parts import Part
+from tidemill.net.outgoing.sending import FILE_PIECE_BYTES
 
 pytestmark = pytest.mark.skipif(
     not system.can_send_files(), reason="sendfile or cachestat is missing"
@@ -32,21 +34,6 @@ def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
                 runner.run(test(tmp_path))
 
     return run
-
-
-class FileRange:
-    """A range of an open file."""
-
-    def __init__(self, path: Path, position: int, size: int) -> None:
-        self.fd = os.open(path, os.O_RDWR)
-        self.position = position
-        self._size = size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __del__(self) -> None:
-        os.close(self.fd)
 
 
 class Sender(asyncio.Protocol):
@@ -80,18 +67,12 @@ async def connected() -> tuple[asyncio.Server, Sender, socket.socket]:
 
 async def received(client: socket.socket, size: int) -> bytes:
     got = bytearray()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(300):
         while len(got) < size:
             data = await asyncio.get_running_loop().sock_recv(client, 1 << 20)
             assert data, f"closed after {len(got)} of {size} bytes"
             got += data
     return bytes(got)
-
-
-def content(path: Path, size: int) -> bytes:
-    data = os.urandom(4096) * (size // 4096)
-    path.write_bytes(data)
-    return data
 
 
 @on_both_loops
@@ -130,7 +111,7 @@ async def test_bytes_that_are_not_cached_are_read_by_a_thread(tmp_path: Path) ->
     server, sender, client = await connected()
     outbox = sender.outbox()
     first = bytes(8 << 20)  # so that the client must read before the range is sent
-    with patch.object(Outbox, "_read", autospec=True, side_effect=Outbox._read) as read:
+    with patch.object(system, "fill_cache", side_effect=system.fill_cache) as read:
         outbox.add([first, part])
         assert await received(client, size + len(first)) == first + data
     assert read.call_count > 0

@@ -1,0 +1,303 @@
+"""The part of the engine for records of share groups, with its access checks.
+
+Members of share groups join and stay with ``door.groups``. Every public method checks access, and
+decides little else. Knows no protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from tidemill.engine.authorize import GROUP, TOPIC, Access, Operation
+from tidemill.engine.groups.coordinator import GroupCoordinator
+from tidemill.engine.shares.api import (
+    Breathe,
+    PartitionAcks,
+    SharedRecords,
+    ShareOffset,
+    ShareQuery,
+    ShareRead,
+    no_pause,
+)
+from tidemill.engine.shares.core import LiveShare, ShareCore
+from tidemill.engine.shares.fetch import ShareFetcher
+from tidemill.engine.topics.lookup import missing_partition
+from tidemill.errors import TidemillError
+from tidemill.log.errors import OffsetOutOfRangeError
+from tidemill.state.catalog.catalog import Catalog
+from tidemill.state.errors import InvalidRequestError, UnknownTopicIdError
+from tidemill.state.queues.errors import NotAcquiredError
+from tidemill.state.share_partitions.format import PartitionKey
+from tidemill.state.share_partitions.partition import Acknowledge, SharePartition
+
+
+@dataclass(frozen=True, slots=True)
+class ShareServices:
+    """The objects behind ``Shares``, shared by all principals."""
+
+    core: ShareCore
+    fetcher: ShareFetcher
+    coordinator: GroupCoordinator
+    catalog: Catalog
+
+
+class Shares:
+    """Records of share groups, for one principal.
+
+    Errors that every method can raise: ``GroupAuthorizationError``; ``GroupIdNotFoundError``;
+    ``CoordinatorNotAvailableError``, where the disk refuses; ``BrokerStoppingError``.
+    """
+
+    def __init__(self, services: ShareServices, access: Access) -> None:
+        self._core = services.core
+        self._fetcher = services.fetcher
+        self._coordinator = services.coordinator
+        self._catalog = services.catalog
+        self._access = access
+
+    # --- members ---------------------------------------------------------------------------------
+
+    def lock_ms(self, group_id: str) -> int:
+        """Return how long a member of a group can keep a record, in milliseconds."""
+        self._access.check(Operation.READ, GROUP, group_id)
+        return self._core.limits(group_id).lock_ms
+
+    async def fetch(self, query: ShareQuery) -> list[SharedRecords]:
+        """Acquire records for a member; wait while there are none.
+
+        Returns:
+            One result per partition, in the order of the query.
+        """
+        self._access.check(Operation.READ, GROUP, query.group_id)
+        self._core.check_running()
+        self._coordinator.check_share_group(query.group_id)
+        if self._access.is_unrestricted:
+            return await self._fetcher.fetch(query)
+        refused = self._refused([each.topic_id for each in query.partitions])
+        allowed: list[ShareRead] = []
+        for each, error in zip(query.partitions, refused, strict=True):
+            if error is None:
+                allowed.append(each)
+        if len(allowed) < len(refused):
+            query.max_wait_ms = 0  # an error ends the wait
+        query.partitions = allowed
+        found = iter(await self._fetcher.fetch(query))
+        return [next(found) if error is None else SharedRecords(error) for error in refused]
+
+    def _refused(self, topic_ids: Sequence[UUID]) -> list[TidemillError | None]:
+        names = [self._core.name_of(each) for each in topic_ids]
+        refused = self._access.refusals(Operation.READ, TOPIC, (name or "" for name in names))
+        return [
+            UnknownTopicIdError("there is no topic with this id") if name is None else error
+            for name, error in zip(names, refused, strict=True)
+        ]
+
+    async def acknowledge(
+        self,
+        group_id: str,
+        member_id: str,
+        partitions: Sequence[PartitionAcks],
+        breathe: Breathe = no_pause,
+    ) -> list[TidemillError | None]:
+        """Settle records that a member has acquired. They are on disk when this returns.
+
+        Args:
+            breathe: is awaited between partitions.
+
+        Returns:
+            None or an error for each partition, in order. With an error, nothing of that partition
+            is settled.
+
+        Raises:
+            CoordinatorNotAvailableError: the disk refuses. The records are possibly redelivered
+                after the next start.
+        """
+        self._access.check(Operation.READ, GROUP, group_id)
+        self._core.check_running()
+        refused: list[TidemillError | None] = [None] * len(partitions)
+        if not self._access.is_unrestricted:
+            refused = self._refused([each.topic_id for each in partitions])
+        limits = self._core.limits(group_id)
+        now_ms = self._core.clock.monotonic_ms()
+        owner = self._core.known_owner(group_id, member_id)
+        may_renew = self._core.may_renew(group_id)
+        changed: list[LiveShare] = []
+        for index, each in enumerate(partitions):
+            if refused[index] is not None:
+                continue
+            await breathe()
+            try:
+                if not may_renew and _renews(each):
+                    raise InvalidRequestError(
+                        f"members of group {group_id!r} can't extend the time that they keep a "
+                        "record: share.renew.acknowledge.enable is false"
+                    )
+                live = self._core.find(PartitionKey(group_id, each.topic_id, each.partition))
+                if live is None or owner is None:
+                    raise NotAcquiredError(each.batches[0].first if each.batches else 0)
+                live.partition.acknowledge(owner, each.batches, limits, now_ms)
+            except TidemillError as error:
+                refused[index] = error.with_traceback(None)
+            else:
+                changed.append(live)
+        if changed:
+            await self._core.journal.write(
+                list(dict.fromkeys(live.partition for live in changed)),
+                self._core.clock.now_ms(),
+                breathe,
+            )
+            for live in changed:
+                self._core.changed(live)
+        return refused
+
+    def leave(self, group_id: str, member_id: str) -> None:
+        """Return all records that a member holds; their delivery is not counted."""
+        self._access.check(Operation.READ, GROUP, group_id)
+        self._core.leave(group_id, member_id)
+
+    # --- admin -----------------------------------------------------------------------------------
+
+    async def offsets(
+        self,
+        group_id: str,
+        topics: Mapping[str, Sequence[int]] | None,
+        breathe: Breathe = no_pause,
+    ) -> list[ShareOffset]:
+        """Return where a group is in its partitions.
+
+        Args:
+            topics: partitions by topic; None for all that the group reads or has read. Partitions
+                of topics that the principal can't describe have an error, or are left out where
+                all are asked for.
+        """
+        self._access.check(Operation.DESCRIBE, GROUP, group_id)
+        self._coordinator.check_share_group(group_id)
+        asked = self._known(group_id) if topics is None else topics
+        refused = dict(
+            zip(
+                asked,
+                self._access.refusals(Operation.DESCRIBE, TOPIC, asked),
+                strict=True,
+            )
+        )
+        found = []
+        for name, numbers in asked.items():
+            if topics is None and refused[name] is not None:
+                continue
+            for number in numbers:
+                await breathe()
+                found.append(self._offset(group_id, name, number, refused[name]))
+        return found
+
+    def _known(self, group_id: str) -> dict[str, list[int]]:
+        known: dict[str, list[int]] = {}
+        for key in self._core.journal.keys_of(group_id):
+            name = self._core.name_of(key.topic_id)
+            if name is not None:
+                known.setdefault(name, []).append(key.partition)
+        return {name: sorted(known[name]) for name in sorted(known)}
+
+    def _offset(
+        self, group_id: str, name: str, number: int, error: TidemillError | None
+    ) -> ShareOffset:
+        error = error or missing_partition(self._catalog, name, number)
+        if error is not None:
+            return ShareOffset(name, UUID(int=0), number, error=error)
+        topic_id = self._catalog.topic(name).topic_id
+        try:
+            live = self._core.find(PartitionKey(group_id, topic_id, number))
+        except TidemillError as failure:
+            return ShareOffset(name, topic_id, number, error=failure.with_traceback(None))
+        if live is None:
+            return ShareOffset(name, topic_id, number)
+        live.partition.truncate(live.log.log_start_offset)
+        window = live.partition.window
+        waiting = max(0, live.log.high_watermark - window.start) - live.partition.complete
+        return ShareOffset(
+            name, topic_id, number, window.start, max(0, waiting), live.log.leader_epoch
+        )
+
+    async def alter_offsets(
+        self,
+        group_id: str,
+        starts: Mapping[tuple[str, int], int],
+        breathe: Breathe = no_pause,
+    ) -> list[TidemillError | None]:
+        """Move the start of share partitions. What was delivered is forgotten.
+
+        Args:
+            starts: offsets by topic and partition.
+            breathe: is awaited between partitions.
+
+        Returns:
+            None or an error for each partition, in order.
+
+        Raises:
+            NonEmptyGroupError: the group has members.
+        """
+        self._access.check(Operation.READ, GROUP, group_id)
+        self._coordinator.check_share_group(group_id, empty=True)
+        errors = self._unusable(list(starts))
+        moved = []
+        for index, ((name, number), start) in enumerate(starts.items()):
+            if errors[index] is not None:
+                continue
+            await breathe()
+            key = PartitionKey(group_id, self._catalog.topic(name).topic_id, number)
+            try:
+                moved.append(self._moved(key, name, start))
+            except TidemillError as error:
+                errors[index] = error.with_traceback(None)
+        if moved:
+            self._coordinator.check_share_group(group_id, empty=True)  # it could pause
+            await self._core.replace(moved, breathe)
+        return errors
+
+    def _moved(self, key: PartitionKey, name: str, start: int) -> SharePartition:
+        log = self._core.partitions.readable(name, key.partition, None)
+        if not 0 <= start <= log.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"offset {start} of {log.tp} is out of range: it holds offsets "
+                f"{log.log_start_offset} to {log.high_watermark}"
+            )
+        live = self._core.find(key)
+        if live is None:
+            return SharePartition(key, max(start, log.log_start_offset))
+        return live.partition.moved(max(start, log.log_start_offset))
+
+    async def delete_offsets(
+        self, group_id: str, topics: Sequence[str]
+    ) -> list[TidemillError | None]:
+        """Forget what a group has read of topics.
+
+        Returns:
+            None or an error for each topic, in order.
+
+        Raises:
+            NonEmptyGroupError: the group has members.
+        """
+        self._access.check(Operation.DELETE, GROUP, group_id)
+        self._coordinator.check_share_group(group_id, empty=True)
+        errors = self._unusable([(name, 0) for name in topics])
+        ids = {
+            self._catalog.topic(name).topic_id
+            for name, error in zip(topics, errors, strict=True)
+            if error is None
+        }
+        keys = [key for key in self._core.journal.keys_of(group_id) if key.topic_id in ids]
+        await self._core.forget(keys)
+        return errors
+
+    def _unusable(self, partitions: Sequence[tuple[str, int]]) -> list[TidemillError | None]:
+        """Return an error for each partition that is denied or does not exist, else None."""
+        refused = self._access.refusals(Operation.READ, TOPIC, (topic for topic, _ in partitions))
+        return [
+            error or missing_partition(self._catalog, *each)
+            for error, each in zip(refused, partitions, strict=True)
+        ]
+
+
+def _renews(acks: PartitionAcks) -> bool:
+    return any(Acknowledge.RENEW in batch.types for batch in acks.batches)

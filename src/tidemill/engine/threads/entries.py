@@ -1,0 +1,89 @@
+"""Writes the journal's entries on a thread, and reports each to the event loop.
+
+Where the extension is built, the thread is a native one. It needs Python's lock for nothing, so a
+busy event loop does not delay it, and it does not delay the loop. Its reports come through a
+descriptor that the loop watches. Anything else is written on a thread of Python, with the same
+results: a file of a test, a machine that gives no thread, a broker after a failed sync.
+
+Knows writes and the event loop, and not what is in an entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+from tidemill import native, system
+from tidemill.engine.threads.worker import Outcome, Worker
+from tidemill.log.journal.journal import JournalWrite
+
+Finished = Callable[[Outcome[None]], None]
+
+
+class EntryWriter:
+    """Writes one entry at a time.
+
+    Args:
+        loop: the event loop, on which everything is called.
+        worker: runs the edition in Python.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, worker: Worker) -> None:
+        self._loop = loop
+        self._worker = worker
+        extension: Any = native.load() if system.is_linux() else None
+        self._make = None if extension is None else extension.EntryThread
+        self._thread: Any = None
+        self._signal = -1
+        self._running: tuple[JournalWrite, Finished] | None = None
+
+    def run(self, write: JournalWrite, finished: Finished) -> None:
+        """Write and sync an entry, and then call ``finished`` on the loop."""
+        if not self._start(write):
+            self._worker.run(write.run, finished)
+        else:
+            self._running = write, finished
+
+    def _start(self, write: JournalWrite) -> bool:
+        """Start an entry on the native thread; return whether that can be."""
+        file = write.descriptor
+        if file is None or self._make is None:
+            return False
+        try:
+            if self._thread is None:
+                if self._signal < 0:
+                    self._signal = system.new_signal()
+                self._thread = self._make(self._signal)
+                self._loop.add_reader(self._signal, self._report)
+            self._thread.start(file, write.header, write.buffers, write.position)
+        except OSError:  # no descriptor or no thread is left
+            return False
+        return True
+
+    def _report(self) -> None:
+        system.take_signal(self._signal)
+        result = self._thread.result()
+        if result is None or self._running is None:
+            return
+        (write, finished), self._running = self._running, None
+        outcome: Outcome[None]
+        try:
+            write.ran(*result)
+            outcome = Outcome((None,), None)
+        except Exception as error:
+            outcome = Outcome((), error)
+        finished(outcome)
+
+    def close(self) -> None:
+        """Wait for the entry that has begun, without a report of it; end the native thread."""
+        self._make = None
+        if self._thread is not None:
+            self._thread.close()
+            self._thread = None
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._signal)
+        if self._signal >= 0:
+            os.close(self._signal)
+            self._signal = -1

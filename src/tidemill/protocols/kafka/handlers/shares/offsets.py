@@ -1,0 +1,128 @@
+"""The start offsets of share groups: describe, alter and delete (KIP-932, KIP-1226).
+
+Translates only.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from tidemill.engine.shares.api import ShareOffset
+from tidemill.errors import TidemillError
+from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, handles
+from tidemill.protocols.kafka.error_codes import error_code, error_message
+
+code = partial(error_code, group=True)
+
+
+@handles(90)
+async def handle_describe_share_group_offsets(ctx: RequestContext, request: Any) -> Tree:
+    """Answer with the start offsets of groups."""
+    return {"groups": [await _described(ctx, group) for group in request.groups]}
+
+
+async def _described(ctx: RequestContext, group: Any) -> Tree:
+    topics = None
+    if group.topics is not None:
+        topics = {topic.topic_name: tuple(topic.partitions) for topic in group.topics}
+    try:
+        await ctx.turns.pause_if_due()
+        found = await ctx.door.shares.offsets(group.group_id, topics, ctx.turns.pause_if_due)
+    except TidemillError as error:
+        return {
+            "group_id": group.group_id,
+            "error_code": code(error),
+            "error_message": error_message(error),
+        }
+    by_topic: dict[str, list[ShareOffset]] = {}
+    for each in found:
+        by_topic.setdefault(each.topic, []).append(each)
+    return {
+        "group_id": group.group_id,
+        "topics": [
+            {
+                "topic_name": name,
+                "topic_id": offsets[0].topic_id,
+                "partitions": Each(_partition, offsets),
+            }
+            for name, offsets in by_topic.items()
+        ],
+    }
+
+
+def _partition(offset: ShareOffset) -> Tree:
+    return {
+        "partition_index": offset.partition,
+        "start_offset": offset.start,
+        "leader_epoch": offset.leader_epoch,
+        "lag": offset.lag,
+        "error_code": code(offset.error),
+        "error_message": error_message(offset.error),
+    }
+
+
+@handles(91)
+async def handle_alter_share_group_offsets(ctx: RequestContext, request: Any) -> Tree:
+    """Move the start offsets of an empty group."""
+    starts = {
+        (topic.topic_name, each.partition_index): each.start_offset
+        for topic in request.topics
+        for each in topic.partitions
+    }
+    try:
+        errors = await ctx.door.shares.alter_offsets(
+            request.group_id, starts, ctx.turns.pause_if_due
+        )
+    except TidemillError as error:
+        return {"error_code": code(error), "error_message": error_message(error)}
+    by_topic: dict[str, list[tuple[int, TidemillError | None]]] = {}
+    for (name, partition), error_of in zip(starts, errors, strict=True):
+        by_topic.setdefault(name, []).append((partition, error_of))
+    return {
+        "responses": [
+            {
+                "topic_name": name,
+                "topic_id": _topic_id(ctx, name),
+                "partitions": Each(_altered, partitions),
+            }
+            for name, partitions in by_topic.items()
+        ]
+    }
+
+
+def _altered(result: tuple[int, TidemillError | None]) -> Tree:
+    partition, error = result
+    return {
+        "partition_index": partition,
+        "error_code": code(error),
+        "error_message": error_message(error),
+    }
+
+
+@handles(92)
+async def handle_delete_share_group_offsets(ctx: RequestContext, request: Any) -> Tree:
+    """Forget what an empty group has read of topics."""
+    names = list(dict.fromkeys(topic.topic_name for topic in request.topics))
+    try:
+        errors = await ctx.door.shares.delete_offsets(request.group_id, names)
+    except TidemillError as error:
+        return {"error_code": code(error), "error_message": error_message(error)}
+
+    def deleted(result: tuple[str, TidemillError | None]) -> Tree:
+        name, error = result
+        return {
+            "topic_name": name,
+            "topic_id": None if error is not None else _topic_id(ctx, name),
+            "error_code": code(error),
+            "error_message": error_message(error),
+        }
+
+    return {"responses": Each(deleted, list(zip(names, errors, strict=True)))}
+
+
+def _topic_id(ctx: RequestContext, name: str) -> Any:
+    try:
+        return ctx.door.topics.get(name).topic_id
+    except TidemillError:
+        return None

@@ -1,0 +1,68 @@
+"""Plain data of share groups: requests of members, answers, what is stored, views for admins.
+
+This module must not contain behaviour, I/O or numbers of a protocol. Source: KIP-932.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tidemill.state.assignors.types import Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class ShareHeartbeat:
+    """A member's heartbeat (ShareGroupHeartbeat). None: as in the heartbeat before."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    client_id: str
+    client_host: str
+    rack_id: str | None = None
+    topic_names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMember:
+    """A member as it is stored: what it asked for."""
+
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topic_names: tuple[str, ...] = ()
+    """Sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareAssignment:
+    """A member's epoch and partitions, as they are stored."""
+
+    epoch: int = 0
+    previous_epoch: int = 0
+    """The epoch before. A member whose answer was lost sends it again."""
+    partitions: Partitions = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMemberInfo:
+    """A member as ``describe`` shows it. Partitions are by topic name and id."""
+
+    member_id: str
+    member: ShareMember
+    epoch: int
+    assigned: tuple[tuple[UUID, str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupInfo:
+    """A share group as ``describe`` shows it."""
+
+    group_id: str
+    state: str
+    """Empty or Stable."""
+    epoch: int
+    assignment_epoch: int
+    assignor: str
+    members: tuple[ShareMemberInfo, ...]

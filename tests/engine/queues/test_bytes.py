@@ -1,0 +1,114 @@
+"""``x-max-length-bytes`` counts what waits, also what was published before the start."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.engine.queues.harness import Client, turns, until, with_broker
+from tidemill.engine.engine import Engine
+from tidemill.engine.queues import publish
+from tidemill.engine.queues.live import lane as lanes
+from tidemill.log.errors import InvalidRecordError
+from tidemill.state.queues.format import WaitingBytes, decode_waiting, encode_waiting
+
+BOUND: dict[str, object] = {"x-max-length-bytes": 1000, "x-overflow": "reject-publish"}
+
+
+def waiting(engine: Engine) -> int:
+    return engine._queues.registry.get("jobs").ready_bytes
+
+
+def test_the_bytes_survive_restarts_with_acknowledgements_in_between(tmp_path: Path) -> None:
+    async def first(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs", BOUND)
+        await client.publish("jobs", *(bytes(100) for _ in range(6)))
+        reader = await client.consume("jobs", prefetch=3)
+        one, _, three = await reader.wait(3)
+        reader.acknowledge([one, three])
+        await client.queues.stored()
+        await client.publish("jobs", bytes(50))
+
+    async def second(engine: Engine) -> None:
+        client = Client(engine)
+        assert waiting(engine) == 450
+        assert await client.publish("jobs", bytes(550), bytes(1)) == [True, False]
+        assert len(await client.drain("jobs")) == 6
+        await until(lambda: waiting(engine) == 0)
+
+    async def third(engine: Engine) -> None:
+        client = Client(engine)
+        assert waiting(engine) == 0
+        assert await client.publish("jobs", bytes(1000), bytes(1)) == [True, False]
+
+    for test in (first, second, third):
+        with_broker(test, tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_history_gives_the_same_bytes_after_a_restart(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "NOTE_BYTES", 300)
+    dice = random.Random(seed)
+    left: list[int] = []
+
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs", {"x-max-length-bytes": 1 << 30})
+        assert waiting(engine) == sum(left)
+        for _ in range(20):
+            sizes = [dice.randrange(100) for _ in range(dice.randrange(4))]
+            await client.publish("jobs", *(bytes(size) for size in sizes))
+            left.extend(sizes)
+            reader = await client.consume("jobs", prefetch=dice.randint(1, 5))
+            for got in await reader.wait(min(reader.prefetch, len(left))):
+                if dice.random() < 0.5:
+                    reader.acknowledge([got])
+                    left.remove(len(got.value))
+                else:
+                    reader.release([got])
+            reader.consumer.cancel()
+            await turns(1)
+            for got in reader.got:  # what came while the others were settled
+                reader.release([got])
+            reader.got.clear()
+            assert waiting(engine) == sum(left)
+            if dice.random() < 0.1:
+                await client.queues.purge("jobs", client.owner)
+                left.clear()
+        await client.queues.stored()
+
+    for _ in range(4):
+        with_broker(test, tmp_path)
+
+
+def test_a_topic_with_a_long_history_counts_its_bytes_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "COUNTED_BYTES", 2000)
+
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("other")
+        await client.publish("other", *(bytes(100) for _ in range(30)))
+        live = engine._queues.registry.get("other")
+        live.lanes[0].count_bytes()
+        assert 3000 <= live.ready_bytes <= 4500
+        await engine.records.delete_before("other", 0, 15)
+        assert 1500 <= live.ready_bytes <= 2250
+        assert len(await client.drain("other")) == 15
+        await client.queues.stored()
+        assert live.ready_bytes == 0
+
+    with_broker(test, tmp_path)
+
+
+def test_the_stored_form() -> None:
+    note = WaitingBytes(7, 8)
+    assert decode_waiting(encode_waiting(note)) == note
+    with pytest.raises(InvalidRecordError):
+        decode_waiting(encode_waiting(WaitingBytes(-1, 8)))

@@ -1,0 +1,91 @@
+"""Dead letters that the headers of their deaths make too large."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import structlog
+
+from tests.engine.queues.harness import Client, until, with_broker
+from tidemill.engine.engine import Engine
+from tidemill.engine.queues import letters
+from tidemill.engine.queues.api import DEATHS_HEADER, Header
+
+TO_DEAD: dict[str, object] = {
+    "x-dead-letter-exchange": "",
+    "x-dead-letter-routing-key": "dead",
+}
+VALUE = bytes(4000)
+
+
+def died_before(count: int) -> Header:
+    deaths = [{"queue": f"{n}", "reason": "rejected", "keys": ["k" * 200]} for n in range(count)]
+    return DEATHS_HEADER, json.dumps(deaths).encode()
+
+
+async def rejected(client: Client, *headers: Header) -> None:
+    """Publish a message and reject it."""
+    await client.declare("dead")
+    await client.declare("jobs", TO_DEAD)
+    await client.publish("jobs", VALUE, headers=headers)
+    reader = await client.consume("jobs")
+    reader.reject(await reader.wait(1))
+
+
+def test_the_oldest_deaths_are_left_out_if_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(letters, "MAX_MESSAGE_BYTES", 10_000)
+
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await rejected(client, died_before(40))
+        reader = await client.consume("dead")
+        (letter,) = await reader.wait(1)
+        found = dict(letter.headers)[DEATHS_HEADER]
+        assert found is not None
+        names = [each["queue"] for each in json.loads(found)]
+        assert names == ["jobs", *(f"{n}" for n in range(len(names) - 1))]
+        assert 1 < len(names) < 40
+        assert letter.value == VALUE
+
+    with_broker(test, tmp_path)
+
+
+def test_a_letter_that_no_queue_can_store_is_given_up_and_its_message_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(letters, "RETRY_S", 0.001)
+    lines: list[dict[str, object]] = []
+
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        lane_limit = "tidemill.log.format.validate.BUILT_BYTES"
+        with monkeypatch.context() as patch, structlog.testing.capture_logs() as found:
+            await client.declare("dead")
+            await client.declare("jobs", TO_DEAD)
+            await client.publish("jobs", VALUE)
+            patch.setattr(lane_limit, 3000)
+            reader = await client.consume("jobs")
+            reader.reject(await reader.wait(1))
+            await until(lambda: any(e["event"] == "queue.letter_too_large" for e in found))
+            lines.extend(dict(each) for each in found)
+        info = client.queues.describe("jobs")
+        assert (info.ready, info.unacknowledged, client.ready("dead")) == (0, 0, 0)
+        reader.consumer.cancel()
+
+    async def again(engine: Engine) -> None:
+        client = Client(engine)
+        reader = await client.consume("jobs")
+        (kept,) = await reader.wait(1)
+        assert (kept.value, kept.redelivered) == (VALUE, True)
+        reader.reject([kept])
+        await until(lambda: client.ready("dead") == 1)
+
+    with_broker(test, tmp_path)
+    (line,) = [each for each in lines if each["event"] == "queue.letter_too_large"]
+    assert (line["queue"], line["partition"], line["offset"]) == ("jobs", "jobs-0", 0)
+    assert sum(each["event"] == "queue.not_appended" for each in lines) == 1
+    with_broker(again, tmp_path)

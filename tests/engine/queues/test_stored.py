@@ -1,0 +1,84 @@
+"""``door.queues.stored`` returns when what was settled is on disk, and after a refusal too."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.engine.queues.harness import Client, running, until
+from tidemill.engine.engine import Engine
+from tidemill.engine.errors import BrokerStoppingError
+from tidemill.engine.queues.live import ack_log
+from tidemill.log.errors import DiskFullError
+
+
+def running_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a test on an event loop, in bounded time."""
+
+    @functools.wraps(test)
+    def run(*args: object, **kwargs: object) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 600))
+
+    return run
+
+
+async def acknowledged(engine: Engine, count: int) -> Client:
+    """Publish messages and acknowledge them."""
+    client = Client(engine)
+    await client.declare("q")
+    await client.publish("q", *(b"%d" % n for n in range(count)))
+    reader = await client.consume("q")
+    reader.acknowledge(await reader.wait(count))
+    return client
+
+
+@running_loop
+async def test_what_was_settled_is_on_disk(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        client = await acknowledged(engine, 3)
+        lane = engine._queues.registry.get("q").lanes[0]
+        assert lane.stored_start == 0
+        await client.queues.stored()
+        assert lane.stored_start == 3
+        await client.queues.stored()  # there is nothing to write
+
+
+@running_loop
+async def test_it_waits_until_a_full_disk_takes_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ack_log, "RETRY_S", 0.01)
+    async with running(tmp_path) as engine:
+        client = await acknowledged(engine, 3)
+        log = engine._queues._ack_log._journal.log
+        refused = 0
+
+        def refuse(*_: object, **__: object) -> None:
+            nonlocal refused
+            refused += 1
+            raise DiskFullError("no space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(log), "append", refuse)
+            waiting = asyncio.ensure_future(client.queues.stored())
+            await until(lambda: refused >= 3)
+            assert not waiting.done()
+        await waiting
+        assert engine._queues.registry.get("q").lanes[0].stored_start == 3
+
+
+@running_loop
+async def test_a_stop_of_the_broker_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as engine:
+        client = await acknowledged(engine, 1)
+        monkeypatch.setattr(engine._queues._ack_log, "when_stored", lambda done: None)
+        waiting = asyncio.ensure_future(client.queues.stored())
+        await asyncio.sleep(0)
+    with pytest.raises(BrokerStoppingError):
+        await waiting

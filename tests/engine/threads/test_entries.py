@@ -1,0 +1,332 @@
+"""The thread that writes the journal's entries: one contract for both editions."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+import sys
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemill import native, system
+from tidemill.clock import ManualClock
+from tidemill.engine.threads.entries import EntryWriter
+from tidemill.engine.threads.worker import Outcome, Worker
+from tidemill.log.disk.environment import Environment
+from tidemill.log.disk.files import RealFile, RealFileSystem
+from tidemill.log.disk.handles import HandlePool
+from tidemill.log.disk.index import MapCache
+from tidemill.log.errors import SyncFailedError
+from tidemill.log.journal.entry import (
+    BLOCK,
+    HEADER_BYTES,
+    PIECE_BYTES,
+    Piece,
+    decode_entry,
+    encode_entry,
+    entry_bytes,
+    padding,
+    read_place,
+)
+from tidemill.log.journal.journal import JournalWrite
+from tidemill.log.journal.ring import RingFile
+
+ID = bytes(range(16))
+
+
+@pytest.fixture(params=["native", "python"])
+def edition(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "native":
+        if native.load() is None or not system.is_linux():
+            pytest.skip("the extension is not built")
+    else:
+        monkeypatch.setenv(native.SWITCH, "0")
+    return str(request.param)
+
+
+@pytest.fixture
+def env() -> Environment:
+    fs = RealFileSystem()
+    return Environment(fs, HandlePool(fs, 4), MapCache(fs), ManualClock())
+
+
+def piece(size: int, partition: int = 0) -> Piece:
+    data = bytes(n % 251 for n in range(size))
+    return Piece(ID, partition, 0, 0, 0, 1, size, (data[: size // 3], data[size // 3 :]))
+
+
+def entry(env: Environment, raw: RealFile, pieces: list[Piece], position: int = 0) -> JournalWrite:
+    file = RingFile("the journal", raw)
+    file.used = position
+    header, buffers = encode_entry(ID, 5, 2, pieces)
+    buffers.append(padding(HEADER_BYTES + sum(PIECE_BYTES + each.size for each in pieces)))
+    return JournalWrite(env, file, 5, 2, header, buffers, entry_bytes(pieces))
+
+
+class Running:
+    """A writer on the running loop."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.worker = Worker(loop, "test")
+        self.writer = EntryWriter(loop, self.worker)
+
+    async def write(self, write: JournalWrite) -> Outcome[None]:
+        done: asyncio.Future[Outcome[None]] = asyncio.get_running_loop().create_future()
+        self.writer.run(write, done.set_result)
+        return await asyncio.wait_for(done, 600)
+
+    @property
+    def is_native(self) -> bool:
+        return self.writer._thread is not None
+
+    def close(self) -> None:
+        self.writer.close()
+        self.worker.close()
+
+
+def run(test: Callable[[Running], Awaitable[None]]) -> None:
+    async def within() -> None:
+        running = Running()
+        try:
+            await test(running)
+        finally:
+            running.close()
+
+    asyncio.run(within())
+
+
+def new_file(path: Path, size: int = 64 * BLOCK) -> RealFile:
+    path.write_bytes(bytes(size))
+    return RealFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+
+def test_entries_are_on_disk_as_they_are_encoded(
+    edition: str, env: Environment, tmp_path: Path
+) -> None:
+    async def test(running: Running) -> None:
+        raw = new_file(tmp_path / "file", 2000 * BLOCK)
+        position = 0
+        shapes = [[], [piece(1)], [piece(100, n) for n in range(600)], [piece(3 << 20)], [piece(9)]]
+        for pieces in shapes:
+            write = entry(env, raw, pieces, position)
+            (await running.write(write)).result()
+            assert write.done
+            data = memoryview((tmp_path / "file").read_bytes())
+            place = read_place(data, position, ID)
+            assert place is not None
+            found = decode_entry(data, position, place)
+            assert found is not None
+            content = [b"".join(map(bytes, each.buffers)) for each in found.pieces]
+            assert content == [b"".join(each.buffers) for each in pieces]
+            position += found.size
+        assert running.is_native == (edition == "native")
+        raw.close()
+
+    run(test)
+
+
+def test_a_full_disk_refuses_the_entry(edition: str, env: Environment) -> None:
+    async def test(running: Running) -> None:
+        raw = RealFile(os.open("/dev/full", os.O_RDWR))
+        write = entry(env, raw, [piece(10)])
+        (await running.write(write)).result()
+        assert not write.done
+        assert write.refused is not None
+        assert write.refused.errno == 28
+        assert env.pool.sync_failure is None
+        raw.close()
+
+    run(test)
+
+
+def test_a_file_that_ends_within_the_entry_refuses_it(
+    edition: str, env: Environment, tmp_path: Path
+) -> None:
+    async def test(running: Running) -> None:
+        # The first write of the limit's last bytes is short, and the second one fails.
+        raw = new_file(tmp_path / "file", BLOCK)
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2 * BLOCK + 100, before[1]))
+            write = entry(env, raw, [piece(3 * BLOCK)])
+            (await running.write(write)).result()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert not write.done
+        assert write.refused is not None
+        again = entry(env, raw, [piece(3 * BLOCK)])  # there is room now
+        (await running.write(again)).result()
+        assert again.done
+        raw.close()
+
+    run(test)
+
+
+def test_a_failed_sync_stops_everything(edition: str, env: Environment) -> None:
+    async def test(running: Running) -> None:
+        raw = RealFile(os.open("/dev/null", os.O_RDWR))  # takes all bytes, and refuses syncs
+        write = entry(env, raw, [piece(10)])
+        assert isinstance((await running.write(write)).exception(), SyncFailedError)
+        assert not write.done
+        later = entry(env, raw, [piece(10)])
+        assert isinstance((await running.write(later)).exception(), SyncFailedError)
+        raw.close()
+
+    run(test)
+
+
+def test_a_closed_file_refuses_the_entry(edition: str, env: Environment, tmp_path: Path) -> None:
+    async def test(running: Running) -> None:
+        raw = new_file(tmp_path / "file")
+        raw.close()
+        write = entry(env, raw, [piece(10)])
+        (await running.write(write)).result()
+        assert write.refused is not None
+
+    run(test)
+
+
+def test_a_stop_waits_for_the_entry_on_its_way(
+    edition: str, env: Environment, tmp_path: Path
+) -> None:
+    async def test(running: Running) -> None:
+        raw = new_file(tmp_path / "file", 1024 * BLOCK)
+        write = entry(env, raw, [piece(3 << 20)])
+        reports: list[Outcome[None]] = []
+        running.writer.run(write, reports.append)
+        if edition == "python":  # work that has not begun is dropped
+            running.worker.run(lambda: None, lambda _: None)
+        running.close()
+        raw.close()
+        if edition == "native":
+            data = memoryview((tmp_path / "file").read_bytes())
+            place = read_place(data, 0, ID)
+            assert place is not None
+            assert decode_entry(data, 0, place) is not None
+            assert reports == []
+
+    run(test)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="eventfd is of Linux")
+def test_without_a_thread_python_writes(env: Environment, tmp_path: Path) -> None:
+    class NoThread:
+        def __init__(self, signal: int) -> None: ...
+
+        def start(self, *entry: object) -> None:
+            raise OSError(11, "no thread is left")
+
+        def close(self) -> None: ...
+
+    async def test(running: Running) -> None:
+        running.writer._make = NoThread
+        raw = new_file(tmp_path / "file")
+        for n in range(3):
+            write = entry(env, raw, [piece(10)], n * BLOCK)
+            (await running.write(write)).result()
+            assert write.done
+        raw.close()
+
+    run(test)
+
+
+# --- the native thread itself ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def signal() -> Iterator[int]:
+    fd = os.eventfd(0)
+    yield fd
+    os.close(fd)
+
+
+def extension() -> object:
+    found = native.load()
+    if found is None or sys.platform != "linux":
+        pytest.skip("the extension is not built")
+    return found
+
+
+def test_a_thread_takes_one_entry_at_a_time_and_none_when_closed(
+    signal: int, tmp_path: Path
+) -> None:
+    thread = extension().EntryThread(signal)  # type: ignore[attr-defined]
+    assert thread.result() is None
+    raw = new_file(tmp_path / "file")
+    with pytest.raises(ValueError, match="an entry has"):
+        thread.start(raw.fileno(), bytearray(56), [], 0)
+    with pytest.raises(ValueError, match="an entry has"):
+        thread.start(raw.fileno(), bytearray(7), [b""], 0)
+    with pytest.raises(TypeError):
+        thread.start(raw.fileno(), bytearray(56), [b"x", 5], 0)
+    thread.start(raw.fileno(), bytearray(56), [b"x" * 5000, bytes(100)], 3)
+    with pytest.raises(RuntimeError):
+        thread.start(raw.fileno(), bytearray(56), [b""], 0)
+    os.eventfd_read(signal)
+    with pytest.raises(RuntimeError):  # its result was not taken
+        thread.start(raw.fileno(), bytearray(56), [b""], 0)
+    assert thread.result() == (0, 0)
+    assert thread.result() is None
+    assert (tmp_path / "file").read_bytes()[3 + 56 : 3 + 56 + 5000] == b"x" * 5000
+    thread.close()
+    thread.close()
+    with pytest.raises(RuntimeError):
+        thread.start(raw.fileno(), bytearray(56), [b""], 0)
+    raw.close()
+
+
+def test_a_thread_keeps_no_buffer_of_a_finished_entry(signal: int, tmp_path: Path) -> None:
+    thread = extension().EntryThread(signal)  # type: ignore[attr-defined]
+    raw = new_file(tmp_path / "file")
+    data = bytearray(100)
+    for _ in range(3):
+        thread.start(raw.fileno(), bytearray(56), [data, b""], 0)
+        os.eventfd_read(signal)
+        assert thread.result() == (0, 0)
+        data.append(1)  # BufferError while someone has the buffer
+    thread.start(raw.fileno(), bytearray(56), [data, b""], 0)
+    del thread  # waits for the entry
+    gc.collect()
+    data.append(1)
+    raw.close()
+
+
+def test_a_fork_has_no_thread_and_ends_without_it(signal: int, tmp_path: Path) -> None:
+    made = extension()
+    thread = made.EntryThread(signal)  # type: ignore[attr-defined]
+    raw = new_file(tmp_path / "file", 1024 * BLOCK)
+    for state in ("idle", "busy"):
+        thread.start(raw.fileno(), bytearray(56), [bytes(3 << 20), b""], 0)
+        if state == "idle":
+            os.eventfd_read(signal)
+            assert thread.result() == (0, 0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of threads
+            child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                if thread.result() is None:
+                    try:
+                        thread.start(raw.fileno(), bytearray(56), [b""], 0)
+                    except RuntimeError:
+                        code = 0
+                thread.close()
+                del thread
+                other = os.eventfd(0)
+                own = made.EntryThread(other)  # type: ignore[attr-defined]
+                own.start(raw.fileno(), bytearray(56), [b"x", b""], 4 << 20)
+                os.eventfd_read(other)
+                code += own.result() != (0, 0)
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.eventfd_read(signal)
+    assert thread.result() == (0, 0)
+    raw.close()

@@ -1,0 +1,92 @@
+"""A share consumer that dies, or that hangs, while it holds records."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("confluent_kafka", minversion="2.16", reason="needs ShareConsumer")
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from tests.crash.shares.processes import MemberProcess
+from tests.interop.common import DEADLINE
+from tests.interop.conftest import MakeTopic
+from tests.support.processes import poll_until
+
+COUNT = 40
+
+
+@pytest.mark.parametrize(
+    ("how", "lock_ms", "least_count"),
+    [
+        # Its connection closes, and what it holds returns at once; that is no delivery.
+        (signal.SIGKILL, 3_600_000, 1),
+        # Its connection remains, and only the lock time ends.
+        (signal.SIGSTOP, 5000, 2),
+    ],
+    ids=["killed", "stopped"],
+)
+def test_another_member_gets_what_a_lost_one_held_and_not_what_it_had_accepted(
+    bootstrap: str,
+    admin: AdminClient,
+    make_topic: MakeTopic,
+    unique: Callable[[str], str],
+    tmp_path: Path,
+    how: signal.Signals,
+    lock_ms: int,
+    least_count: int,
+) -> None:
+    topic, group = make_topic(), unique("share")
+    configs = {
+        "share.auto.offset.reset": "earliest",
+        "share.record.lock.duration.ms": str(lock_ms),
+        # A busy machine can lose the lock of a record several times before the test begins.
+        "share.delivery.count.limit": "10",
+    }
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in configs.items()
+    ]
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(DEADLINE)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(COUNT):
+        producer.produce(topic, b"p:%d:" % number)
+    assert producer.flush(DEADLINE) == 0
+
+    lost = MemberProcess(bootstrap, group, topic, tmp_path / "lost.out", "hold")
+    other = None
+    try:
+        poll_until(lambda: "H" in lost.kinds(), DEADLINE, "a member that holds records")
+        lost.process.send_signal(how)
+        accepted = set(lost.numbers("A"))
+        held = set(lost.numbers("D")) - accepted
+        other = MemberProcess(bootstrap, group, topic, tmp_path / "other.out")
+        poll_until(
+            lambda: set(other.numbers("S")) | accepted == set(range(COUNT)),
+            DEADLINE,
+            "the other member accepts the rest",
+        )
+    finally:
+        lost.process.kill()
+        if other is not None:
+            other.process.kill()
+    assert accepted
+    assert held
+    assert not accepted & set(other.numbers("D"))
+    first: dict[int, int] = {}
+    for number, count in other.lines("D"):
+        first.setdefault(number, count)
+    assert all(first[number] >= least_count for number in held)

@@ -1,0 +1,243 @@
+"""Absurd requests of share consumers against an engine with a group that holds records."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from tests.protocols.kafka.wire import Client
+from tidemill.engine.api import NewTopic
+from tidemill.engine.engine import Engine
+from tidemill.log.format.records import NewRecord
+from tidemill.protocols.kafka.server import KafkaServer
+from tidemill.settings import Groups, KafkaListener, Settings
+
+HEARTBEAT, FETCH, ACKNOWLEDGE, OFFSETS, ALTER, DELETE = 76, 78, 79, 90, 91, 92
+COUNT = 10
+MEMBER, OTHER = "member", "other"
+LARGEST = 2**63 - 1
+ACCEPT, RENEW = 1, 4
+NONE, INVALID, NOT_HELD = 0, 42, 121
+UNKNOWN_PARTITION, UNKNOWN_ID = 3, 100
+NO_SESSION, WRONG_EPOCH, TOO_MANY = 122, 123, 133
+
+
+def one_batch(first: int, last: int, *types: int) -> list[tuple[int, int, list[int]]]:
+    return [(first, last, list(types))]
+
+
+class Group:
+    """A share group whose member holds ``COUNT`` records, and another one that holds none."""
+
+    def __init__(self, client: Client, topic_id: UUID) -> None:
+        self.client = client
+        self.topic_id = topic_id
+        self.epochs = {MEMBER: 0, OTHER: 0}
+
+    async def join(self, member: str) -> None:
+        tree = {
+            "group_id": "g",
+            "member_id": member,
+            "member_epoch": 0,
+            "rack_id": None,
+            "subscribed_topic_names": ["t"],
+        }
+        assert (await self.client.call(HEARTBEAT, 1, tree))["error_code"] == NONE
+
+    async def fetch(self, member: str, **changed: Any) -> dict[str, Any]:
+        partitions = [{"partition_index": 0, "acknowledgement_batches": []}]
+        tree = {
+            "group_id": "g",
+            "member_id": member,
+            "share_session_epoch": self.epochs[member],
+            "max_wait": 0,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "max_records": 100,
+            "batch_size": 100,
+            "topics": [{"topic_id": self.topic_id, "partitions": partitions}],
+            "forgotten_topics_data": [],
+        }
+        answer = await self.client.call(FETCH, 1, tree | changed)
+        if answer["error_code"] == NONE:
+            self.epochs[member] += 1
+        return answer
+
+    async def acknowledge(
+        self, batches: list[tuple[int, int, list[int]]], member: str = MEMBER, **changed: Any
+    ) -> int:
+        """Return the error of the request, or else that of its partition."""
+        partition = {
+            "partition_index": changed.pop("partition", 0),
+            "acknowledgement_batches": [
+                {"first_offset": first, "last_offset": last, "acknowledge_types": types}
+                for first, last, types in batches
+            ],
+        }
+        topic = changed.pop("topic_id", self.topic_id)
+        tree = {
+            "group_id": "g",
+            "member_id": member,
+            "share_session_epoch": self.epochs[member],
+            "is_renew_ack": False,
+            "topics": [{"topic_id": topic, "partitions": [partition]}],
+        }
+        answer = await self.client.call(ACKNOWLEDGE, 2, tree | changed)
+        if answer["error_code"] != NONE:
+            return int(answer["error_code"])
+        self.epochs[member] += 1
+        ((found,),) = (each["partitions"] for each in answer["responses"])
+        return int(found["error_code"])
+
+    async def check_held(self) -> None:
+        """Check that the member still holds all records, and nobody else gets them."""
+        for member in (MEMBER, OTHER):
+            assert (await self.fetch(member))["responses"] in ([], ())
+        tree = {"groups": [{"group_id": "g", "topics": None}]}
+        (group,) = (await self.client.call(OFFSETS, 1, tree))["groups"]
+        ((partition,),) = (topic["partitions"] for topic in group["topics"])
+        assert (partition["start_offset"], partition["lag"]) == (0, COUNT)
+        assert await self.acknowledge(one_batch(0, COUNT - 1, ACCEPT)) == NONE
+
+
+@contextlib.asynccontextmanager
+async def holding(folder: Path) -> AsyncIterator[Group]:
+    """Serve a group that holds records for as long as a test can take."""
+    groups = Groups(share_record_lock_ms=3_600_000, share_session_timeout_ms=3_600_000)
+    settings = Settings(data_dir=folder, kafka=KafkaListener(port=0), groups=groups)
+    engine = Engine(settings)
+    await engine.start()
+    server = KafkaServer(engine, settings)
+    client = await Client.connect(await server.start())
+    try:
+        await engine.topics.create([NewTopic("t", 1)])
+        group = Group(client, engine.topics.get("t").topic_id)
+        for member in (MEMBER, OTHER):
+            await group.join(member)
+            await group.fetch(member)  # the group begins at the end
+        records = [NewRecord(b"k", b"%d" % number) for number in range(COUNT)]
+        await engine.records.append_records("t", 0, records)
+        answer = await group.fetch(MEMBER)
+        ((found,),) = (topic["partitions"] for topic in answer["responses"])
+        acquired = [
+            (each["first_offset"], each["last_offset"]) for each in found["acquired_records"]
+        ]
+        assert acquired == [(0, COUNT - 1)]
+        yield group
+        await group.check_held()
+        assert not engine.failed.done()
+    finally:
+        client.close()
+        await server.stop(grace_seconds=1)
+        await engine.stop()
+
+
+ACKNOWLEDGEMENTS = {
+    "before the first offset": (one_batch(-1, 5, ACCEPT), INVALID),
+    "backwards": (one_batch(5, 4, ACCEPT), INVALID),
+    "to the largest number": (one_batch(0, LARGEST, ACCEPT), INVALID),
+    "to almost the largest number": (one_batch(0, LARGEST - 1, ACCEPT), NOT_HELD),
+    "at almost the largest number": (one_batch(LARGEST - 1, LARGEST - 1, ACCEPT), NOT_HELD),
+    "no type": (one_batch(0, 9), INVALID),
+    "too few types": (one_batch(0, 9, *[ACCEPT] * 9), INVALID),
+    "too many types": (one_batch(0, 9, *[ACCEPT] * 11), INVALID),
+    "very many types": (one_batch(0, 9, *[ACCEPT] * 50_000), INVALID),
+    "an unknown type": (one_batch(0, 9, 5), INVALID),
+    "a negative type": (one_batch(0, 9, -1), INVALID),
+    "a renewal that is not announced": (one_batch(0, 9, RENEW), INVALID),
+    "twice the same": (one_batch(0, 9, ACCEPT) * 2, INVALID),
+    "overlapping": ([*one_batch(0, 5, ACCEPT), *one_batch(5, 9, ACCEPT)], INVALID),
+    "not in order": ([*one_batch(5, 9, ACCEPT), *one_batch(0, 4, ACCEPT)], INVALID),
+    "one too many": (one_batch(0, COUNT, ACCEPT), NOT_HELD),
+    "behind the end": (one_batch(COUNT, 2 * COUNT, ACCEPT), NOT_HELD),
+    "one good and one bad": ([*one_batch(0, 4, ACCEPT), *one_batch(50, 60, ACCEPT)], NOT_HELD),
+    "very many": ([(2 * n, 2 * n, [ACCEPT]) for n in range(20_000)], NOT_HELD),
+}
+
+
+def run(work: Callable[[Group], Awaitable[None]], folder: Path) -> None:
+    """Run a test against a group that holds records; it must still hold them afterwards."""
+
+    async def body() -> None:
+        async with holding(folder) as group:
+            await work(group)
+
+    asyncio.run(body())
+
+
+def test_wrong_acknowledgements_settle_nothing(tmp_path: Path) -> None:
+    async def work(group: Group) -> None:
+        for name, (batches, expected) in ACKNOWLEDGEMENTS.items():
+            assert await group.acknowledge(batches) == expected, name
+        batch = one_batch(0, 9, ACCEPT)
+        assert await group.acknowledge(batch, OTHER) == NOT_HELD
+        assert await group.acknowledge(batch, partition=999) == UNKNOWN_PARTITION
+        assert await group.acknowledge(batch, partition=-1) == UNKNOWN_PARTITION
+        assert await group.acknowledge(batch, topic_id=UUID(int=1)) == UNKNOWN_ID
+
+    run(work, tmp_path)
+
+
+def test_wrong_epochs_and_members_are_named(tmp_path: Path) -> None:
+    async def work(group: Group) -> None:
+        batch = one_batch(0, 9, ACCEPT)
+        now = group.epochs[MEMBER]
+        for epoch in (0, now - 1, now + 1, -2, -(2**31), 2**31 - 1):
+            answer = await group.acknowledge(batch, share_session_epoch=epoch)
+            assert answer == WRONG_EPOCH, epoch
+        for epoch in (now + 1, -2, -(2**31), 2**31 - 1):
+            fetched = await group.fetch(MEMBER, share_session_epoch=epoch)
+            assert fetched["error_code"] == WRONG_EPOCH, epoch
+        for epoch in (1, 5, -1):
+            answer = await group.acknowledge(batch, member_id="nobody", share_session_epoch=epoch)
+            assert answer == NO_SESSION
+        assert await group.acknowledge(batch, member_id="") == INVALID
+        assert await group.acknowledge(batch, group_id="h") == NO_SESSION
+
+    run(work, tmp_path)
+
+
+def test_absurd_fetches_give_nothing(tmp_path: Path) -> None:
+    async def work(group: Group) -> None:
+        for name in ("max_wait", "min_bytes", "max_bytes", "max_records", "batch_size"):
+            for value in (-1, -(2**31), 0) if name == "max_wait" else (-1, -(2**31), 2**31 - 1):
+                fetched = await group.fetch(OTHER, **{name: value})
+                assert (fetched["error_code"], list(fetched["responses"])) == (NONE, []), name
+        many = [
+            {"partition_index": number, "acknowledgement_batches": []} for number in range(20_000)
+        ]
+        topics = [{"topic_id": UUID(int=5), "partitions": many}]
+        epoch = group.epochs[OTHER]
+        fetched = await group.fetch(OTHER, topics=topics)
+        assert fetched["error_code"] == TOO_MANY
+        # The epoch was used, and the session has no partitions any more.
+        group.epochs[OTHER] = epoch + 1
+
+    run(work, tmp_path)
+
+
+def test_offsets_of_a_group_with_members_stay(tmp_path: Path) -> None:
+    async def work(group: Group) -> None:
+        not_empty = ErrorCode.non_empty_group.value
+        for start in (-(2**63), -1, 0, 5, LARGEST):
+            partitions = [{"partition_index": 0, "start_offset": start}]
+            topics = [{"topic_name": "t", "partitions": partitions}]
+            answer = await group.client.call(ALTER, 0, {"group_id": "g", "topics": topics})
+            assert answer["error_code"] == not_empty
+        names = [{"topic_name": name} for name in ("t", "t", "", "x" * 30_000)]
+        answer = await group.client.call(DELETE, 0, {"group_id": "g", "topics": names})
+        assert answer["error_code"] == not_empty
+        numbers = [-1, 1, 2**31 - 1, -(2**31)]
+        asked = [{"topic_name": "t", "partitions": numbers}]
+        tree = {"groups": [{"group_id": "g", "topics": asked}]}
+        (found,) = (await group.client.call(OFFSETS, 1, tree))["groups"]
+        ((*partitions_of,),) = (topic["partitions"] for topic in found["topics"])
+        assert {each["error_code"] for each in partitions_of} == {UNKNOWN_PARTITION}
+
+    run(work, tmp_path)

@@ -1,0 +1,97 @@
+"""Settings of Spark that suit one query, and that no other query gets."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from tests.spark.conftest import Broker
+from tidemill.spark.base.session import DEFAULTS
+from tidemill.spark.pipelines.inputs import Built
+from tidemill.spark.pipelines.start import settings, tuning
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
+POLLING_DELAY = "spark.sql.streaming.pollingDelay"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+JOIN_STATE = "spark.sql.streaming.join.stateFormatVersion"
+ALWAYS = {JOIN_STATE: "3"}
+
+
+def built(df: DataFrame, mode: str) -> Built:
+    return cast(Built, SimpleNamespace(df=df, query=SimpleNamespace(mode=mode)))
+
+
+def test_settings_of_a_query_leave_no_trace_and_those_of_the_user_stay(
+    spark: SparkSession,
+) -> None:
+    with settings(spark, {NO_DATA_BATCHES: "false"}):
+        assert spark.conf.get(NO_DATA_BATCHES) == "false"
+    assert spark.conf.get(NO_DATA_BATCHES) == "true"
+    assert NO_DATA_BATCHES not in spark.conf.getAll
+    spark.conf.set(NO_DATA_BATCHES, "true")
+    try:
+        with settings(spark, {NO_DATA_BATCHES: "false"}):
+            assert spark.conf.get(NO_DATA_BATCHES) == "true"
+        assert NO_DATA_BATCHES in spark.conf.getAll
+    finally:
+        spark.conf.unset(NO_DATA_BATCHES)
+
+
+def test_a_default_of_the_session_is_not_a_setting_of_the_user(spark: SparkSession) -> None:
+    before = spark.conf.get(POLLING_DELAY)
+    try:
+        for there, expected in ((DEFAULTS[POLLING_DELAY], "10ms"), ("70ms", "70ms")):
+            spark.conf.set(POLLING_DELAY, there)
+            with settings(spark, {POLLING_DELAY: "10ms"}):
+                assert spark.conf.get(POLLING_DELAY) == expected
+            assert spark.conf.get(POLLING_DELAY) == there
+    finally:
+        spark.conf.set(POLLING_DELAY, cast(str, before))
+
+
+def test_a_query_runs_batches_without_records_where_they_can_return_rows(
+    spark: SparkSession,
+) -> None:
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    counted = rows.withWatermark("timestamp", "1 minute").groupBy("value").count()
+
+    def count(_: Any, frames: Any, state: Any) -> Any:
+        yield from frames
+
+    timed = rows.groupBy("value").applyInPandasWithState(
+        count, "value long", "n long", "update", "EventTimeTimeout"
+    )
+    assert tuning(built(counted, "update")) == {**ALWAYS, NO_DATA_BATCHES: "false"}
+    assert tuning(built(counted, "append")) == ALWAYS
+    assert tuning(built(timed, "update")) == ALWAYS
+
+
+def test_spark_asks_often_only_where_the_source_keeps_the_pace(
+    spark: SparkSession, tidemill_broker: Broker
+) -> None:
+    stream = spark.readStream.format("tidemill").option("subscribe", tidemill_broker.topic())
+    ours = stream.option("kafka.bootstrap.servers", tidemill_broker.bootstrap).load()
+    theirs = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    both = ours.select("timestamp").union(theirs.select("timestamp"))
+    assert tuning(built(ours, "append")) == {**ALWAYS, POLLING_DELAY: "10ms"}
+    assert tuning(built(both, "append")) == ALWAYS
+
+
+def test_a_store_that_has_no_column_families_keeps_the_old_state_of_joins(
+    spark: SparkSession,
+) -> None:
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    before = cast(str, spark.conf.get(PROVIDER))
+    assert before.endswith(".RocksDBStateStoreProvider")
+    spark.conf.set(PROVIDER, before.replace("RocksDBState", "HDFSBackedState"))
+    try:
+        assert tuning(built(rows, "append")) == {}
+    finally:
+        spark.conf.set(PROVIDER, before)
