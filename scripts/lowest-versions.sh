@@ -47,8 +47,10 @@ if [ $# -gt 0 ]; then
     exec "$python" -m pytest -q "$@"
 fi
 # Left out are tests that no version of a package can change: models, prose, the tests' own tools.
+failed=0
 "$python" -m pytest -q -n "${WORKERS:-2}" -m fast -W ignore \
     --ignore=tests/simulation --ignore=tests/state --ignore=tests/docs --ignore=tests/bench \
-    --ignore=tests/test_structure.py --ignore=tests/test_lanes.py --ignore=tests/test_packaging.py
+    --ignore=tests/test_structure.py --ignore=tests/test_lanes.py --ignore=tests/test_packaging.py || failed=1
 # Two pipelines on Spark: windows, a join with a table, a topic written exactly once, a database.
-exec "$python" -m pytest -q tests/demo/test_examples.py
+"$python" -m pytest -q tests/demo/test_examples.py || failed=1
+exit $failed
