@@ -41,6 +41,7 @@ from bench.queues import deep as queues_deep
 from bench.queues import section as queues
 from bench.report import Report, Section, print_section, print_table, write_markdown
 from bench.run import Options, Run
+from bench.shares import section as shares
 
 SECTIONS: dict[str, Callable[[Run], Section]] = {
     "throughput": throughput.section,
@@ -65,6 +66,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "cdc": cdc.section,
     "queues": queues.section,
     "queues-deep": queues_deep.section,
+    "shares": shares.section,
     "memory": memory.section,
     "history": history.section,
     "startup": startup.section,

@@ -246,6 +246,25 @@ def test_a_group_that_is_named_twice_is_deleted_once(tidemill: CommandLine, grou
     assert tidemill.ok("group", "delete", group, group, "--yes") == f"deleted {group}\n"
 
 
+def test_delete_with_a_topic_keeps_the_group_and_its_other_topics(
+    tidemill: CommandLine, group: str, topic: str
+) -> None:
+    other = f"{topic}-other"
+    tidemill.ok("topic", "create", other)
+    tidemill.ok("group", "seek", group, "--topic", other, "--to", "end", "--yes")
+    text = f"the offsets of {topic} from {group}\n"
+    command = ["group", "delete", group, "--topic", topic]
+    assert tidemill.ok(*command, "--dry-run") == f"would delete {text}"
+    assert tidemill.ok(*command, "--yes") == f"deleted {text}"
+    described = tidemill.json("group", "describe", group)
+    assert [each["topic"] for each in described["partitions"]] == [other]
+    again = tidemill.run(*command, "--yes")
+    assert again.returncode == 3
+    assert f"hint: See: tidemill group describe {group}" in again.stderr
+    missing = tidemill.run("group", "delete", f"{group}-x", "--topic", topic, "--yes")
+    assert (missing.returncode, "does not exist" in missing.stderr) == (3, True)
+
+
 def test_the_start_of_a_new_group_can_be_set_for_a_named_topic(
     tidemill: CommandLine, group: str, topic: str
 ) -> None:

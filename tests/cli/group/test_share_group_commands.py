@@ -134,3 +134,23 @@ def test_delete_forgets_the_group(tidemill: CommandLine, read: str) -> None:
         done = tidemill.run("group", *command)
         assert done.returncode == 3
         assert f"error: group {read} does not exist" in done.stderr
+
+
+def test_delete_with_a_topic_forgets_what_was_read_of_it(
+    tidemill: CommandLine, read: str, topic: str
+) -> None:
+    command = ["group", "delete", read, "--topic", topic]
+    text = f"the offsets of {topic} from {read}\n"
+    assert tidemill.ok(*command, "--dry-run") == f"would delete {text}"
+    assert start(tidemill, read) == [10]
+    assert tidemill.run(*command).returncode == 2
+    assert tidemill.ok(*command, "--yes") == f"deleted {text}"
+    assert start(tidemill, read) == []
+    assert read in {row["group"] for row in tidemill.json("group", "list")}
+    again = tidemill.run(*command, "--yes")
+    assert again.returncode == 3
+    assert f"error: group {read} has read nothing of topic {topic}" in again.stderr
+    with member(tidemill, read, topic) as consumer:
+        accept(consumer, 10)  # as a new group: from the start
+        refused = tidemill.run(*command, "--yes")
+        assert (refused.returncode, "1 live member" in refused.stderr) == (4, True)

@@ -116,3 +116,19 @@ def _host() -> str:
     import os
 
     return os.environ["TIDEMILL_AMQP_URL"].split("//")[1].rstrip("/")
+
+
+def test_a_missing_queue_or_exchange_has_a_hint(tidemill: CommandLine, topic: str) -> None:
+    missing = f"{topic}-missing"
+    tidemill.ok("queue", "create", topic)
+    for command, kind in (
+        (["queue", "consume", missing], "queue"),
+        (["queue", "publish", missing], "queue"),
+        (["queue", "purge", missing, "--yes"], "queue"),
+        (["queue", "move", missing], "queue"),
+        (["queue", "bind", topic, missing], "exchange"),
+    ):
+        done = tidemill.run(*command, stdin="a\n")
+        assert done.returncode == 3, command
+        assert f"error: no {kind} '{missing}'" in done.stderr
+        assert f"hint: See: tidemill {kind} list" in done.stderr

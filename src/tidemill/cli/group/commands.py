@@ -220,38 +220,82 @@ def _emit_description(
 @app.command()
 def delete(
     groups: Annotated[list[str], typer.Argument(metavar="GROUP", help="Ids of the groups.")],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic", metavar="TOPIC", help="Forget only this topic, and keep the group."
+        ),
+    ] = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     servers: Bootstrap = BOOTSTRAP_DEFAULT,
     properties: Property = None,
 ) -> None:
-    """Delete groups and their offsets."""
+    """Delete groups and their offsets, or with --topic their offsets of single topics.
+
+    A group that reads such a topic again begins where a new one does.
+    """
     cluster = Cluster.at(servers, properties)
-    for group in groups:
+    deleted = list(dict.fromkeys(groups))
+    for group in deleted:
         description = find_group(cluster, group)
-        if is_dead(description):
+        if not topic and is_dead(description):
             raise not_found(group)
         refuse_if_alive(description)
-    deleted = list(dict.fromkeys(groups))
+    failures = (
+        _forget(cluster, deleted, list(dict.fromkeys(topic)), yes=yes, dry_run=dry_run)
+        if topic
+        else _delete(cluster, deleted, yes=yes, dry_run=dry_run)
+    )
+    topics = {"topics": topic} if topic else {}
+    about = f" of {', '.join(topic)}" if topic else ""
+    if as_json:
+        output.emit_json([{"group": each, **topics, "deleted": not dry_run} for each in deleted])
+    else:
+        what = f"the offsets{about} from " if topic else ""
+        for group in deleted:
+            print(f"{'would delete' if dry_run else 'deleted'} {what}{group}")
+    output.raise_all(failures)
+
+
+def _delete(
+    cluster: Cluster, groups: list[str], *, yes: bool, dry_run: bool
+) -> list[TidemillError]:
+    """Delete groups; remove those that failed from the list, and return their errors."""
     failures: list[TidemillError] = []
     if not dry_run:
-        output.confirm(f"Delete the offsets of {', '.join(deleted)}?", yes=yes)
+        output.confirm(f"Delete the offsets of {', '.join(groups)}?", yes=yes)
         futures = cluster.admin.delete_consumer_groups(
-            list(deleted), request_timeout=REQUEST_SECONDS
+            list(groups), request_timeout=REQUEST_SECONDS
         )
         for group, future in futures.items():
             try:
                 cluster.ask(f"group {group}", future.result)
             except TidemillError as error:  # the others are deleted all the same
                 failures.append(error)
-                deleted.remove(group)
-    if as_json:
-        output.emit_json([{"group": group, "deleted": not dry_run} for group in deleted])
-    else:
-        for group in deleted:
-            print(f"{'would delete' if dry_run else 'deleted'} {group}")
-    output.raise_all(failures)
+                groups.remove(group)
+    return failures
+
+
+def _forget(
+    cluster: Cluster, groups: list[str], topics: list[str], *, yes: bool, dry_run: bool
+) -> list[TidemillError]:
+    """Delete what groups have read of topics; as ``_delete``."""
+    from tidemill.cli.group.forget import forget, read_partitions
+
+    read = {group: read_partitions(cluster, group, topics) for group in groups}
+    failures: list[TidemillError] = []
+    if not dry_run:
+        what = f"{', '.join(groups)} in {', '.join(topics)}"
+        output.confirm(f"Delete the offsets of {what}?", yes=yes)
+        for group, keys in read.items():
+            try:
+                forget(cluster, group, keys)
+            except TidemillError as error:
+                failures.append(error)
+                groups.remove(group)
+    return failures
 
 
 app.command()(seek)

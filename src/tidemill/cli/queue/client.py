@@ -329,7 +329,8 @@ class AmqpClient:
         _, _, said = text.partition(" - ")
         match code:
             case 404:
-                return NotFoundError(said or text)
+                kind = "exchange" if said.startswith("no exchange") else "queue"
+                return NotFoundError(said or text, hint=f"See: tidemill {kind} list")
             case 405 | 406:
                 return ConflictError(said or text)
             case 403:

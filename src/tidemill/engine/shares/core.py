@@ -45,6 +45,9 @@ from tidemill.state.timers import Timers
 MAX_PARTITIONS = 50_000
 """Share partitions of all groups that are in use or stored."""
 
+RETRY_S = 1.0
+"""How long the state that the disk has refused waits until it is written again."""
+
 logger = structlog.get_logger("tidemill.shares")
 
 
@@ -80,7 +83,7 @@ class ShareCore:
         clock: Clock,
     ) -> None:
         self.partitions = partitions
-        self.journal = ShareJournal(state)
+        self.journal = ShareJournal(state, self._store_later)
         self._positions = positions
         self._catalog = catalog
         self._configs = configs
@@ -92,6 +95,8 @@ class ShareCore:
         self._waiting: dict[TopicPartition, set[asyncio.Future[None]]] = {}
         self._deadlines: Timers[PartitionKey] = Timers()
         self._timer: asyncio.TimerHandle | None = None
+        self._unstored: dict[PartitionKey, None] = {}
+        self._retry: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_stopping = False
 
@@ -118,6 +123,9 @@ class ShareCore:
         self.is_stopping = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._retry is not None:
+            self._retry.cancel()
+            self._store_again()
         for tp in list(self._waiting):
             self._wake(tp)
         for task in self._tasks:
@@ -270,7 +278,8 @@ class ShareCore:
 
     def topics_deleted(self) -> None:
         """Forget the share partitions of topics that don't exist any more."""
-        gone = [key for key in self.journal.all_keys() if self.name_of(key.topic_id) is None]
+        deleted = [each for each in self.journal.topics() if self.name_of(each) is None]
+        gone = [key for each in deleted for key in self.journal.keys_of_topic(each)]
         if gone and not self.is_stopping:
             self._run(gone)
 
@@ -284,6 +293,20 @@ class ShareCore:
         task = asyncio.get_running_loop().create_task(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    # --- a disk that refuses ---------------------------------------------------------------------
+
+    def _store_later(self, changed: Sequence[SharePartition]) -> None:
+        """Write share partitions again later: what changed in them is not on disk."""
+        self._unstored.update((partition.key, None) for partition in changed)
+        if self._retry is None and not self.is_stopping:
+            self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._store_again)
+
+    def _store_again(self) -> None:
+        self._retry = None
+        keys, self._unstored = self._unstored, {}
+        partitions = [live.partition for key in keys if (live := self._live.get(key)) is not None]
+        self.journal.write_soon(partitions, self.clock.now_ms())
 
     # --- members ---------------------------------------------------------------------------------
 

@@ -6,7 +6,9 @@ Acknowledgements are answered when they are on disk. Knows records and their key
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+from uuid import UUID
 
 import structlog
 
@@ -25,6 +27,8 @@ from tidemill.state.share_partitions.format import (
 )
 from tidemill.state.share_partitions.partition import SharePartition
 
+T = TypeVar("T")
+
 TOGETHER = 64
 """Share partitions that are written in one piece."""
 
@@ -36,13 +40,18 @@ class ShareJournal:
 
     Args:
         journal: the log of the internal topic.
+        on_failed: called with what could not be written. Its next record says all of it.
     """
 
-    def __init__(self, journal: StateLog) -> None:
+    def __init__(
+        self, journal: StateLog, on_failed: Callable[[Sequence[SharePartition]], None]
+    ) -> None:
         self._journal = journal
+        self._on_failed = on_failed
         self._stored: dict[PartitionKey, dict[Kind, bytes]] = {}
         """The share partitions that are not in use since the start."""
         self._by_group: dict[str, dict[PartitionKey, None]] = {}
+        self._by_topic: dict[UUID, dict[PartitionKey, None]] = {}
 
     # --- start -----------------------------------------------------------------------------------
 
@@ -62,6 +71,15 @@ class ShareJournal:
     def note(self, key: PartitionKey) -> None:
         """Note that a share partition has records."""
         self._by_group.setdefault(key.group_id, {})[key] = None
+        self._by_topic.setdefault(key.topic_id, {})[key] = None
+
+    def topics(self) -> list[UUID]:
+        """Return the topics that have records."""
+        return list(self._by_topic)
+
+    def keys_of_topic(self, topic_id: UUID) -> list[PartitionKey]:
+        """Return the share partitions of a topic that have records."""
+        return list(self._by_topic.get(topic_id, ()))
 
     def all_keys(self) -> Iterator[PartitionKey]:
         """Yield all share partitions that have records."""
@@ -125,7 +143,7 @@ class ShareJournal:
 
         def done(error: Exception | None) -> None:
             if error is not None:
-                _failed(changed, error)
+                self._failed(changed, error)
             if written.done():
                 return
             if error is None:
@@ -144,7 +162,15 @@ class ShareJournal:
         try:
             self._journal.append(records)
         except TidemillError as error:
-            _failed(changed, error)
+            self._failed(changed, error)
+
+    def _failed(self, changed: Sequence[SharePartition], error: Exception) -> None:
+        if not changed:
+            return
+        logger.error("share.state_not_stored", error=str(error), partitions=len(changed))
+        for partition in changed:
+            partition.must_snapshot()
+        self._on_failed(changed)
 
     def _take(self, changed: Iterable[SharePartition], now_ms: int) -> list[StateRecord]:
         records = []
@@ -166,17 +192,16 @@ class ShareJournal:
         written = self._submit(records)
         for key in kept:
             self._stored.pop(key, None)
-            keys_of = self._by_group[key.group_id]
-            keys_of.pop(key, None)
-            if not keys_of:
-                del self._by_group[key.group_id]
+            _remove(self._by_group, key.group_id, key)
+            _remove(self._by_topic, key.topic_id, key)
         await written
 
 
-def _failed(changed: Sequence[SharePartition], error: Exception) -> None:
-    logger.error("share.state_not_stored", error=str(error), partitions=len(changed))
-    for partition in changed:
-        partition.must_snapshot()
+def _remove(index: dict[T, dict[PartitionKey, None]], name: T, key: PartitionKey) -> None:
+    keys = index[name]
+    keys.pop(key, None)
+    if not keys:
+        del index[name]
 
 
 def _refused(error: Exception) -> CoordinatorNotAvailableError:

@@ -111,8 +111,9 @@ class Shares:
             is settled.
 
         Raises:
-            CoordinatorNotAvailableError: the disk refuses. The records are possibly redelivered
-                after the next start.
+            CoordinatorNotAvailableError: the disk refuses. The records are settled, and that is
+                written as soon as the disk allows it. If the broker ends before, they are
+                redelivered.
         """
         self._access.check(Operation.READ, GROUP, group_id)
         self._core.check_running()

@@ -1,0 +1,135 @@
+"""Share groups on a disk that refuses: what members acknowledged is written when there is room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.queues.harness import until, with_broker
+from tidemill.engine.api import NewTopic
+from tidemill.engine.engine import Engine
+from tidemill.engine.internal_topics import SHARE_STATE
+from tidemill.engine.shares import core
+from tidemill.engine.shares.api import AckBatch, PartitionAcks, ShareQuery, ShareRead
+from tidemill.engine.state_log import StateLog
+from tidemill.log.errors import DiskFullError
+from tidemill.log.format.records import NewRecord
+from tidemill.log.partition.append import AppendInfo
+from tidemill.state.errors import CoordinatorNotAvailableError
+from tidemill.state.share_groups.types import ShareHeartbeat
+
+COUNT = 10
+
+
+class Disk:
+    """Counts what is written to the log of share groups, unless it refuses."""
+
+    def __init__(self) -> None:
+        self.refuses = False
+        self.written = 0
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    found = Disk()
+    append = StateLog.append
+
+    def checked(self: StateLog, *arguments: Any) -> AppendInfo:
+        if self.log.tp == SHARE_STATE:
+            if found.refuses:
+                raise DiskFullError("the disk is full")
+            found.written += 1
+        return append(self, *arguments)
+
+    monkeypatch.setattr(StateLog, "append", checked)
+    monkeypatch.setattr(core, "RETRY_S", 0.01)
+    return found
+
+
+async def started(engine: Engine) -> ShareRead:
+    """Write records to a topic, and let a member of a group acquire all; return its partition."""
+    door = engine.door()
+    (topic,) = await door.topics.create([NewTopic("t", 1)])
+    await join(engine)
+    read = ShareRead(topic.topic_id, 0)  # type: ignore[union-attr]
+    query = ShareQuery("g", "m", [read], 0, COUNT, 1 << 20)
+    (before,) = await door.shares.fetch(query)  # the group begins at the end
+    assert not before.acquired
+    await door.records.append_records("t", 0, [NewRecord(None, b"x")] * COUNT)
+    query.max_wait_ms = 60_000
+    (found,) = await door.shares.fetch(query)
+    assert [(run.first, run.last) for run in found.acquired] == [(0, COUNT - 1)]
+    return read
+
+
+async def join(engine: Engine) -> None:
+    heartbeat = ShareHeartbeat("g", "m", 0, "client", "host", None, ("t",))
+    await engine.door().groups.share_heartbeat(heartbeat)
+
+
+def accept(read: ShareRead, last: int = COUNT - 1) -> list[PartitionAcks]:
+    return [PartitionAcks(*read, [AckBatch(0, last, [1])])]
+
+
+async def start_of(engine: Engine) -> int:
+    (offset,) = await engine.door().shares.offsets("g", None)
+    return offset.start
+
+
+def test_what_could_not_be_written_is_written_later(tmp_path: Path, disk: Disk) -> None:
+    async def acknowledge(engine: Engine) -> None:
+        read = await started(engine)
+        disk.refuses = True
+        with pytest.raises(CoordinatorNotAvailableError, match="disk is full"):
+            await engine.door().shares.acknowledge("g", "m", accept(read))
+        disk.refuses = False
+        before = disk.written
+        await until(lambda: disk.written > before)
+
+    async def check(engine: Engine) -> None:
+        assert await start_of(engine) == COUNT
+
+    with_broker(acknowledge, tmp_path)
+    with_broker(check, tmp_path)
+
+
+def test_the_stop_of_the_broker_writes_it(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "RETRY_S", 3600.0)
+
+    async def acknowledge(engine: Engine) -> None:
+        read = await started(engine)
+        disk.refuses = True
+        with pytest.raises(CoordinatorNotAvailableError):
+            await engine.door().shares.acknowledge("g", "m", accept(read))
+        disk.refuses = False
+
+    async def check(engine: Engine) -> None:
+        assert await start_of(engine) == COUNT
+
+    with_broker(acknowledge, tmp_path)
+    with_broker(check, tmp_path)
+
+
+def test_the_state_of_a_deleted_topic_is_not_written_again(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "RETRY_S", 3600.0)
+
+    async def acknowledge(engine: Engine) -> None:
+        read = await started(engine)
+        disk.refuses = True
+        with pytest.raises(CoordinatorNotAvailableError):
+            await engine.door().shares.acknowledge("g", "m", accept(read))
+        disk.refuses = False
+        assert await engine.door().topics.delete(["t"]) == [None]
+
+    async def check(engine: Engine) -> None:
+        await join(engine)
+        assert await engine.door().shares.offsets("g", None) == []
+
+    with_broker(acknowledge, tmp_path)
+    with_broker(check, tmp_path)
