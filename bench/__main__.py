@@ -38,6 +38,7 @@ from bench.nexmark.queries import QUERIES
 from bench.pipelines import section as pipelines
 from bench.pipelines import start as pipeline_start
 from bench.queues import deep as queues_deep
+from bench.queues import latency as queues_latency
 from bench.queues import section as queues
 from bench.report import Report, Section, print_section, print_table, write_markdown
 from bench.run import Options, Run
@@ -65,6 +66,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "nexmark": nexmark.section,
     "cdc": cdc.section,
     "queues": queues.section,
+    "queues-latency": queues_latency.section,
     "queues-deep": queues_deep.section,
     "shares": shares.section,
     "memory": memory.section,

@@ -1,24 +1,33 @@
-"""Measures latencies of a queue with one process that publishes and consumes.
+"""Measures latencies of queues beside RabbitMQ, with one process that publishes and consumes.
 
 PerfTest's own latencies contain the start of its Java: in the first second a message takes up to
-100 ms, with any broker. This client has no warm-up, allocates little, and looks at its sockets
-between two messages. Must not know: which broker it runs against.
+100 ms, with any broker. This client needs no compiler, allocates little, and looks at its sockets
+between two messages.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import select
 import socket
+import statistics
 import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
-from bench.run import percentile
+from bench.queues.section import Contender, contenders
+from bench.report import Cell, Section, Table
+from bench.run import Run, percentile
 from tidemill.cli.queue.client import CHANNEL, AmqpClient
+from tidemill.errors import TidemillError
 from tidemill.protocols.amqp.codec import methods
 
+RATES = (1_000, 5_000)
+"""Messages a second."""
+SIZE = 1000
 PREFETCH = 200
 WARM_UP_S = 1.0
 DEADLINE_S = 60.0
@@ -30,6 +39,7 @@ _TIME = struct.Struct(">d")
 _METHOD, _BODY = 1, 3
 _ACK = bytes((0, 60, 0, 80))
 _PERSISTENT = 1 << 12
+_names = itertools.count()
 
 
 @dataclass
@@ -45,6 +55,43 @@ class Latencies:
             *(percentile(self.delivered, percent) for percent in (50, 99, 99.9)),
             *(percentile(self.confirmed, percent) for percent in (50, 99)),
         ]
+
+
+def section(run: Run) -> Section:
+    """Measure all brokers at all rates."""
+    columns = ["messages/s", "who", "p50 ms", "p99 ms", "p99.9 ms", "confirm p50", "confirm p99"]
+    table = Table(
+        "Queues: latency from publish to consumer",
+        columns,
+        note=f"{SIZE} B, persistent, one queue, prefetch {PREFETCH}; one process publishes with "
+        f"confirms and consumes with acks, after a warm-up of {WARM_UP_S:.0f} s.",
+    )
+    seconds = 8.0 if run.options.quick else 20.0
+    with contenders(run) as found:
+        for rate in RATES:
+            run.say(f"queues: latency at {rate:,} messages a second")
+            turns = {each.name: partial(_turn, run, each, rate, seconds) for each in found}
+            for who, turn in run.take_turns(turns).items():
+                table.rows.append([rate, who, *_typical(turn, len(columns) - 2)])
+    return Section("queues-latency", [table])
+
+
+def _turn(run: Run, contender: Contender, rate: int, seconds: float) -> list[float] | None:
+    url, kind, queue = contender.broker.url, contender.kind, f"latency-{next(_names)}"
+    try:
+        found = measure(url, kind, queue, rate=rate, seconds=seconds, size=SIZE)
+    except (OSError, TidemillError) as error:
+        run.say(f"note: a turn of {contender.name} has failed: {error}")
+        return None
+    return found.row()
+
+
+def _typical(turns: list[list[float] | None], columns: int) -> list[Cell]:
+    """Return the median of each figure."""
+    rows = [each for each in turns if each is not None]
+    if not rows:
+        return [None] * columns
+    return [statistics.median(column) for column in zip(*rows, strict=True)]
 
 
 class _Frames:
@@ -154,7 +201,7 @@ class _Turn:
             for kind, payload in consumer.read():
                 if kind == _BODY:
                     self._got += 1
-                    self._note(self._found.delivered, *_TIME.unpack_from(payload), now)
+                    self._note(self._found.delivered, _TIME.unpack_from(payload)[0], now)
             if self._got > before:
                 ack = {"delivery_tag": self._got, "multiple": True}
                 consumer.sock.sendall(methods.encode(CHANNEL, "basic.ack", **ack))

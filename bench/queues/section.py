@@ -1,4 +1,4 @@
-"""Measures queues beside RabbitMQ: throughput with confirms and acks, latency, memory, backlogs."""
+"""Measures queues beside RabbitMQ: throughput with confirms and acks, memory, backlogs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from bench.run import Run
 
 CONFIRMS = 200
 """Messages of a producer that are not confirmed yet."""
-RATE = 1_000
-"""Messages a second in the latency table."""
 _names = itertools.count()
 
 Turn = Callable[[], "tuple[Rates, float] | None"]
@@ -54,10 +52,9 @@ def section(run: Run) -> Section:
     except (ConnectorNotFoundError, RuntimeError) as error:
         print(f"note: no PerfTest, so queues are left out: {error}", file=sys.stderr)
         return Section("queues")
-    with _contenders(run) as found:
+    with contenders(run) as found:
         idle = {each.name: each.broker.memory_mb() for each in found}
         throughput, ratios = _throughput(run, found)
-        latency = _latency(run, found)
         backlog = _backlog(run, found, idle)
     aims = []
     if ratios:
@@ -66,11 +63,12 @@ def section(run: Run) -> Section:
     if "rabbitmq classic" in idle:
         share = idle["tidemill"] / idle["rabbitmq classic"]
         aims.append(Aim("queues: memory when idle, to RabbitMQ", share, 0.5, "", True))
-    return Section("queues", [throughput, latency, backlog], aims)
+    return Section("queues", [throughput, backlog], aims)
 
 
 @contextlib.contextmanager
-def _contenders(run: Run) -> Iterator[list[Contender]]:
+def contenders(run: Run) -> Iterator[list[Contender]]:
+    """Start the brokers."""
     folder = run.options.folder
     with brokers.tidemill(folder) as ours, brokers.rabbitmq(folder) as theirs:
         found = [Contender("tidemill", ours, "classic")]
@@ -141,29 +139,6 @@ def _cells(found: list[tuple[Rates, float]], seconds: int) -> list[Cell]:
             for rates, spent in found
         ),
     ]
-
-
-def _latency(run: Run, found: list[Contender]) -> Table:
-    table = Table(
-        f"Queues: latency from publish to consumer at {RATE:,} messages a second",
-        ["message", "who", "p50 ms", "p99 ms"],
-        note="PerfTest, one queue, confirms and acks, prefetch 200.",
-    )
-    seconds = 6 if run.options.quick else 20
-    load = ["--size", "1000", "--qos", "200", "--confirm", str(CONFIRMS), "--rate", str(RATE)]
-    turns: dict[str, Turn] = {
-        each.name: partial(_turn, run, each, seconds, *load, *each.queue_arguments(1))
-        for each in found
-    }
-    for who, turn in run.take_turns(turns).items():
-        rates = [each[0] for each in turn if each is not None]
-        table.rows.append(["1000 B", who, _median(rates, "p50_ms"), _median(rates, "p99_ms")])
-    return table
-
-
-def _median(rates: list[Rates], name: str) -> Cell:
-    values = [value for each in rates if (value := getattr(each, name)) is not None]
-    return statistics.median(values) if values else None
 
 
 def _backlog(run: Run, found: list[Contender], idle: dict[str, float]) -> Table:
