@@ -25,6 +25,7 @@ PyObject *tidemill_walk_records(PyObject *module, PyObject *args);
 /* produce.c */
 PyObject *tm_py_decode_produce(PyObject *module, PyObject *args);
 PyObject *tm_py_check_batch(PyObject *module, PyObject *args);
+PyObject *tm_py_read_run(PyObject *module, PyObject *frames);
 
 /* crc32c.c */
 void tm_prepare_crc32c(void);

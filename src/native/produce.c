@@ -1,10 +1,13 @@
-/* Decodes ordinary Produce requests, and checks ordinary batches, each in one call.
+/* Decodes ordinary Produce requests, and checks ordinary batches, each in one call; or does both for
+ * a run of short requests.
  *
- * Python's editions are tidemill.protocols.kafka.codec.hot and tidemill.log.format.validate. Both
- * functions return None for whatever they don't take: Python then looks at it, and has the words for
+ * Python's editions are tidemill.protocols.kafka.codec.hot and tidemill.log.format.validate. The
+ * functions leave out whatever they don't take: Python then looks at it, and has the words for
  * what is wrong. Sources: ProduceRequest.json of Apache Kafka 4.3; KIP-98 (the format of a batch).
  */
 #include "native.h"
+
+#include <string.h>
 
 #define MOST_PARTITIONS 64
 #define HEADER_SIZE 61
@@ -13,6 +16,11 @@
 #define SMALLEST_RECORD 7
 #define MOST_RECORDS 8192
 #define LARGEST_DELTA ((uint64_t)1 << 48)
+#define LARGEST_TIME ((int64_t)1 << 60)
+#define FIRST_VERSION 5 /* whose responses have the start of the log */
+#define LAST_VERSION 13
+#define SHORT_BATCH 16384
+#define RUN_BYTES 65536 /* their records are checked in a fraction of a millisecond */
 
 static uint64_t big_endian(const uint8_t *at, int bytes)
 {
@@ -214,25 +222,41 @@ static int is_ordinary(const uint8_t *data, size_t size)
            (size_t)count * SMALLEST_RECORD <= size - HEADER_SIZE;
 }
 
+typedef struct {
+    uint32_t crc;
+    int32_t records;
+    int64_t earliest, latest; /* to the base timestamp */
+    Py_ssize_t without_key;
+} Found;
+
+/* Return whether a batch is ordinary, with what its records have; a negative CRC is not known. */
+static int look_at(const uint8_t *data, size_t size, long long crc, Found *found)
+{
+    if (!is_ordinary(data, size)) return 0;
+    found->crc = (uint32_t)big_endian(data + 17, 4);
+    if (crc < 0) crc = tm_crc32c(data + CRC_START, size - CRC_START);
+    if ((uint32_t)crc != found->crc) return 0;
+    int32_t count = found->records = read_i32(data + 57);
+    tm_walked walked = tm_walk(data + HEADER_SIZE, size - HEADER_SIZE, 0, 0, count);
+    if (walked.index != count || walked.end != size - HEADER_SIZE) return 0;
+    if (walked.ahead > LARGEST_DELTA || walked.most > LARGEST_DELTA) return 0;
+    found->earliest = -(int64_t)((walked.most + 1) >> 1);
+    found->latest = walked.is_ahead ? (int64_t)(walked.ahead >> 1)
+                                    : -(int64_t)((walked.least + 1) >> 1);
+    found->without_key = walked.without_key;
+    return 1;
+}
+
 static PyObject *checked(const uint8_t *data, size_t size, long long crc)
 {
-    if (!is_ordinary(data, size)) Py_RETURN_NONE;
-    uint32_t stored = (uint32_t)big_endian(data + 17, 4);
-    if (crc < 0) crc = tm_crc32c(data + CRC_START, size - CRC_START);
-    if ((uint32_t)crc != stored) Py_RETURN_NONE;
-    int32_t count = read_i32(data + 57);
-    tm_walked walked = tm_walk(data + HEADER_SIZE, size - HEADER_SIZE, 0, 0, count);
-    if (walked.index != count || walked.end != size - HEADER_SIZE) Py_RETURN_NONE;
-    if (walked.ahead > LARGEST_DELTA || walked.most > LARGEST_DELTA) Py_RETURN_NONE;
-    long long earliest = -(long long)((walked.most + 1) >> 1);
-    long long latest = walked.is_ahead ? (long long)(walked.ahead >> 1)
-                                       : -(long long)((walked.least + 1) >> 1);
+    Found found;
+    if (!look_at(data, size, crc, &found)) Py_RETURN_NONE;
     return Py_BuildValue(
         "(LiiiIiiLLLiii)LLn", (long long)0, (int)read_i32(data + 8), (int)read_i32(data + 12), 2,
-        (unsigned int)stored, (int)read_i16(data + 21), (int)read_i32(data + 23),
+        (unsigned int)found.crc, (int)read_i16(data + 21), (int)read_i32(data + 23),
         (long long)read_i64(data + 27), (long long)read_i64(data + 35),
         (long long)read_i64(data + 43), (int)read_i16(data + 51), (int)read_i32(data + 53),
-        (int)count, earliest, latest, walked.without_key);
+        (int)found.records, (long long)found.earliest, (long long)found.latest, found.without_key);
 }
 
 PyObject *tm_py_check_batch(PyObject *module, PyObject *args)
@@ -249,4 +273,122 @@ PyObject *tm_py_check_batch(PyObject *module, PyObject *args)
     PyObject *result = checked(view.buf, (size_t)view.len, crc);
     PyBuffer_Release(&view);
     return result;
+}
+
+/* --- a run of requests ------------------------------------------------------------------------ */
+
+/* One request: of one topic and one partition, without a transaction. */
+typedef struct {
+    int version, acks;
+    int32_t correlation;
+    size_t key, key_end, batch, end;
+    Found found;
+    int64_t earliest, latest, producer;
+} Request;
+
+/* Go behind a string in ASCII, as ordinary names are. */
+static void skip_name(Reader *from, int may_be_null)
+{
+    int64_t length = read_length(from, 2);
+    if (length < 0 && !may_be_null) from->ok = 0;
+    if (!from->ok || length <= 0) return;
+    const uint8_t *at = take(from, (size_t)length);
+    for (int64_t i = 0; at && i < length; i++)
+        if (at[i] & 0x80) from->ok = 0;
+}
+
+/* Read the header, and what comes before the topics. */
+static void read_head(Reader *from, Request *to)
+{
+    const uint8_t *at = take(from, 8);
+    if (!at) return;
+    to->version = read_i16(at + 2);
+    to->correlation = read_i32(at + 4);
+    if (read_i16(at) != 0 || to->version < FIRST_VERSION || to->version > LAST_VERSION) {
+        from->ok = 0;
+        return;
+    }
+    skip_name(from, 1); /* of the client */
+    from->compact = to->version >= 9;
+    skip_no_tags(from);
+    if (read_length(from, 2) >= 0) from->ok = 0; /* the transactional id */
+    at = take(from, 6);
+    if (at) to->acks = read_i16(at);
+    if (at && to->acks != 1 && to->acks != -1) from->ok = 0;
+}
+
+static int read_request(const uint8_t *data, size_t size, Request *to)
+{
+    Reader from = {data, size, 0, 0, 1};
+    read_head(&from, to);
+    to->key = from.at;
+    if (read_count(&from) != 1) return 0;
+    if (to->version >= 13) take(&from, 16);
+    else skip_name(&from, 0);
+    if (read_count(&from) != 1 || !take(&from, 4)) return 0;
+    to->key_end = from.at;
+    int64_t length = read_length(&from, 4);
+    if (!from.ok || length <= 0 || length > SHORT_BATCH) return 0;
+    to->batch = from.at;
+    const uint8_t *batch = take(&from, (size_t)length);
+    to->end = from.at;
+    for (int i = 0; i < 3; i++) skip_no_tags(&from);
+    if (!from.ok || from.at != size || !look_at(batch, (size_t)length, -1, &to->found)) return 0;
+    if (read_i16(batch + 21)) return 0;
+    int64_t base = read_i64(batch + 27);
+    if (base < 0 || base > LARGEST_TIME) return 0;
+    to->earliest = base + to->found.earliest;
+    to->latest = base + to->found.latest;
+    to->producer = read_i64(batch + 43);
+    return to->latest == read_i64(batch + 35) && to->earliest >= 0;
+}
+
+static PyObject *request_tuple(const uint8_t *data, const Request *from)
+{
+    size_t size = from->key_end - from->key;
+    PyObject *key = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size + 1);
+    char *to = key ? PyBytes_AsString(key) : NULL;
+    if (!to) return NULL;
+    to[0] = (char)from->version;
+    memcpy(to + 1, data + from->key, size);
+    return Py_BuildValue("Ninn(iLLnL)", key, (int)from->correlation,
+                         (Py_ssize_t)from->batch, (Py_ssize_t)from->end, (int)from->found.records,
+                         (long long)from->latest, (long long)from->earliest,
+                         from->found.without_key, (long long)from->producer);
+}
+
+/* Append one request; return 1, 0 if it is not like the ones before, or -1 with an error. */
+static int append_request(PyObject *frame, PyObject *list, Request *first, size_t *room)
+{
+    Py_buffer view;
+    Request one = {0};
+    if (PyObject_GetBuffer(frame, &view, PyBUF_WRITABLE) < 0) return -1;
+    int taken = (size_t)view.len <= *room && read_request(view.buf, (size_t)view.len, &one);
+    if (taken && first->version) taken = one.version == first->version && one.acks == first->acks;
+    if (taken) {
+        *first = one;
+        *room -= (size_t)view.len;
+        PyObject *item = request_tuple(view.buf, &one);
+        if (!item || PyList_Append(list, item) < 0) taken = -1;
+        Py_XDECREF(item);
+    }
+    PyBuffer_Release(&view);
+    return taken;
+}
+
+PyObject *tm_py_read_run(PyObject *module, PyObject *frames)
+{
+    Py_ssize_t count = PyList_Size(frames);
+    PyObject *list = count < 0 ? NULL : PyList_New(0);
+    if (!list) return NULL;
+    Request first = {0};
+    size_t room = RUN_BYTES;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        int taken = append_request(PyList_GetItem(frames, i), list, &first, &room);
+        if (taken > 0) continue;
+        if (taken == 0) break;
+        Py_DECREF(list);
+        return NULL;
+    }
+    return Py_BuildValue("iiN", first.version, first.acks, list);
 }

@@ -148,6 +148,22 @@ def decode_produce(
         each partition's records, -1 for null; None for any other request.
     """
 
+def read_run(
+    frames: list[Buffer], /
+) -> tuple[int, int, list[tuple[bytes, int, int, int, tuple[int, int, int, int, int]]]]:
+    """Decode and check the short ordinary Produce requests at the front of a list.
+
+    They have the same version and acks, one partition each, and no transaction.
+
+    Args:
+        frames: Requests without their lengths, in buffers that can be changed.
+
+    Returns:
+        The version, acks, and for each request: the version and the bytes that name the partition;
+        the correlation id; start and end of the batch; and its number of records, latest and
+        earliest timestamp, number of records without a key, and producer id.
+    """
+
 def scan_batches(records: Buffer, /) -> tuple[int, int]:
     """Return the end of the complete record batches.
 

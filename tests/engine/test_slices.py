@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tidemill.engine.errors import BrokerStoppingError
-from tidemill.engine.slices import MEDIUM_AT_ONCE, MEDIUM_BYTES, SLICE_MS, Slices
+from tidemill.engine.records.slices import MEDIUM_AT_ONCE, MEDIUM_BYTES, SLICE_MS, Slices
 from tidemill.log.errors import InvalidRecordError
 from tidemill.log.steps import Steps, Work, elsewhere
 

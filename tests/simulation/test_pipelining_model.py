@@ -30,7 +30,7 @@ from tidemill.engine.flusher import Flusher
 from tidemill.engine.records.append import Admission, Appender
 from tidemill.engine.records.checks import Checks
 from tidemill.engine.records.partitions import Partitions
-from tidemill.engine.slices import Slices
+from tidemill.engine.records.slices import Slices
 from tidemill.engine.waiters import Waiters
 from tidemill.errors import TidemillError
 from tidemill.log.config.parse import parse_config

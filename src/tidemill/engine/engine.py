@@ -38,10 +38,11 @@ from tidemill.engine.records.plain import PlainAppender
 from tidemill.engine.records.positions import Positions
 from tidemill.engine.records.read import Reader
 from tidemill.engine.records.records import RecordServices
+from tidemill.engine.records.runs import RunAppender
+from tidemill.engine.records.slices import Slices
 from tidemill.engine.shares.core import ShareCore
 from tidemill.engine.shares.fetch import ShareFetcher
 from tidemill.engine.shares.shares import ShareServices
-from tidemill.engine.slices import Slices
 from tidemill.engine.state_log import StateLog
 from tidemill.engine.storage import StorageServices
 from tidemill.engine.topics.admin import TopicAdmin
@@ -356,6 +357,7 @@ class Engine:
             ),
             Positions(self._partitions, self._flusher, self._waiters, self._slices),
             self._backpressure,
+            RunAppender(self._partitions, self._flusher, self.clock, appender),
         )
 
     def _advanced(self, log: PartitionLog) -> None:

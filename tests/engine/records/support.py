@@ -29,7 +29,7 @@ from tidemill.engine.records.checks import Checks
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.records.positions import Positions
 from tidemill.engine.records.read import Reader
-from tidemill.engine.slices import Slices
+from tidemill.engine.records.slices import Slices
 from tidemill.engine.waiters import Waiters
 from tidemill.errors import TidemillError
 from tidemill.log.config.parse import parse_config

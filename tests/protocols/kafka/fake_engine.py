@@ -166,6 +166,8 @@ class FakeTopics:
 class FakeRecords:
     """Answers like ``engine.records``."""
 
+    takes_runs = False
+
     def __init__(self, broker: FakeEngine) -> None:
         self._broker = broker
 

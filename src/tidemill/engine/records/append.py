@@ -109,7 +109,7 @@ class Appender:
             kept = self._checks.keep(writes)
         except TidemillError as error:
             now_ms = self._clock.now_ms()
-            return [self._refused(write, error, now_ms) for write in writes]
+            return [self.refused(write, error, now_ms) for write in writes]
         before, appended = (order or WriteOrder()).enter()
         # A task of its own: the batches of a client that leaves now are appended nevertheless.
         task = asyncio.ensure_future(
@@ -145,7 +145,7 @@ class Appender:
             appended()
         return results if isinstance(results, list) else await results
 
-    def _refused(self, write: PartitionWrite, error: TidemillError, now_ms: int) -> WriteResult:
+    def refused(self, write: PartitionWrite, error: TidemillError, now_ms: int) -> WriteResult:
         """Return the result of a write that is refused, and keep the order behind it."""
         with suppress(TidemillError):
             log = self._partitions.writable(write.topic, write.partition)
@@ -184,7 +184,7 @@ class Appender:
                     from_zero = version is TransactionVersion.V2
                 info = log.append(outcome, now_ms=now_ms, from_zero=from_zero)
             except TidemillError as error:
-                results.append(self._refused(write, error, now_ms))
+                results.append(self.refused(write, error, now_ms))
                 continue
             results.append(
                 WriteResult(info.first_offset, info.log_append_time_ms, log.log_start_offset)

@@ -15,7 +15,7 @@ from tidemill.clock import Clock
 from tidemill.engine.api import PartitionWrite
 from tidemill.engine.errors import BrokerBusyError
 from tidemill.engine.records.partitions import Partitions
-from tidemill.engine.slices import Slices
+from tidemill.engine.records.slices import Slices
 from tidemill.errors import TidemillError
 from tidemill.log.format.batch import CODEC_MASK, HEADER_SIZE, Buffer, parse_header
 from tidemill.log.format.validate import Checked, check_quickly

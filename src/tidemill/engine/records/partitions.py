@@ -61,6 +61,14 @@ class Partitions:
             raise damage
         raise UnknownTopicOrPartitionError(f"there is no partition {tp}")
 
+    def is_writable(self, tp: TopicPartition, log: PartitionLog) -> bool:
+        """Return whether clients can still write to a log that ``writable`` has returned."""
+        return (
+            not self.is_stopping
+            and self._logs.get(tp) is log
+            and not (self._uncommitted and tp in self._uncommitted)
+        )
+
     def readable(self, topic: str, partition: int, leader_epoch: int | None) -> PartitionLog:
         """Return the partition's log for a read.
 

@@ -11,7 +11,7 @@ import asyncio
 from tidemill.engine.api import Isolation, OffsetAt, Position
 from tidemill.engine.flusher import Flusher
 from tidemill.engine.records.partitions import Partitions, check_leader_epoch
-from tidemill.engine.slices import Slices
+from tidemill.engine.records.slices import Slices
 from tidemill.engine.waiters import Waiters
 from tidemill.log.errors import OffsetOutOfRangeError
 from tidemill.log.partition.partition import PartitionLog

@@ -31,6 +31,8 @@ from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.records.plain import PlainAppender
 from tidemill.engine.records.positions import Positions
 from tidemill.engine.records.read import Reader
+from tidemill.engine.records.runs import RunAppender
+from tidemill.engine.runs import PendingRun, RunResult, RunWrite
 
 R = TypeVar("R")
 
@@ -45,6 +47,7 @@ class RecordServices:
     reader: Reader
     positions: Positions
     backpressure: Backpressure
+    runs: RunAppender
 
 
 class Records:
@@ -59,6 +62,7 @@ class Records:
         self._reader = services.reader
         self._positions = services.positions
         self._backpressure = services.backpressure
+        self._runs = services.runs
 
     # --- append ----------------------------------------------------------------------------------
 
@@ -94,6 +98,26 @@ class Records:
         if isinstance(answer, list):
             return _merged(errors, answer)
         return _merged_later(errors, answer)
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether ``append_run`` can be used: nothing is to be checked or waited for before."""
+        return (
+            self._access.is_unrestricted
+            and self._order.is_free
+            and not self._backpressure.is_holding
+        )
+
+    def append_run(
+        self, run: Sequence[RunWrite], durability: Durability
+    ) -> tuple[list[RunResult], PendingRun | None]:
+        """Append checked ordinary batches; see ``RunAppender.append``. Only if ``takes_runs``.
+
+        Returns:
+            A result per batch at the front of the run that was appended or failed, and what they
+            wait for. The rest are for ``append``.
+        """
+        return self._runs.append(run, durability) if self.takes_runs else ([], None)
 
     async def append_records(
         self,

@@ -71,6 +71,34 @@ class Checked(NamedTuple):
     """The configs of the topic that a client's batch was checked against."""
 
 
+class Limits(NamedTuple):
+    """What the configs of a topic demand of a batch that is stored as it is.
+
+    Attributes:
+        most_bytes: its largest size.
+        ahead_ms: how far a timestamp can be after the broker's time.
+        behind_ms: how far a timestamp can be before the broker's time.
+        needs_keys: whether all records must have a key.
+    """
+
+    most_bytes: int
+    ahead_ms: int
+    behind_ms: int
+    needs_keys: bool
+
+
+def limits_of(config: LogConfig) -> Limits | None:
+    """Return the limits for ordinary batches; None if no batch is stored as it is."""
+    if config.compression_type != _PRODUCER or config.message_timestamp_type == LOG_APPEND_TIME:
+        return None
+    return Limits(
+        min(config.max_message_bytes, config.segment_bytes),
+        config.message_timestamp_after_max_ms,
+        config.message_timestamp_before_max_ms,
+        config.compact,
+    )
+
+
 def decompressed_limit(config: LogConfig) -> int:
     """Return how many bytes the records of a batch can have after decompression."""
     wanted = DECOMPRESSED_FACTOR * config.max_message_bytes

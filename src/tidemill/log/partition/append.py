@@ -6,7 +6,8 @@ thread appends. Knows no waiting and no protocol.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.disk.aborted_index import AbortedIndex, AbortedTransaction
@@ -38,6 +39,10 @@ class AppendInfo(NamedTuple):
     last_offset: int
     log_append_time_ms: int = -1
     duplicate: bool = False
+
+
+PlainBatch: TypeAlias = tuple[memoryview, int, int]
+"""A batch, its number of records, and its latest timestamp."""
 
 
 class Appender:
@@ -107,6 +112,44 @@ class Appender:
                     self.refused.forget(header.producer_id)
             offset += header.last_offset_delta + 1
         return AppendInfo(first, offset - 1, append_time)
+
+    def append_together(self, batches: Sequence[PlainBatch], now_ms: int) -> int | None:
+        """Append checked batches without a producer, in one write.
+
+        Args:
+            batches: the batches.
+            now_ms: the broker's time.
+
+        Returns:
+            The first offset; None if nothing was appended. Then each must be appended alone: they
+            need a new segment, the partition is offline, or the disk refused.
+        """
+        chain = self._chain
+        segment = chain.segments[-1]
+        if chain.failure is not None:
+            return None
+        first = offset = chain.end_offset
+        stamped: list[memoryview] = []
+        entries = []
+        total, latest = 0, -1
+        for data, records, timestamp in batches:
+            stamp(data, 0, offset, self.leader_epoch)
+            offset += records
+            size = len(data)
+            total += size
+            stamped.append(data)
+            entries.append((size, offset - 1, timestamp))
+            if timestamp > latest:
+                latest = timestamp
+        try:
+            if segment.size and must_roll(
+                segment, total, offset - 1, latest, now_ms, self.config, chain.tp
+            ):
+                return None
+            self._write(segment, b"".join(stamped), entries)
+        except StorageError:
+            return None
+        return first
 
     def _checked(self, records: Buffer | Checked, now_ms: int, from_client: bool) -> Checked:
         if isinstance(records, Checked):

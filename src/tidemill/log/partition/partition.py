@@ -28,7 +28,7 @@ from tidemill.log.format.markers import Marker
 from tidemill.log.format.validate import Checked, check_client_batch
 from tidemill.log.journal.entry import Piece
 from tidemill.log.partition import reading
-from tidemill.log.partition.append import Appender, AppendInfo
+from tidemill.log.partition.append import Appender, AppendInfo, PlainBatch
 from tidemill.log.partition.lazy_producers import LazyProducers
 from tidemill.log.partition.opened import OpenedPartition
 from tidemill.log.partition.producers import ProducerStates
@@ -188,7 +188,7 @@ class PartitionLog:
         return reading.distance(self.chain, offset, self.high_watermark)
 
     def holds(self, segment: Segment) -> bool:
-        """Return whether the segment is still in the log: not deleted and not compacted away."""
+        """Return whether the segment is in the log: not deleted and not compacted away."""
         return self.chain.holds(segment)
 
     def find_timestamp(self, timestamp_ms: int) -> Steps[tuple[int, int] | None]:
@@ -233,8 +233,7 @@ class PartitionLog:
         """Append the batch of a client, or all of several batches of the broker, or none.
 
         Args:
-            records: complete batches in a buffer that can be changed. Offsets are stamped in place.
-                Or the result of ``check`` with the present ``config``.
+            records: complete batches, to be stamped in place; or what ``check`` returned.
             now_ms: the broker's time.
             from_client: verify the batches first. False for batches that the broker built itself.
             from_zero: see ``ProducerStates.check``.
@@ -247,11 +246,15 @@ class PartitionLog:
         """
         return self._appender.append(records, now_ms, from_client, from_zero)
 
+    def append_together(self, batches: Sequence[PlainBatch], *, now_ms: int) -> int | None:
+        """Append checked batches in one write; see ``Appender.append_together``."""
+        return self._appender.append_together(batches, now_ms)
+
     def append_marker(self, marker: Marker, *, now_ms: int) -> AppendInfo | None:
         """End a producer's transaction with a marker.
 
-        The last stable offset rises when the marker is synced. Nothing is appended, and None is
-        returned, if the producer has no open transaction here.
+        The last stable offset rises when the marker is synced. None is returned, and nothing is
+        appended, if the producer has no open transaction here.
 
         Raises:
             InvalidProducerEpochError, TransactionCoordinatorFencedError: see
@@ -262,12 +265,9 @@ class PartitionLog:
         return self._appender.append_marker(marker, now_ms)
 
     def remember_refusal(self, records: Buffer, error: TidemillError, now_ms: int) -> None:
-        """Record that a client got ``error`` instead of an append.
+        """Record that a client got ``error`` instead of an append of ``records``.
 
         The batches that the client has sent behind these must not overtake them.
-
-        Args:
-            records: what the client sent, perhaps invalid.
         """
         if len(records) >= HEADER_SIZE:
             self.refused.remember(parse_header(records), error, now_ms)

@@ -7,7 +7,7 @@ connection and no order of requests: that is ``session``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from tidemill.net.errors import ClientGoneError, ProtocolError, RequestTooLargeError
@@ -22,6 +22,8 @@ from tidemill.protocols.kafka.codec.messages import (
     has_elements,
 )
 from tidemill.protocols.kafka.codec.primitives import Buffer
+from tidemill.protocols.kafka.codec.schema import API_VERSIONS
+from tidemill.protocols.kafka.handlers.versions import unsupported_version_body
 
 SMALL_BYTES = 2048
 """A request up to this size is decoded in one step: it has few elements."""
@@ -115,6 +117,24 @@ async def answer_wide(api: Api, ctx: RequestContext, view: memoryview, body: int
     # What a client has produced is appended, although it may be gone.
     request = await ctx.turns.turns.run(api.decode(view, body, ctx.api_version))
     return await _complete(_answered(ctx, api.handler(ctx, request)))
+
+
+def refuse_version(
+    apis: Mapping[int, Api], key: int, version: int, correlation_id: int
+) -> list[Part]:
+    """Answer ApiVersions with the versions that there are (KIP-511).
+
+    Raises:
+        ProtocolError: it is another API, as in Apache Kafka.
+    """
+    api = apis.get(key)
+    if api is None or key != API_VERSIONS:
+        what = f"API key {key}" if api is None else api.name
+        raise ProtocolError(
+            f"{what} version {version} is not supported",
+            hint="Use a client that asks for the supported versions first (ApiVersions).",
+        )
+    return frame_response(API_VERSIONS, 0, correlation_id, [unsupported_version_body(apis)])
 
 
 async def _answer_large(api: Api, ctx: RequestContext, view: memoryview, body: int) -> list[Part]:

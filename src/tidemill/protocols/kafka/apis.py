@@ -140,6 +140,12 @@ URGENT = frozenset({12, 18, 68, 76})
 """The heartbeats of all kinds of groups and ApiVersions, which start before other requests: a late
 heartbeat costs a member its place, and a late ApiVersions fails a new connection."""
 
+
+def is_urgent(request: memoryview) -> bool:
+    """Return whether a request, without its length, starts before others."""
+    return int.from_bytes(request[:2], "big") in URGENT
+
+
 Tree: TypeAlias = dict[str, Any]
 """A response: kio's field names -> plain values."""
 

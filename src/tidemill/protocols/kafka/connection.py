@@ -36,6 +36,9 @@ _MANY_BYTES = 16_384
 _AHEAD_BYTES = 4096
 """Bytes received into scratch if the last frame was large, so that the rest goes into its place."""
 
+SHORT_BYTES = 4096
+"""The part of a frame of up to this size waits until the scratch buffer is received into again."""
+
 _LENGTH = struct.Struct(">i")
 
 
@@ -46,6 +49,13 @@ class Frame(NamedTuple):
     owner: bytearray | None
     """The buffer to return to the pool when done. None: ``view`` is a view into the scratch buffer;
     copy it to keep it."""
+
+
+def kept(frame: Frame) -> Frame:
+    """Return a frame that stays valid when more bytes are received."""
+    if frame.owner is not None:
+        return frame
+    return Frame(memoryview(bytearray(frame.view)), None)
 
 
 class BufferPool:
@@ -106,7 +116,7 @@ class FrameReader:
         self._max = max_frame
         self._scratch = scratch
         self._pool = pool
-        self._head = b""  # the part of a length prefix that has arrived
+        self._head = b""  # the part of a short frame that has arrived
         self._buffer: bytearray | None = None
         self._size = 0
         self._filled = 0
@@ -134,7 +144,7 @@ class FrameReader:
             self._scratch[:used] = self._head
         end = None
         if self._last_size >= LARGE_BYTES:
-            end = _AHEAD_BYTES
+            end = used + _AHEAD_BYTES
         elif self._last_count >= _MANY_FRAMES:
             end = _MANY_BYTES
         return self._scratch[used:end]
@@ -174,6 +184,9 @@ class FrameReader:
             if not 0 <= size <= self._max:
                 raise self._invalid_length(size)
             start, position = position + 4, position + 4 + size
+            if position > end and size <= SHORT_BYTES:
+                position = start - 4
+                break
             if position > end:
                 self._begin(size, scratch[start:end])
                 return frames

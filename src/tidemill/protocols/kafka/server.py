@@ -15,7 +15,8 @@ from tidemill.net.tls import ListenerTls
 from tidemill.protocols.kafka.apis import load_handlers
 from tidemill.protocols.kafka.connection import SCRATCH_BYTES, BufferPool
 from tidemill.protocols.kafka.node import Node
-from tidemill.protocols.kafka.session import KafkaSession, Shared
+from tidemill.protocols.kafka.session import KafkaSession
+from tidemill.protocols.kafka.slots import Shared
 
 if TYPE_CHECKING:
     from tidemill.engine.engine import Engine

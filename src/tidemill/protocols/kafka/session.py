@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from itertools import islice
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -22,22 +21,16 @@ from tidemill.net import eager
 from tidemill.net.budget import Hold
 from tidemill.net.errors import ProtocolError
 from tidemill.net.link import Link
-from tidemill.net.listener import Listener
 from tidemill.net.outgoing.parts import Part
 from tidemill.net.pause import Pause
-from tidemill.net.turns import Turns
 from tidemill.net.work import Work
-from tidemill.protocols.kafka.answer import Answer, LaterAnswer, answer, answer_wide
-from tidemill.protocols.kafka.apis import PARKED, URGENT, Api, ConnectionState, RequestContext
-from tidemill.protocols.kafka.codec.headers import frame_response, parse_header, peek_header
-from tidemill.protocols.kafka.codec.schema import API_VERSIONS
-from tidemill.protocols.kafka.connection import BufferPool, Frame, FrameReader
-from tidemill.protocols.kafka.handlers.versions import unsupported_version_body
-from tidemill.protocols.kafka.share_sessions import ShareSessions
-
-if TYPE_CHECKING:
-    from tidemill.engine.engine import Engine
-    from tidemill.protocols.kafka.node import Node
+from tidemill.protocols.kafka.answer import Answer, LaterAnswer, answer, answer_wide, refuse_version
+from tidemill.protocols.kafka.apis import PARKED, Api, ConnectionState, RequestContext, is_urgent
+from tidemill.protocols.kafka.codec.headers import parse_header, peek_header
+from tidemill.protocols.kafka.codec.schema import PRODUCE
+from tidemill.protocols.kafka.connection import Frame, FrameReader, kept
+from tidemill.protocols.kafka.runs import Run, Runs
+from tidemill.protocols.kafka.slots import Shared, Slot
 
 log = structlog.get_logger("tidemill.kafka")
 
@@ -51,45 +44,10 @@ cost the same."""
 SMALL_REQUEST = 1024
 """A client with a queue of requests that are smaller on average gets a small receive window."""
 _NO_FRAME = Frame(memoryview(b""), None)
+RUN_REQUESTS, TURN_REQUESTS = 64, 8
+"""Short produce requests that are started together, and those of a connection in its turn."""
 FRAME_OVERHEAD = 512
 """Bytes that an unanswered request counts for besides its own."""
-
-
-@dataclass(slots=True)
-class Shared:
-    """The parts of a server that all of its connections use."""
-
-    engine: Engine
-    node: Node
-    apis: Mapping[int, Api]
-    listener: Listener
-    max_frame: int
-    """Longest request in bytes."""
-    pool: BufferPool
-    scratch: memoryview
-    """Receive buffer for small requests."""
-    share_sessions: ShareSessions = field(default_factory=ShareSessions)
-    turns: Turns = field(default_factory=Turns)
-    """Decides when requests start, so that no client takes the event loop for itself."""
-    tasks: set[asyncio.Task[list[Part]]] = field(default_factory=set)
-    """Requests that wait. The event loop has weak references only, so they are kept here."""
-
-
-class _Slot:
-    """A request that has started, and its place in the order of responses."""
-
-    __slots__ = ("api", "buffers", "ctx", "done", "is_counted", "is_waiting", "size", "task")
-
-    def __init__(self, api: Api, ctx: RequestContext, size: int) -> None:
-        self.api = api
-        self.ctx = ctx
-        self.size = size
-        self.is_counted = True
-        self.is_waiting = False
-        """Whether a callback will complete it, without a task."""
-        self.done = False
-        self.buffers: list[Part] = []
-        self.task: asyncio.Task[list[Part]] | None = None
 
 
 class KafkaSession:
@@ -110,7 +68,10 @@ class KafkaSession:
             hold=Pause(link).hold,
         )
         self._turns = shared.turns
-        self._slots: deque[_Slot] = deque()
+        self._run_ctx = RequestContext(self._door, shared.node, PRODUCE, 0, 0, "", self._state)
+        self._runs = Runs(self._door)
+        self._slots: deque[Slot] = deque()
+        self._unanswered = 0
         self._queue: deque[Frame] = deque()
         self._partial = 0
         self._flushing = False
@@ -140,21 +101,26 @@ class KafkaSession:
         self._count_partial()
         began = now = perf_counter()
         end = self._turns.deadline(began)
-        for frame in frames:
+        started = 0 if self._queue else self._start_runs(frames, now, end)
+        now = perf_counter()
+        for frame in frames[started:]:
             self._link.hold_request(len(frame.view) + FRAME_OVERHEAD)
-            if not self._queue and self._may_start(frame) and self._has_turn(frame, now, end):
+            if not self._queue and self._can_start(frame, now, end):
                 self._turns.begin_slice(now)
                 self._start(frame)
                 now = perf_counter()
             else:
-                self._queue.append(_kept(frame))
+                self._queue.append(kept(frame))
             if self._link.is_closing:
                 break
         self._turns.spend(now - began)
         self._ask_for_turn()
 
+    def _can_start(self, frame: Frame, now: float, end: float) -> bool:
+        return self._may_start(frame) and self._has_turn(frame, now, end)
+
     def _has_turn(self, frame: Frame, now: float, end: float) -> bool:
-        return now < end or (_is_urgent(frame) and now < self._turns.deadline(now, urgent=True))
+        return now < end or (is_urgent(frame.view) and now < self._turns.deadline(now, urgent=True))
 
     def _count_partial(self) -> None:
         partial = self._reader.partial_bytes
@@ -210,7 +176,7 @@ class KafkaSession:
             return False
         if not self._slots:
             return True
-        if len(self._slots) >= MOST_UNANSWERED:
+        if self._unanswered >= MOST_UNANSWERED:
             return False
         api = self._shared.apis.get(int.from_bytes(frame.view[:2], "big"))
         last = self._slots[-1]
@@ -222,7 +188,7 @@ class KafkaSession:
         self._link.gather()
         while self._can_start_queued() and self._has_turn(self._queue[0], now, end):
             self._turns.begin_slice(now)
-            self._start(self._queue.popleft())
+            self._start_next(RUN_REQUESTS)
             now = perf_counter()
         self._link.send()
         self._turns.spend(now - began)
@@ -241,7 +207,7 @@ class KafkaSession:
         """
         if self._can_start_queued() and not self._waits_for_turn:
             self._waits_for_turn = True
-            self._turns.queue(self._take_turn, urgent=_is_urgent(self._queue[0]))
+            self._turns.queue(self._take_turn, urgent=is_urgent(self._queue[0].view))
         crowded = len(self._queue) > (_FEW_QUEUED if self._reading_paused else _MANY_QUEUED)
         paused = crowded and not (self._slots and self._slots[0].api.may_wait)
         if paused != self._reading_paused:
@@ -258,7 +224,7 @@ class KafkaSession:
                 self._link.gather()
                 self._turns.at_end(self._send_at_end)
             self._turns.begin_slice(perf_counter())
-            self._start(self._queue.popleft())
+            self._start_next(TURN_REQUESTS)
         self._ask_for_turn()
         if self._state.stopping:
             self._close_when_done()
@@ -273,6 +239,45 @@ class KafkaSession:
         if all(slot.api.key in PARKED for slot in self._slots):
             self._link.close()
 
+    def _start_runs(self, frames: list[Frame], now: float, end: float) -> int:
+        """Start the runs at the front of what arrived; return how many requests they have."""
+        started = 0
+        while started < len(frames) and self._can_start(frames[started], now, end):
+            count = self._start_run(frames[started : started + RUN_REQUESTS], counted=False)
+            if not count:
+                break
+            started += count
+            now = perf_counter()
+        return started
+
+    def _start_next(self, most: int) -> None:
+        """Start the next queued request, or a run of at most so many."""
+        count = self._start_run(list(islice(self._queue, self._runs.most(most))), counted=True)
+        for _ in range(count):
+            self._queue.popleft()
+        if not count:
+            self._start(self._queue.popleft())
+
+    def _start_run(self, frames: list[Frame], *, counted: bool) -> int:
+        """Start the run at the front of some requests; return how many requests it has.
+
+        Args:
+            counted: whether the bytes of the requests are counted already.
+        """
+        del frames[min(MOST_UNANSWERED - self._unanswered, self._runs.most(len(frames))) :]
+        run = self._runs.take([frame.view for frame in frames])
+        if run is None:
+            return 0
+        size = FRAME_OVERHEAD * run.count
+        for frame in frames[: run.count]:
+            size += len(frame.view)
+            if frame.owner is not None:
+                self._shared.pool.give(frame.owner)
+        if not counted:
+            self._link.hold_request(size)
+        self._answer_run(run, size)
+        return run.count
+
     def _start(self, frame: Frame) -> None:
         """Decode one request and run its handler."""
         view = frame.view
@@ -283,7 +288,8 @@ class KafkaSession:
             about = (key, version, "")
             api = self._shared.apis.get(key)
             if api is None or not api.min_version <= version <= api.max_version:
-                self._refuse_version(api, key, version, correlation_id, size)
+                self._link.write(refuse_version(self._shared.apis, key, version, correlation_id))
+                self._link.release_request(size)
                 return
             client_id, body = parse_header(view, key, version)
             about = (key, version, client_id)
@@ -298,7 +304,7 @@ class KafkaSession:
             )
             answered = answer(api, ctx, view, body)
             if answered is None:
-                answered, frame = self._answer_wide(api, ctx, _kept(frame), body), _NO_FRAME
+                answered, frame = self._answer_wide(api, ctx, kept(frame), body), _NO_FRAME
             self._answer(api, ctx, size, answered)
         except Exception as error:
             self._fail(error, about)
@@ -316,20 +322,6 @@ class KafkaSession:
             if frame.owner is not None:
                 self._shared.pool.give(frame.owner)
 
-    def _refuse_version(
-        self, api: Api | None, key: int, version: int, correlation_id: int, size: int
-    ) -> None:
-        """Answer ApiVersions with the versions that there are (KIP-511); else raise, as Kafka."""
-        if api is None or key != API_VERSIONS:
-            what = f"API key {key}" if api is None else api.name
-            raise ProtocolError(
-                f"{what} version {version} is not supported",
-                hint="Use a client that asks for the supported versions first (ApiVersions).",
-            )
-        body = unsupported_version_body(self._shared.apis)
-        self._link.write(frame_response(API_VERSIONS, 0, correlation_id, [body]))
-        self._link.release_request(size)
-
     def _fail(self, error: BaseException, header: tuple[int, int, str] | None) -> None:
         """Close with one log line: peer, client id, software, API, and the reason."""
         about: dict[str, Any] = {}
@@ -345,9 +337,9 @@ class KafkaSession:
 
     def _answer(self, api: Api, ctx: RequestContext, size: int, answered: Answer) -> None:
         if isinstance(answered, LaterAnswer):
-            slot = _Slot(api, ctx, size)
+            slot = Slot(api, ctx, size)
             slot.is_waiting = True
-            self._slots.append(slot)
+            self._enter(slot)
             answered.call_when_done(lambda result: self._complete(slot, answered, result))
             return
         started = eager.Done(answered) if isinstance(answered, list) else eager.start(answered)
@@ -358,18 +350,42 @@ class KafkaSession:
                 self._link.write(started.result)
             self._link.release_request(size)
             return
-        slot = _Slot(api, ctx, size)
-        self._slots.append(slot)
+        slot = Slot(api, ctx, size)
         if isinstance(started, eager.Done):
             slot.buffers, slot.done = started.result, True
-            if slot is self._slots[0]:
-                self._flush_soon()
+            self._enter(slot)
             return
+        self._enter(slot)
         slot.task = task = asyncio.get_running_loop().create_task(started)
         self._shared.tasks.add(task)
         task.add_done_callback(lambda done: self._finished(slot, done))
 
-    def _complete(self, slot: _Slot, answered: LaterAnswer, result: Any) -> None:
+    def _answer_run(self, run: Run, size: int) -> None:
+        slot = Slot(self._shared.apis[PRODUCE], self._run_ctx, size, run.count)
+        if run.call_when_done(lambda: self._complete_run(slot, run)):
+            slot.is_waiting = True
+        elif not self._slots and not self._link.room.held:
+            self._link.write(run.responses)
+            self._link.release_request(size)
+            return
+        else:
+            slot.buffers, slot.done = run.responses, True
+        self._enter(slot)
+
+    def _complete_run(self, slot: Slot, run: Run) -> None:
+        slot.is_waiting = False
+        if self._state.closed and slot.is_counted:
+            self._shared.listener.budget.remove(slot.size, whole=True)
+        self._done(slot, run.responses)
+
+    def _enter(self, slot: Slot) -> None:
+        """Give a request its place in the order of responses."""
+        self._slots.append(slot)
+        self._unanswered += slot.requests
+        if slot.done and slot is self._slots[0]:
+            self._flush_soon()
+
+    def _complete(self, slot: Slot, answered: LaterAnswer, result: Any) -> None:
         """Take the result that a request has waited for."""
         slot.is_waiting = False
         if self._state.closed and slot.is_counted:
@@ -381,13 +397,13 @@ class KafkaSession:
         else:
             self._done(slot, buffers)
 
-    def _done(self, slot: _Slot, buffers: list[Part]) -> None:
+    def _done(self, slot: Slot, buffers: list[Part]) -> None:
         if not self._link.is_closing:
             slot.buffers, slot.done = buffers, True
             if slot is self._slots[0]:
                 self._flush_soon()
 
-    def _finished(self, slot: _Slot, task: asyncio.Task[list[Part]]) -> None:
+    def _finished(self, slot: Slot, task: asyncio.Task[list[Part]]) -> None:
         self._shared.tasks.discard(task)
         slot.task = None
         if self._state.closed and slot.is_counted:
@@ -399,7 +415,7 @@ class KafkaSession:
         else:
             self._done(slot, task.result())
 
-    def _fail_later(self, slot: _Slot, error: BaseException) -> None:
+    def _fail_later(self, slot: Slot, error: BaseException) -> None:
         ctx = slot.ctx
         if not self._link.is_closing:
             self._fail(error, (ctx.api_key, ctx.api_version, ctx.client_id))
@@ -419,6 +435,7 @@ class KafkaSession:
         buffers: list[Part] = []
         while self._slots and self._slots[0].done:
             slot = self._slots.popleft()
+            self._unanswered -= slot.requests
             buffers += slot.buffers
             self._link.release_request(slot.size)
         if buffers:
@@ -426,14 +443,3 @@ class KafkaSession:
             self._link.write(buffers)
             self._link.room.hold(0)
         self._start_queued()
-
-
-def _is_urgent(frame: Frame) -> bool:
-    return int.from_bytes(frame.view[:2], "big") in URGENT
-
-
-def _kept(frame: Frame) -> Frame:
-    """Return a frame that stays valid after this call."""
-    if frame.owner is not None:
-        return frame
-    return Frame(memoryview(bytearray(frame.view)), None)

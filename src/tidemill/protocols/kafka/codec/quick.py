@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from typing import TypeAlias
 from uuid import UUID
 
 from tidemill.native import load
@@ -17,6 +18,10 @@ from tidemill.protocols.kafka.codec.hot import (
     ProduceTopic,
     encode_produce,
 )
+
+RunRequest: TypeAlias = tuple[bytes, int, int, int, tuple[int, int, int, int, int]]
+"""Version and bytes that name the partition; correlation id; start and end of the batch; and its
+number of records, latest and earliest timestamp, records without a key, and producer id."""
 
 _native = load()
 _OFFSETS = struct.Struct(">qqq")
@@ -60,6 +65,21 @@ def decode_quickly(frame: memoryview, position: int, version: int) -> ProduceReq
     )
 
 
+def read_run(frames: list[memoryview]) -> tuple[int, int, list[RunRequest]]:
+    """Decode and check the short requests at the front of a list, in one call.
+
+    These are requests of the same version and with the same acks, 1 or all. Each has one batch that
+    ``check_quickly`` takes, and no transaction. A run has at most 64 KiB.
+
+    Returns:
+        The version, acks, and the requests; (0, 0, []) if the first is not like that.
+    """
+    if _native is None:
+        return 0, 0, []
+    found: tuple[int, int, list[RunRequest]] = _native.read_run(frames)
+    return found
+
+
 @lru_cache(maxsize=1024)
 def _uuid(raw: bytes) -> UUID:
     return UUID(bytes=raw)
@@ -82,15 +102,15 @@ def encode_one(
     """
     if version < _WITH_LOG_START:
         return None
-    before, after = _template(version, name, topic_id, partition)
+    before, after = produced_template(version, name, topic_id, partition)
     return before + _OFFSETS.pack(*offsets) + after
 
 
 @lru_cache(maxsize=4096)
-def _template(
+def produced_template(
     version: int, name: str, topic_id: UUID | None, partition: int
 ) -> tuple[bytes, bytes]:
-    """Return the bytes before and behind the offsets."""
+    """Return the bytes before and behind the offsets in what ``encode_one`` returns."""
     offsets = _OFFSETS.unpack(_PLACE)
     produced = ProducedPartition(partition, 0, *offsets)
     body = encode_produce(version, [(name, topic_id, [produced])])

@@ -220,6 +220,14 @@ def _answer(
     return _encode(ctx, request, _produced_topics(ctx.api_version, asked, results))
 
 
+def encode_result(
+    version: int, name: str, topic_id: UUID | None, partition: int, result: WriteResult
+) -> bytes:
+    """Encode the body of the response to a request with one partition."""
+    produced = _produced(version, partition, result, MAX_RECORD_ERRORS)
+    return encode_produce(version, [(name, topic_id, [produced])], 0)
+
+
 def _produced_topics(
     version: int, asked: _Asked, results: list[WriteResult], room: int = MAX_RECORD_ERRORS
 ) -> list[_Produced]:

@@ -1,0 +1,151 @@
+"""Append a run of ordinary batches: those that a client sent together, each to one partition.
+
+What many small requests have in common is done once for all of them: the partition is looked up
+once for a connection, the batches of a partition are written with one system call, and the run
+waits once for each log. The results are those of ``append``, which takes every batch that is not
+ordinary, and everything that goes wrong. Knows logs and the flusher, and no protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from tidemill.clock import Clock
+from tidemill.engine.api import Durability, PartitionWrite
+from tidemill.engine.flusher import Flusher
+from tidemill.engine.records.append import Appender
+from tidemill.engine.records.partitions import Partitions
+from tidemill.engine.runs import PendingRun, RunResult, RunWrite, Target
+from tidemill.errors import TidemillError
+from tidemill.log.format.batch import parse_header
+from tidemill.log.format.validate import Checked, limits_of
+from tidemill.log.partition.partition import PartitionLog
+
+
+class RunAppender:
+    """Appends runs.
+
+    Args:
+        partitions: finds the logs.
+        flusher: makes the logs durable.
+        clock: the broker's time.
+        appender: is informed about new data, and has the words for refused batches.
+    """
+
+    def __init__(
+        self, partitions: Partitions, flusher: Flusher, clock: Clock, appender: Appender
+    ) -> None:
+        self._partitions = partitions
+        self._flusher = flusher
+        self._clock = clock
+        self._appender = appender
+
+    def append(
+        self, run: Sequence[RunWrite], durability: Durability
+    ) -> tuple[list[RunResult], PendingRun | None]:
+        """Append the batches at the front of a run; the rest are for ``append``.
+
+        Returns:
+            A result per batch that was appended or failed, in order. With ``Durability.SYNCED``
+            they can have to wait for the disk.
+        """
+        now_ms = self._clock.now_ms()
+        of_target = self._admitted(run, now_ms)
+        count = sum(map(len, of_target.values()))
+        results: list[RunResult] = [(0, 0, 0)] * count
+        pending = PendingRun(results) if durability is Durability.SYNCED else None
+        for target, places in of_target.items():
+            log = target.log
+            assert log is not None
+            end = self._append(log, run, places, results, now_ms)
+            self._appender.written(log)
+            if pending is not None and log.high_watermark < end:
+                pending.remaining += 1
+                self._flusher.call_when_durable(log, end, partial(pending.count, places))
+        return results, pending if pending is not None and pending.remaining else None
+
+    def _admitted(self, run: Sequence[RunWrite], now_ms: int) -> dict[Target, list[int]]:
+        """Return the places in the run for each target, up to a batch that is not ordinary."""
+        found: dict[Target, list[int]] = {}
+        for place, (target, data, facts) in enumerate(run):
+            places = found.get(target)
+            if places is None:
+                if not self._is_current(target) and not self._look_up(target):
+                    break
+                places = []
+            limits = target.limits
+            _, latest, earliest, without_key, _ = facts
+            if (
+                limits is None
+                or len(data) > limits.most_bytes
+                or latest - now_ms > limits.ahead_ms
+                or now_ms - earliest > limits.behind_ms
+                or (without_key and limits.needs_keys)
+            ):
+                break
+            if not places:
+                found[target] = places
+            places.append(place)
+        return found
+
+    def _is_current(self, target: Target) -> bool:
+        log = target.log
+        return (
+            log is not None
+            and log.config is target.config
+            and self._partitions.is_writable(target.tp, log)
+        )
+
+    def _look_up(self, target: Target) -> bool:
+        """Find the log of a target again; return whether ordinary batches can go there."""
+        target.limits = None
+        try:
+            log = self._partitions.writable(*target.tp)
+        except TidemillError:
+            return False
+        if target.topic_id is not None and log.topic_id != target.topic_id:
+            return False
+        target.log, target.config = log, log.config
+        target.limits = limits_of(log.config)
+        return target.limits is not None
+
+    def _append(
+        self,
+        log: PartitionLog,
+        run: Sequence[RunWrite],
+        places: Sequence[int],
+        results: list[RunResult],
+        now_ms: int,
+    ) -> int:
+        """Append the batches of one log: with one write, or one by one where that can't be.
+
+        Returns:
+            The offset behind them, or 0 if all failed.
+        """
+        start = log.log_start_offset
+        batches: list[tuple[memoryview, int, int]] = []
+        for place in places:
+            _, data, (records, latest, _, _, producer) = run[place]
+            if producer >= 0:
+                break
+            batches.append((data, records, latest))
+        else:
+            first = log.append_together(batches, now_ms=now_ms)
+            if first is not None:
+                for place, (_, records, _) in zip(places, batches, strict=True):
+                    results[place] = (first, -1, start)
+                    first += records
+                return first
+        end = 0
+        for place in places:
+            data = run[place][1]
+            try:
+                info = log.append(Checked(data, [parse_header(data)], log.config), now_ms=now_ms)
+            except TidemillError as error:
+                self._appender.refused(PartitionWrite(*log.tp, data), error, now_ms)
+                results[place] = error
+                continue
+            results[place] = info.first_offset, info.log_append_time_ms, log.log_start_offset
+            end = max(end, info.last_offset + 1)
+        return end

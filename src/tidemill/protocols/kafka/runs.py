@@ -1,0 +1,167 @@
+"""Answer runs: short Produce requests at the front of what a connection has sent, all together.
+
+A client that sends each record in a request of its own sends many of them. Native code decodes and
+checks a run in one call (``codec.quick.read_run``), the engine appends it in one, and its responses
+are made from templates. What is not ordinary is left to ``answer``, with the same results.
+
+Knows Produce and the engine's door, and no connection.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias, cast
+from uuid import UUID
+
+from tidemill.engine.api import Durability, WriteResult
+from tidemill.engine.door import Door
+from tidemill.engine.runs import PendingRun, RunResult, RunWrite, Target
+from tidemill.errors import TidemillError
+from tidemill.log.names import TopicPartition
+from tidemill.net.outgoing.parts import Part
+from tidemill.protocols.kafka.codec.headers import frame_response, parse_header
+from tidemill.protocols.kafka.codec.quick import decode_quickly, produced_template, read_run
+from tidemill.protocols.kafka.codec.schema import PRODUCE, is_flexible
+from tidemill.protocols.kafka.handlers.produce import encode_result
+
+MOST_REQUESTS = 64
+"""Requests of one run."""
+MOST_PLACES = 8192
+"""Partitions that a connection remembers."""
+
+
+class _Place(NamedTuple):
+    """A partition as requests of one version name it, and the template of their responses."""
+
+    target: Target
+    name: str
+    topic_id: UUID | None
+    partition: int
+    version: int
+    response: struct.Struct
+    size: int
+    before: bytes
+    after: bytes
+
+
+_Asked: TypeAlias = list[tuple[_Place, int]]
+"""Per request: its partition, and its correlation id."""
+
+
+class Run:
+    """Requests that were handled together.
+
+    Attributes:
+        count: their number.
+        responses: what to send; empty until they have waited for the disk.
+    """
+
+    __slots__ = ("_asked", "_pending", "count", "responses")
+
+    def __init__(self, asked: _Asked, results: list[RunResult], pending: PendingRun | None) -> None:
+        self.count = len(results)
+        self._asked = asked
+        self._pending = pending
+        self.responses: list[Part] = [] if pending is not None else _encode(asked, results)
+
+    def call_when_done(self, callback: Callable[[], None]) -> bool:
+        """Call ``callback`` on the event loop when there are responses; return False if they are.
+
+        This must be called in the turn of the event loop that made the run.
+        """
+        if self._pending is None:
+            return False
+
+        def done(results: list[RunResult]) -> None:
+            self.responses = _encode(self._asked, results)
+            callback()
+
+        self._pending.call_when_done(done)
+        return True
+
+
+class Runs:
+    """Takes the runs of one connection."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._records = door.records
+        self._places: dict[bytes, _Place] = {}
+        self._most = 1
+
+    def most(self, count: int) -> int:
+        """Return how many of ``count`` requests to pass to ``take``: few where there was no run."""
+        return min(count, self._most)
+
+    def take(self, frames: list[memoryview]) -> Run | None:
+        """Append the run at the front of some requests; None if there is none.
+
+        Args:
+            frames: requests without their lengths. They can be reused when this returns.
+        """
+        if not self._records.takes_runs:
+            return None
+        version, acks, requests = read_run(frames)
+        asked: _Asked = []
+        writes: list[RunWrite] = []
+        for frame, (key, correlation_id, start, end, facts) in zip(frames, requests, strict=False):
+            place = self._places.get(key) or self._look_up(key, frame, version)
+            if place is None:
+                break
+            asked.append((place, correlation_id))
+            writes.append((place.target, frame[start:end], facts))
+        self._most = min(2 * self._most, MOST_REQUESTS) if writes else 1
+        if not writes:
+            return None
+        durability = Durability.WRITTEN if acks == 1 else Durability.SYNCED
+        results, pending = self._records.append_run(writes, durability)
+        return Run(asked, results, pending) if results else None
+
+    def _look_up(self, key: bytes, frame: memoryview, version: int) -> _Place | None:
+        _, body = parse_header(frame, PRODUCE, version)
+        request = decode_quickly(frame, body, version)
+        if request is None:
+            return None
+        topic = request.topics[0]
+        partition = topic.partitions[0][0]
+        name = topic.name
+        if topic.topic_id is not None:
+            try:
+                name = self._door.topics.by_id(topic.topic_id).name
+            except TidemillError:
+                return None
+        target = Target(TopicPartition(name, partition), topic.topic_id)
+        before, after = produced_template(version, topic.name, topic.topic_id, partition)
+        if is_flexible(PRODUCE, version):
+            before = b"\0" + before  # no tagged fields in the header
+        layout = struct.Struct(f">ii{len(before)}sqqq{len(after)}s")
+        place = _Place(
+            *(target, topic.name, topic.topic_id, partition, version),
+            *(layout, layout.size - 4, before, after),
+        )
+        if len(self._places) >= MOST_PLACES:
+            self._places.clear()
+        self._places[key] = place
+        return place
+
+
+def _encode(asked: _Asked, results: list[RunResult]) -> list[Part]:
+    """Return the responses, next to each other in one buffer."""
+    out = bytearray()
+    for (place, correlation_id), result in zip(asked, results, strict=False):
+        if isinstance(result, tuple):
+            out += place.response.pack(
+                place.size, correlation_id, place.before, *result, place.after
+            )
+        else:
+            out += _refusal(place, correlation_id, result)
+    return [out]
+
+
+def _refusal(place: _Place, correlation_id: int, error: TidemillError) -> bytes:
+    body = encode_result(
+        place.version, place.name, place.topic_id, place.partition, WriteResult(error=error)
+    )
+    parts = frame_response(PRODUCE, place.version, correlation_id, [body])
+    return b"".join(cast("list[bytes]", parts))

@@ -1,0 +1,436 @@
+"""Runs of short Produce requests give what the same requests give one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.protocols.kafka.in_memory import Connection
+from tests.support.faultyfs import FaultyFileSystem
+from tidemill import native
+from tidemill.clock import ManualClock
+from tidemill.engine.api import AlterOp, ConfigChange, NewTopic
+from tidemill.engine.engine import Engine
+from tidemill.engine.records.records import Records
+from tidemill.errors import TidemillError
+from tidemill.log.config.topic import LogConfig
+from tidemill.log.format.batch import parse_header, stamp_max_timestamp
+from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.log.format.validate import check_client_batch
+from tidemill.log.steps import run_steps
+from tidemill.net.errors import ProtocolError
+from tidemill.protocols.kafka.codec.headers import parse_header as parse_request_header
+from tidemill.protocols.kafka.codec.headers import peek_header
+from tidemill.protocols.kafka.codec.hot import ProduceRequest, decode_produce
+from tidemill.protocols.kafka.codec.quick import read_run
+from tidemill.protocols.kafka.server import KafkaServer
+from tidemill.settings import KafkaListener, Log, Settings
+
+pytestmark = pytest.mark.skipif(native.load() is None, reason="runs need the compiled extension")
+
+NOW_MS = 1_700_000_000_000
+ALL, LEADER, NONE = -1, 1, 0
+Test = Callable[[Engine, KafkaServer, FaultyFileSystem], Awaitable[None]]
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def request(
+    batch: bytes,
+    *,
+    topic: str | UUID = "t",
+    partition: int = 0,
+    acks: int = ALL,
+    version: int = 9,
+    number: int = 0,
+    client: bytes | None = b"me",
+    transactional: bytes | None = None,
+    tags: bytes = b"\0",
+) -> bytes:
+    """A Produce request with one partition, with its length."""
+    compact = version >= 9
+    ends = tags if compact else b""
+
+    def sized(data: bytes | None, layout: str) -> bytes:
+        if compact:
+            return b"\0" if data is None else varint(len(data) + 1) + data
+        return struct.pack(layout, -1) if data is None else struct.pack(layout, len(data)) + data
+
+    one = b"\2" if compact else struct.pack(">i", 1)
+    name = topic.bytes if isinstance(topic, UUID) else sized(topic.encode(), ">h")
+    head = struct.pack(">hhi", 0, version, number)
+    head += struct.pack(">h", -1) if client is None else struct.pack(">h", len(client)) + client
+    body = sized(transactional, ">h") + struct.pack(">hi", acks, 30_000) + one + name
+    body += one + struct.pack(">i", partition) + sized(batch, ">i") + ends * 3
+    frame = head + (b"\0" if compact else b"") + body
+    return struct.pack(">i", len(frame)) + frame
+
+
+def batch(value: bytes = b"v", records: int = 1, key: bytes | None = None, **fields: int) -> bytes:
+    fields.setdefault("timestamp_ms", NOW_MS)
+    return bytes(encode_batch([NewRecord(key, value)] * records, **fields))  # type: ignore[arg-type]
+
+
+def run(test: Test, **log: int) -> None:
+    async def main() -> None:
+        fs = FaultyFileSystem()
+        settings = Settings(data_dir=Path("/data"), kafka=KafkaListener(port=0), log=Log(**log))
+        engine = Engine(settings, fs=fs, clock=ManualClock(NOW_MS))
+        await engine.start()
+        try:
+            created = await engine.topics.create(
+                [
+                    NewTopic("t", 4),
+                    NewTopic("u", 1),
+                    NewTopic("compacted", 1, configs={"cleanup.policy": "compact"}),
+                    NewTopic("stamped", 1, configs={"message.timestamp.type": "LogAppendTime"}),
+                    NewTopic("zipped", 1, configs={"compression.type": "gzip"}),
+                    NewTopic("short", 1, configs={"max.message.bytes": "100"}),
+                    NewTopic("small", 1, configs={"segment.bytes": "1048576"}),
+                ]
+            )
+            assert not [each for each in created if isinstance(each, Exception)]
+            await test(engine, KafkaServer(engine, engine.settings), fs)
+        finally:
+            await engine.stop()
+
+    asyncio.run(asyncio.wait_for(main(), 600))
+
+
+def answers(sent: bytes) -> list[tuple[int, bytes]]:
+    """Return correlation id and rest of each response."""
+    found, position = [], 0
+    while position < len(sent):
+        size, number = struct.unpack_from(">ii", sent, position)
+        found.append((number, sent[position + 8 : position + 4 + size]))
+        position += 4 + size
+    return found
+
+
+def error_codes(sent: bytes) -> list[int]:
+    """Return the error codes of responses of version 9 for a topic with a name of one letter."""
+    return [struct.unpack_from(">h", rest, 9)[0] for _, rest in answers(sent)]
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note how many requests of each run were appended."""
+    counts: list[int] = []
+    append_run = Records.append_run
+
+    def noting(self: Records, *args: object) -> object:
+        found = append_run(self, *args)  # type: ignore[arg-type]
+        counts.append(len(found[0]))
+        return found
+
+    monkeypatch.setattr(Records, "append_run", noting)
+    return counts
+
+
+# --- the native decoder, and what Python says ----------------------------------------------------
+
+
+def by_python(frame: bytes) -> tuple[int, int, int, bytes, int] | None:
+    """Return version, acks, correlation id, batch and partition of an ordinary request."""
+    try:
+        key, version, number = peek_header(frame)
+        if key != 0 or not 5 <= version <= 13:
+            return None
+        client, position = parse_request_header(frame, key, version)
+        steps = decode_produce(memoryview(frame), position, version)
+        try:
+            while True:
+                next(steps)
+        except StopIteration as end:
+            asked: ProduceRequest = end.value
+        ((index, records),) = asked.topics[0].partitions
+        if len(asked.topics) > 1 or asked.acks not in (1, -1) or asked.transactional_id is not None:
+            return None
+        if not client.isascii() or records is None or not 0 < len(records) <= 16_384:
+            return None
+        checked = run_steps(check_client_batch(bytes(records), LogConfig(), NOW_MS))
+    except (TidemillError, ProtocolError, ValueError, IndexError):
+        return None
+    header = parse_header(records)
+    if header.attributes or bytes(checked.data) != bytes(records) or header.base_timestamp < 0:
+        return None
+    return version, asked.acks, number, bytes(records), index
+
+
+def requests_with_mistakes() -> Iterator[bytes]:
+    rng = random.Random(7)
+    for version in range(3, 14):
+        topic: str | UUID = UUID(int=9) if version >= 13 else "topic"
+        for acks in (ALL, LEADER, NONE, 5):
+            yield request(batch(), version=version, acks=acks, topic=topic, number=-acks)
+        yield request(batch(records=9), version=version, topic=topic, client=None)
+        yield request(batch(), version=version, topic=topic, client="é".encode())
+        yield request(batch(), version=version, topic=topic, transactional=b"x")
+        yield request(batch(), version=version, topic=topic, transactional=b"")
+        yield request(batch(codec=1), version=version, topic=topic)
+        yield request(batch(), version=version, topic=topic, tags=b"\1\0\0")
+        yield request(b"", version=version, topic=topic)
+        for size in (16_000, 17_000):
+            yield request(batch(b"x" * size), version=version, topic=topic)
+        whole = request(batch(records=3), version=version, topic=topic)
+        for _ in range(150):
+            changed = bytearray(whole)
+            changed[rng.randrange(4, len(changed))] ^= 1 << rng.randrange(8)
+            yield bytes(changed)
+            yield whole[: rng.randrange(4, len(whole))]
+        yield whole + b"\0"
+
+
+def test_the_native_decoder_takes_what_python_accepts() -> None:
+    taken = 0
+    for whole in requests_with_mistakes():
+        frame = whole[4:]
+        version, acks, found = read_run([memoryview(bytearray(frame))])
+        expected = by_python(frame)
+        if expected is None:
+            assert found == []
+        elif found:
+            taken += 1
+            ((key, number, start, end, facts),) = found
+            assert (version, acks, number, frame[start:end]) == expected[:4]
+            assert key[0] == version
+            assert struct.unpack(">i", key[-4:])[0] == expected[4]
+            header = parse_header(expected[3])
+            walked = check_client_batch(expected[3], LogConfig(), NOW_MS)
+            assert run_steps(walked).headers == [header]
+            assert facts[0] == header.record_count
+            assert facts[1:3] == (header.max_timestamp, NOW_MS)
+            assert facts[4] == header.producer_id
+    assert taken > 20
+
+
+def test_a_run_has_one_version_and_the_same_acks() -> None:
+    def views(*frames: bytes) -> list[memoryview]:
+        return [memoryview(bytearray(frame[4:])) for frame in frames]
+
+    frames = views(request(batch()), request(batch(), acks=LEADER))
+    assert len(read_run(frames)[2]) == 1
+    frames = views(request(batch()), request(batch(), version=8))
+    assert len(read_run(frames)[2]) == 1
+    frames = views(*[request(batch(), number=n) for n in range(5)])
+    assert [each[1] for each in read_run(frames)[2]] == [0, 1, 2, 3, 4]
+    long = views(*[request(batch(b"x" * 15_000))] * 9)
+    assert len(read_run(long)[2]) == 4
+    assert read_run([]) == (0, 0, [])
+
+
+# --- two brokers ---------------------------------------------------------------------------------
+
+
+def stream(rng: random.Random, count: int) -> list[bytes]:
+    """Requests of one client: most of them ordinary, others not, and some invalid."""
+    sequences = [0, 0, 0, 0]
+    frames = []
+    for number in range(count):
+        partition, acks = rng.randrange(4), LEADER if rng.randrange(10) == 0 else ALL
+        match rng.randrange(80):
+            case 0:
+                data = batch(b"x" * rng.choice([100, 9_000, 17_000]), codec=rng.randrange(5))
+            case 1:
+                broken = bytearray(batch(records=3))
+                broken[rng.randrange(len(broken))] ^= 8
+                data = bytes(broken)
+            case 2 | 3 | 4:
+                skipped = rng.choice([0, 0, 0, 0, -1, 1])
+                data = batch(
+                    producer_id=5, producer_epoch=0, base_sequence=sequences[partition] + skipped
+                )
+                sequences[partition] += skipped == 0
+            case 5:
+                partition, data = 4 + rng.randrange(2), batch()
+            case 6:
+                late = bytearray(batch())
+                stamp_max_timestamp(late, 0, NOW_MS + 5)
+                data = bytes(late)
+            case 7:
+                data = batch(timestamp_ms=NOW_MS + rng.choice([0, 3_700_000]))
+            case _:
+                data = batch(b"x" * rng.randrange(200), rng.randrange(1, 5), b"k")
+        topic = "t"
+        if rng.randrange(16) == 0:
+            topic = rng.choice(["u", "compacted", "stamped", "zipped", "short", "none", "small"])
+            partition = 0
+        version = rng.choice([3, 8, 12]) if rng.randrange(30) == 0 else 9
+        frames.append(
+            request(
+                data, topic=topic, partition=partition, acks=acks, version=version, number=number
+            )
+        )
+    return frames
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_stream_gets_the_same_answers_and_leaves_the_same_logs(
+    seed: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    frames = stream(rng, 400)
+    cuts = [rng.randrange(1, 30) for _ in range(400)]
+    results: list[tuple[list[tuple[int, bytes]], dict[str, bytes]]] = []
+
+    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+        connection = Connection(server)
+        sent, position = b"", 0
+        for cut in cuts:
+            await connection.deliver(b"".join(frames[position : position + cut]))
+            position += cut
+            if rng.random() < 0.5:
+                sent += await connection.answered()
+        sent += await connection.answered()
+        logs = {
+            str(tp): b"".join(fs.read_bytes(segment.path()) for segment in log.segments)
+            for tp, log in engine._store.partitions.items()
+            if not tp.topic.startswith("__")
+        }
+        results.append((answers(sent), logs))
+        connection.close()
+
+    run(test)
+    assert max(taken) > 1
+    assert sum(taken) > 100
+    monkeypatch.setattr(Records, "takes_runs", False)
+    before = len(taken)
+    run(test)
+    assert len(taken) == before
+    ours, theirs = results
+    assert [number for number, _ in ours[0]] == list(range(400))
+    assert ours[0] == theirs[0]
+    assert ours[1] == theirs[1]
+
+
+# --- what changes between runs -------------------------------------------------------------------
+
+
+def test_a_run_sees_the_present_configs_of_a_topic(taken: list[int]) -> None:
+    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+        connection = Connection(server)
+        frames = [request(batch(b"x" * 100), number=n) for n in range(3)]
+        await connection.deliver(b"".join(frames))
+        assert error_codes(await connection.answered()) == [0, 0, 0]
+        change = ConfigChange("max.message.bytes", AlterOp.SET, "50")
+        assert await engine.configs.alter_topic("t", [change]) is None
+        await connection.deliver(b"".join(frames))
+        assert error_codes(await connection.answered()) == [10, 10, 10]
+        connection.close()
+        assert sum(taken) == 3
+
+    run(test)
+
+
+@pytest.mark.parametrize("version", [9, 13])
+def test_a_run_does_not_write_to_a_deleted_topic(version: int, taken: list[int]) -> None:
+    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+        old = engine.topics.get("t").topic_id
+        connection = Connection(server)
+        topic = old if version == 13 else "t"
+        frame = request(batch(), topic=topic, version=version)
+        await connection.deliver(frame * 3)
+        assert len(answers(await connection.answered())) == 3
+        assert await engine.topics.delete(["t"]) == [None]
+        await connection.deliver(frame)
+        refused = answers(await connection.answered())[0][1]
+        at = 1 + 1 + (16 if version == 13 else 2) + 1 + 4
+        assert struct.unpack_from(">h", refused, at)[0] == (100 if version == 13 else 3)
+        await engine.topics.create([NewTopic("t", 1)])
+        await connection.deliver(frame)
+        answer = answers(await connection.answered())[0][1]
+        assert struct.unpack_from(">h", answer, at)[0] == (100 if version == 13 else 0)
+        connection.close()
+
+    run(test)
+
+
+def test_requests_to_a_topic_that_is_deleted_meanwhile_fail_alone() -> None:
+    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+        connection = Connection(server)
+        frames = [request(batch(), topic=topic) for topic in "tutu"]
+        await connection.deliver(b"".join(frames))
+        log = next(log for tp, log in engine._store.partitions.items() if tp.topic == "u")
+        engine._flusher.forget(log)
+        assert error_codes(await connection.answered()) == [0, 56, 0, 56]
+        connection.close()
+
+    run(test)
+
+
+# --- a disk that fails ---------------------------------------------------------------------------
+
+
+def test_what_fits_on_a_full_disk_is_appended() -> None:
+    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+        connection = Connection(server)
+        one = batch(b"x" * 100)
+        await connection.deliver(request(one) * 2)
+        assert error_codes(await connection.answered()) == [0, 0]
+        fs.capacity = fs.used() + 2 * len(one) + len(one) // 2
+        await connection.deliver(request(one, acks=LEADER) * 4)
+        assert error_codes(await connection.answered()) == [0, 0, 56, 56]
+        fs.capacity = None
+        await connection.deliver(request(one) * 2)
+        assert error_codes(await connection.answered()) == [0, 0]
+        log = next(log for tp, log in engine._store.partitions.items() if tp == ("t", 0))
+        assert log.log_end_offset == log.high_watermark == 6
+        connection.close()
+
+    run(test)
+
+
+def test_all_requests_of_a_run_fail_with_a_failed_sync() -> None:
+    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+        connection = Connection(server)
+        fs.fail("sync", times=-1)
+        frames = [request(batch(), partition=n % 4, number=n) for n in range(8)]
+        await connection.deliver(b"".join(frames))
+        sent = await connection.answered()
+        assert [number for number, _ in answers(sent)] == list(range(8))
+        assert error_codes(sent) == [56] * 8
+        assert isinstance(await engine.failed, TidemillError)
+        connection.close()
+
+    run(test)
+
+
+def test_memory_of_a_run_is_free_after_its_client_has_left() -> None:
+    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+        connection = Connection(server)
+        await connection.deliver(request(batch()) * 20)
+        assert server.listener.budget.used > 0
+        connection.close()
+        async with asyncio.timeout(300):
+            while server.listener.budget.used:
+                await asyncio.sleep(0)
+        assert not engine.failed.done()
+
+    run(test)
+
+
+def test_a_group_of_batches_does_not_outgrow_its_segment() -> None:
+    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+        connection = Connection(server)
+        frame = request(batch(b"x" * 15_000), topic="small")
+        for _ in range(40):
+            await connection.deliver(frame * 4)
+            await connection.answered()
+        log = next(log for tp, log in engine._store.partitions.items() if tp.topic == "small")
+        assert len(log.segments) == 3
+        assert all(segment.size <= 1_048_576 for segment in log.segments)
+        connection.close()
+
+    run(test)
