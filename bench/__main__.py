@@ -30,6 +30,7 @@ from bench import (
     transactions,
 )
 from bench.cdc import section as cdc
+from bench.clients import brief as clients_brief
 from bench.clients import consume as clients_consume
 from bench.clients import java as clients_java
 from bench.clients import small as clients_small
@@ -50,6 +51,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "latency": latency.section,
     "journal": journal.section,
     "sync-rule": sync_rule.section,
+    "clients-brief": clients_brief.section,
     "clients-producers": clients_small.producers_section,
     "clients-floods": clients_small.floods_section,
     "clients-java": clients_java.codecs_section,
@@ -75,8 +77,13 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "regression": regression.section,
     "requests": requests.section,
 }
-GROUPS = {"clients": [name for name in SECTIONS if name.startswith("clients-")]}
+_BRIEF = "clients-brief"
+GROUPS = {
+    "clients": [name for name in SECTIONS if name.startswith("clients-") and name != _BRIEF],
+}
 """Names for several sections."""
+_ALL = [name for name in SECTIONS if name != _BRIEF]
+"""Without what repeats cases of other sections."""
 SPARE_GB = 15
 """Free disk space that a run needs in addition to the history, in 10^9 bytes."""
 
@@ -98,9 +105,7 @@ def main() -> int:
             print(f"{name + ':':<13}{value}")
         if machine.file_system(Path(folder))[1] == "tmpfs":
             run.say("warning: this is a tmpfs, where a sync does nothing; choose a disk with --dir")
-        for name in [
-            each for given in args.only or SECTIONS for each in GROUPS.get(given, [given])
-        ]:
+        for name in [each for given in args.only or _ALL for each in GROUPS.get(given, [given])]:
             began = time.monotonic()
             section = SECTIONS[name](run)
             section.seconds = round(time.monotonic() - began, 1)

@@ -39,7 +39,7 @@ _topic_numbers = itertools.count()
 
 def section(run: Run) -> Section:
     """Measure 1, 12, 100 and 1,000 partitions, and the crowd."""
-    spread = Table(
+    spread_table = Table(
         "acks=all over many partitions",
         ["partitions", "who", "p50 ms", "p99 ms", "to 1 partition", "disk bytes/byte"],
         note=SPREAD_NOTE,
@@ -47,7 +47,7 @@ def section(run: Run) -> Section:
     crowd_table = Table(
         "50 producers x 20 records/s, acks=all", ["who", "p50 ms", "p99 ms"], note=CROWD_NOTE
     )
-    result = Section("journal", [spread, crowd_table])
+    result = Section("journal", [spread_table, crowd_table])
     with run.servers() as targets:
         for target in targets:
             librdkafka.prepare(target)
@@ -60,7 +60,7 @@ def section(run: Run) -> Section:
                 one.setdefault(name, p50)
                 disk = statistics.median(turn.disk for turn in each)
                 p99 = percentile(seconds, 99) * 1e3
-                spread.rows.append([partitions, name, p50, p99, p50 / one[name], disk])
+                spread_table.rows.append([partitions, name, p50, p99, p50 / one[name], disk])
                 if name == "tidemill" and partitions == 100:
                     what = "acks=all p50, 100 partitions to 1"
                     result.aims.append(Aim(what, p50 / one[name], LIMIT, "x", at_most=True))
@@ -103,13 +103,14 @@ def _topic(target: Target, partitions: int, flush: str) -> str:
 def _spread_turns(run: Run, targets: list[Target], partitions: int) -> dict[str, list[SpreadTurn]]:
     rounds = 50 if run.options.quick else 200
     contenders = {
-        name: partial(_spread, target, _topic(target, partitions, flush), rounds)
+        name: partial(spread, target, _topic(target, partitions, flush), rounds)
         for name, (target, flush) in _kinds(targets).items()
     }
     return run.take_turns(contenders, rounds=max(2, run.options.rounds))
 
 
-def _spread(target: Target, topic: str, rounds: int) -> SpreadTurn:
+def spread(target: Target, topic: str, rounds: int) -> SpreadTurn:
+    """Write 100 records to all partitions of a topic, so many times."""
     before = machine.written_bytes(target.pid)
     found = librdkafka.client("spread", target, topic, count=rounds, size=RECORD_BYTES)
     after = machine.written_bytes(target.pid)

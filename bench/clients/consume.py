@@ -29,10 +29,10 @@ NOTE = (
 def section(run: Run) -> Section:
     """Measure 1 KB, and 100 B too if the run is not a quick one."""
     table = Table("Consumers", COLUMNS, note=NOTE)
-    clients: dict[str, Callable[[Contender, str, Load], float]] = {"librdkafka": _librdkafka}
+    clients: dict[str, Callable[[Contender, str, Load], float]] = {"librdkafka": by_librdkafka}
     try:
         perf_tools.check()
-        clients["Java"] = _java
+        clients["Java"] = by_java
     except KafkaNotFoundError as error:
         print(f"note: no perf tools, so Java's consumer is left out: {error}", file=sys.stderr)
     with contenders(run) as servers:
@@ -52,7 +52,7 @@ def _measure(
     load = Load(size, partitions, run.options.megabytes * 2_000_000, batch_bytes=65_536)
     batch = wire.make_batch(load)
     readers = [each for each in servers if not each.configs]
-    topics = {each.name: _written(each, load, batch) for each in readers}
+    topics = {each.name: written(each, load, batch) for each in readers}
     rows: list[list[Cell]] = []
     for client, consume in clients.items():
         run.say(f"clients-consume: {client}, {size} B, {partitions} partition(s)")
@@ -87,7 +87,8 @@ def _megabytes(load: Load) -> float:
     return _count(load) * load.record_bytes / 1e6
 
 
-def _written(contender: Contender, load: Load, batch: bytes) -> str:
+def written(contender: Contender, load: Load, batch: bytes) -> str:
+    """Write a load to a new topic, and return its name."""
     topic = contender.topic(load.partitions)
     frames = [wire.produce_frame(topic, p, batch, 1) for p in range(load.partitions)]
     with contextlib.closing(wire.connect(contender.target.address)) as sock:
@@ -95,12 +96,14 @@ def _written(contender: Contender, load: Load, batch: bytes) -> str:
     return topic
 
 
-def _librdkafka(contender: Contender, topic: str, load: Load) -> float:
+def by_librdkafka(contender: Contender, topic: str, load: Load) -> float:
+    """Read a topic with librdkafka; return MB/s."""
     count = _count(load)
     found = librdkafka.client("consume", contender.target, topic, count=count)
     return count * load.record_bytes / 1e6 / float(found["seconds"])
 
 
-def _java(contender: Contender, topic: str, load: Load) -> float:
+def by_java(contender: Contender, topic: str, load: Load) -> float:
+    """Read a topic with Apache Kafka's perf tool; return MB/s."""
     bootstrap = contender.target.bootstrap
     return perf_tools.consume(bootstrap, topic, _count(load), load.record_bytes)

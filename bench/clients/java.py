@@ -78,7 +78,7 @@ def _section(run: Run, name: str, title: str, cases: Iterable[Case]) -> Section:
 
 
 def _measure(run: Run, servers: list[Contender], case: Case) -> list[list[Cell]]:
-    count = max(20_000, run.options.megabytes * 1_000_000 // case.size // 2)
+    count = records(case, run.options.megabytes)
     turns: dict[str, Callable[[], tuple[Produced, Cost] | None]] = {
         each.name: partial(_turn, run, each, each.topic(case.partitions), case, count)
         for each in servers
@@ -91,11 +91,11 @@ def _measure(run: Run, servers: list[Contender], case: Case) -> list[list[Cell]]
         rates = [produced.mb_per_s for produced, _ in found]
         rows.append([*about, who, *_cells(found, count, case.size), to_kafka(rates, kafka)])
     if case.codec == "none" and case.partitions <= 12:
-        load = Load(case.size, case.partitions, count * case.size, batch_bytes=16_384)
+        sent = Load(case.size, case.partitions, count * case.size, batch_bytes=16_384)
         acks = -1 if case.acks == "all" else 1
-        copied = partial(throughput.copied, run.options.folder, load, wire.make_batch(load), acks)
+        copied = partial(throughput.copied, run.options.folder, sent, wire.make_batch(sent), acks)
         raw = run.take_turns({"raw": copied})["raw"]
-        rate = load.batches * load.records_per_batch * case.size / 1e6
+        rate = sent.batches * sent.records_per_batch * case.size / 1e6
         mb = statistics.median(rate / took.produce for took in raw)
         rows.append([*about, "raw bytes", mb, *[None] * 6])
     return rows
@@ -123,9 +123,18 @@ def _cells(found: list[tuple[Produced, Cost]], count: int, size: int) -> list[Ce
 def _turn(
     run: Run, contender: Contender, topic: str, case: Case, count: int
 ) -> tuple[Produced, Cost] | None:
-    bootstrap = contender.target.bootstrap
+    return guarded(run, contender.target, load(contender, topic, case, count))
+
+
+def records(case: Case, megabytes: int) -> int:
+    """Return the number of records that are measured."""
+    return max(20_000, megabytes * 1_000_000 // case.size // 2)
+
+
+def load(contender: Contender, topic: str, case: Case, count: int) -> Callable[[], Produced]:
+    """Return a function that writes so many records with the perf tool."""
     properties = {"acks": case.acks, "compression_type": case.codec}
     if case.acks != "all":
         properties["enable_idempotence"] = "false"
-    load = partial(perf_tools.produce, bootstrap, topic, count, case.size, **properties)
-    return guarded(run, contender.target, load)
+    bootstrap = contender.target.bootstrap
+    return partial(perf_tools.produce, bootstrap, topic, count, case.size, **properties)

@@ -132,10 +132,10 @@ def _turn(
     run: Run, contender: Contender, topic: str, shape: Shape
 ) -> tuple[dict[str, Any], Cost] | None:
     seconds = QUICK_SECONDS if run.options.quick else SECONDS
-    return guarded(run, contender.target, partial(_load, contender, topic, shape, seconds))
+    return guarded(run, contender.target, partial(load, contender, topic, shape, seconds))
 
 
-def _load(contender: Contender, topic: str, shape: Shape, seconds: float) -> dict[str, Any]:
+def load(contender: Contender, topic: str, shape: Shape, seconds: float) -> dict[str, Any]:
     """Run the client processes of a load, and return their figures together.
 
     Raises:
