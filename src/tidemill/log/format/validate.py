@@ -72,7 +72,7 @@ class Checked(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What the configs of a topic demand of a batch that is stored as it is.
+    """The limits of a topic's configs for a batch that is stored as it is.
 
     Attributes:
         most_bytes: its largest size.

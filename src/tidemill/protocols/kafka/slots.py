@@ -1,4 +1,4 @@
-"""What the sessions of a server share, and the place of a request in the order of responses.
+"""Data that the sessions of a server share, and a request's place in the order of responses.
 
 Plain data. Knows no connection.
 """
