@@ -61,7 +61,7 @@ class Partitions:
             raise damage
         raise UnknownTopicOrPartitionError(f"there is no partition {tp}")
 
-    def is_writable(self, tp: TopicPartition, log: PartitionLog) -> bool:
+    def is_current(self, tp: TopicPartition, log: PartitionLog | None) -> bool:
         """Return whether clients can still write to a log that ``writable`` has returned."""
         return (
             not self.is_stopping

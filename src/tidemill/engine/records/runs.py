@@ -51,31 +51,37 @@ class RunAppender:
             they can have to wait for the disk.
         """
         now_ms = self._clock.now_ms()
-        of_target = self._admitted(run, now_ms)
-        count = sum(map(len, of_target.values()))
+        count, of_target = self._admitted(run, now_ms)
         results: list[RunResult] = [(0, 0, 0)] * count
         pending = PendingRun(results) if durability is Durability.SYNCED else None
         for target, places in of_target.items():
             log = target.log
             assert log is not None
             end = self._append(log, run, places, results, now_ms)
-            self._appender.written(log)
-            if pending is not None and log.high_watermark < end:
-                pending.remaining += 1
-                self._flusher.call_when_durable(log, end, partial(pending.count, places))
+            if pending is None or log.high_watermark >= end:
+                self._appender.written(log)
+                continue
+            pending.remaining += 1
+            self._flusher.written(log)
+            self._flusher.call_when_durable(log, end, partial(pending.count, places))
         return results, pending if pending is not None and pending.remaining else None
 
-    def _admitted(self, run: Sequence[RunWrite], now_ms: int) -> dict[Target, list[int]]:
-        """Return the places in the run for each target, up to a batch that is not ordinary."""
+    def _admitted(
+        self, run: Sequence[RunWrite], now_ms: int
+    ) -> tuple[int, dict[Target, list[int]]]:
+        """Return the number of ordinary batches at the front, and their places for each target."""
         found: dict[Target, list[int]] = {}
-        for place, (target, data, facts) in enumerate(run):
+        count = 0
+        is_current = self._partitions.is_current
+        for place, (target, data, (_, latest, earliest, without_key, _)) in enumerate(run):
             places = found.get(target)
             if places is None:
-                if not self._is_current(target) and not self._look_up(target):
+                log = target.log
+                is_same = log is not None and log.config is target.config
+                if not (is_same and is_current(target.tp, log)) and not self._look_up(target):
                     break
                 places = []
             limits = target.limits
-            _, latest, earliest, without_key, _ = facts
             if (
                 limits is None
                 or len(data) > limits.most_bytes
@@ -87,15 +93,8 @@ class RunAppender:
             if not places:
                 found[target] = places
             places.append(place)
-        return found
-
-    def _is_current(self, target: Target) -> bool:
-        log = target.log
-        return (
-            log is not None
-            and log.config is target.config
-            and self._partitions.is_writable(target.tp, log)
-        )
+            count += 1
+        return count, found
 
     def _look_up(self, target: Target) -> bool:
         """Find the log of a target again; return whether ordinary batches can go there."""

@@ -147,6 +147,8 @@ class RealFile:
         self._fd = fd
 
     def pwrite(self, buffers: Sequence[Buffer], position: int) -> int:
+        if len(buffers) == 1:
+            return os.pwrite(self._fd, buffers[0], position)
         return system.write_at(self._fd, buffers, position)
 
     def pread(self, length: int, position: int) -> bytes:

@@ -36,44 +36,34 @@ _TIME = struct.Struct(">qi")
 _RECENT = 1024
 
 
-def find_entry(entries: Entries, relative: int) -> tuple[int, int] | None:
-    """Return (relative offset, position) of the last entry at or below an offset, or None."""
-    unpack = _OFFSET.unpack_from
-    # Entries before low are <= relative, entries from high on are above.
-    low, high = 0, len(entries) // OFFSET_ENTRY
+def _count_until(entries: Entries, layout: struct.Struct, field: int, most: int) -> int:
+    """Return the number of entries at the front whose field is not above ``most``."""
+    low, high = 0, len(entries) // layout.size
     while low < high:
         middle = (low + high) >> 1
-        if unpack(entries, middle * OFFSET_ENTRY)[0] <= relative:
+        if layout.unpack_from(entries, middle * layout.size)[field] <= most:
             low = middle + 1
         else:
             high = middle
-    return unpack(entries, (low - 1) * OFFSET_ENTRY) if low else None
+    return low
+
+
+def find_entry(entries: Entries, relative: int) -> tuple[int, int] | None:
+    """Return (relative offset, position) of the last entry at or below an offset, or None."""
+    count = _count_until(entries, _OFFSET, 0, relative)
+    return _OFFSET.unpack_from(entries, (count - 1) * OFFSET_ENTRY) if count else None
 
 
 def find_position(entries: Entries, position: int) -> int:
     """Return the highest position of an entry that is not above a position; 0 if there is none."""
-    unpack = _OFFSET.unpack_from
-    low, high = 0, len(entries) // OFFSET_ENTRY
-    while low < high:
-        middle = (low + high) >> 1
-        if unpack(entries, middle * OFFSET_ENTRY)[1] <= position:
-            low = middle + 1
-        else:
-            high = middle
-    return unpack(entries, (low - 1) * OFFSET_ENTRY)[1] if low else 0
+    count = _count_until(entries, _OFFSET, 1, position)
+    return int(_OFFSET.unpack_from(entries, (count - 1) * OFFSET_ENTRY)[1]) if count else 0
 
 
 def find_time_entry(entries: Entries, timestamp: int) -> tuple[int, int] | None:
     """Return (timestamp, relative offset) of the last entry not later than a time, or None."""
-    unpack = _TIME.unpack_from
-    low, high = 0, len(entries) // TIME_ENTRY
-    while low < high:
-        middle = (low + high) >> 1
-        if unpack(entries, middle * TIME_ENTRY)[0] <= timestamp:
-            low = middle + 1
-        else:
-            high = middle
-    return unpack(entries, (low - 1) * TIME_ENTRY) if low else None
+    count = _count_until(entries, _TIME, 0, timestamp)
+    return _TIME.unpack_from(entries, (count - 1) * TIME_ENTRY) if count else None
 
 
 def last_offset_entry(entries: Entries) -> tuple[int, int] | None:
@@ -102,14 +92,7 @@ def time_entries(entries: Entries) -> Iterator[tuple[int, int]]:
 
 def offset_entries_until(entries: bytes, relative: int) -> bytes:
     """Return the first entries, up to and including ``relative``."""
-    low, high = 0, len(entries) // OFFSET_ENTRY
-    while low < high:
-        middle = (low + high) >> 1
-        if _OFFSET.unpack_from(entries, middle * OFFSET_ENTRY)[0] <= relative:
-            low = middle + 1
-        else:
-            high = middle
-    return entries[: low * OFFSET_ENTRY]
+    return entries[: _count_until(entries, _OFFSET, 0, relative) * OFFSET_ENTRY]
 
 
 def find_time_end(entries: bytes, relative: int) -> int:

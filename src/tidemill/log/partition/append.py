@@ -13,7 +13,7 @@ from tidemill.log.config.topic import LogConfig
 from tidemill.log.disk.aborted_index import AbortedIndex, AbortedTransaction
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError
-from tidemill.log.format.batch import BatchHeader, Buffer, parse_header, stamp
+from tidemill.log.format.batch import BatchHeader, Buffer, parse_header, stamp, stamp_whole
 from tidemill.log.format.markers import Marker, encode_marker
 from tidemill.log.format.validate import (
     LOG_APPEND_TIME,
@@ -133,7 +133,7 @@ class Appender:
         entries = []
         total, latest = 0, -1
         for data, records, timestamp in batches:
-            stamp(data, 0, offset, self.leader_epoch)
+            stamp_whole(data, offset, self.leader_epoch)
             offset += records
             size = len(data)
             total += size
