@@ -17,7 +17,7 @@ if ! "$python" -m uv --version >/dev/null 2>&1; then
 fi
 # Only what pyproject.toml names is old; what those packages need is as new as they allow.
 "$python" -m uv pip install --quiet --upgrade --python "$python" --resolution lowest-direct \
-    --editable ".[demo,jre,postgres,mariadb,duckdb,re2,redis,search,test]"
+    --editable ".[demo,jre,postgres,mariadb,mysql,duckdb,re2,redis,search,test]"
 
 echo "Oldest versions:"
 "$python" - <<'EOF'
@@ -26,7 +26,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-runtime = ("spark", "postgres", "mariadb", "duckdb", "re2", "redis", "search", "jre", "demo")
+runtime = ("spark", "postgres", "mariadb", "mysql", "duckdb", "re2", "redis", "search", "jre", "demo")
 needed = project["dependencies"] + [
     each for extra in runtime for each in project["optional-dependencies"][extra]
 ]

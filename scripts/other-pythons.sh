@@ -35,7 +35,7 @@ for version in ${VERSIONS:-3.12 3.13}; do
             "$python" -m pip install --quiet --disable-pip-version-check uv || { failed=1; continue; }
     fi
     "$python" -m uv pip install --quiet --python "$python" \
-        --editable ".[demo,postgres,mariadb,duckdb,re2,redis,search,test]" || { failed=1; continue; }
+        --editable ".[demo,postgres,mariadb,mysql,duckdb,re2,redis,search,test]" || { failed=1; continue; }
     echo "Python $version: $("$python" --version) in $venv"
     if [ $# -gt 0 ]; then
         "$python" -m pytest -q "$@" || failed=1

@@ -45,7 +45,7 @@ if [ $# -eq 0 ]; then
 fi
 for version in 3.11 3.13; do
     for packages in "$@"; do
-        resolve "$version" highest "[demo,postgres,mariadb,duckdb,re2,redis,search,jre]" "$packages"
+        resolve "$version" highest "[demo,postgres,mariadb,mysql,duckdb,re2,redis,search,jre]" "$packages"
         resolve "$version" lowest-direct "[spark]" "$packages"
     done
 done

@@ -18,9 +18,11 @@ from tests.support.mariadb import PASSWORD, USER, MariaDb, MariaDbNotFoundError,
 
 from bench.cdc.databases import Database
 from bench.cdc.debezium import DebeziumEngine
+from tidemill.connect.cdc.binlog.dump import BinlogStream
+from tidemill.connect.cdc.binlog.settings import Settings
 from tidemill.connect.cdc.contract import Capture
-from tidemill.connect.cdc.mariadb.binlog.dump import BinlogStream
-from tidemill.connect.cdc.mariadb.settings import Settings
+from tidemill.connect.cdc.mariadb.dialect import MariaDb as Dialect
+from tidemill.connect.cdc.mariadb.position import GtidPosition, parse_gtid
 
 _PER_TRANSACTION = 100
 _SCHEMA = "bench"
@@ -72,13 +74,17 @@ class Mariadb:
             database={"unix_socket": self._server.socket, "user": USER, "password": PASSWORD},
         )
         settings = Settings.parse(capture.database, capture.name)
-        stream = BinlogStream(settings.connect, self._gtid, settings.server_id)
+        position = GtidPosition(parse_gtid(self._gtid))
+        stream = BinlogStream(
+            settings.connect,
+            lambda opened: Dialect().request(opened, position, settings.server_id),
+        )
         try:
-            began, position = time.perf_counter(), 0
-            while position < end:
+            began, place = time.perf_counter(), 0
+            while place < end:
                 # The packets only: the events are not decoded. A header has the event's end.
                 data = stream._connection._read_packet().get_all_data()
-                position = max(position, struct.unpack_from("<I", data, 14)[0])
+                place = max(place, struct.unpack_from("<I", data, 14)[0])
             return time.perf_counter() - began
         finally:
             stream.close()

@@ -1,6 +1,6 @@
 /* Values of MariaDB's binary log as JSON, for binlog.c.
  *
- * It gives the same text as connect/cdc/mariadb/binlog (rows.py, decimals.py, temporal.py). A value
+ * It gives the same text as connect/cdc/binlog/decoding (rows.py, decimals.py, temporal.py). A value
  * of an unexpected size or out of its range is left to the column's function in Python.
  *
  * Sources: MySQL's source documentation, "strings/decimal.cc" (decimal2bin) and

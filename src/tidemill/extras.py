@@ -20,6 +20,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     },
     "postgres": {"psycopg": "psycopg"},
     "mariadb": {"pymysql": "pymysql"},
+    "mysql": {"pymysql": "pymysql"},
     "duckdb": {"duckdb": "duckdb"},
     "redis": {"redis": "redis"},
     "search": {"tantivy": "tantivy"},

@@ -57,7 +57,7 @@ def _binary(*names: str) -> str:
     raise MariaDbNotFoundError("MariaDB is not installed: apt-get install mariadb-server")
 
 
-def _as_user(folder: Path) -> list[str]:
+def as_user(folder: Path) -> list[str]:
     """Return the prefix of a command that runs as another user, who gets the folder."""
     if os.getuid() != 0:
         return []
@@ -86,7 +86,7 @@ def mariadb(log: Path, options: Sequence[str] = ()) -> Iterator[MariaDb]:
     # Not below the tests' folder: the other user could not get there, and a socket's path is short.
     folder = Path(tempfile.mkdtemp(prefix="tidemill-mariadb-"))
     try:
-        before = _as_user(folder)
+        before = as_user(folder)
         data, init = folder / "data", folder / "init.sql"
         init.write_text(
             f"CREATE USER {USER}@localhost IDENTIFIED BY '{PASSWORD}';\n"

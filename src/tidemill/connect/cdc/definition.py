@@ -59,7 +59,8 @@ class Definition(_Section):
 
     Attributes:
         name: identifies it: its transactional id, its topics and its objects in the database.
-        kind: sqlite, mariadb, postgres, or the name of an entry point in ``tidemill.sources``.
+        kind: sqlite, mariadb, mysql, postgres, or the name of an entry point in the group
+            ``tidemill.sources``.
         prefix: first part of the topics' names; default: the name.
         tables: patterns of the tables to capture.
         exclude: patterns of tables to leave out.

@@ -22,6 +22,7 @@ GROUP = "tidemill.sources"
 BUILT_IN = {
     "sqlite": ("tidemill.connect.cdc.sqlite", "SqliteSource"),
     "mariadb": ("tidemill.connect.cdc.mariadb", "MariaDbSource"),
+    "mysql": ("tidemill.connect.cdc.mysql", "MySqlSource"),
     "postgres": ("tidemill.connect.cdc.postgres", "PostgresSource"),
 }
 

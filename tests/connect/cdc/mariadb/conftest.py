@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.mariadb import PASSWORD, USER, MariaDb, MariaDbNotFoundError, mariadb
 from tidemill.connect.cdc.contract import Batch, Capture
-from tidemill.connect.cdc.mariadb.source import MariaDbSource
+from tidemill.connect.cdc.mariadb import MariaDbSource
 
 Execute = Callable[..., None]
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.connect.cdc.errors import PermanentCaptureError
-from tidemill.connect.cdc.mariadb.binlog.charsets import decode_text
-from tidemill.connect.cdc.mariadb.binlog.columns import shortest_float
-from tidemill.connect.cdc.mariadb.binlog.decimals import decimal_bytes, decode_decimal
-from tidemill.connect.cdc.mariadb.binlog.errors import BinlogError
-from tidemill.connect.cdc.mariadb.binlog.events import (
+from tidemill.connect.cdc.binlog.decoding.charsets import decode_text
+from tidemill.connect.cdc.binlog.decoding.columns import shortest_float
+from tidemill.connect.cdc.binlog.decoding.compression import uncompress_value
+from tidemill.connect.cdc.binlog.decoding.decimals import decimal_bytes, decode_decimal
+from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
+from tidemill.connect.cdc.binlog.decoding.events import (
     EventParser,
     GtidEvent,
     OtherEvent,
@@ -24,13 +24,13 @@ from tidemill.connect.cdc.mariadb.binlog.events import (
     RowsEvent,
     RowsKind,
     TableMapEvent,
-    uncompress_value,
 )
-from tidemill.connect.cdc.mariadb.binlog.rows import RowDecoder
-from tidemill.connect.cdc.mariadb.binlog.table_map import ColumnMap, TableMap, parse_table_map
-from tidemill.connect.cdc.mariadb.binlog.temporal import decode_time
+from tidemill.connect.cdc.binlog.decoding.rows import RowDecoder
+from tidemill.connect.cdc.binlog.decoding.table_map import ColumnMap, TableMap, parse_table_map
+from tidemill.connect.cdc.binlog.decoding.temporal import decode_time
+from tidemill.connect.cdc.binlog.statements import Statement, parse_statement
+from tidemill.connect.cdc.errors import PermanentCaptureError
 from tidemill.connect.cdc.mariadb.position import GtidPosition, parse_gtid
-from tidemill.connect.cdc.mariadb.statements import Statement, parse_statement
 
 ANY_BYTES = st.binary(max_size=300)
 
@@ -197,7 +197,7 @@ def test_positions_compare_in_all_domains() -> None:
     assert at.reached(GtidPosition(parse_gtid("0-9-10")))
     assert not at.reached(GtidPosition(parse_gtid("0-1-11")))
     assert not at.reached(GtidPosition(parse_gtid("2-1-1")))
-    assert at.after(1, 3, 6).stored() == {"gtid": "0-1-10,1-3-6", "skip": 0}
+    assert at.after("1-3-6", "binlog.000001", 99).stored() == {"gtid": "0-1-10,1-3-6", "skip": 0}
 
 
 @pytest.mark.parametrize("position", [{}, {"gtid": "1-2"}, {"gtid": "a-b-c"}, {"gtid": 5}])

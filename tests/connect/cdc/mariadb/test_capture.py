@@ -1,68 +1,14 @@
-"""MariaDB is captured exactly once while the worker and the broker get SIGKILL.
-
-Connections commit random transactions: REPLACE, changes of keys, large values, savepoints and
-rollbacks. Meanwhile snapshots run, and a table is altered.
-"""
+"""MariaDB is captured exactly once while the worker and the broker get SIGKILL."""
 
 from __future__ import annotations
 
-import json
-import os
-import random
-import threading
-import time
 from pathlib import Path
-from typing import Any
 
-import pymysql
 import pytest
 
+from tests.connect.cdc.killing import assert_topics_follow
 from tests.connect.cdc.mariadb.conftest import Execute, database_section
-from tests.connect.conftest import Records, records_of, table_of
-from tests.support.broker_process import BrokerProcess
-from tests.support.effort import rounds
 from tests.support.mariadb import PASSWORD, MariaDb
-from tests.support.processes import poll_until
-from tests.support.source_worker import SourceWorker
-from tidemill.connect.base.clients import Kafka
-from tidemill.connect.cdc.board import BoardWriter, create_topic
-from tidemill.connect.cdc.definition import parse
-
-TABLES = ("a", "b")
-KEYS = 30
-KILLS = rounds("CAPTURE_KILLS", 5, 200)
-SEED = int(os.environ.get("CAPTURE_SEED", time.time_ns() & 0xFFFFFF))
-
-
-def _random_writes(server: MariaDb, shop: str, seed: int, stop: threading.Event) -> None:
-    rng = random.Random(seed)
-    with server.connect(database=shop) as connection:
-        cursor = connection.cursor()
-        while not stop.wait(rng.random() * 0.02):
-            try:
-                for _ in range(rng.randint(1, 6)):
-                    _random_statement(cursor, rng)
-                (connection.commit if rng.random() < 0.85 else connection.rollback)()
-            except (pymysql.err.OperationalError, pymysql.err.IntegrityError):
-                connection.rollback()  # a dead lock, an altered table, or a key that exists
-
-
-def _random_statement(cursor: Any, rng: random.Random) -> None:
-    table, key = rng.choice(TABLES), rng.randrange(KEYS)
-    value = rng.choice(["x" * rng.randint(0, 50), "é😀", "y" * 20_000])
-    match rng.randrange(8):
-        case 0 | 1 | 2:
-            cursor.execute(f"REPLACE INTO {table} (id, n, v) VALUES (%s, 0, %s)", (key, value))
-        case 3 | 4:
-            cursor.execute(f"UPDATE {table} SET n = n + 1 WHERE id >= %s LIMIT 5", (key,))
-        case 5:
-            cursor.execute(f"DELETE FROM {table} WHERE id = %s", (key,))
-        case 6:
-            cursor.execute(f"UPDATE {table} SET id = %s WHERE id = %s", (rng.randrange(KEYS), key))
-        case 7:
-            cursor.execute("SAVEPOINT s")
-            cursor.execute(f"UPDATE {table} SET v = 'undone' WHERE id < %s", (key,))
-            cursor.execute("ROLLBACK TO SAVEPOINT s")
 
 
 @pytest.mark.crash
@@ -75,111 +21,5 @@ def test_topics_equal_the_tables_after_kills_of_worker_and_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SHOP_PASSWORD", PASSWORD)
-    for table in TABLES:
-        execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, n INT, v TEXT)")
-        execute(*[f"INSERT INTO {table} VALUES ({i}, 0, 'first')" for i in range(KEYS)])
-    definition = parse(
-        {
-            "name": "shop",
-            "kind": "mariadb",
-            "managed": False,
-            "tables": [f"{shop}.*"],
-            "chunk_rows": 7,
-            "heartbeat_s": 0.5,
-            "database": database_section(server, password="${env:SHOP_PASSWORD}"),
-        }
-    )
-    topics = {table: f"shop.{shop}.{table}" for table in TABLES}
-    with BrokerProcess(tmp_path / "broker") as broker:
-        kafka = Kafka(broker.bootstrap)
-        create_topic(kafka)
-        board = BoardWriter(kafka)
-        board.define(definition)
-        board.flush()
-        worker = SourceWorker("shop", broker.bootstrap, tmp_path / "worker.log")
-        worker.start()
-        poll_until(lambda: bool(records_of(kafka, topics["a"])), 60, "the snapshot begins", 0.2)
-        try:
-            _kill_under_load(server, shop, execute, broker, worker, board)
-            execute("INSERT INTO a VALUES (1000, 0, 'last')", "INSERT INTO b (id) VALUES (1000)")
-
-            def has_all() -> bool:
-                worker.check()
-                return all(_has(kafka, topic, 1000) for topic in topics.values()) and all(
-                    _stored(server, shop, table) == table_of(records_of(kafka, topic))
-                    for table, topic in topics.items()
-                )
-
-            try:
-                poll_until(has_all, 90, "the topics equal the tables", 0.5)
-            except TimeoutError:
-                raise AssertionError(worker.log()) from None
-        finally:
-            worker.kill()
-        for topic in topics.values():
-            _assert_chained(records_of(kafka, topic))
-
-
-def _kill_under_load(
-    server: MariaDb,
-    shop: str,
-    execute: Execute,
-    broker: BrokerProcess,
-    worker: SourceWorker,
-    board: BoardWriter,
-) -> None:
-    """Kill worker and broker, order snapshots and alter a table, while connections write."""
-    print(f"CAPTURE_SEED={SEED} CAPTURE_KILLS={KILLS}")
-    chance, stop = random.Random(SEED), threading.Event()
-    writers = [
-        threading.Thread(target=_random_writes, args=(server, shop, SEED + number, stop))
-        for number in range(3)
-    ]
-    for each in writers:
-        each.start()
-    try:
-        for number in range(KILLS):
-            time.sleep(chance.uniform(0.3, 1.5))  # the moment of a kill is random
-            if number % 3 == 2:
-                broker.kill()
-                broker.start()
-                worker.check()
-            else:
-                worker.kill()
-                worker.start()
-            if number % 4 == 1:
-                board.command("shop", f"snapshot/{shop}.a", table=f"{shop}.a")
-                board.flush()
-            if number % 4 == 2:
-                execute(f"ALTER TABLE b ADD COLUMN more{number} INT DEFAULT 5")
-    finally:
-        stop.set()
-        for each in writers:
-            each.join()
-
-
-def _stored(server: MariaDb, shop: str, table: str) -> dict[str, dict[str, Any]]:
-    """Return the rows of a table, by the JSON of their keys."""
-    with server.connect(database=shop, cursorclass=pymysql.cursors.DictCursor) as connection:
-        cursor = connection.cursor()
-        cursor.execute(f"SELECT * FROM {table}")
-        return {json.dumps({"id": row["id"]}): row for row in cursor.fetchall()}
-
-
-def _has(kafka: Kafka, topic: str, key: int) -> bool:
-    return any(each == {"id": key} for each, _ in records_of(kafka, topic))
-
-
-def _assert_chained(records: Records) -> None:
-    """Each update begins where the change before it ended: nothing is missing, doubled or moved."""
-    rows: dict[str, Any] = {}
-    for key, value in records:
-        at = json.dumps(key)
-        if value is None:
-            continue
-        if value["op"] in ("u", "d") and at in rows:
-            before = {name: value["before"][name] for name in rows[at]}  # without new columns
-            assert before == rows[at], (value, rows[at])
-        if value["op"] == "c":
-            assert rows.get(at) is None
-        rows[at] = value["after"]
+    section = database_section(server, password="${env:SHOP_PASSWORD}")
+    assert_topics_follow("mariadb", server, shop, execute, section, tmp_path)

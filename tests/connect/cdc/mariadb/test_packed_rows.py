@@ -14,17 +14,17 @@ from tests.connect.cdc.mariadb.test_binlog import event
 from tests.connect.cdc.test_packed import STAMP, both
 from tests.support.effort import examples
 from tidemill import native
+from tidemill.connect.cdc.binlog import runs
+from tidemill.connect.cdc.binlog.decoding import table_map as types
+from tidemill.connect.cdc.binlog.decoding.columns import codec_of
+from tidemill.connect.cdc.binlog.decoding.decimals import decimal_bytes
+from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
+from tidemill.connect.cdc.binlog.decoding.rows import RowDecoder
+from tidemill.connect.cdc.binlog.decoding.table_map import ColumnMap, TableMap
+from tidemill.connect.cdc.binlog.packets import fastest_split, split_packets
+from tidemill.connect.cdc.binlog.runs import Run, Scan, Transaction
+from tidemill.connect.cdc.binlog.shapes import Packable, shape_of
 from tidemill.connect.cdc.contract import Column, Table
-from tidemill.connect.cdc.mariadb import runs
-from tidemill.connect.cdc.mariadb.binlog import table_map as types
-from tidemill.connect.cdc.mariadb.binlog.columns import codec_of
-from tidemill.connect.cdc.mariadb.binlog.decimals import decimal_bytes
-from tidemill.connect.cdc.mariadb.binlog.errors import BinlogError
-from tidemill.connect.cdc.mariadb.binlog.packets import fastest_split, split_packets
-from tidemill.connect.cdc.mariadb.binlog.rows import RowDecoder
-from tidemill.connect.cdc.mariadb.binlog.table_map import ColumnMap, TableMap
-from tidemill.connect.cdc.mariadb.runs import Run, Scan, Transaction
-from tidemill.connect.cdc.mariadb.shapes import Packable, shape_of
 
 EXTENSION = native.load()
 pytestmark = pytest.mark.skipif(EXTENSION is None, reason="the extension is not built")

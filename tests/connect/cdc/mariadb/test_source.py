@@ -12,6 +12,7 @@ import pytest
 from tests.connect.cdc.mariadb.conftest import Execute, database_section, poll_all
 from tests.support.mariadb import MariaDb
 from tests.support.processes import poll_until
+from tidemill.connect.cdc.binlog import groups
 from tidemill.connect.cdc.contract import Batch, Capture
 from tidemill.connect.cdc.errors import (
     DefinitionError,
@@ -20,8 +21,7 @@ from tidemill.connect.cdc.errors import (
     SetupError,
     SourceUnavailableError,
 )
-from tidemill.connect.cdc.mariadb import groups
-from tidemill.connect.cdc.mariadb.source import MariaDbSource
+from tidemill.connect.cdc.mariadb import MariaDbSource
 
 UUID_4 = "f81d4fae-7dec-41d0-a765-00a0c91e6b00"
 UUID_7 = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -256,7 +256,7 @@ def test_a_large_transaction_comes_in_parts_and_resumes_inside(
     source: MariaDbSource, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(groups, "MOST_HELD", 100)
-    monkeypatch.setattr("tidemill.connect.cdc.mariadb.source.MOST_HELD", 101)
+    monkeypatch.setattr("tidemill.connect.cdc.binlog.source.MOST_HELD", 101)
     execute("CREATE TABLE a (id INT PRIMARY KEY, v VARCHAR(1000))")
     position = source.start(None)
     rows = [f"({i}, repeat('x', 900))" for i in range(1000)]

@@ -1,11 +1,20 @@
 """The source for MariaDB: snapshots by SELECT, changes from the binary log.
 
-``binlog`` decodes the log, ``groups`` makes changes of its transactions, ``snapshot`` reads rows,
-``check`` says what the server lacks, ``source`` implements the contract. Must not know: Kafka.
+``binlog`` beside this package does the work. ``position`` knows MariaDB's transaction ids,
+``snapshot`` reads rows as of one, ``check`` says what the server lacks. Must not know: Kafka.
 """
 
 from __future__ import annotations
 
-from tidemill.connect.cdc.mariadb.source import MariaDbSource
+from tidemill.connect.cdc.binlog.source import BinlogSource
+from tidemill.connect.cdc.contract import Capture
+from tidemill.connect.cdc.mariadb.dialect import MariaDb
 
 __all__ = ["MariaDbSource"]
+
+
+class MariaDbSource(BinlogSource):
+    """Captures tables of a MariaDB server."""
+
+    def __init__(self, capture: Capture) -> None:
+        super().__init__(capture, MariaDb())

@@ -50,9 +50,17 @@ class GtidPosition:
         """Return the position as it is stored."""
         return {"gtid": self.gtid, "skip": self.skip}
 
-    def after(self, domain: int, server: int, sequence: int) -> GtidPosition:
-        """Return the position behind an event group."""
-        return GtidPosition({**self.groups, domain: (server, sequence)})
+    def after(self, gtid: str, file: str, end: int) -> GtidPosition:
+        """Return the position behind an event group; its place in a file does not matter."""
+        return GtidPosition({**self.groups, **parse_gtid(gtid)})
+
+    def at(self, file: str, end: int) -> GtidPosition:
+        """Return the same position: only ids count."""
+        return self
+
+    def within(self, events: int) -> GtidPosition:
+        """Return the position behind so many rows events of the next group."""
+        return GtidPosition(self.groups, events)
 
     def reached(self, goal: GtidPosition) -> bool:
         """Return whether this position is at or behind another one, in all of its domains."""

@@ -1,6 +1,6 @@
-"""Rows of tables as of a position of the binary log, read without a lock.
+"""Transactions of MariaDB that see the rows of a position of the binary log, without a lock.
 
-MariaDB tells for a transaction WITH CONSISTENT SNAPSHOT which position of the binary log it
+MariaDB says for a transaction WITH CONSISTENT SNAPSHOT which position of the binary log it
 corresponds to. So the rows are exactly those of that position, for tables of InnoDB.
 
 Must not know the stream of the binary log. Source: MariaDB documentation, "Enhancements for START
@@ -9,26 +9,21 @@ TRANSACTION WITH CONSISTENT SNAPSHOT".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from decimal import Decimal
 from typing import Any
 
 import pymysql
 
-from tidemill.connect.cdc.contract import Row, Table
-from tidemill.connect.cdc.errors import SetupError
-from tidemill.connect.cdc.mariadb.binlog.columns import bits_text, shortest_float
-from tidemill.connect.cdc.mariadb.catalog import CatalogTable, Field, query, quoted
+from tidemill.connect.cdc.binlog.catalog import query
+from tidemill.connect.cdc.binlog.reading import read_view
+from tidemill.connect.cdc.errors import SetupError, SourceUnavailableError
 from tidemill.connect.cdc.mariadb.position import GtidPosition, parse_gtid
-from tidemill.connect.cdc.values import bytes_of, bytes_value, float_value, int_value
 
-ROWS_PER_PART = 5_000
-
-_NUMERIC = frozenset(
-    {"tinyint", "smallint", "mediumint", "int", "bigint", "year", "decimal"}
-    | {"enum", "set", "bit"}
-)
+SNAPSHOT_WAIT_S = 10
+"""How long a snapshot may be behind the stream, in seconds. It is behind for the moment between
+the write of a transaction to the binary log and its commit in the storage engine."""
 
 
 @contextmanager
@@ -38,9 +33,7 @@ def consistent_snapshot(connection: pymysql.Connection[Any]) -> Iterator[GtidPos
     Raises:
         SetupError: the server has no binary log.
     """
-    query(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-    try:
+    with read_view(connection):
         status = dict(query(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
         file, position = status.get("Binlog_snapshot_file"), status.get("Binlog_snapshot_position")
         if not file:
@@ -50,153 +43,25 @@ def consistent_snapshot(connection: pymysql.Connection[Any]) -> Iterator[GtidPos
             )
         ((gtid,),) = query(connection, "SELECT BINLOG_GTID_POS(%s, %s)", file, int(position or 0))
         yield GtidPosition(parse_gtid(gtid or ""))
-    finally:
-        if connection.open:
-            query(connection, "ROLLBACK")
 
 
-class RowReader:
-    """Reads rows of one table in the form in which the binary log delivers them."""
-
-    def __init__(self, found: CatalogTable) -> None:
-        self._place = f"{quoted(found.database)}.{quoted(found.name)}"
-        self._fields = found.fields
-        self._convert = [_converter(field) for field in found.fields]
-        by_name = {field.name: field for field in found.fields}
-        self._key = [by_name[name] for name in found.key]
-
-    def chunk(
-        self, connection: pymysql.Connection[Any], after: list[Any] | None, limit: int
-    ) -> tuple[list[Row], list[Any] | None]:
-        """Return rows in the order of the key, and where the next chunk begins.
-
-        Args:
-            after: what the chunk before returned; None: from the first row.
-            limit: most rows.
-        """
-        keys = ", ".join(_order_value(field) for field in self._key)
-        order = ", ".join(quoted(field.name) for field in self._key)
-        where = self._after(connection, after)
-        rows = query(
-            connection,
-            f"SELECT {self._columns()}, {keys} FROM {self._place} {where} "
-            f"ORDER BY {order} LIMIT {int(limit)}",
-        )
-        width = len(self._fields)
-        last = None
-        if len(rows) >= limit:
-            last = [_stored_key(value) for value in rows[-1][width:]]
-        return [self._row(each) for each in rows], last
-
-    def all(self, connection: pymysql.Connection[Any]) -> Iterator[list[Row]]:
-        """Yield all rows in parts, without order."""
-        with connection.cursor(pymysql.cursors.SSCursor) as cursor:
-            cursor.execute(f"SELECT {self._columns()} FROM {self._place}")
-            while part := cursor.fetchmany(ROWS_PER_PART):
-                yield [self._row(each) for each in part]
-
-    def _columns(self) -> str:
-        return ", ".join(_value(field) for field in self._fields)
-
-    def _after(self, connection: pymysql.Connection[Any], after: list[Any] | None) -> str:
-        """Return the condition for rows behind a key, as a sequence of comparisons with AND/OR.
-
-        The optimizer uses the index for it, which it does not for a comparison of tuples.
-        """
-        if after is None:
-            return ""
-        # Names can contain "%s", so the values are not passed as arguments.
-        values = [
-            connection.escape(_key_value(*each)) for each in zip(after, self._key, strict=True)
-        ]
-        names = [_compared(field) for field in self._key]
-        terms = []
-        for index, name in enumerate(names):
-            equal = [f"{names[each]} = {values[each]}" for each in range(index)]
-            terms.append(f"({' AND '.join([*equal, f'{name} > {values[index]}'])})")
-        return f"WHERE {' OR '.join(terms)}"
-
-    def _row(self, values: Sequence[Any]) -> Row:
-        return {
-            field.name: None if value is None else convert(value)
-            for field, convert, value in zip(self._fields, self._convert, values, strict=False)
-        }
-
-
-def reader_of(found: CatalogTable | None, table: Table) -> RowReader:
-    """Return the reader of a table.
+@contextmanager
+def snapshot_after(
+    connection: pymysql.Connection[Any], delivered: GtidPosition | None
+) -> Iterator[GtidPosition]:
+    """Open a snapshot that sees at least what the stream has delivered.
 
     Raises:
-        SetupError: the table is gone.
+        SourceUnavailableError: the tables stay behind the stream.
     """
-    if found is None:
-        raise SetupError(
-            f"table {table.id} does not exist any more, or the user can't read it",
-            hint="Restart the source without the table.",
-        )
-    return RowReader(found)
-
-
-def _value(field: Field) -> str:
-    """Return the expression that reads a column without loss."""
-    name = quoted(field.name)
-    return f"{name} + 0e0" if field.data_type == "float" else name
-
-
-def _order_value(field: Field) -> str:
-    """Return the expression for the key's place in the order of the index."""
-    name = quoted(field.name)
-    if field.data_type in ("enum", "set", "bit"):
-        return f"{name} + 0"
-    return f"{name} + 0e0" if field.data_type == "float" else name
-
-
-def _compared(field: Field) -> str:
-    name = quoted(field.name)
-    return f"{name} + 0" if field.data_type == "bit" else name
-
-
-def _stored_key(value: Any) -> Any:
-    """Return a key's value for JSON: text, or bytes with a mark."""
-    if isinstance(value, bytes):
-        return {"base64": bytes_value(value)}
-    return value
-
-
-def _key_value(stored: Any, field: Field) -> Any:
-    """Return a key's value for a comparison: numbers as numbers, because text compares otherwise.
-
-    ENUM and SET compare with a number by their index, as the order of the rows does.
-    """
-    if isinstance(stored, dict):
-        return bytes_of(stored["base64"])
-    if field.kind == "float":
-        return float(stored)
-    return Decimal(stored) if field.data_type in _NUMERIC else stored
-
-
-def _converter(field: Field) -> Any:
-    """Return the function that converts a value from the server's text."""
-    kind = field.kind
-    if kind == "int":
-        return lambda value: int_value(int(value))
-    if kind == "float":
-        if field.data_type == "float":
-            return lambda value: float_value(shortest_float(float(value)))
-        return lambda value: float_value(float(value))
-    if kind == "timestamp":
-        return lambda value: _text(value).replace(" ", "T")
-    if kind == "timestamptz":
-        return lambda value: _text(value).replace(" ", "T") + "Z"
-    if kind == "bytes":
-        return lambda value: bytes_value(value if isinstance(value, bytes) else value.encode())
-    if field.data_type == "bit":
-        bits = int(field.column_type[4:-1])
-        if bits == 1:
-            return lambda value: value != b"\0"
-        return lambda value: bits_text(value, bits)
-    return _text
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    deadline = time.monotonic() + SNAPSHOT_WAIT_S
+    while True:
+        with consistent_snapshot(connection) as at:
+            if delivered is None or at.reached(delivered):
+                yield at
+                return
+            if time.monotonic() > deadline:
+                raise SourceUnavailableError(
+                    f"a snapshot stays behind the binary log: it is at {at.gtid!r}, the stream at "
+                    f"{delivered.gtid!r}"
+                )

@@ -1,4 +1,4 @@
-"""The ``[database]`` section of a MariaDB source, and connections made from it.
+"""The ``[database]`` section of a source with a binary log, and connections made from it.
 
 Must not know tables, the binary log or positions. Secrets never get into messages.
 """
@@ -43,12 +43,13 @@ class Settings:
     tls: Mapping[str, Any]
 
     @classmethod
-    def parse(cls, database: Mapping[str, Any], name: str) -> Settings:
+    def parse(cls, database: Mapping[str, Any], name: str, product: str = "MariaDB") -> Settings:
         """Read the section.
 
         Args:
             database: the section, with secrets resolved.
             name: the source's name; the default of ``server_id`` is made from it.
+            product: the name of the kind of server, for messages.
 
         Raises:
             DefinitionError: a key is unknown, missing or has a wrong value.
@@ -57,7 +58,7 @@ class Settings:
         if unknown:
             raise DefinitionError(
                 f"unknown key {unknown[0]!r} in [database]",
-                hint=f"Known keys for MariaDB: {', '.join(sorted(_KEYS))}",
+                hint=f"Known keys for {product}: {', '.join(sorted(_KEYS))}",
             )
         if not database.get("user"):
             raise DefinitionError("[database] needs a user", hint='For example: user = "tidemill"')
@@ -98,10 +99,17 @@ class Settings:
                 connect_timeout=self.connect_timeout_s,
                 read_timeout=read_timeout,
                 conv=dict(encoders),  # values of results stay text
-                **self.tls,
+                **(self.tls or ({"ssl_disabled": True} if self.unix_socket else {})),
             )
         except pymysql.err.MySQLError as error:
             raise connection_error(error, self) from error
+        except RuntimeError as error:  # PyMySQL lacks a package for this way to log in
+            raise SetupError(
+                f"user {self.user!r} can't log in to {self.host}:{self.port}: {error}",
+                hint="Without TLS, the password is encrypted by the package cryptography. Set "
+                "ssl_ca in [database] (the server's ca.pem), use unix_socket, or install it: "
+                "pip install cryptography",
+            ) from error
         except OSError as error:  # the file of a certificate
             raise SetupError(f"TLS of the database connection can't be set up: {error}") from error
         with connection.cursor() as cursor:

@@ -1,6 +1,6 @@
-"""The source for MariaDB: the contract of change capture over the binary log.
+"""A source with a binary log: the contract of change capture.
 
-Must not know Kafka or the worker.
+Must not know Kafka, the worker, or which kind of server it is.
 """
 
 from __future__ import annotations
@@ -12,6 +12,17 @@ from typing import Any
 
 import pymysql
 
+from tidemill.connect.cdc.binlog.catalog import (
+    CatalogTable,
+    character_sets,
+    read_tables,
+)
+from tidemill.connect.cdc.binlog.dialect import Dialect, LogPosition
+from tidemill.connect.cdc.binlog.dump import BinlogStream
+from tidemill.connect.cdc.binlog.groups import MOST_HELD, Groups
+from tidemill.connect.cdc.binlog.reading import RowReader, reader_of
+from tidemill.connect.cdc.binlog.settings import Settings, connection_error
+from tidemill.connect.cdc.binlog.shapes import Shapes
 from tidemill.connect.cdc.contract import (
     Batch,
     Capture,
@@ -24,42 +35,30 @@ from tidemill.connect.cdc.contract import (
     Table,
 )
 from tidemill.connect.cdc.errors import SetupError, SourceUnavailableError
-from tidemill.connect.cdc.mariadb.binlog.dump import BinlogStream
-from tidemill.connect.cdc.mariadb.catalog import (
-    CatalogTable,
-    character_sets,
-    query,
-    read_tables,
-)
-from tidemill.connect.cdc.mariadb.check import check_server
-from tidemill.connect.cdc.mariadb.groups import MOST_HELD, Groups
-from tidemill.connect.cdc.mariadb.position import GtidPosition, parse_gtid
-from tidemill.connect.cdc.mariadb.settings import Settings, connection_error
-from tidemill.connect.cdc.mariadb.shapes import Shapes
-from tidemill.connect.cdc.mariadb.snapshot import RowReader, consistent_snapshot, reader_of
 from tidemill.connect.cdc.packed import Changes
 
-SNAPSHOT_WAIT_S = 10
-"""How long a snapshot may be behind the stream, in seconds. It is behind for the moment between
-the write of a transaction to the binary log and its commit in the storage engine."""
 
+class BinlogSource:
+    """Captures tables of a server with a binary log. One thread uses it.
 
-class MariaDbSource:
-    """Captures tables of a MariaDB server. One thread uses it.
+    Args:
+        capture: the tables, and where the server is.
+        dialect: the kind of server.
 
     Raises:
         DefinitionError: the ``[database]`` section is invalid.
     """
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, dialect: Dialect[Any]) -> None:
         self._capture = capture
-        self._settings = Settings.parse(capture.database, capture.name)
+        self._dialect = dialect
+        self._settings = Settings.parse(capture.database, capture.name, dialect.name)
         self._queries: pymysql.Connection[Any] | None = None
         self._stream: BinlogStream | None = None
         self._groups: Groups | None = None
         self._catalog: dict[str, CatalogTable] = {}
-        self._returned = GtidPosition({})
-        self._confirmed: GtidPosition | None = None
+        self._returned: LogPosition | None = None
+        self._confirmed: LogPosition | None = None
         self._behind_since_ms: int | None = None
 
     # --- description -----------------------------------------------------------------------------
@@ -67,7 +66,7 @@ class MariaDbSource:
     def check(self) -> list[Finding]:
         """Find what the server lacks; see ``Source.check``."""
         with self._typed_errors():
-            return check_server(self._connection(), self._capture)
+            return self._dialect.check(self._connection(), self._capture)
 
     def tables(self) -> list[Table]:
         """Return the captured tables as they are now."""
@@ -90,25 +89,32 @@ class MariaDbSource:
 
         Raises:
             SetupError: the server has no binary log, or logs statements.
+            PositionLostError: the server can't continue from the position.
         """
         self._stop_stream()
         with self._typed_errors():
             connection = self._connection()
             self._check_settings(connection)
             if position is None:
-                ((gtid,),) = query(connection, "SELECT @@global.gtid_binlog_pos")
-                at = GtidPosition(parse_gtid(gtid or ""))
+                at = self._dialect.present(connection)
             else:
-                at = GtidPosition.parse(position)
-            shapes = Shapes(self._capture, character_sets(connection), self._find)
-            self._stream = BinlogStream(self._settings.connect, at.gtid, self._settings.server_id)
+                at = self._dialect.resume(connection, self._dialect.parse(position))
+            names = character_sets(connection, self._dialect.collations)
+            shapes = Shapes(self._capture, names, self._find, self._dialect.map_rules)
+            self._stream = BinlogStream(
+                self._connect,
+                lambda opened: self._dialect.request(opened, at, self._settings.server_id),
+            )
         self._groups = Groups(at, shapes, self._table_of, self._names, self._keeps_rollback)
         self._returned = self._confirmed = at
-        return at.stored()
+        stored: Position = at.stored()
+        return stored
 
     def _check_settings(self, connection: pymysql.Connection[Any]) -> None:
         errors = [
-            each for each in check_server(connection, self._capture) if each.severity == "error"
+            each
+            for each in self._dialect.check(connection, self._capture)
+            if each.severity == "error"
         ]
         if errors:
             raise SetupError(
@@ -145,20 +151,20 @@ class MariaDbSource:
         return self._deliver(batch)
 
     def _deliver(self, batch: Batch) -> Batch:
-        self._returned = GtidPosition.parse(batch.position)
+        self._returned = self._dialect.parse(batch.position)
         if isinstance(batch.changes, Changes) and batch.changes:
             self._behind_since_ms = self._behind_since_ms or batch.changes.ts_ms
         return batch
 
     def confirm(self, position: Position) -> None:
         """Take note of a confirmed position. The server removes its files by its own rules."""
-        self._confirmed = GtidPosition.parse(position)
+        self._confirmed = self._dialect.parse(position)
         if self._confirmed == self._returned:
             self._behind_since_ms = None
 
     def reached(self, position: Position, goal: Position) -> bool:
         """Return whether ``position`` is at or after ``goal``."""
-        return GtidPosition.parse(position).reached(GtidPosition.parse(goal))
+        return bool(self._dialect.parse(position).reached(self._dialect.parse(goal)))
 
     def lag(self) -> Lag:
         """Return how far the confirmed position is behind, by the time of its changes."""
@@ -177,26 +183,19 @@ class MariaDbSource:
         reader = self._reader(table)
         with self._typed_errors():
             connection = self._connection()
-            deadline = time.monotonic() + SNAPSHOT_WAIT_S
-            while True:
-                with consistent_snapshot(connection) as at:
-                    if self._groups is None or at.reached(self._groups.delivered):
-                        now_ms = time.time_ns() // 1_000_000
-                        rows, last = reader.chunk(connection, after, limit)
-                        return Chunk(rows, last, at.stored(), now_ms)
-                if time.monotonic() > deadline:
-                    raise SourceUnavailableError(
-                        f"a snapshot stays behind the binary log: it is at {at.gtid!r}, the stream "
-                        f"at {self._groups.delivered.gtid!r}"
-                    )
+            delivered = None if self._groups is None else self._groups.delivered
+            with self._dialect.snapshot(connection, delivered) as at:
+                now_ms = time.time_ns() // 1_000_000
+                rows, last = reader.chunk(connection, after, limit)
+                return Chunk(rows, last, at.stored(), now_ms)
 
     @contextmanager
     def read_consistent(self, tables: Sequence[Table]) -> Iterator[ConsistentRead]:
         """Read tables as of one position; see ``Source.read_consistent``."""
         readers = [(table, self._reader(table)) for table in tables]
-        connection = self._settings.connect()
+        connection = self._connect()
         try:
-            with self._typed_errors(), consistent_snapshot(connection) as at:
+            with self._typed_errors(), self._dialect.exact_snapshot(connection) as at:
                 self.start(at.stored())
                 now_ms = time.time_ns() // 1_000_000
                 yield ConsistentRead(at.stored(), _parts(connection, readers), now_ms)
@@ -227,6 +226,11 @@ class MariaDbSource:
 
     # --- inside ----------------------------------------------------------------------------------
 
+    def _connect(self, read_timeout: int | None = None) -> pymysql.Connection[Any]:
+        connection = self._settings.connect(read_timeout)
+        self._dialect.prepare(connection)
+        return connection
+
     def _connection(self) -> pymysql.Connection[Any]:
         if self._queries is not None:
             try:
@@ -234,7 +238,7 @@ class MariaDbSource:
             except (pymysql.err.MySQLError, OSError):
                 self._queries = None
         if self._queries is None:
-            self._queries = self._settings.connect()
+            self._queries = self._connect()
         return self._queries
 
     def _is_captured(self, table: CatalogTable) -> bool:

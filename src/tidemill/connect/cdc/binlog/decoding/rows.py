@@ -13,10 +13,10 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tidemill.connect.cdc.mariadb.binlog.columns import Codec, Convert, codec_of
-from tidemill.connect.cdc.mariadb.binlog.errors import BinlogError
-from tidemill.connect.cdc.mariadb.binlog.events import RowsEvent, RowsKind
-from tidemill.connect.cdc.mariadb.binlog.table_map import ColumnMap, TableMap
+from tidemill.connect.cdc.binlog.decoding.columns import Codec, Convert, codec_of
+from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
+from tidemill.connect.cdc.binlog.decoding.events import RowsEvent, RowsKind
+from tidemill.connect.cdc.binlog.decoding.table_map import ColumnMap, TableMap
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 Row = dict[str, Any]

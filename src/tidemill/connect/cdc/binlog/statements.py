@@ -17,6 +17,8 @@ _SAVEPOINT = re.compile(rf"SAVEPOINT\s+{_NAME}", re.IGNORECASE)
 _ROLLBACK_TO = re.compile(rf"ROLLBACK\s+(?:WORK\s+)?TO\s+(?:SAVEPOINT\s+)?{_NAME}", re.IGNORECASE)
 _CHANGE = re.compile(r"(INSERT|UPDATE|DELETE|REPLACE|LOAD)\b", re.IGNORECASE)
 _XA = re.compile(r"XA\b", re.IGNORECASE)
+_XA_START = re.compile(r"XA\s+(?:START|BEGIN)\b", re.IGNORECASE)
+_ATOMIC = re.compile(r"CREATE\s+TABLE\b.*\bSTART TRANSACTION\s*$", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +26,9 @@ class Statement:
     """The meaning of a statement.
 
     Attributes:
-        kind: ``commit``, ``rollback``, ``savepoint``, ``rollback_to``, ``truncate``, ``change`` (a
-            change of rows that was logged as a statement), ``xa`` or ``other``.
+        kind: ``begin``, ``commit``, ``rollback``, ``savepoint``, ``rollback_to``, ``truncate``,
+            ``change`` (a change of rows that was logged as a statement), ``xa_start``, ``xa`` or
+            ``other``. ``begin`` is also a CREATE TABLE whose rows follow in the same transaction.
         database: of the truncated table, if the statement names it.
         name: of the table or savepoint.
     """
@@ -41,6 +44,8 @@ def parse_statement(text: str) -> Statement:
     word = body[:8].upper().rstrip(" ;\n")
     if word == "COMMIT":
         return Statement("commit")
+    if word == "BEGIN" or _ATOMIC.match(body):
+        return Statement("begin")
     if match := _ROLLBACK_TO.match(body):
         return Statement("rollback_to", name=_unquoted(match[1], match[2]))
     if word == "ROLLBACK":
@@ -51,6 +56,8 @@ def parse_statement(text: str) -> Statement:
         return Statement("truncate", _unquoted(match[1], match[2]), _unquoted(match[3], match[4]))
     if _CHANGE.match(body):
         return Statement("change")
+    if _XA_START.match(body):
+        return Statement("xa_start")
     return Statement("xa" if _XA.match(body) else "other")
 
 

@@ -11,13 +11,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tidemill.connect.cdc.binlog.catalog import SYSTEM_DATABASES, CatalogTable, Field
+from tidemill.connect.cdc.binlog.decoding import table_map as types
+from tidemill.connect.cdc.binlog.decoding.charsets import BINARY
+from tidemill.connect.cdc.binlog.decoding.events import TableMapEvent
+from tidemill.connect.cdc.binlog.decoding.rows import RowDecoder
+from tidemill.connect.cdc.binlog.decoding.table_map import (
+    MARIADB,
+    ColumnMap,
+    MapRules,
+    TableMap,
+    parse_table_map,
+)
 from tidemill.connect.cdc.contract import Capture, Column, Table
-from tidemill.connect.cdc.mariadb.binlog import table_map as types
-from tidemill.connect.cdc.mariadb.binlog.charsets import BINARY
-from tidemill.connect.cdc.mariadb.binlog.events import TableMapEvent
-from tidemill.connect.cdc.mariadb.binlog.rows import RowDecoder
-from tidemill.connect.cdc.mariadb.binlog.table_map import ColumnMap, TableMap, parse_table_map
-from tidemill.connect.cdc.mariadb.catalog import SYSTEM_DATABASES, CatalogTable, Field
 from tidemill.connect.cdc.packed import ColumnRule
 from tidemill.connect.cdc.values import Kind
 
@@ -37,6 +43,8 @@ _KINDS: dict[int, Kind] = {
     types.ENUM: "enum",
     types.SET: "text",
     types.GEOMETRY: "bytes",
+    types.VECTOR: "bytes",
+    types.JSON: "json",
 }
 
 
@@ -91,6 +99,7 @@ class Shapes:
         capture: says which tables are captured.
         character_sets: the character set of each collation id.
         catalog: looks a table up in the server's catalog; None if it is not there any more.
+        rules: how the server writes table maps.
     """
 
     def __init__(
@@ -98,7 +107,9 @@ class Shapes:
         capture: Capture,
         character_sets: Mapping[int, str],
         catalog: Callable[[str, str], CatalogTable | None],
+        rules: MapRules = MARIADB,
     ) -> None:
+        self._rules = rules
         self._capture = capture
         self._character_sets = character_sets
         self._catalog = catalog
@@ -149,7 +160,7 @@ class Shapes:
         if database in SYSTEM_DATABASES or not self._capture.selects(database, name):
             self._by_id[table_id] = None
             return
-        table = parse_table_map(event.body, self._character_sets)
+        table = parse_table_map(event.body, self._character_sets, self._rules)
         if not table.key and self._capture.keyless == "skip":
             self._by_id[table_id] = None
             return

@@ -15,12 +15,16 @@ from __future__ import annotations
 
 import enum
 import struct
+import uuid
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidemill.connect.cdc.mariadb.binlog.errors import BinlogError
-from tidemill.connect.cdc.mariadb.binlog.reader import Reader
+from tidemill.connect.cdc.binlog.decoding.compression import uncompress
+from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
+from tidemill.connect.cdc.binlog.decoding.payload import Payload, parse_payload
+from tidemill.connect.cdc.binlog.decoding.reader import Reader
+from tidemill.connect.cdc.binlog.decoding.tagged import parse_tagged_gtid
 
 _HEADER = struct.Struct("<IBIIIH")
 HEADER_BYTES = _HEADER.size
@@ -31,17 +35,19 @@ ROTATE = 4
 FORMAT_DESCRIPTION = 15
 XID = 16
 TABLE_MAP = 19
+EXECUTE_LOAD_QUERY = 18
+INCIDENT = 26
 HEARTBEAT = 27
+MYSQL_GTID = 33
+MYSQL_ANONYMOUS_GTID = 34
 XA_PREPARE = 38
 PARTIAL_UPDATE_ROWS = 39
 TRANSACTION_PAYLOAD = 40
 HEARTBEAT_V2 = 41
+MYSQL_TAGGED_GTID = 42
 MARIADB_GTID = 162
 MARIADB_GTID_LIST = 163
 MARIADB_QUERY_COMPRESSED = 165
-
-MAX_UNCOMPRESSED_BYTES = 1 << 30
-"""The largest ``max_allowed_packet`` of a server, in bytes: no event can be larger."""
 
 
 class RowsKind(enum.Enum):
@@ -106,21 +112,24 @@ class GtidEvent(Event):
     """The begin of an event group: a transaction, or a single statement.
 
     Attributes:
-        is_standalone: the group has one statement and no end event.
-        is_ddl: the statement changes definitions.
-        is_xa: the group belongs to an XA transaction.
+        gtid: the id of the group: ``domain-server-number`` of MariaDB, ``uuid:number`` or
+            ``uuid:tag:number`` of MySQL; empty if MySQL runs without ids.
+        is_standalone: the group has one statement and no end event; None: its first statement says.
+        is_ddl: the statement changes definitions, as MariaDB says.
+        is_xa: the group belongs to an XA transaction, as MariaDB says.
     """
 
-    domain: int
-    sequence: int
-    is_standalone: bool
-    is_ddl: bool
-    is_xa: bool
+    gtid: str
+    is_standalone: bool | None = None
+    is_ddl: bool = False
+    is_xa: bool = False
 
-    @property
-    def gtid(self) -> str:
-        """The id of the group: domain, server and sequence number."""
-        return f"{self.domain}-{self.server_id}-{self.sequence}"
+
+@dataclass(slots=True)
+class PayloadEvent(Event):
+    """The events of a transaction, compressed into one event."""
+
+    payload: Payload
 
 
 @dataclass(slots=True)
@@ -175,9 +184,17 @@ class HeartbeatEvent(Event):
 
 @dataclass(slots=True)
 class UnsupportedEvent(Event):
-    """An event that carries changes in a form that is not supported; ``what`` names it."""
+    """An event that carries changes in a form that is not supported.
+
+    Attributes:
+        what: names it.
+        hint: what to do.
+        table_id: the number of the table that it changes, if it says so.
+    """
 
     what: str
+    hint: str = ""
+    table_id: int | None = None
 
 
 @dataclass(slots=True)
@@ -271,36 +288,70 @@ def _mariadb_gtid(body: bytes, base: _Base) -> Event:
     sequence, domain, flags = reader.uint(8), reader.uint(4), reader.uint(1)
     return GtidEvent(
         *base,
-        domain,
-        sequence,
+        f"{domain}-{base[1]}-{sequence}",
         is_standalone=bool(flags & 1),
         is_ddl=bool(flags & 32),
         is_xa=bool(flags & (64 | 128)),
     )
 
 
+def _mysql_gtid(body: bytes, base: _Base) -> Event:
+    reader = Reader(body)
+    reader.raw(1)  # flags
+    source = uuid.UUID(bytes=reader.raw(16))
+    return GtidEvent(*base, f"{source}:{reader.uint(8)}")
+
+
+def _mysql_tagged_gtid(body: bytes, base: _Base) -> Event:
+    return GtidEvent(*base, parse_tagged_gtid(body))
+
+
+def _mysql_anonymous_gtid(_: bytes, base: _Base) -> Event:
+    return GtidEvent(*base, "")
+
+
+def _payload(body: bytes, base: _Base) -> Event:
+    return PayloadEvent(*base, parse_payload(body))
+
+
+def _partial_update(body: bytes, base: _Base) -> Event:
+    return UnsupportedEvent(
+        *base,
+        "a partial update of JSON (binlog_row_value_options)",
+        "Set it back, for open sessions too, and take a new snapshot: "
+        "SET PERSIST binlog_row_value_options = ''",
+        Reader(body).uint(6),
+    )
+
+
 def _query(body: bytes, base: _Base) -> Event:
+    database, statement = _statement(body)
+    return QueryEvent(*base, database, _text(statement))
+
+
+def _compressed_query(body: bytes, base: _Base) -> Event:
+    database, statement = _statement(body)
+    return QueryEvent(*base, database, _text(uncompress(statement)))
+
+
+def _load_query(body: bytes, base: _Base) -> Event:
+    """Parse LOAD DATA as a statement: it has the number of a file and three places more."""
+    database, statement = _statement(body, more=13)
+    return QueryEvent(*base, database, _text(statement))
+
+
+def _statement(body: bytes, more: int = 0) -> tuple[str, bytes]:
+    """Return the database and the statement of the body of a query event."""
     reader = Reader(body)
     reader.raw(8)  # thread id and execution time
     database_bytes = reader.uint(1)
     reader.raw(2)  # error code
     status_bytes = reader.uint(2)
+    reader.raw(more)
     reader.raw(status_bytes)
     database = _text(reader.raw(database_bytes))
     reader.raw(1)
-    return QueryEvent(*base, database, _text(reader.rest()))
-
-
-def _compressed_query(body: bytes, base: _Base) -> Event:
-    reader = Reader(body)
-    reader.raw(8)
-    database_bytes = reader.uint(1)
-    reader.raw(2)
-    status_bytes = reader.uint(2)
-    reader.raw(status_bytes)
-    database = _text(reader.raw(database_bytes))
-    reader.raw(1)
-    return QueryEvent(*base, database, _text(uncompress(reader.rest())))
+    return database, reader.rest()
 
 
 def _xid(body: bytes, base: _Base) -> Event:
@@ -315,8 +366,12 @@ def _heartbeat(_: bytes, base: _Base) -> Event:
     return HeartbeatEvent(*base)
 
 
-def _unsupported(what: str) -> _Parse:
-    return lambda _, base: UnsupportedEvent(*base, what)
+def _incident(_: bytes, base: _Base) -> Event:
+    return UnsupportedEvent(
+        *base,
+        "an incident: the server could not write some changes",
+        "Take a new snapshot: tidemill source restart NAME --resnapshot",
+    )
 
 
 def _rows(body: bytes, base: _Base, kind: RowsKind, version: int, compressed: bool) -> RowsEvent:
@@ -346,61 +401,21 @@ def _rows(body: bytes, base: _Base, kind: RowsKind, version: int, compressed: bo
     )
 
 
-def uncompress(data: bytes) -> bytes:
-    """Return the uncompressed form of what MariaDB's ``log_bin_compress`` has compressed.
-
-    Raises:
-        BinlogError: the data is damaged, or larger than any event can be.
-    """
-    reader = Reader(data)
-    head = reader.uint(1)
-    algorithm, size_bytes = (head & 0x70) >> 4, head & 0x07
-    if algorithm != 0 or not 1 <= size_bytes <= 4:
-        raise BinlogError(f"a compressed binary log event has the unknown header {head:#x}")
-    size = int.from_bytes(reader.raw(size_bytes), "big")
-    return _inflate(reader.rest(), size, zlib.MAX_WBITS)
-
-
-def uncompress_value(data: bytes) -> bytes:
-    """Return the content of a value in a column with the attribute COMPRESSED.
-
-    Raises:
-        BinlogError: the data is damaged, or larger than any value can be.
-    """
-    if not data or data[0] >> 4 == 0:
-        return data[1:]
-    method, is_raw, size_bytes = data[0] >> 4, bool(data[0] & 8), data[0] & 7
-    if method != 8 or not 1 <= size_bytes <= 4:
-        raise BinlogError(f"a compressed value has the unknown header {data[0]:#x}")
-    reader = Reader(data, 1)
-    size = int.from_bytes(reader.raw(size_bytes), "big")
-    return _inflate(reader.rest(), size, -zlib.MAX_WBITS if is_raw else zlib.MAX_WBITS)
-
-
-def _inflate(data: bytes, size: int, window_bits: int) -> bytes:
-    if size > MAX_UNCOMPRESSED_BYTES:
-        raise BinlogError(f"compressed data says that it holds {size} bytes")
-    try:
-        result = zlib.decompressobj(window_bits).decompress(data, size + 1)
-    except zlib.error as error:
-        raise BinlogError(f"compressed data is damaged: {error}") from error
-    if len(result) != size:
-        raise BinlogError(f"compressed data holds {len(result)} bytes instead of {size}")
-    return result
-
-
 _PARSERS: dict[int, _Parse] = {
     QUERY: _query,
+    EXECUTE_LOAD_QUERY: _load_query,
     ROTATE: _rotate,
     XID: _xid,
     TABLE_MAP: _table_map,
     HEARTBEAT: _heartbeat,
     HEARTBEAT_V2: _heartbeat,
     XA_PREPARE: lambda _, base: XaPrepareEvent(*base),
-    PARTIAL_UPDATE_ROWS: _unsupported("a partial update of JSON (binlog_row_value_options)"),
-    TRANSACTION_PAYLOAD: _unsupported(
-        "a compressed transaction of MySQL (binlog_transaction_compression)"
-    ),
+    PARTIAL_UPDATE_ROWS: _partial_update,
+    TRANSACTION_PAYLOAD: _payload,
+    INCIDENT: _incident,
+    MYSQL_GTID: _mysql_gtid,
+    MYSQL_ANONYMOUS_GTID: _mysql_anonymous_gtid,
+    MYSQL_TAGGED_GTID: _mysql_tagged_gtid,
     MARIADB_GTID: _mariadb_gtid,
     MARIADB_QUERY_COMPRESSED: _compressed_query,
 }

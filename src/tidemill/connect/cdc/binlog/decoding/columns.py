@@ -12,13 +12,14 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tidemill.connect.cdc.mariadb.binlog import table_map as types
-from tidemill.connect.cdc.mariadb.binlog.charsets import BINARY, decode_text, python_codec
-from tidemill.connect.cdc.mariadb.binlog.decimals import decimal_bytes, decode_decimal
-from tidemill.connect.cdc.mariadb.binlog.errors import BinlogError
-from tidemill.connect.cdc.mariadb.binlog.events import uncompress_value
-from tidemill.connect.cdc.mariadb.binlog.table_map import ColumnMap
-from tidemill.connect.cdc.mariadb.binlog.temporal import (
+from tidemill.connect.cdc.binlog.decoding import table_map as types
+from tidemill.connect.cdc.binlog.decoding.charsets import BINARY, decode_text, python_codec
+from tidemill.connect.cdc.binlog.decoding.compression import uncompress_value
+from tidemill.connect.cdc.binlog.decoding.decimals import decimal_bytes, decode_decimal
+from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
+from tidemill.connect.cdc.binlog.decoding.jsonb import json_text
+from tidemill.connect.cdc.binlog.decoding.table_map import ColumnMap
+from tidemill.connect.cdc.binlog.decoding.temporal import (
     decode_date,
     decode_datetime,
     decode_old_datetime,
@@ -41,8 +42,9 @@ _INTEGERS = {types.TINY: 1, types.SHORT: 2, types.INT24: 3, types.LONG: 4, types
 _STRINGS = frozenset({types.VARCHAR, types.STRING, types.VAR_STRING, types.VARCHAR_COMPRESSED})
 _BLOBS = frozenset(
     {types.TINY_BLOB, types.MEDIUM_BLOB, types.LONG_BLOB, types.BLOB}
-    | {types.GEOMETRY, types.BLOB_COMPRESSED}
+    | {types.GEOMETRY, types.BLOB_COMPRESSED, types.VECTOR}
 )
+_BINARY = frozenset({types.GEOMETRY, types.VECTOR})
 _COMPRESSED = frozenset({types.VARCHAR_COMPRESSED, types.BLOB_COMPRESSED})
 _MOST_DIGITS, _MOST_FRACTION, _MOST_BITS = 65, 6, 64
 
@@ -75,8 +77,10 @@ def codec_of(column: ColumnMap, type_name: str, place: str) -> Codec:
     code = column.type
     if code in _STRINGS:
         return _string(column, 2 if column.size > 255 else 1, type_name, place)
-    if code in _BLOBS:
+    if code in _BLOBS or code == types.JSON:
         _check(1 <= column.size <= 4, column, place)
+        if code == types.JSON:
+            return Codec(-column.size, json_text)
         return _string(column, column.size, type_name, place)
     if code in _INTEGERS:
         return _integer(_INTEGERS[code], is_unsigned=column.is_unsigned)
@@ -225,7 +229,7 @@ def _string(column: ColumnMap, length_bytes: int, type_name: str, place: str) ->
 def _content(column: ColumnMap, place: str) -> tuple[Convert, int]:
     """Return the function that converts the bytes of a string, and its rule."""
     name = column.character_set
-    if name is None or name == BINARY or column.type == types.GEOMETRY:
+    if name is None or name == BINARY or column.type in _BINARY:
         if column.type == types.STRING:
             size = column.size  # the binary log leaves out trailing zero bytes of BINARY(n)
             return (lambda raw: bytes_value(raw.ljust(size, b"\0"))), VALUE_RULE

@@ -1,4 +1,4 @@
-"""Tables and columns of a MariaDB server, from ``information_schema``.
+"""Tables and columns of a server, from ``information_schema``.
 
 Must not know the binary log.
 """
@@ -34,7 +34,9 @@ _KINDS: dict[str, Kind] = {
     **dict.fromkeys(
         ("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring"), "bytes"
     ),
-    **dict.fromkeys(("multipolygon", "geometrycollection"), "bytes"),
+    **dict.fromkeys(("multipolygon", "geometrycollection", "geomcollection"), "bytes"),
+    "vector": "bytes",
+    "json": "json",
 }
 
 
@@ -100,13 +102,9 @@ def variable(connection: pymysql.Connection[Any], name: str) -> str:
     return str(rows[0][1]) if rows else ""
 
 
-def character_sets(connection: pymysql.Connection[Any]) -> dict[int, str]:
+def character_sets(connection: pymysql.Connection[Any], statement: str) -> dict[int, str]:
     """Return the character set of each collation id."""
-    rows = query(
-        connection,
-        "SELECT id, character_set_name FROM information_schema.collation_character_set_"
-        "applicability WHERE id IS NOT NULL",
-    )
+    rows = query(connection, statement)
     return {int(number): str(name) for number, name in rows}
 
 

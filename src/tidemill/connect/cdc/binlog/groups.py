@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from tidemill.connect.cdc.contract import Batch, Change, Table, TransactionEnd
-from tidemill.connect.cdc.mariadb.binlog.errors import BinlogError
-from tidemill.connect.cdc.mariadb.binlog.events import (
+from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
+from tidemill.connect.cdc.binlog.decoding.events import (
     Event,
     GtidEvent,
     QueryEvent,
@@ -26,10 +25,11 @@ from tidemill.connect.cdc.mariadb.binlog.events import (
     XaPrepareEvent,
     XidEvent,
 )
-from tidemill.connect.cdc.mariadb.position import GtidPosition
-from tidemill.connect.cdc.mariadb.runs import Run, Transaction, decode_rows, scan
-from tidemill.connect.cdc.mariadb.shapes import Shapes
-from tidemill.connect.cdc.mariadb.statements import Statement, parse_statement
+from tidemill.connect.cdc.binlog.dialect import LogPosition
+from tidemill.connect.cdc.binlog.runs import Run, Transaction, decode_rows, scan
+from tidemill.connect.cdc.binlog.shapes import Shapes
+from tidemill.connect.cdc.binlog.statements import Statement, parse_statement
+from tidemill.connect.cdc.contract import Batch, Change, Table, TransactionEnd
 from tidemill.connect.cdc.packed import Changes
 
 MOST_HELD = 20_000
@@ -45,10 +45,14 @@ class _Group:
         skip: rows events that were delivered before a restart.
         savepoints: number of held changes at each savepoint.
         was_split: some changes were delivered before the group's end.
+        is_standalone: see ``GtidEvent``.
+        is_xa: the group belongs to an XA transaction.
     """
 
     begin: GtidEvent
     skip: int
+    is_standalone: bool | None
+    is_xa: bool
     events: int = 0
     savepoints: dict[str, int] = field(default_factory=dict)
     was_split: bool = False
@@ -70,7 +74,7 @@ class Groups:
 
     def __init__(
         self,
-        position: GtidPosition,
+        position: LogPosition,
         shapes: Shapes,
         table_of: Callable[[str, str], Table | None],
         names: Callable[[], Iterable[str]],
@@ -103,13 +107,12 @@ class Groups:
         return len(self._changes)
 
     @property
-    def delivered(self) -> GtidPosition:
+    def delivered(self) -> LogPosition:
         """The position behind every group of which something was taken."""
         group = self._group
         if group is None or not (group.was_split or group.skip):
             return self.position
-        begin = group.begin
-        return self.position.after(begin.domain, begin.server_id, begin.sequence)
+        return self.position.after(group.begin.gtid, "", 0)
 
     def skim(self, received: list[bytes], begin: int, *, checksums: bool) -> int:
         """Add events that need no decision, without parsing them.
@@ -123,7 +126,7 @@ class Groups:
             The place of the first one that was not added.
         """
         group = self._group
-        if group is None or group.begin.is_xa or group.events < group.skip:
+        if group is None or group.is_xa or group.events < group.skip:
             return begin
         most = max(1, self._complete + MOST_HELD + 1 - len(self._changes))
         found = scan(self._shapes.packable, received, begin, checksums=checksums, most=most)
@@ -154,12 +157,12 @@ class Groups:
                 self._file = event.file
                 if event.timestamp_s:
                     self._shapes.forget_ids()
+                if self._group is None:
+                    self.position = self.position.at(event.file, event.position)
             case UnsupportedEvent():
-                raise BinlogError(
-                    f"the binary log has {event.what} at {self._at(event)}, which is not supported"
-                )
-            case _:
-                return
+                self._refuse(event)
+            case _ if self._group is None and event.end_position:
+                self.position = self.position.at(self._file, event.end_position)
 
     def take(self) -> Batch | None:
         """Return what was read; None in the middle of a group that is not large."""
@@ -174,7 +177,7 @@ class Groups:
 
     def _take_part(self, group: _Group) -> Batch:
         group.was_split = True
-        position = GtidPosition(self.position.groups, group.events)
+        position = self.position.within(group.events)
         batch = Batch(self._changes, position.stored(), self._ended, self._schemas, self._resync)
         self._clear()
         return batch
@@ -182,9 +185,15 @@ class Groups:
     # --- groups ----------------------------------------------------------------------------------
 
     def _begin(self, event: GtidEvent) -> None:
+        if not event.gtid:
+            raise BinlogError(
+                f"the binary log has a transaction without an id at {self._at(event)}",
+                hint="The server ran with gtid_mode=OFF. Take a new snapshot: tidemill source "
+                "restart NAME --resnapshot",
+            )
         skip = self.position.skip if self._group is None else 0
         self._shapes.trim()
-        self._group = _Group(event, skip)
+        self._group = _Group(event, skip, event.is_standalone, event.is_xa)
 
     def _end(self, event: Event) -> None:
         group = self._group
@@ -195,11 +204,14 @@ class Groups:
         if len(self._changes) > self._complete or group.was_split:
             self._ended.append(TransactionEnd(begin.gtid, event.timestamp_s * 1000))
         self._complete = len(self._changes)
-        self.position = self.position.after(begin.domain, begin.server_id, begin.sequence)
+        self.position = self.position.after(begin.gtid, self._file, event.end_position)
 
     def _query(self, event: QueryEvent) -> None:
         statement = parse_statement(event.statement)
         group = self._group
+        if group is not None and group.is_standalone is None:
+            group.is_standalone = statement.kind not in ("begin", "xa_start")
+            group.is_xa = statement.kind == "xa_start"
         match statement.kind:
             case "commit":
                 self._end(event)
@@ -216,8 +228,8 @@ class Groups:
                 self._truncate(event, statement)
             case "change" if self._may_be_captured(event):
                 self._refuse_statement(event)
-        is_xa_end = statement.kind == "xa" and group is not None and group.begin.is_xa
-        if group is not None and (group.begin.is_standalone or is_xa_end):
+        is_xa_end = statement.kind == "xa" and group is not None and group.is_xa
+        if group is not None and (group.is_standalone or is_xa_end):
             self._end(event)
 
     def _roll_back(self, event: Event, start: int) -> None:
@@ -242,6 +254,17 @@ class Groups:
         if table is not None:
             self._changes.append(self._truncation(event, table))
             self._resync.append(table.id)
+
+    def _refuse(self, event: UnsupportedEvent) -> None:
+        """Raise an error, unless the event changes a table that is not captured."""
+        if event.table_id is not None and self._shapes.get(event.table_id) is None:
+            if self._group is not None:
+                self._group.events += 1
+            return
+        raise BinlogError(
+            f"the binary log has {event.what} at {self._at(event)}, which is not supported",
+            hint=event.hint or "Exclude the table.",
+        )
 
     def _may_be_captured(self, event: QueryEvent) -> bool:
         """Return whether a statement can change a captured table: its text names one."""
@@ -270,7 +293,7 @@ class Groups:
         if shape is None:
             self._shapes.settle(event.table_id)
             return
-        if group.begin.is_xa:
+        if group.is_xa:
             # It is committed or rolled back by a later group, perhaps days later.
             raise BinlogError(
                 f"an XA transaction changes {shape.table.id} at {self._at(event)}; XA is not "

@@ -6,7 +6,7 @@ types".
 
 from __future__ import annotations
 
-from tidemill.connect.cdc.mariadb.binlog.errors import BinlogError
+from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
 
 
 class Reader:

@@ -11,24 +11,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tidemill.connect.cdc.mariadb.binlog.charsets import decode_text, python_codec
-from tidemill.connect.cdc.mariadb.binlog.errors import BinlogError
-from tidemill.connect.cdc.mariadb.binlog.reader import Reader
+from tidemill.connect.cdc.binlog.decoding.charsets import decode_text, python_codec
+from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
+from tidemill.connect.cdc.binlog.decoding.reader import Reader
 
 TINY, SHORT, LONG, FLOAT, DOUBLE = 1, 2, 3, 4, 5
 TIMESTAMP, LONGLONG, INT24, DATE, TIME, DATETIME, YEAR, NEWDATE = 7, 8, 9, 10, 11, 12, 13, 14
 VARCHAR, BIT, TIMESTAMP2, DATETIME2, TIME2 = 15, 16, 17, 18, 19
 BLOB_COMPRESSED, VARCHAR_COMPRESSED = 140, 141
-JSON, NEWDECIMAL, ENUM, SET = 245, 246, 247, 248
+VECTOR, JSON, NEWDECIMAL, ENUM, SET = 242, 245, 246, 247, 248
 TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB, VAR_STRING, STRING, GEOMETRY = range(249, 256)
 
 _NUMERIC = frozenset({TINY, SHORT, LONG, FLOAT, DOUBLE, LONGLONG, INT24, YEAR, NEWDECIMAL})
 _TEXT = frozenset(
     {VARCHAR, VARCHAR_COMPRESSED, VAR_STRING, STRING, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB}
-    | {BLOB_COMPRESSED, GEOMETRY}  # MySQL does not count GEOMETRY here
+    | {BLOB_COMPRESSED}
 )
 _METADATA_BYTES = {
-    **dict.fromkeys((FLOAT, DOUBLE, TIMESTAMP2, DATETIME2, TIME2, GEOMETRY, JSON), 1),
+    **dict.fromkeys((FLOAT, DOUBLE, TIMESTAMP2, DATETIME2, TIME2, GEOMETRY, JSON, VECTOR), 1),
     **dict.fromkeys((TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB, BLOB_COMPRESSED), 1),
     **dict.fromkeys((VARCHAR, VARCHAR_COMPRESSED, BIT, NEWDECIMAL, STRING, VAR_STRING), 2),
     **dict.fromkeys((ENUM, SET), 2),
@@ -39,6 +39,21 @@ SET_VALUES, ENUM_VALUES, SIMPLE_KEY, PREFIX_KEY = 5, 6, 8, 9
 ENUM_DEFAULT_CHARSET, ENUM_COLUMN_CHARSET = 10, 11
 
 MOST_COLUMNS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class MapRules:
+    """The differences between the table maps of servers.
+
+    Attributes:
+        text: the types of which the lists of character sets have entries.
+    """
+
+    text: frozenset[int]
+
+
+MARIADB = MapRules(_TEXT | {GEOMETRY})
+MYSQL = MapRules(_TEXT | {VECTOR})
 
 
 @dataclass(slots=True)
@@ -83,11 +98,14 @@ class TableMap:
     key: list[int]
 
 
-def parse_table_map(body: bytes, character_sets: Mapping[int, str]) -> TableMap:
+def parse_table_map(
+    body: bytes, character_sets: Mapping[int, str], rules: MapRules = MARIADB
+) -> TableMap:
     """Parse the body of a table map event.
 
     Args:
         character_sets: the character set of each collation id.
+        rules: those of the server that wrote it.
 
     Raises:
         BinlogError: it is damaged, or has a column type that is not known.
@@ -110,7 +128,7 @@ def parse_table_map(body: bytes, character_sets: Mapping[int, str]) -> TableMap:
     nulls = int.from_bytes(reader.raw((count + 7) // 8), "little")
     for index, column in enumerate(columns):
         column.nullable = bool(nulls >> index & 1)
-    optional = _Optional(columns, character_sets)
+    optional = _Optional(columns, character_sets, rules)
     optional.read(reader)
     return TableMap(table_id, database, name, columns, optional.key)
 
@@ -146,10 +164,13 @@ def _string_column(code: int, first: int, second: int) -> ColumnMap:
 class _Optional:
     """Reads the optional metadata: one field after the other, each with type and length."""
 
-    def __init__(self, columns: list[ColumnMap], character_sets: Mapping[int, str]) -> None:
+    def __init__(
+        self, columns: list[ColumnMap], character_sets: Mapping[int, str], rules: MapRules
+    ) -> None:
         self._columns = columns
         self._character_sets = character_sets
-        self._texts = [each for each in columns if each.type in _TEXT]
+        self._numeric = [each for each in columns if each.type in _NUMERIC]
+        self._texts = [each for each in columns if each.type in rules.text]
         self._enums = [each for each in columns if each.type in (ENUM, SET)]
         self._labels: list[tuple[ColumnMap, list[bytes]]] = []
         self.key: list[int] = []
@@ -177,7 +198,7 @@ class _Optional:
 
     def _signedness(self, content: Reader) -> None:
         bits = content.rest()
-        numeric = [each for each in self._columns if each.type in _NUMERIC]
+        numeric = self._numeric
         if len(bits) < (len(numeric) + 7) // 8:
             raise BinlogError("the metadata of a table lacks signs of numeric columns")
         for index, column in enumerate(numeric):

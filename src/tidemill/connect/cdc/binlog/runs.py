@@ -12,10 +12,10 @@ from typing import NamedTuple
 import orjson
 
 from tidemill import native
+from tidemill.connect.cdc.binlog.decoding.events import EventParser, RowsEvent, RowsKind
+from tidemill.connect.cdc.binlog.decoding.rows import UNDECODABLE, undecodable
+from tidemill.connect.cdc.binlog.shapes import Packable, Shape
 from tidemill.connect.cdc.contract import Change, Operation, Table
-from tidemill.connect.cdc.mariadb.binlog.events import EventParser, RowsEvent, RowsKind
-from tidemill.connect.cdc.mariadb.binlog.rows import UNDECODABLE, undecodable
-from tidemill.connect.cdc.mariadb.shapes import Packable, Shape
 from tidemill.connect.cdc.packed import Encoders
 
 OPERATIONS: dict[RowsKind, Operation] = {

@@ -1,30 +1,32 @@
 """The stream of binary log events over a connection: what a replica would receive.
 
 The server sends a heartbeat when it has had nothing to send for ``HEARTBEAT_S``, so that a lost
-connection is noticed. Must not know rows, transactions or positions of capture.
+connection is noticed. The events of a compressed transaction come in its place. Must not know rows,
+transactions or positions of capture.
 
 Source: MariaDB documentation, "Replica registration" and "COM_BINLOG_DUMP".
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pymysql
-from pymysql.constants.COMMAND import COM_BINLOG_DUMP
 
+from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
+from tidemill.connect.cdc.binlog.decoding.events import (
+    Event,
+    EventParser,
+    PayloadEvent,
+)
+from tidemill.connect.cdc.binlog.decoding.payload import unpack_payload
+from tidemill.connect.cdc.binlog.packets import END, ERROR, PacketReader
 from tidemill.connect.cdc.errors import PositionLostError, SourceUnavailableError
-from tidemill.connect.cdc.mariadb.binlog.events import Event, EventParser
-from tidemill.connect.cdc.mariadb.binlog.packets import END, ERROR, PacketReader
 
 HEARTBEAT_S = 5
 SILENCE_S = 60
 """A connection without even a heartbeat for so long is lost, in seconds."""
-
-_CAN_GTID = 4
-"""``@mariadb_slave_capability``: this replica understands GTID events."""
 
 _FATAL_READING = 1236
 """ER_MASTER_FATAL_ERROR_READING_BINLOG: for example, the position was purged."""
@@ -35,10 +37,7 @@ class BinlogStream:
 
     Args:
         connect: opens a new connection.
-        gtid: the ids of the last event groups that were read, one per domain, separated by
-            commas; empty for the beginning of the first file that exists.
-        server_id: the id of this replica. It must differ from those of the server and its replicas:
-            the server ends an older stream with the same id.
+        request: sets up the session, and returns the command that starts the stream, and its body.
 
     Attributes:
         received: packets: a zero byte and an event each. Packets that were read stay as they are.
@@ -49,11 +48,14 @@ class BinlogStream:
     """
 
     def __init__(
-        self, connect: Callable[..., pymysql.Connection[Any]], gtid: str, server_id: int
+        self,
+        connect: Callable[..., pymysql.Connection[Any]],
+        request: Callable[[pymysql.Connection[Any]], tuple[int, bytes]],
     ) -> None:
+        self._payload: Generator[list[bytes], None, None] | None = None
         self._connection = connect(read_timeout=SILENCE_S)
         try:
-            self._request(gtid, server_id)
+            self._request(request)
         except BaseException:
             self.close()
             raise
@@ -62,38 +64,47 @@ class BinlogStream:
         self.place = 0
         # The first events are made for the connection, and have checksums as the session asked.
         self._parser = EventParser(has_checksums=self._has_checksums)
+        self._outer: tuple[list[bytes], int, EventParser] = ([], 0, self._parser)
 
     @property
     def has_checksums(self) -> bool:
         """Whether the next event has a checksum."""
         return self._parser.has_checksums
 
-    def _request(self, gtid: str, server_id: int) -> None:
+    def _request(self, request: Callable[[pymysql.Connection[Any]], tuple[int, bytes]]) -> None:
         with self._connection.cursor() as cursor:
             cursor.execute("SET @master_binlog_checksum = @@global.binlog_checksum")
             cursor.execute("SELECT @@global.binlog_checksum")
             self._has_checksums = cursor.fetchone()[0] != "NONE"
             cursor.execute("SET @master_heartbeat_period = %s", (int(HEARTBEAT_S * 1e9),))
-            cursor.execute("SET @mariadb_slave_capability = %s", (_CAN_GTID,))
-            cursor.execute("SET @slave_connect_state = %s", (gtid,))
-            cursor.execute("SET @slave_gtid_strict_mode = 1")
-            cursor.execute("SET @slave_gtid_ignore_duplicates = 0")
-        body = struct.pack("<IHI", 4, 0, server_id)  # position, flags, id; no file name
+        command, body = request(self._connection)
         # PyMySQL has no method for this command. These two are what its own commands call.
-        self._connection._execute_command(COM_BINLOG_DUMP, body)
+        self._connection._execute_command(command, body)
 
     def wait(self, timeout_s: float) -> bool:
         """Return whether data arrives within the time."""
-        return self.place < len(self.received) or self._packets.wait(timeout_s)
+        if self.place < len(self.received) or self._payload is not None:
+            return True
+        return self._packets.wait(timeout_s)
 
     def fill(self) -> None:
         """Receive packets if all were read; blocks until there is one, or a heartbeat.
 
         Raises:
             SourceUnavailableError: the connection was lost.
+            BinlogError: a compressed transaction is damaged.
         """
         if self.place < len(self.received):
             return
+        if self._payload is not None:
+            packets = next(self._payload, None)
+            if packets is not None:
+                self.received, self.place = packets, 0
+                return
+            self._payload = None
+            self.received, self.place, self._parser = self._outer
+            if self.place < len(self.received):
+                return
         try:
             self.received, self.place = self._packets.receive(), 0
         except (OSError, ValueError) as error:
@@ -119,10 +130,25 @@ class BinlogStream:
         if packet[:1] == END:
             raise SourceUnavailableError("the server has ended the stream of its binary log")
         self.place += 1
-        return self._parser.parse(packet[1:])
+        event = self._parser.parse(packet[1:])
+        if isinstance(event, PayloadEvent):
+            self._open(event, len(packet) - 1)
+        return event
+
+    def _open(self, event: PayloadEvent, size: int) -> None:
+        """Continue with the events of a compressed transaction."""
+        if self._payload is not None:
+            raise BinlogError("a compressed transaction holds another one")
+        begin = max(0, event.end_position - size)
+        self._outer = (self.received, self.place, self._parser)
+        self._payload = unpack_payload(event.payload, begin, event.end_position)
+        self._parser = EventParser(has_checksums=False)
+        self.received, self.place = [], 0
 
     def close(self) -> None:
         """Close the connection."""
+        if self._payload is not None:
+            self._payload.close()
         # close() would send a command, which the server does not read any more.
         self._connection._force_close()
 

@@ -1,0 +1,267 @@
+"""Positions of MySQL: sets of transaction ids, tags, purged files, other servers, privileges."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pymysql
+import pytest
+
+from tests.connect.cdc.mysql.conftest import Execute, database_section, poll_all
+from tests.support.mysql import PASSWORD, USER, MySql
+from tests.support.processes import poll_until
+from tidemill.connect.cdc.contract import Capture
+from tidemill.connect.cdc.errors import (
+    DefinitionError,
+    PermanentCaptureError,
+    PositionLostError,
+    SetupError,
+)
+from tidemill.connect.cdc.mysql import MySqlSource
+from tidemill.connect.cdc.mysql.gtids import GtidSet
+from tidemill.connect.cdc.mysql.position import MySqlPosition
+
+A = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
+B = "bbbbbbbb-bbbb-bbbb-bbbb-bbbbbbbbbbbb"
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("", ""),
+        (f"{A}:1-5", f"{A}:1-5"),
+        (f"{A.upper()}:1-5:7:6", f"{A}:1-7"),
+        (f"{B}:3,\n{A}:1:2-3", f"{A}:1-3,{B}:3"),
+        (f"{A}:1-3:Tag:4:9-10:other:1", f"{A}:1-3,{A}:other:1,{A}:tag:4:9-10"),
+    ],
+)
+def test_sets_are_parsed_and_written(text: str, written: str) -> None:
+    assert str(GtidSet.parse(text)) == written
+
+
+@pytest.mark.parametrize("text", ["x:1", f"{A}:x y", f"{A}:1-", f"{A}:-1", "1-2-3", f"{A}:9tag:1"])
+def test_invalid_sets_are_refused(text: str) -> None:
+    with pytest.raises(PermanentCaptureError):
+        GtidSet.parse(text)
+
+
+def test_sets_grow_and_contain_each_other() -> None:
+    ids = GtidSet.parse(f"{A}:1-3:7")
+    grown = ids.with_id(f"{A}:8").with_id(f"{A}:5").with_id(f"{B}:tag:1").with_id(f"{A}:2")
+    assert str(grown) == f"{A}:1-3:5:7-8,{B}:tag:1"
+    assert grown.contains(ids)
+    assert not ids.contains(grown)
+    assert grown.contains(GtidSet.parse(""))
+    assert not grown.contains(GtidSet.parse(f"{A}:3-5"))
+
+
+def test_random_sets_agree_with_the_server(server: MySql) -> None:
+    rng = random.Random(7)
+
+    def some() -> GtidSet:
+        ids = GtidSet({})
+        for _ in range(rng.randrange(30)):
+            tag = rng.choice(["", "", "x:", "y_1:"])
+            ids = ids.with_id(f"{rng.choice([A, B])}:{tag}{rng.randint(1, 30)}")
+        return ids
+
+    with server.connect() as connection, connection.cursor() as cursor:
+        for _ in range(200):
+            one, two = some(), some()
+            cursor.execute("SELECT GTID_SUBSET(%s, %s), GTID_SUBTRACT(%s, '')", (one, two, one))
+            is_subset, written = cursor.fetchone()
+            assert two.contains(one) == bool(is_subset)
+            assert str(GtidSet.parse(written)) == str(one)
+
+
+def test_positions_are_stored_and_compared_by_their_place() -> None:
+    at = MySqlPosition(GtidSet.parse(f"{A}:1-3"), A, "binlog.000009", 500)
+    assert MySqlPosition.parse(at.stored()) == at
+    later = at.after(f"{A}:4", "binlog.000010", 200)
+    assert later.gtid == f"{A}:1-4"
+    assert later.reached(at)
+    assert not at.reached(later)
+    assert not MySqlPosition(at.ids, A).reached(at)
+    assert later.within(7).stored()["skip"] == 7
+
+
+@pytest.mark.parametrize("position", [{}, {"gtid": "0-1-2", "skip": 0}, {"gtid": 5}])
+def test_wrong_positions_are_refused(position: dict[str, int | str]) -> None:
+    with pytest.raises(PermanentCaptureError):
+        MySqlPosition.parse(position)
+
+
+def test_transactions_with_tags_are_captured_and_the_position_has_them(
+    source: MySqlSource, execute: Execute, server: MySql
+) -> None:
+    execute("CREATE TABLE a (id INT PRIMARY KEY)")
+    position = source.start(None)
+    try:
+        execute("SET SESSION gtid_next = 'AUTOMATIC:my_tag'")
+    except pymysql.err.MySQLError:
+        pytest.skip("the server has no tags: it is older than 8.3")
+    execute("INSERT INTO a VALUES (1)", "INSERT INTO a VALUES (2)")
+    execute("SET SESSION gtid_next = 'AUTOMATIC'", "INSERT INTO a VALUES (3)")
+    seen: list[int] = []
+    while len(seen) < 3:
+        source.start(position)
+        batch = source.poll(60)
+        assert batch is not None
+        seen += [each.after["id"] for each in batch.changes if each.after]
+        position = batch.position
+    assert seen == [1, 2, 3]
+    assert ":my_tag:1-2" in str(position["gtid"])
+
+
+def test_a_stream_resumes_behind_each_batch(source: MySqlSource, execute: Execute) -> None:
+    execute("CREATE TABLE a (id INT PRIMARY KEY)")
+    position = source.start(None)
+    execute(*[f"INSERT INTO a VALUES ({i})" for i in range(20)])
+    seen: list[int] = []
+    while len(seen) < 20:
+        source.start(position)
+        batch = source.poll(60)
+        assert batch is not None
+        seen += [each.after["id"] for each in batch.changes if each.after]
+        position = batch.position
+    assert seen == list(range(20))
+
+
+def test_a_position_whose_files_were_purged_is_lost(
+    source: MySqlSource, execute: Execute, server: MySql
+) -> None:
+    execute("CREATE TABLE a (id INT PRIMARY KEY)")
+    position = source.start(None)
+    source.close()
+    execute("INSERT INTO a VALUES (1)", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+
+    def is_purged() -> bool:
+        execute("PURGE BINARY LOGS BEFORE NOW() + INTERVAL 1 DAY")  # keeps files that are read
+        with server.connect() as connection, connection.cursor() as cursor:
+            return int(cursor.execute("SHOW BINARY LOGS")) == 1
+
+    poll_until(is_purged, 90, "the server keeps its binary logs")
+    with pytest.raises(PositionLostError, match="gtid_purged") as lost:
+        source.start(position)
+    assert "--resnapshot" in (lost.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"gtid": f"{A}:1-5"}, "lacks transactions"),
+        ({"gtid": "", "server_uuid": B}, "another server"),
+        ({"skip": 3, "server_uuid": B}, "another server"),
+    ],
+)
+def test_a_position_of_another_history_is_lost(
+    source: MySqlSource, execute: Execute, monkeypatch: pytest.MonkeyPatch,
+    changed: dict[str, Any], message: str
+) -> None:  # fmt: skip
+    monkeypatch.setattr("tidemill.connect.cdc.mysql.dialect._COMMIT_WAIT_S", 1)
+    execute("CREATE TABLE a (id INT PRIMARY KEY)")
+    position = source.start(None)
+    with pytest.raises(PositionLostError, match=message):
+        source.start({**position, **changed})
+
+
+def test_a_server_that_took_over_continues_if_it_has_the_transactions(
+    source: MySqlSource, execute: Execute
+) -> None:
+    execute("CREATE TABLE a (id INT PRIMARY KEY)")
+    position = source.start(None)
+    execute("INSERT INTO a VALUES (1)")
+    source.start({**position, "server_uuid": B, "file": "binlog.000999", "pos": 5})
+    batches: list[Any] = []
+    assert poll_all(source, 1, batches=batches)[0].after == {"id": 1}
+    assert batches[0].position["server_uuid"] == position["server_uuid"]
+
+
+def test_check_names_what_is_missing_and_the_statement_that_gives_it(
+    server: MySql, shop: str, execute: Execute
+) -> None:
+    user = f"u_{shop}"
+    execute(
+        "CREATE TABLE nokey (v INT)",
+        "CREATE TABLE old (id INT PRIMARY KEY) ENGINE=MyISAM",
+        f"CREATE USER {user}@localhost IDENTIFIED BY 'pw'",
+        f"GRANT SELECT ON {shop}.* TO {user}@localhost",
+    )
+    section = {"unix_socket": server.socket, "user": user, "password": "pw"}
+    settings = {
+        "binlog_row_image": ("MINIMAL", "FULL"),
+        "binlog_row_metadata": ("MINIMAL", "FULL"),
+        "binlog_format": ("MIXED", "ROW"),
+        "binlog_row_value_options": ("PARTIAL_JSON", ""),
+        "gtid_mode": ("ON_PERMISSIVE", "ON"),
+    }
+    execute(*[f"SET GLOBAL {name} = '{bad}'" for name, (bad, _) in settings.items()])
+    try:
+        source = MySqlSource(Capture("s", (f"{shop}.*",), database=section))
+        found = source.check()
+        with pytest.raises(SetupError, match="not ready"):
+            source.start(None)
+        source.close()
+    finally:
+        execute(*[f"SET GLOBAL {name} = '{good}'" for name, (_, good) in settings.items()])
+    errors = [each for each in found if each.severity == "error"]
+    fixes = [each.fix for each in errors]
+    assert f"GRANT REPLICATION SLAVE ON *.* TO '{user}'@'localhost'" in fixes
+    assert f"GRANT REPLICATION CLIENT ON *.* TO '{user}'@'localhost'" in fixes
+    for name, (_, good) in settings.items():
+        assert any(f"SET PERSIST {name} = " in each and good in each for each in fixes), name
+    assert any("nokey" in each.text for each in errors)
+    assert any("MyISAM" in each.text for each in found if each.severity == "warning")
+    execute(f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {user}@localhost")
+    granted = MySqlSource(Capture("s", (f"{shop}.old",), database=section))
+    assert [each for each in granted.check() if each.severity == "error"] == []
+    granted.start(None)
+    granted.close()
+    execute(f"DROP USER {user}@localhost")
+
+
+def test_privileges_of_a_role_count(server: MySql, shop: str, execute: Execute) -> None:
+    user = f"u_{shop}"
+    execute(
+        "CREATE TABLE a (id INT PRIMARY KEY)",
+        f"CREATE ROLE r_{shop}",
+        f"GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO r_{shop}",
+        f"CREATE USER {user}@localhost IDENTIFIED BY 'pw' DEFAULT ROLE r_{shop}",
+    )
+    section = {"unix_socket": server.socket, "user": user, "password": "pw"}
+    source = MySqlSource(Capture("s", (f"{shop}.*",), database=section))
+    assert [each for each in source.check() if each.severity == "error"] == []
+    source.close()
+    execute(f"DROP USER {user}@localhost", f"DROP ROLE r_{shop}")
+
+
+def test_a_login_over_tcp_uses_tls_or_says_what_it_needs(
+    server: MySql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = {"host": "127.0.0.1", "port": server.port, "user": USER, "password": PASSWORD}
+    ca = str(server.data / "ca.pem")
+    secure = MySqlSource(Capture("s", database={**section, "ssl_ca": ca, "ssl_verify": False}))
+    secure.tables()
+    secure.close()
+    with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute("FLUSH PRIVILEGES")  # the server forgets who has logged in
+    monkeypatch.setattr("pymysql._auth._have_cryptography", False)
+    monkeypatch.setattr("pymysql.connections.SSL_ENABLED", False)
+    with pytest.raises(SetupError, match="cryptography") as caught:
+        MySqlSource(Capture("s", database=section)).tables()
+    assert "ssl_ca" in (caught.value.hint or "")
+    assert PASSWORD not in str(caught.value)
+
+
+def test_a_wrong_password_is_reported_without_the_password(server: MySql) -> None:
+    section = database_section(server, password="wrong secret")
+    with pytest.raises(SetupError, match="refuses user") as caught:
+        MySqlSource(Capture("s", database=section)).tables()
+    assert "wrong secret" not in str(caught.value)
+
+
+def test_a_wrong_definition_names_mysql() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        MySqlSource(Capture("s", database={"user": "u", "pasword": "x"}))
+    assert "Known keys for MySQL" in (caught.value.hint or "")
