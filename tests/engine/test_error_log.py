@@ -43,4 +43,4 @@ def test_memory_is_bounded() -> None:
     with capture_logs():
         for number in range(MAX_REMEMBERED + 5):
             errors.report(StorageError(f"error {number}"), "t-0")
-    assert len(errors._logged_at) <= MAX_REMEMBERED
+    assert len(errors._logged._logged_at) <= MAX_REMEMBERED

@@ -34,25 +34,37 @@ class RepairLog:
         self._logged = len(self._reports)
 
 
-class StorageErrorLog:
-    """Logs storage errors and drops repetitions within ``REPEAT_AFTER_MS``."""
+class Repetitions:
+    """Finds texts that were logged within ``REPEAT_AFTER_MS``."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._logged_at: dict[str, int] = {}
 
+    def is_new(self, text: str) -> bool:
+        """Return whether a text is to be logged; note that it was."""
+        now_ms = self._clock.monotonic_ms()
+        logged_at = self._logged_at.get(text)
+        if logged_at is not None and now_ms - logged_at < REPEAT_AFTER_MS:
+            return False
+        if len(self._logged_at) >= MAX_REMEMBERED:
+            self._logged_at.clear()
+        self._logged_at[text] = now_ms
+        return True
+
+
+class StorageErrorLog:
+    """Logs storage errors and drops repetitions within ``REPEAT_AFTER_MS``."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._logged = Repetitions(clock)
+
     def report(self, error: Exception | None, partition: object) -> None:
         """Log ``error`` if it is a storage error that was not logged within the last minute."""
         if not isinstance(error, StorageError):
             return
-        now_ms = self._clock.monotonic_ms()
-        text = f"{partition}: {error}"
-        logged_at = self._logged_at.get(text)
-        if logged_at is not None and now_ms - logged_at < REPEAT_AFTER_MS:
+        if not self._logged.is_new(f"{partition}: {error}"):
             return
-        if len(self._logged_at) >= MAX_REMEMBERED:
-            self._logged_at.clear()
-        self._logged_at[text] = now_ms
         place = {}
         if isinstance(error, CorruptLogError):
             place = {"file": error.path, "position": error.position, "offset": error.offset}

@@ -100,6 +100,10 @@ class FakePublisher:
         self.tags: list[int] = []
         self.pending: list[tuple[FakeQueue, Message, str]] = []
 
+    @property
+    def is_disk_full(self) -> bool:
+        return self.broker.is_disk_full
+
     def hold_ms(self) -> int:
         return self.broker.hold_ms
 
@@ -156,6 +160,7 @@ class FakeQueues:
         self.bindings: list[tuple[str, str, str]] = []
         self.published: list[tuple[str, str, Message]] = []
         self.hold_ms = 0
+        self.is_disk_full = False
         """How long publishers have to wait."""
         self.holds_confirms = False
         self.held: list[Any] = []

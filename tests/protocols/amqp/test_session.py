@@ -311,6 +311,18 @@ async def test_a_client_is_held_back_while_consumers_of_what_it_publishes_are_be
 
 
 @running
+async def test_a_client_learns_that_it_waits_for_a_full_disk() -> None:
+    client = await Client().open()
+    await client.ask(1, "queue.declare", queue="q")
+    client.queues.hold_ms = 60_000
+    client.queues.is_disk_full = True
+    client.publish(1, "", "q", b"x")
+    await client.settle()
+    ((name, frame),) = client.heard()
+    assert (name, frame.reason) == ("Connection.Blocked", "low on disk")
+
+
+@running
 async def test_a_held_connection_is_read_now_and_then_and_stays_blocked() -> None:
     client = await Client().open()
     await client.ask(1, "queue.declare", queue="q")

@@ -88,6 +88,10 @@ class Publisher(Protocol):
     pending_bytes: int
     on_drained: Callable[[], None] | None
 
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether the client must wait because the disk has refused a message."""
+
     def publish(
         self,
         tag: int,
@@ -116,9 +120,9 @@ class Publisher(Protocol):
     def hold_ms(self) -> int:
         """Return how long the client must wait before it publishes more, in milliseconds.
 
-        It is 0 unless consumers of what it has published are too far behind, or a queue with the
-        overflow ``throttle`` is full. The protocol does not read from the client meanwhile, and
-        should ask again before the time is over.
+        It is 0 unless consumers of what it has published are too far behind, a queue with the
+        overflow ``throttle`` is full, or the disk is. The protocol does not read from the client
+        meanwhile, and should ask again before the time is over.
         """
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from tidemill.engine.queues.live.retention import delete_done
 from tidemill.engine.queues.live.stored import Stored
 from tidemill.engine.queues.publish import Batches, LivePublisher
 from tidemill.engine.queues.registry import HeaderSource, Registry
+from tidemill.engine.queues.room import DiskRoom
 from tidemill.engine.records.backpressure import Backpressure
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.state_log import StateLog
@@ -65,12 +66,13 @@ class QueueCore:
         self._catalog = admin.catalog
         self.table = RoutingTable()
         self.owners: dict[str, Owner] = {}
-        self._ack_log = AckLog(state, self._stored)
+        self._ack_log = AckLog(state, clock, self._stored, self._refused)
         self.registry = Registry(
             self.table, admin.catalog, partitions, self._ack_log, clock, self._unused
         )
         self.declarations = Declarations(declared, self.table, admin, self.registry)
-        self._batches = Batches(flusher, clock, LiveQueue.wake)
+        room = DiskRoom(partitions.store.path, clock)
+        self._batches = Batches(flusher, clock, room, LiveQueue.wake)
         self._letters = DeadLetters(self._letter_routes, self._batches, self._ack_log, clock)
         self.registry.letters = self._letters
         self._tasks: set[asyncio.Task[None]] = set()
@@ -180,11 +182,23 @@ class QueueCore:
             self._run(self.delete(queue.name))
 
     def _stored(self, lane: Lane) -> None:
+        self._free(lane, lane.stored_start)
+
+    def _refused(self, lane: Lane) -> None:
+        """Free what is done although a full disk does not take that it is.
+
+        Otherwise a disk that is full of finished messages would stay full. A start finds that the
+        log begins behind them.
+        """
+        self._free(lane, lane.window.start)
+
+    def _free(self, lane: Lane, end: int) -> None:
+        """Delete the segments of a queue's own topic that are below an offset."""
         found = self.registry.lane_at(lane.log.tp)
         if found is not None and found[1] is lane:
             definition = self.table.queues.get(found[0].name)
             if definition is not None and definition.owns_topic:
-                delete_done(lane, found[0].policy, self.clock.now_ms())
+                delete_done(lane, end, found[0].policy, self.clock.now_ms())
 
     def _lane_of(self, topic_id: UUID, partition: int) -> tuple[LiveQueue, Lane] | None:
         try:

@@ -13,14 +13,17 @@ from typing import Protocol
 import structlog
 
 from tidemill.clock import Clock
+from tidemill.engine.error_log import Repetitions
 from tidemill.engine.flusher import Flusher
 from tidemill.engine.queues.api import MAX_MESSAGE_BYTES, Message, OnSettled
 from tidemill.engine.queues.live.lane import OVERHEAD_BYTES, Lane
 from tidemill.engine.queues.live.queue import LiveQueue
 from tidemill.engine.queues.live.sizes import NOTE_BYTES
 from tidemill.engine.queues.live.stored import Stored, of_message
+from tidemill.engine.queues.room import DiskRoom
 from tidemill.engine.records.backpressure import Backpressure
 from tidemill.errors import TidemillError
+from tidemill.log.errors import DiskFullError
 from tidemill.log.format.records import encode_batch
 from tidemill.state.lag import MOST_HOLD_MS
 from tidemill.state.routing.arguments import Overflow
@@ -97,12 +100,22 @@ class Batches:
     """Collects the messages of a turn, and appends them.
 
     Args:
+        room: of the disk.
         on_appended: called with each queue that got messages.
+
+    Attributes:
+        room: of the disk.
     """
 
     def __init__(
-        self, flusher: Flusher, clock: Clock, on_appended: Callable[[LiveQueue], None]
+        self,
+        flusher: Flusher,
+        clock: Clock,
+        room: DiskRoom,
+        on_appended: Callable[[LiveQueue], None],
     ) -> None:
+        self.room = room
+        self._logged = Repetitions(clock)
         self._flusher = flusher
         self._clock = clock
         self._on_appended = on_appended
@@ -174,7 +187,11 @@ class Batches:
             batch = encode_batch(map(Stored.record, messages), timestamp_ms=now_ms)
             info = log.append(batch, now_ms=now_ms, from_client=False)
         except TidemillError as error:
-            logger.error("queue.not_appended", queue=queue.name, error=str(error), hint=error.hint)
+            if isinstance(error, DiskFullError):
+                self.room.refused()
+            if self._logged.is_new(f"{queue.name}: {type(error)}"):
+                text = str(error)
+                logger.error("queue.not_appended", queue=queue.name, error=text, hint=error.hint)
             self._loop.call_soon(_settle, tickets, error)
             return
         if lane.sizes.counts:
@@ -305,6 +322,8 @@ class LivePublisher:
 
     def hold_ms(self) -> int:
         """Return how long the client must wait; see ``api.Publisher.hold_ms``."""
+        if self.is_disk_full:
+            return MOST_HOLD_MS
         held_by = self._held_by
         if not held_by:
             return 0
@@ -314,6 +333,11 @@ class LivePublisher:
         if not hold_ms:
             held_by.clear()
         return hold_ms
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether the disk refuses messages."""
+        return self._batches.room.is_full
 
     def _add(self, queue: LiveQueue, lane: Lane, message: Stored, ticket: Ticket) -> None:
         if queue.policy.overflow is Overflow.THROTTLE or self._backpressure.is_holding:

@@ -2,7 +2,8 @@
 
 While the unanswered requests of all connections take more than ``limits.total_inflight_bytes``,
 ``net.budget`` does not read connections. A connection is not read either while it is held back,
-because consumers of what it publishes are behind. Clients that understand it are notified.
+because consumers of what it publishes are behind, or the disk is full. Clients that understand it
+are notified.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ from tidemill.net.budget import Budget
 CHECK_SECONDS = 0.1
 """How often it is checked whether clients are still blocked."""
 LOW_ON_MEMORY = "low on memory"
-HELD_BACK = "consumers are behind"
 
 
 class Blockable(Protocol):
     """A connection that can be notified."""
 
     @property
-    def is_held_back(self) -> bool:
-        """Whether consumers of what it publishes are behind."""
+    def held_back_by(self) -> str | None:
+        """The reason why it must wait before it publishes more; None if it need not."""
 
     def notify_blocked(self, reason: str | None) -> None:
         """Send connection.blocked, or connection.unblocked if there is no reason any more."""
@@ -53,7 +53,7 @@ class Alarm:
     def _reason(self, connection: Blockable) -> str | None:
         if self._budget.used > self._budget.limit:
             return LOW_ON_MEMORY
-        return HELD_BACK if connection.is_held_back else None
+        return connection.held_back_by
 
     def forget(self, connection: Blockable) -> None:
         """Forget a closed connection."""

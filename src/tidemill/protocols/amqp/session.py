@@ -119,9 +119,9 @@ class AmqpSession:
         return sum(channel.pending_bytes for channel in self._channels.values())
 
     @property
-    def is_held_back(self) -> bool:
-        """Whether consumers of what it publishes are behind."""
-        return self._throttle.must_wait()
+    def held_back_by(self) -> str | None:
+        """The reason why the client must wait before it publishes more."""
+        return self._throttle.reason()
 
     def notify_blocked(self, reason: str | None) -> None:
         """Send connection.blocked or connection.unblocked, if the client understands it."""

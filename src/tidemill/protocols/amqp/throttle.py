@@ -1,4 +1,4 @@
-"""Holds a connection back that publishes faster than consumers take it.
+"""Holds a connection back that publishes faster than consumers take it, or to a full disk.
 
 While the engine says so, nothing is read from the connection, for at most a few seconds at a time:
 a connection that is not read does not notice that its client has left. Knows publishers and one
@@ -13,9 +13,16 @@ from typing import Protocol
 from tidemill.net.link import Link
 from tidemill.net.pause import Pause
 
+LOW_ON_DISK = "low on disk"
+HELD_BACK = "consumers are behind"
+
 
 class Held(Protocol):
     """A channel."""
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether its client must wait because the disk is full."""
 
     def hold_ms(self) -> int:
         """Return how long its client must wait before it publishes more, in milliseconds."""
@@ -46,6 +53,12 @@ class Throttle:
     def must_wait(self) -> bool:
         """Return whether the connection must wait."""
         return bool(self._hold_ms())
+
+    def reason(self) -> str | None:
+        """Return why the connection must wait; None if it need not."""
+        if any(channel.is_disk_full for channel in self._channels()):
+            return LOW_ON_DISK
+        return HELD_BACK if self.must_wait() else None
 
     def _hold_ms(self) -> int:
         return max((channel.hold_ms() for channel in self._channels()), default=0)

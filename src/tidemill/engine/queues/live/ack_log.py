@@ -13,9 +13,12 @@ from uuid import UUID
 
 import structlog
 
+from tidemill.clock import Clock
+from tidemill.engine.error_log import Repetitions
 from tidemill.engine.queues.live.lane import Lane
 from tidemill.engine.state_log import StateLog
 from tidemill.errors import TidemillError
+from tidemill.log.errors import DiskFullError
 from tidemill.state.outcome import StateRecord
 from tidemill.state.queues.format import (
     SIZES,
@@ -40,12 +43,22 @@ class AckLog:
 
     Args:
         journal: the log of the internal topic.
+        clock: the broker's time.
         on_stored: called with each lane whose changes are on disk.
+        on_refused: called with each lane whose changes a full disk refuses, until it takes them.
     """
 
-    def __init__(self, journal: StateLog, on_stored: Callable[[Lane], None]) -> None:
+    def __init__(
+        self,
+        journal: StateLog,
+        clock: Clock,
+        on_stored: Callable[[Lane], None],
+        on_refused: Callable[[Lane], None],
+    ) -> None:
         self._journal = journal
+        self._logged = Repetitions(clock)
         self._on_stored = on_stored
+        self._on_refused = on_refused
         self._lanes: dict[Lane, StateKey] = {}
         self._dirty: dict[Lane, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -210,11 +223,14 @@ class AckLog:
 
     def _failed(self, error: Exception, lanes: Iterable[Lane]) -> None:
         """Write everything again later: the records that were taken are lost."""
-        logger.error("queue.state_not_stored", error=str(error))
+        if self._logged.is_new(str(type(error))):
+            logger.error("queue.state_not_stored", error=str(error))
         for lane in lanes:
             if lane in self._lanes:
                 lane.all_changed()
                 self._dirty[lane] = None
+                if isinstance(error, DiskFullError):
+                    self._on_refused(lane)
         if self._timer is None and not self._stopped and lanes:
             self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._on_timer)
 

@@ -13,10 +13,13 @@ from tidemill.state.routing.arguments import Policy
 logger = structlog.get_logger("tidemill.queues")
 
 
-def delete_done(lane: Lane, policy: Policy, now_ms: int) -> None:
-    """Delete the closed segments below the low-water mark that is on disk.
+def delete_done(lane: Lane, end: int, policy: Policy, now_ms: int) -> None:
+    """Delete the closed segments below a low-water mark.
 
     ``x-retain`` keeps them for a time after their latest message, or forever.
+
+    Args:
+        end: everything below it is done.
     """
     log = lane.log
     if policy.retain_ms < 0 or log.failure is not None or policy.is_stream:
@@ -24,7 +27,7 @@ def delete_done(lane: Lane, policy: Policy, now_ms: int) -> None:
     keep_from = log.log_start_offset
     segments = log.segments
     for segment, following in itertools.pairwise(segments):
-        if following.base_offset > lane.stored_start:
+        if following.base_offset > end:
             break
         if policy.retain_ms and now_ms - segment.max_timestamp < policy.retain_ms:
             break

@@ -44,6 +44,11 @@ class Channel:
         waiting = self.transaction.pending_bytes if self.transaction is not None else 0
         return self.publishing.pending_bytes + waiting
 
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether its client must wait because the disk is full."""
+        return self.publishing.is_disk_full
+
     def hold_ms(self) -> int:
         """Return how long its client must wait before it publishes more, in milliseconds."""
         return self.publishing.hold_ms()

@@ -49,6 +49,11 @@ class Publishing:
         """Bytes of messages that are not on disk yet."""
         return 0 if self._publisher is None else self._publisher.pending_bytes
 
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether its client must wait because the disk is full."""
+        return self._publisher is not None and self._publisher.is_disk_full
+
     def hold_ms(self) -> int:
         """Return how long its client must wait before it publishes more, in milliseconds."""
         return 0 if self._publisher is None else self._publisher.hold_ms()

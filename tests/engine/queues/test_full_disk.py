@@ -1,0 +1,120 @@
+"""Queues on a full disk: publishers wait, what is done is freed, and nothing confirmed is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.queues.harness import Client, turns, until, with_broker
+from tidemill.engine.engine import Engine
+from tidemill.engine.internal_topics import QUEUE_STATE
+from tidemill.engine.queues import declarations, room
+from tidemill.engine.queues.live import ack_log
+from tidemill.log.errors import DiskFullError
+from tidemill.log.partition.append import AppendInfo
+from tidemill.log.partition.partition import PartitionLog
+
+VALUE = bytes(30_000)
+
+
+class Disk:
+    """Refuses appends to some topics, and has so many free bytes."""
+
+    def __init__(self) -> None:
+        self.refuses: set[str] = set()
+        self.free = 0
+        self.refused = 0
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    found = Disk()
+    append = PartitionLog.append
+
+    def checked(self: PartitionLog, *arguments: Any, **named: Any) -> AppendInfo:
+        if self.tp.topic in found.refuses:
+            found.refused += 1
+            raise DiskFullError("no space left on device while writing")
+        return append(self, *arguments, **named)
+
+    monkeypatch.setattr(PartitionLog, "append", checked)
+    monkeypatch.setattr(room, "free_bytes", lambda _: found.free)
+    monkeypatch.setattr(room, "CHECK_MS", 0)
+    monkeypatch.setattr(ack_log, "RETRY_S", 0.01)
+    monkeypatch.setattr(declarations, "SEGMENT_BYTES", 1 << 20)
+    return found
+
+
+def test_publishers_wait_until_there_is_room(tmp_path: Path, disk: Disk) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("q")
+        assert await client.publish("q", b"a") == [True]
+        assert client.publisher.hold_ms() == 0
+        disk.refuses.add("q")
+        assert await client.publish("q", b"b") == [False]
+        assert client.publisher.hold_ms() > 0
+        assert client.publisher.is_disk_full
+        disk.refuses.clear()
+        assert client.publisher.hold_ms() > 0
+        disk.free = room.WANTED_BYTES
+        assert client.publisher.hold_ms() == 0
+        assert not client.publisher.is_disk_full
+        assert await client.publish("q", b"c") == [True]
+        assert await client.drain("q") == [b"a", b"c"]
+
+    with_broker(test, tmp_path)
+
+
+def test_what_is_done_is_freed_although_that_can_not_be_stored(tmp_path: Path, disk: Disk) -> None:
+    async def acknowledge(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("q")
+        for _ in range(10):
+            assert await client.publish("q", *[VALUE] * 10) == [True] * 10
+        reader = await client.consume("q")
+        got = await reader.wait(100)
+        disk.refuses.add(QUEUE_STATE.topic)
+        reader.acknowledge(got[:90])
+        log = engine._queues.registry.get("q").lanes[0].log
+        await until(lambda: log.log_start_offset > 50)
+        assert log.log_start_offset <= 90
+        before = disk.refused
+        await until(lambda: disk.refused > before)  # it is tried again
+        disk.refuses.clear()
+        await turns()
+
+    async def check(engine: Engine) -> None:
+        client = Client(engine)
+        assert client.ready("q") == 10
+
+    with_broker(acknowledge, tmp_path)
+    with_broker(check, tmp_path)
+
+
+def test_after_a_crash_what_was_freed_is_gone_and_the_rest_is_there(
+    tmp_path: Path, disk: Disk
+) -> None:
+    async def acknowledge(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("q")
+        for number in range(100):
+            assert await client.publish("q", b"%d" % number + VALUE) == [True]
+        reader = await client.consume("q")
+        got = await reader.wait(100)
+        disk.refuses.add(QUEUE_STATE.topic)  # until the end: no acknowledgement is ever stored
+        reader.acknowledge(got[:60])
+        log = engine._queues.registry.get("q").lanes[0].log
+        await until(lambda: log.log_start_offset > 20)
+
+    async def check(engine: Engine) -> None:
+        client = Client(engine)
+        left = [int(value.removesuffix(VALUE)) for value in await client.drain("q")]
+        assert left[-40:] == list(range(60, 100))
+        assert 20 < left[0] <= 60
+
+    with_broker(acknowledge, tmp_path)
+    disk.refuses.clear()
+    with_broker(check, tmp_path)
