@@ -42,6 +42,7 @@ SHAPES = (
     Shape("1 x 15,000/s", 1, 15_000, "1"),
     Shape("1 x 15,000/s", 1, 15_000, "all"),
 )
+WARM_UP_SECONDS = 3.0
 Figures = dict[str, float]
 """Name of a figure with its unit -> value."""
 Turn = tuple[Figures, Cost]
@@ -66,10 +67,19 @@ def section(run: Run) -> Section:
         print(f"note: no perf tools, so Java's clients are left out: {error}", file=sys.stderr)
     with contenders(run) as servers:
         kinds = [each for each in servers if not each.configs]
+        _warm_up(run, kinds)
         for row in rows:
             run.say(f"clients-brief: {row.name}")
             table.rows += _measure(run, row, kinds)
     return Section("clients-brief", [table])
+
+
+def _warm_up(run: Run, servers: list[Contender]) -> None:
+    """Let JIT compilers see requests, and let files exist."""
+    run.say("clients-brief: warming up")
+    for each in servers:
+        for shape in (Shape("", 50, 20, "all"), Shape("", 1, 5_000, "all")):
+            small.load(each, each.topic(small.PARTITIONS), shape, WARM_UP_SECONDS)
 
 
 def _measure(run: Run, row: Row, servers: list[Contender]) -> list[list[Cell]]:

@@ -146,7 +146,9 @@ static void *serve(void *given)
         on->failed = failed;
         on->unsynced = unsynced;
         on->state = DONE;
-        report(on->signal_fd);
+        pthread_mutex_unlock(&on->lock);
+        report(on->signal_fd); /* without the lock, which the event loop takes next */
+        pthread_mutex_lock(&on->lock);
     }
     pthread_mutex_unlock(&on->lock);
     return NULL;
@@ -220,8 +222,8 @@ static PyObject *thread_start(PyObject *self, PyObject *args)
     on->position = (off_t)position;
     pthread_mutex_lock(&on->lock); /* the thread waits for work, so it has the lock for no time */
     on->state = GIVEN;
-    pthread_cond_signal(&on->changed);
     pthread_mutex_unlock(&on->lock);
+    pthread_cond_signal(&on->changed); /* without the lock, for which the thread would wait */
     Py_RETURN_NONE;
 }
 
