@@ -7,6 +7,7 @@ import socket
 import pytest
 from bench.queues.latency import Latencies, _Frames, measure
 from bench.queues.perf_test import Rates, read_summary
+from bench.queues.traced import STEPS, Steps
 
 from tests.conftest import BrokerFactory
 
@@ -52,3 +53,14 @@ def test_each_message_is_measured_once(
     found = measure(url, "classic", "latency", rate=200, seconds=1.0, size=100)
     assert len(found.delivered) == len(found.confirmed) > 0
     assert min(found.delivered) > 0
+
+
+def test_steps_are_noted_in_their_order_only() -> None:
+    steps = Steps()
+    steps.end(STEPS[0])  # no message is on its way
+    steps.begin()
+    steps.end(STEPS[1])
+    for name in STEPS:
+        steps.begin()
+        steps.end(name)
+    assert {name: len(times) for name, times in steps.found.items()} == dict.fromkeys(STEPS, 1)
