@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from bench import cpu
 from bench.queues.section import Contender, contenders
 from bench.report import Cell, Section, Table
 from bench.run import Run, percentile
@@ -28,6 +29,8 @@ from tidemill.protocols.amqp.codec import methods
 RATES = (1_000, 5_000)
 """Messages a second."""
 SIZE = 1000
+DECLARED = 100
+"""Queues that are declared, bound and deleted."""
 PREFETCH = 200
 WARM_UP_S = 1.0
 DEADLINE_S = 60.0
@@ -73,7 +76,40 @@ def section(run: Run) -> Section:
             turns = {each.name: partial(_turn, run, each, rate, seconds) for each in found}
             for who, turn in run.take_turns(turns).items():
                 table.rows.append([rate, who, *_typical(turn, len(columns) - 2)])
-    return Section("queues-latency", [table])
+        declared = _declarations(run, found)
+    return Section("queues-latency", [table, declared])
+
+
+def _declarations(run: Run, found: list[Contender]) -> Table:
+    """Measure how long clients wait for declarations."""
+    table = Table(
+        "Queues: declare, bind and delete durable queues, one after the other",
+        ["who", "declare ms", "bind ms", "delete ms", "CPU ms/queue"],
+        note=f"{DECLARED} queues, one connection; means. CPU is the broker's for all three.",
+    )
+    run.say("queues: declarations")
+    turns = {each.name: partial(_declare, each) for each in found}
+    for who, turn in run.take_turns(turns).items():
+        table.rows.append([who, *(statistics.median(each) for each in zip(*turn, strict=True))])
+    return table
+
+
+def _declare(contender: Contender) -> list[float]:
+    names = [f"declared-{next(_names)}" for _ in range(DECLARED)]
+    before = cpu.seconds(contender.broker.pid)
+    took = []
+    with AmqpClient(contender.broker.url) as client:
+        arguments = {"x-queue-type": contender.kind}
+        for method, named in (
+            ("queue.declare", {"durable": True, "arguments": arguments}),
+            ("queue.bind", {"exchange": "amq.topic", "routing_key": "key"}),
+            ("queue.delete", {}),
+        ):
+            began = time.perf_counter()
+            for name in names:
+                client.call(method, queue=name, **named)
+            took.append((time.perf_counter() - began) / DECLARED * 1000)
+    return [*took, (cpu.seconds(contender.broker.pid) - before) / DECLARED * 1000]
 
 
 def _turn(run: Run, contender: Contender, rate: int, seconds: float) -> list[float] | None:
