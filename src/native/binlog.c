@@ -1,4 +1,4 @@
-/* Finds and encodes rows in the events of a MariaDB server's binary log.
+/* Finds and encodes rows in the events of the binary log of MariaDB and MySQL.
  *
  * scan_binlog() says how many packets need no decision: they hold statements for people, table maps
  * that are known, or complete rows of known tables. The other ones are left to Python, which also
@@ -11,7 +11,8 @@
 
 #include <string.h>
 
-enum { TABLE_MAP = 19, WRITE_V1 = 23, DELETE_V1 = 25, WRITE_V2 = 30, DELETE_V2 = 32, ANNOTATE = 160 };
+enum { TABLE_MAP = 19, WRITE_V1 = 23, DELETE_V1 = 25, WRITE_V2 = 30, DELETE_V2 = 32 };
+enum { ROWS_QUERY = 29, ANNOTATE = 160 }; /* statements for people: of MySQL, of MariaDB */
 enum { PACKET_HEADER = 4, EVENT_HEADER = 20, CHECKSUM = 4, LONGEST_PACKET = 0xFFFFFF };
 
 static inline uint32_t u16(const uint8_t *p) { return (uint32_t)p[0] | (uint32_t)p[1] << 8; }
@@ -340,7 +341,7 @@ static int scan_packet(Scan *scan, PyObject *packet, int has_checksum)
 {
     Event event;
     int result = take_event(packet, has_checksum, 0, &event);
-    if (result <= 0 || event.type == ANNOTATE) return result;
+    if (result <= 0 || event.type == ANNOTATE || event.type == ROWS_QUERY) return result;
     if (event.type == TABLE_MAP) return is_known_map(scan, &event);
     return is_rows(event.type) ? count_rows(scan, &event) : 0;
 }

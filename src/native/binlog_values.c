@@ -1,4 +1,4 @@
-/* Values of MariaDB's binary log as JSON, for binlog.c.
+/* Values of the binary log of MariaDB and MySQL as JSON, for binlog.c.
  *
  * It gives the same text as connect/cdc/binlog/decoding (rows.py, decimals.py, temporal.py). A value
  * of an unexpected size or out of its range is left to the column's function in Python.

@@ -11,7 +11,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,10 +43,14 @@ KILLS = rounds("CAPTURE_KILLS", 5, 200)
 SEED = int(os.environ.get("CAPTURE_SEED", time.time_ns() & 0xFFFFFF))
 
 
-def _random_writes(server: Server, shop: str, seed: int, stop: threading.Event) -> None:
+def _random_writes(
+    server: Server, shop: str, seed: int, stop: threading.Event, first: Sequence[str]
+) -> None:
     rng = random.Random(seed)
     with server.connect(database=shop) as connection:
         cursor = connection.cursor()
+        for statement in first:
+            cursor.execute(statement)
         while not stop.wait(rng.random() * 0.02):
             try:
                 for _ in range(rng.randint(1, 6)):
@@ -75,7 +79,14 @@ def _random_statement(cursor: Any, rng: random.Random) -> None:
 
 
 def assert_topics_follow(
-    kind: str, server: Server, shop: str, execute: Execute, section: dict[str, Any], folder: Path
+    kind: str,
+    server: Server,
+    shop: str,
+    execute: Execute,
+    section: dict[str, Any],
+    folder: Path,
+    *,
+    first: Sequence[str] = (),
 ) -> None:
     """Check that the topics equal the tables after kills under load.
 
@@ -86,6 +97,7 @@ def assert_topics_follow(
         execute: runs statements in it.
         section: the definition's section ``database``; a worker resolves its references.
         folder: an empty folder.
+        first: statements that set up one of the connections that write.
     """
     for table in TABLES:
         execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, n INT, v TEXT)")
@@ -112,7 +124,7 @@ def assert_topics_follow(
         worker.start()
         poll_until(lambda: bool(records_of(kafka, topics["a"])), 60, "the snapshot begins", 0.2)
         try:
-            _kill_under_load(server, shop, execute, broker, worker, board)
+            _kill_under_load(server, shop, execute, broker, worker, board, first)
             execute("INSERT INTO a VALUES (1000, 0, 'last')", "INSERT INTO b (id) VALUES (1000)")
 
             def has_all() -> bool:
@@ -139,12 +151,16 @@ def _kill_under_load(
     broker: BrokerProcess,
     worker: SourceWorker,
     board: BoardWriter,
+    first: Sequence[str],
 ) -> None:
     """Kill worker and broker, order snapshots and alter a table, while connections write."""
     print(f"CAPTURE_SEED={SEED} CAPTURE_KILLS={KILLS}")
     chance, stop = random.Random(SEED), threading.Event()
     writers = [
-        threading.Thread(target=_random_writes, args=(server, shop, SEED + number, stop))
+        threading.Thread(
+            target=_random_writes,
+            args=(server, shop, SEED + number, stop, () if number else first),
+        )
         for number in range(3)
     ]
     for each in writers:

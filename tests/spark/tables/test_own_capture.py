@@ -41,6 +41,7 @@ PLACES = {
     "sqlite": lambda n: {"change_id": n},
     "postgres": lambda n: {"lsn": n, "commit_lsn": n},
     "mariadb": lambda n: {"file": "b.000001", "pos": n, "row": 0, "server_id": 1, "gtid": "0-1-1"},
+    "mysql": lambda n: {"file": "b.000001", "pos": n, "row": 0, "server_id": 1, "gtid": "a:t:1"},
 }
 
 

@@ -165,6 +165,7 @@ EVENTS = st.one_of(
         lambda e: rows_event(e[0], e[1] + e[2])
     ),
     st.just(framed(160, b"INSERT INTO t VALUES (1)")),
+    st.just(framed(29, b"\x18INSERT INTO t VALUES (1)")),
     st.just(framed(19, (7).to_bytes(6, "little") + BODY)),
     st.just(rows_event(23, b"whatever", table=8)),
 )
