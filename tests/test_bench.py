@@ -17,7 +17,8 @@ TINY = [
 ]
 
 
-# Of the three sections that start JVMs, make test runs one: they take 70 s of processor time.
+# Sections that start JVMs, and those that measure for ten seconds and more, take 100 s of processor
+# time: they are nightly.
 @pytest.mark.slow
 @pytest.mark.separate
 @pytest.mark.parametrize(
@@ -28,22 +29,23 @@ TINY = [
         ("latency", 1),
         ("transactions", 0),
         ("parse", 2),
-        ("source", 1),
         pytest.param(
             *("pipelines", 3),
             marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly],
         ),
         pytest.param(
             *("nexmark", 0),
-            marks=[pytest.mark.spark, pytest.mark.slow],
+            marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly],
         ),
         pytest.param(
             *("pipeline-start", 2),
             marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly],
         ),
-        ("memory", 1),
         ("history", 1),
-        ("startup", 1),
+        *(
+            pytest.param(section, 1, marks=pytest.mark.nightly)
+            for section in ("source", "memory", "startup")
+        ),
     ],
 )
 def test_a_section_measures_and_reports(section: str, aims: int, tmp_path: Path) -> None:

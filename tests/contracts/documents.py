@@ -106,7 +106,7 @@ class DocumentContract:
         dice = random.Random(seed)
         log: list[Change] = [
             (dice.randrange(6), None if dice.random() < 0.3 else str(place), place)
-            for place in range(60)
+            for place in range(30)
         ]
         at = 0
         while at < len(log):

@@ -356,7 +356,7 @@ class UpsertContract:
         table = database.make("t", "id")
         log = [
             (dice.randrange(6), None if dice.random() < 0.3 else str(version), version)
-            for version in range(60)
+            for version in range(30)
         ]
         at = 0
         while at < len(log):

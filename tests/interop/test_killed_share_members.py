@@ -33,7 +33,7 @@ COUNT = 40
         # Its connection closes, and what it holds returns at once; that is no delivery.
         (signal.SIGKILL, 3_600_000, 1),
         # Its connection remains, and only the lock time ends.
-        (signal.SIGSTOP, 5000, 2),
+        pytest.param(signal.SIGSTOP, 5000, 2, marks=pytest.mark.slow),
     ],
     ids=["killed", "stopped"],
 )

@@ -476,9 +476,9 @@ class TransactionSimulation(RuleBasedStateMachine):
             self.seen[tp] = values
 
 
-TestTransactions = TransactionSimulation.TestCase
+TestTransactions = pytest.mark.slow(TransactionSimulation.TestCase)
 TestTransactions.settings = settings(
-    max_examples=examples(50), stateful_step_count=60, deadline=None
+    max_examples=examples(30), stateful_step_count=60, deadline=None
 )
 
 

@@ -343,6 +343,7 @@ def test_a_reader_at_the_last_stable_offset_ends_and_has_no_lag(
     assert (described["lag"], described["lag_ms"]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_reading_to_the_end_notes_an_open_transaction(
     tidemill: CommandLine, transaction: Opener, topic: str
 ) -> None:
@@ -362,6 +363,7 @@ def test_reading_to_the_end_notes_an_open_transaction(
     assert waiting not in shown
 
 
+@pytest.mark.slow
 def test_describe_notes_an_open_transaction_that_holds_a_group_back(
     tidemill: CommandLine, transaction: Opener, topic: str
 ) -> None:

@@ -154,7 +154,7 @@ MESSAGE = st.one_of(
 
 
 @given(st.lists(MESSAGE, min_size=1, max_size=5), st.booleans())
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_rows_of_pgoutput_are_encoded_as_changes_are(contents: list[bytes], plain: bool) -> None:
     received = [framed(2**63 + at // 2, each) for at, each in enumerate(contents)]
     layouts = pg_layouts()
@@ -202,7 +202,7 @@ def copy_line(values: Sequence[bytes | None]) -> bytes:
 
 
 @given(st.lists(PG_VALUES, max_size=4), st.booleans())
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_lines_of_copy_are_encoded_as_rows_are(
     values: list[tuple[bytes | None, ...]], plain: bool
 ) -> None:
@@ -264,7 +264,7 @@ SQLITE_VALUE = st.one_of(
     ),
     st.booleans(),
 )
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_rows_of_the_change_log_are_encoded_as_changes_are(
     logged: list[tuple[str, list[Any]]], plain: bool
 ) -> None:

@@ -22,7 +22,7 @@ from tidemill.errors import TidemillError
 from tidemill.log.errors import StorageError
 
 FOLDER = "/data"
-CASES = rounds("DAMAGE_CASES", 150, 5_000)
+CASES = rounds("DAMAGE_CASES", 80, 5_000)
 SEED = rounds("DAMAGE_SEED", 1, 1)
 
 TOPICS = {"a": 2, "b": 1, "c": 1}

@@ -10,7 +10,7 @@ from tests.log.damage.world import World, check, make_world
 from tests.support.damage import damages
 from tests.support.effort import rounds
 
-CASES = rounds("DAMAGE_CASES", 150, 10_000)
+CASES = rounds("DAMAGE_CASES", 80, 10_000)
 SEED = rounds("DAMAGE_SEED", 1, 1)
 
 

@@ -107,7 +107,7 @@ def test_ordinary_batches_take_the_short_check(sent: bytearray) -> None:
     assert found.headers == check(sent).headers
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_the_short_check_accepts_nothing_that_the_long_one_refuses(data: st.DataObject) -> None:
     sent = bytearray(data.draw(st.sampled_from([ORDINARY[0], ORDINARY[2], ORDINARY[3]])))

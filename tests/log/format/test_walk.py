@@ -159,14 +159,14 @@ def test_offset_deltas_must_count_from_0(deltas: list[int]) -> None:
         walk(bytes(body), len(deltas))
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(100))
 @given(st.binary(max_size=60), st.integers(1, 5))
 def test_arbitrary_bytes(body: bytes, count: int) -> None:
     check_alike(body, count)
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(100))
 @given(new_records, st.data())
 def test_changed_bytes(records: list[NewRecord], data: st.DataObject) -> None:
     body = bytearray(body_of(records))
@@ -176,7 +176,7 @@ def test_changed_bytes(records: list[NewRecord], data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(
     st.sampled_from([20, 70, 300, 8300]),
     st.none() | st.binary(max_size=3),

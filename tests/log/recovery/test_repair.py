@@ -312,7 +312,7 @@ def test_random_damage_loses_only_what_is_said_to_be_lost(folder: Folder, tmp_pa
     original = tmp_path / "original"
     unclean(folder)
     shutil.copytree(folder.path, original)
-    for number in range(rounds("REPAIRS", 60, 6000)):
+    for number in range(rounds("REPAIRS", 40, 6000)):
         shutil.rmtree(folder.path)
         shutil.copytree(original, folder.path)
         for _ in range(choice.randint(1, 3)):

@@ -122,7 +122,7 @@ def test_random_bytes_before_the_connection_is_open(server: AmqpServer, stream: 
     number=st.sampled_from([spec.number for spec in methods.METHODS]),
     payload=st.binary(max_size=200),
 )
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_random_payloads_in_valid_frames(
     server: AmqpServer, kind: int, channel: int, number: int, payload: bytes
 ) -> None:
@@ -134,7 +134,7 @@ def test_random_payloads_in_valid_frames(
 
 
 @given(sample=st.sampled_from(SAMPLES), data=st.data())
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_mutated_streams(server: AmqpServer, sample: bytes, data: st.DataObject) -> None:
     stream = bytearray(sample)
     for _ in range(data.draw(st.integers(1, 6))):

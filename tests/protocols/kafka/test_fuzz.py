@@ -128,7 +128,7 @@ def test_samples_are_answered_or_refused(server: KafkaServer) -> None:
 
 @given(stream=st.binary(max_size=2000))
 @settings(
-    max_examples=examples(200),
+    max_examples=examples(120),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -141,7 +141,7 @@ def test_random_bytes(server: KafkaServer, stream: bytes) -> None:
     version=st.integers(-1, 20),
     body=st.binary(max_size=300),
 )
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_random_bodies_behind_valid_headers(
     server: KafkaServer, key: int, version: int, body: bytes
 ) -> None:
@@ -152,7 +152,7 @@ def test_random_bodies_behind_valid_headers(
 
 
 @given(sample=st.sampled_from(SAMPLES), data=st.data())
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_mutated_requests(server: KafkaServer, sample: bytes, data: st.DataObject) -> None:
     stream = bytearray(sample)
     for _ in range(data.draw(st.integers(1, 6))):

@@ -33,7 +33,7 @@ from tidemill.protocols.kafka.codec.reader import Message
 from tidemill.protocols.kafka.server import KafkaServer
 from tidemill.settings import Groups, KafkaListener, Limits, Settings
 
-FRAMES = effort.rounds("FUZZ_FRAMES", 4000, 3_000_000)
+FRAMES = effort.rounds("FUZZ_FRAMES", 2500, 3_000_000)
 P99_MS = effort.bound(50, normal=5_000)
 LEFT_BEHIND_BYTES = 150_000_000
 """Growth of the process after the first thousand frames. What clients make stays within the limits

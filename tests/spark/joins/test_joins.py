@@ -120,7 +120,7 @@ Event = tuple[str, int]
 TIMES = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30)), max_size=12)
 
 
-@settings(max_examples=examples(6), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(3), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     left=TIMES,
     right=TIMES,
@@ -511,7 +511,7 @@ def test_a_view_equals_the_join_of_both_tables_at_any_quiet_moment(
     # The tables live on from example to example, as a user's do: starting again would cost more
     # than all the changes. Shrinking would find nothing.
     @settings(
-        max_examples=examples(4),
+        max_examples=examples(2),
         deadline=None,
         suppress_health_check=list(HealthCheck),
         phases=[Phase.explicit, Phase.generate],

@@ -107,7 +107,7 @@ def cases(draw: st.DrawFn) -> tuple[str, dict[str, WindowColumn], list[Event]]:
     return draw(st.sampled_from(ZONES)), windows, events + events[::3]
 
 
-@settings(max_examples=examples(5), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(3), deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=cases())
 def test_a_batch_equals_the_model(
     own: SparkSession, case: tuple[str, dict[str, WindowColumn], list[Event]]

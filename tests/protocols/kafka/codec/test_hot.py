@@ -74,7 +74,7 @@ def as_tree(version: int, request: ProduceRequest) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 @given(data=st.data())
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_a_produce_request_has_the_values_that_kio_wrote(version: int, data: st.DataObject) -> None:
     entity = request_type(PRODUCE, version)
     tree = data.draw(trees(entity))
@@ -156,7 +156,7 @@ produced_topics = st.lists(
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 @given(topics=produced_topics, throttle_ms=st.integers(0, 2**31 - 1))
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_produce_response_has_the_bytes_that_kio_writes(
     version: int, topics: Any, throttle_ms: int
 ) -> None:
@@ -218,7 +218,7 @@ fetched_topics = st.lists(
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @given(topics=fetched_topics, head=st.tuples(*[st.integers(0, 99)] * 2))
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_fetch_response_has_the_bytes_that_kio_writes(
     version: int, topics: Any, head: tuple[int, int]
 ) -> None:
@@ -288,7 +288,7 @@ def test_ordinary_produce_requests_are_decoded_in_one_call(version: int) -> None
     assert decode_quickly(memoryview(body), 0, version) == decoded(memoryview(body), 0, version)
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_changed_requests_mean_the_same_to_both_decoders(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from([3, 8, 9, 12, 13]))

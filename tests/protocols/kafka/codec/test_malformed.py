@@ -82,7 +82,7 @@ def test_an_absurd_length_anywhere_is_refused_without_much_memory(key: int, vers
 
 @pytest.mark.parametrize(("find", "decode"), DECODERS.values(), ids=DECODERS)
 @given(data=st.data())
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_damaged_message_is_decoded_or_refused(
     find: Any, decode: Any, data: st.DataObject
 ) -> None:
@@ -97,7 +97,7 @@ def test_a_damaged_message_is_decoded_or_refused(
 
 
 @given(data=st.data())
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_random_bytes_are_decoded_or_refused(data: st.DataObject) -> None:
     key, version = data.draw(st.sampled_from(ADVERTISED))
     body = data.draw(st.binary(max_size=200))

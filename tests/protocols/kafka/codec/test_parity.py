@@ -84,7 +84,7 @@ def test_an_empty_tree_gives_a_message_of_defaults(key: int, version: int) -> No
 
 @pytest.mark.parametrize(("find", "decode", "encode"), DIRECTIONS.values(), ids=DIRECTIONS)
 @given(data=st.data())
-@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_message_has_the_bytes_and_the_values_of_kio(
     find: Any, decode: Any, encode: Any, data: st.DataObject
 ) -> None:

@@ -125,13 +125,13 @@ def _damaged(draw: st.DrawFn) -> bytes:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(_damaged(), min_size=1, max_size=12))
 def test_random_values(values: list[bytes]) -> None:
     same(values, timestamp_format="epoch_ms")
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("bcdefgj"), _NUMBERS), min_size=1, max_size=20))
 def test_random_numbers(fields: list[tuple[str, str]]) -> None:
     values = [f'{{"{name}": {text}}}'.encode() for name, text in fields]
@@ -139,7 +139,7 @@ def test_random_numbers(fields: list[tuple[str, str]]) -> None:
     same(values, timestamp_format="epoch_us")
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(_MOMENTS, min_size=1, max_size=20))
 def test_random_moments(texts: list[str]) -> None:
     same([f'{{"{name}": "{text}"}}'.encode() for text in texts for name in "ijk"])
