@@ -9,7 +9,7 @@ VENV ?= .venv
 PYTHON ?=
 ARGS ?=
 # Processes that share the tests (see docs/testing.md). More than the cores: tests often wait.
-WORKERS ?= 4
+WORKERS ?= 3
 
 export VENV PYTHON
 

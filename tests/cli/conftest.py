@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import environment
 from tests.support.broker_process import BrokerProcess
 from tests.support.cli_runner import CliRunner
 from tidemill.cli.main import app
@@ -42,7 +42,7 @@ class CommandLine:
 
     def __init__(self, bootstrap: str, folder: Path) -> None:
         self.folder = folder
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")}
+        kept = environment.without_settings()
         self.env = kept | {"TIDEMILL_BOOTSTRAP_SERVERS": bootstrap}
 
     def run(self, *arguments: str, stdin: str | bytes = b"") -> Done:

@@ -21,6 +21,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.crash.spark_driver import KEYS, Job
+from tests.support import environment
 from tests.support.apache_kafka import ApacheKafka, KafkaNotFoundError
 from tests.support.broker_process import BrokerProcess
 from tests.support.committed import read_to_end, values
@@ -110,7 +111,7 @@ class DriverProcess:
         path = self._folder / "job.json"
         self._job.save(path)
         command = [sys.executable, "-m", "tests.crash.spark_driver", str(path)]
-        env = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")}
+        env = environment.without_settings()
         self._driver = ServerProcess("driver", command, self._folder / "driver.log", env=env)
 
     def events(self) -> list[str]:

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support import environment
 from tests.support.in_process import InProcess
 
 TIMEOUT_SECONDS = 600
@@ -122,7 +123,7 @@ def run(
         AssertionError: it failed, or its output differs from the page.
     """
     text = snippet.text.replace("localhost:9092", bootstrap).replace("localhost:5672", amqp)
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")}
+    kept = environment.without_settings()
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
     env = kept | {"TIDEMILL_BOOTSTRAP_SERVERS": bootstrap, "PATH": path}
     env["TIDEMILL_AMQP_URL"] = f"amqp://{amqp}/"

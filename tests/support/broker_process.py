@@ -6,12 +6,12 @@ Knows the command line (``tidemill serve``) only.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support import environment
 from tests.support.ports import reserve_port
 from tests.support.processes import ServerProcess
 
@@ -53,7 +53,7 @@ class BrokerProcess:
         self.ready_event: dict[str, Any] = {}
         own = {} if plain else {**NO_RETENTION, "amqp.port": str(reserve_port())}
         self._settings = {**own, **(settings or {})}
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")}
+        inherited = environment.without_settings()
         self._env = {**inherited, **(env or {})}
         self._command = list(command)
         self._is_forked = not fresh and self._command[:2] == [sys.executable, "-m"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+from tests.support import environment
 
 _HOOK = """
 import sys
@@ -37,7 +38,7 @@ def python_without(
         cwd: the folder in which it runs.
     """
     hook = _HOOK.format(hidden=sorted(hidden))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMILL_")}
+    kept = environment.without_settings()
     return subprocess.run(
         [sys.executable, "-c", f"{hook}\n{program}", *arguments],
         capture_output=True,
