@@ -232,7 +232,7 @@ def delete(
     servers: Bootstrap = BOOTSTRAP_DEFAULT,
     properties: Property = None,
 ) -> None:
-    """Delete groups and their offsets, or with --topic their offsets of single topics.
+    """Delete groups, or with --topic only their offsets of topics.
 
     A group that reads such a topic again begins where a new one does.
     """
