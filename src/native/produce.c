@@ -19,7 +19,7 @@
 #define LARGEST_TIME ((int64_t)1 << 60)
 #define FIRST_VERSION 5 /* whose responses have the start of the log */
 #define LAST_VERSION 13
-#define SHORT_BATCH 16384
+#define SHORT_BATCH 32768
 #define RUN_BYTES 65536 /* their records are checked in a fraction of a millisecond */
 
 static uint64_t big_endian(const uint8_t *at, int bytes)

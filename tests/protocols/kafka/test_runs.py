@@ -158,7 +158,7 @@ def by_python(frame: bytes) -> tuple[int, int, int, bytes, int] | None:
         ((index, records),) = asked.topics[0].partitions
         if len(asked.topics) > 1 or asked.acks not in (1, -1) or asked.transactional_id is not None:
             return None
-        if not client.isascii() or records is None or not 0 < len(records) <= 16_384:
+        if not client.isascii() or records is None or not 0 < len(records) <= 32_768:
             return None
         checked = run_steps(check_client_batch(bytes(records), LogConfig(), NOW_MS))
     except (TidemillError, ProtocolError, ValueError, IndexError):
@@ -182,7 +182,7 @@ def requests_with_mistakes() -> Iterator[bytes]:
         yield request(batch(codec=1), version=version, topic=topic)
         yield request(batch(), version=version, topic=topic, tags=b"\1\0\0")
         yield request(b"", version=version, topic=topic)
-        for size in (16_000, 17_000):
+        for size in (32_000, 33_000):
             yield request(batch(b"x" * size), version=version, topic=topic)
         whole = request(batch(records=3), version=version, topic=topic)
         for _ in range(150):
@@ -242,7 +242,7 @@ def stream(rng: random.Random, count: int) -> list[bytes]:
         partition, acks = rng.randrange(4), LEADER if rng.randrange(10) == 0 else ALL
         match rng.randrange(80):
             case 0:
-                data = batch(b"x" * rng.choice([100, 9_000, 17_000]), codec=rng.randrange(5))
+                data = batch(b"x" * rng.choice([100, 9_000, 33_000]), codec=rng.randrange(5))
             case 1:
                 broken = bytearray(batch(records=3))
                 broken[rng.randrange(len(broken))] ^= 8

@@ -69,7 +69,7 @@ def read_run(frames: list[memoryview]) -> tuple[int, int, list[RunRequest]]:
     """Decode and check the short requests at the front of a list, in one call.
 
     These are requests of the same version and with the same acks, 1 or all. Each has one batch that
-    ``check_quickly`` takes, and no transaction. A run has at most 64 KiB.
+    ``check_quickly`` takes, of at most 32 KiB, and no transaction. A run has at most 64 KiB.
 
     Returns:
         The version, acks, and the requests; (0, 0, []) if the first is not like that.
