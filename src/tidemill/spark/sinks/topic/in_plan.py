@@ -8,13 +8,13 @@ pipelines.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-    from tidemill.spark.sinks.topic.tasks import ShareWriter
 
 _DISCARD = "noop"
 """A format of Spark's that takes all output modes, and discards rows. There are none."""
@@ -30,11 +30,13 @@ def tasks_read(master: str) -> bool:
     return master.startswith("local") and not master.startswith("local-cluster")
 
 
-def writing(records: DataFrame, write: ShareWriter) -> DataStreamWriter:
+def writing(
+    records: DataFrame, write: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+) -> DataStreamWriter:
     """Return Spark's writer for a query whose tasks write their rows themselves.
 
     Args:
         records: Rows with the columns of Spark's Kafka sink.
-        write: Writes the rows of a task.
+        write: Writes the rows of a task, and yields none: a ``ShareWriter``.
     """
     return records.mapInArrow(write, _NO_ROWS).writeStream.format(_DISCARD)
