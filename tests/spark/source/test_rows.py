@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from tidemill.spark.errors import RecordError, SchemaError
 from tidemill.spark.source.fetch import SCHEMA, SCHEMA_WITH_HEADERS
 from tidemill.spark.source.planning.parsing import RowPlan
 from tidemill.spark.source.rows import parse_records
+from tidemill.spark.source.used_columns import UsedColumns
 
 STAMP = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -60,6 +62,35 @@ def test_columns_of_the_record_are_those_of_the_accepted_values() -> None:
         (2, 3, b"k3"),
         (None, 4, b"k0"),
     ]
+
+
+def test_a_column_that_is_not_used_is_checked_and_has_no_values() -> None:
+    used = UsedColumns()
+    plan = RowPlan("a INT, b INT, _offset BIGINT", drop_malformed=True, used=used.path)
+    used.write(["a", "_offset"])
+
+    rows = parsed(plan, records(b'{"a": 1, "b": 2}', b'{"a": 3, "b": "x"}', b'{"a": 4}'))
+    assert rows == [{"a": 1, "b": None, "_offset": 0}, {"a": 4, "b": None, "_offset": 2}]
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", '["a'])
+def test_without_a_list_of_used_columns_all_have_values(
+    tmp_path: Path, content: str | None
+) -> None:
+    path = tmp_path / "columns"
+    if content is not None:
+        path.write_text(content)
+
+    plan = RowPlan("a INT, b INT", used=str(path))
+    assert parsed(plan, records(b'{"a": 1, "b": 2}')) == [{"a": 1, "b": 2}]
+
+
+def test_a_query_that_uses_no_column_gets_as_many_rows() -> None:
+    used = UsedColumns()
+    used.write([])
+    plan = RowPlan("a INT, b STRING", drop_malformed=True, used=used.path)
+
+    assert parsed(plan, records(b'{"a": 1}', b"x", b"{}")) == [{"a": None, "b": None}] * 2
 
 
 def test_batches_of_which_nothing_is_left_are_not_yielded() -> None:

@@ -48,6 +48,8 @@ SOURCE_OPTIONS: Mapping[str, str] = {
     "rows": "accepted, or refused: the records that can't be parsed, with the reason.",
     "refusals.report": "A Unix socket: tasks report how many records of their range they refused. "
     "Pipelines set it.",
+    "columns.used": "A file with a JSON array of columns: others are checked, and are null. "
+    "Pipelines set it.",
 }
 """Options of the source besides ``kafka.*``."""
 

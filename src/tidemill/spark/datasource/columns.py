@@ -76,6 +76,7 @@ def reading_of(options: SourceOptions, schema: StructType) -> Reading:
             drop_malformed=parsing.drop_malformed,
             refused=parsing.refused,
             report=parsing.report,
+            used=parsing.used,
         )
     return Reading(options, rows, needs_headers)
 

@@ -47,8 +47,8 @@ _VOLATILE = re.compile(
 _WINDOWS = ("window", "session_window", "__tidemill_window")
 _NUMBER = re.compile(r"\b[1-9]\d*\b")
 
-Needed = frozenset[str]
-"""Spark's numbers of the columns that operators further up use."""
+Ids = frozenset[str]
+"""Spark's numbers of columns."""
 
 
 def mark(df: DataFrame, what: str) -> DataFrame:
@@ -70,7 +70,7 @@ def fingerprint_of(df: DataFrame, mode: str) -> Fingerprint:
     """
     plan = analyzed_plan(df)
     reader = _Reader()
-    state = tuple(reader.lines(plan, _ids(plan.output()), 0))
+    state = tuple(reader.lines(plan, ids_of(plan.output()), 0))
     return Fingerprint(
         sources=tuple(_sources(plan)),
         mode=mode,
@@ -85,7 +85,7 @@ class _Reader:
     def __init__(self) -> None:
         self._ctes: dict[int, Any] = {}  # the plans of WITH name AS (...), by Spark's number
 
-    def lines(self, node: Any, needed: Needed, depth: int) -> Iterator[str]:
+    def lines(self, node: Any, needed: Ids, depth: int) -> Iterator[str]:
         """Yield lines about the parts of a node, and of all nodes below, that decide about state.
 
         Args:
@@ -114,8 +114,8 @@ class _Reader:
         else:
             yield from self._other(node, depth)
 
-    def _below(self, node: Any, needed: Needed, depth: int) -> Iterator[str]:
-        for child in _items(node.children()):
+    def _below(self, node: Any, needed: Ids, depth: int) -> Iterator[str]:
+        for child in items(node.children()):
             yield from self.lines(child, needed, depth)
 
     def _other(self, node: Any, depth: int) -> Iterator[str]:
@@ -124,27 +124,27 @@ class _Reader:
         depth += name in _STATEFUL and not depth
         if depth:
             yield _line(depth, f"{name} {_plain(node.simpleString(10_000))}")
-        for child in _items(node.children()):
-            yield from self.lines(child, _ids(child.output()), depth and depth + 1)
+        for child in items(node.children()):
+            yield from self.lines(child, ids_of(child.output()), depth and depth + 1)
 
-    def _project(self, node: Any, needed: Needed, depth: int) -> Iterator[str]:
-        kept = [each for each in _items(node.projectList()) if _id(each) in needed]
+    def _project(self, node: Any, needed: Ids, depth: int) -> Iterator[str]:
+        kept = [each for each in items(node.projectList()) if id_of(each) in needed]
         made = [each for each in kept if each.nodeName() != "AttributeReference"]
         if depth:
             for each in made:
                 yield _line(depth, f"with {_made(each)}")
-        passed = frozenset(_id(each) for each in kept) - {_id(each) for each in made}
+        passed = frozenset(id_of(each) for each in kept) - {id_of(each) for each in made}
         yield from self._below(node, passed | _used(made), depth)
 
-    def _filter(self, node: Any, needed: Needed, depth: int) -> Iterator[str]:
+    def _filter(self, node: Any, needed: Ids, depth: int) -> Iterator[str]:
         condition = node.condition()
         if depth:
             yield _line(depth, f"where {_plain(condition.toString())}")
         yield from self._below(node, needed | _used([condition]), depth)
 
-    def _aggregate(self, node: Any, needed: Needed, depth: int) -> Iterator[str]:
-        keys = list(_items(node.groupingExpressions()))
-        results = [each for each in _items(node.aggregateExpressions()) if _id(each) in needed]
+    def _aggregate(self, node: Any, needed: Ids, depth: int) -> Iterator[str]:
+        keys = list(items(node.groupingExpressions()))
+        results = [each for each in items(node.aggregateExpressions()) if id_of(each) in needed]
         functions = list(
             dict.fromkeys(
                 _plain(call.toString()) for each in results for call in _aggregate_calls(each)
@@ -156,11 +156,11 @@ class _Reader:
         yield _line(depth, f"{what} by {by}" if by else what)
         yield from self._below(node, _used([*keys, *results]), depth + 1)
 
-    def _join(self, node: Any, needed: Needed, depth: int) -> Iterator[str]:
+    def _join(self, node: Any, needed: Ids, depth: int) -> Iterator[str]:
         condition = node.condition()
         on = condition.get() if condition.isDefined() else None
         needed |= _used([] if on is None else [on])
-        sides = list(_items(node.children()))
+        sides = list(items(node.children()))
         keeps_state = all(side.isStreaming() for side in sides)
         depth += keeps_state and not depth
         if depth:
@@ -172,38 +172,38 @@ class _Reader:
         for side in sides:
             yield from self.lines(side, needed, depth and depth + 1)
 
-    def _deduplicate(self, node: Any, needed: Needed, depth: int) -> Iterator[str]:
-        keys = list(_items(node.keys()))
+    def _deduplicate(self, node: Any, needed: Ids, depth: int) -> Iterator[str]:
+        keys = list(items(node.keys()))
         depth += not depth
         yield _line(depth, f"{node.nodeName()} {', '.join(_plain(k.toString()) for k in keys)}")
         yield from self._below(node, _carried(node, needed) | _used(keys), depth + 1)
 
     _deduplicatewithinwatermark = _deduplicate
 
-    def _globallimit(self, node: Any, needed: Needed, depth: int) -> Iterator[str]:
+    def _globallimit(self, node: Any, needed: Ids, depth: int) -> Iterator[str]:
         depth += not depth
         yield _line(depth, "limit")
         yield from self._below(node, _carried(node, needed), depth + 1)
 
-    def _union(self, node: Any, needed: Needed, depth: int) -> Iterator[str]:
+    def _union(self, node: Any, needed: Ids, depth: int) -> Iterator[str]:
         if depth:
             yield _line(depth, "union")
-        for child in _items(node.children()):
-            yield from self.lines(child, _same_positions(node, needed, child), depth and depth + 1)
+        for child in items(node.children()):
+            yield from self.lines(child, same_positions(node, needed, child), depth and depth + 1)
 
-    def _withcte(self, node: Any, needed: Needed, depth: int) -> Iterator[str]:
-        for each in _items(node.cteDefs()):
+    def _withcte(self, node: Any, needed: Ids, depth: int) -> Iterator[str]:
+        for each in items(node.cteDefs()):
             self._ctes[each.id()] = each.child()
         yield from self.lines(node.plan(), needed, depth)
 
-    def _cterelationref(self, node: Any, needed: Needed, depth: int) -> Iterator[str]:
+    def _cterelationref(self, node: Any, needed: Ids, depth: int) -> Iterator[str]:
         plan = self._ctes[node.cteId()]
-        yield from self.lines(plan, _same_positions(node, needed, plan), depth)
+        yield from self.lines(plan, same_positions(node, needed, plan), depth)
 
 
 def _sources(node: Any) -> Iterator[str]:
     """Yield the sources of a plan's streams, in its order."""
-    children = list(_items(node.children()))
+    children = list(items(node.children()))
     if not children and node.isStreaming() and node.nodeName() != "CTERelationRef":
         yield _source(node)
     for child in children:
@@ -230,44 +230,46 @@ def _aggregate_calls(expression: Any) -> Iterator[Any]:
     if expression.getClass().getSimpleName() in ("AggregateExpression", "PythonUDAF"):
         yield expression
         return
-    for child in _items(expression.children()):
+    for child in items(expression.children()):
         yield from _aggregate_calls(child)
 
 
-def _carried(node: Any, needed: Needed) -> Needed:
+def _carried(node: Any, needed: Ids) -> Ids:
     """Return the columns that pass through an operator to a join below, whose state holds them."""
     return needed if _has_join(node) else frozenset()
 
 
 def _has_join(node: Any) -> bool:
-    return node.nodeName() == "Join" or any(_has_join(each) for each in _items(node.children()))
+    return node.nodeName() == "Join" or any(_has_join(each) for each in items(node.children()))
 
 
-def _same_positions(node: Any, needed: Needed, child: Any) -> Needed:
+def same_positions(node: Any, needed: Ids, child: Any) -> Ids:
     """Return the child's columns at the positions of a node's needed columns."""
-    pairs = zip(_items(node.output()), _items(child.output()), strict=True)
-    return frozenset(_id(below) for above, below in pairs if _id(above) in needed)
+    pairs = zip(items(node.output()), items(child.output()), strict=True)
+    return frozenset(id_of(below) for above, below in pairs if id_of(above) in needed)
 
 
-def _columns(node: Any, needed: Needed) -> str:
+def _columns(node: Any, needed: Ids) -> str:
     made = [
         f"{each.name()} {each.dataType().simpleString()}"
-        for each in _items(node.output())
-        if _id(each) in needed
+        for each in items(node.output())
+        if id_of(each) in needed
     ]
     return ", ".join(made) or "no columns"
 
 
-def _ids(attributes: Any) -> Needed:
+def ids_of(attributes: Any) -> Ids:
+    """Return the numbers of a Scala Seq of columns."""
     # One text for all: one call into the JVM for each attribute would be slow.
     return frozenset(_LAST_NUMBER.findall(attributes.mkString("\n")))
 
 
-def _id(expression: Any) -> str:
+def id_of(expression: Any) -> str:
+    """Return the number of a column."""
     return str(expression.exprId().id())
 
 
-def _used(expressions: Iterable[Any]) -> Needed:
+def _used(expressions: Iterable[Any]) -> Ids:
     """Return the columns that expressions use, and the expressions' own numbers."""
     return frozenset(n for each in expressions for n in _NUMBERED.findall(each.toString()))
 
@@ -278,7 +280,7 @@ def _plain(text: str) -> str:
 
 def _with_sides(text: str, left: Any) -> str:
     """Mark each column of a join's condition with its side: both may have the same name."""
-    ids = _ids(left.output())
+    ids = ids_of(left.output())
     return _NUMBERED.sub(lambda found: " (left)" if found[1] in ids else " (right)", text)
 
 
@@ -291,11 +293,12 @@ def _made(expression: Any) -> str:
     if expression.name() not in _WINDOWS:
         return text
     numbers = ", ".join(dict.fromkeys(_NUMBER.findall(text)))
-    used = ", ".join(sorted(_plain(each.toString()) for each in _items(_references(expression))))
+    used = ", ".join(sorted(_plain(each.toString()) for each in items(references_of(expression))))
     return f"{expression.name()} of {used}: {numbers} microseconds"
 
 
-def _references(expression: Any) -> Any:
+def references_of(expression: Any) -> Any:
+    """Return the columns that an expression uses, as a Scala Seq."""
     return expression.references().toSeq()
 
 
@@ -303,7 +306,7 @@ def _line(depth: int, text: str) -> str:
     return f"{'  ' * (depth - 1)}{text}"
 
 
-def _items(seq: Any) -> Iterator[Any]:
+def items(seq: Any) -> Iterator[Any]:
     """Yield the elements of a Scala Seq."""
     for index in range(seq.size()):
         yield seq.apply(index)

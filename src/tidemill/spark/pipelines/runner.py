@@ -67,7 +67,9 @@ from tidemill.spark.pipelines.supervisor import (
 from tidemill.spark.sinks import Run
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidemill.spark.pipelines.reading.stream_source import StreamSource
 
 _POLL_S = 0.25
 _PUBLISH_S = 1.0
@@ -144,6 +146,7 @@ class Runner:
         self._before: dict[str, QueryStatus] = {}
         self._publisher: StatusPublisher | None = None
         self._build_errors: dict[str, str] = {}
+        self._source: StreamSource | None = None  # its files must outlive the queries
 
     @property
     def statuses(self) -> list[QueryStatus]:
@@ -267,7 +270,9 @@ class Runner:
             *(spark, self._pipeline, self._kafka, options.starting, options.source_format),
             is_local=options.master.startswith("local"),
         )
+        self._source = builder.source
         ready: list[ReadyQuery | ReadyLetters] = []
+        results: list[DataFrame] = []
         problems: dict[str, Problem] = {}
         for query in all_queries(self._pipeline):
             if stop.is_set():
@@ -285,6 +290,7 @@ class Runner:
                     problems[query.name] = built
                 else:
                     ready.append(make_ready(built, checkpoint))
+                    results.append(built.df)
             except TidemillError as error:
                 message = f"query {query.name}: {error}"
                 problems[query.name] = Problem(query.place, message, error.hint)
@@ -294,6 +300,7 @@ class Runner:
                 for name, p in problems.items()
             }
             raise PipelineProblemsError(self._pipeline.name, problems.values())
+        builder.source.limit_columns(results)
         return ready
 
     def _supervised(self, ready: ReadyQuery | ReadyLetters) -> SupervisedQuery:

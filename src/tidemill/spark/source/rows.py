@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidemill.spark.base.ddl import Column, columns
 from tidemill.spark.errors import RecordError, with_note
-from tidemill.spark.source import refusals
+from tidemill.spark.source import refusals, used_columns
 from tidemill.spark.source.parse import Parsed, Parser, ParseSchema, make_parser
 from tidemill.spark.source.parse.contract import Reasons
 from tidemill.spark.source.planning.parsing import (
@@ -86,7 +86,12 @@ def _prepared(plan: RowPlan) -> tuple[tuple[str, ...], Parser]:
     """Return the names of all columns, and the parser. A worker runs many tasks of a query."""
     made = columns(plan.schema)
     schema = parse_schema(made, plan.schema, plan.event_time, plan.timestamp_format)
-    return tuple(each.name for each in made), make_parser(schema, plan.format)
+    names = tuple(each.name for each in made)
+    wanted = None if plan.used is None else used_columns.read(plan.used)
+    if wanted is None:
+        return names, make_parser(schema, plan.format)
+    parsed = {each.name for each in schema.columns}
+    return names, make_parser(schema, plan.format, only=parsed & wanted)
 
 
 def parse_schema(

@@ -7,15 +7,17 @@ in Python workers behind it. Must not know: queries, sinks, checkpoints.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.base.ddl import columns, escaped
 from tidemill.spark.pipelines.check_inputs import RAW_SCHEMA, stream_columns
 from tidemill.spark.pipelines.declared import Stream
+from tidemill.spark.pipelines.reading.used_columns import used_columns
 from tidemill.spark.source.planning.parsing import REASON, RECORD_COLUMNS, RowPlan
 from tidemill.spark.source.refusals import Reports
+from tidemill.spark.source.used_columns import UsedColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 TIME = "_timestamp"
 """The column of typed rows with the time at which a record was appended."""
 
+_USED = "columns.used"
+"""The option with the file that names the columns of the value that have values."""
 RECORDS, ROWS, REFUSED = "records", "rows", "refused"
 
 
@@ -54,6 +58,7 @@ class StreamSource:
         self._is_local = is_local
         self._loaded: dict[tuple[str, str], DataFrame] = {}
         self._reports: dict[str, Reports | None] = {}
+        self._used: dict[str, UsedColumns] = {}
 
     def records(self, stream: Stream) -> DataFrame:
         """Return the records, with the columns of the Kafka source."""
@@ -86,6 +91,11 @@ class StreamSource:
         plan = row_plan(stream, refused=what == REFUSED)
         if what == ROWS and (reports := self.reports(stream)) is not None:
             plan = replace(plan, report=reports.path)
+        if what == ROWS and self._is_local and self._format == "tidemill":
+            with contextlib.suppress(OSError):  # then all columns have values
+                used = UsedColumns()
+                self._used[used.path] = used
+                plan = replace(plan, used=used.path)
         if self._format == "tidemill":
             return _load(reader.options(**parsing_options(plan)))
         return parsed_in_workers(_load(reader.option("includeHeaders", "true")), plan)
@@ -100,6 +110,25 @@ class StreamSource:
                     made = Reports()
             self._reports[stream.name] = made
         return self._reports[stream.name]
+
+    def limit_columns(self, results: Iterable[DataFrame]) -> None:
+        """Give values only to the columns that queries use; the others are null.
+
+        Args:
+            results: the results of all queries that will run. None of them runs yet.
+        """
+        if not self._used:
+            return
+        found: dict[str, frozenset[str]] = {}
+        for each in results:
+            columns = used_columns(each, _USED)
+            if columns is None:
+                return
+            for path, names in columns.items():
+                found[path] = found.get(path, frozenset()) | names
+        for path, names in found.items():
+            with contextlib.suppress(OSError):
+                self._used[path].write(names)
 
     def options(self, stream: Stream) -> dict[str, str]:
         """Return the options with which the records of a stream are read."""
@@ -150,6 +179,8 @@ def parsing_options(plan: RowPlan) -> dict[str, str]:
         options["event.time"] = plan.event_time
     if plan.report is not None:
         options["refusals.report"] = plan.report
+    if plan.used is not None:
+        options[_USED] = plan.used
     if plan.refused:
         options |= {"rows": "refused", "includeHeaders": "true"}
     return options

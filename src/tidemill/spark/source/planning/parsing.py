@@ -31,6 +31,7 @@ REASON = "reason"
 
 _NEED_FORMAT = (
     *("value.schema", "event.time", "timestamp.format", "mode", "rows", "refusals.report"),
+    "columns.used",
 )
 _MODES = ("FAILFAST", "DROPMALFORMED")
 _ROWS = ("accepted", "refused")
@@ -49,6 +50,7 @@ class ParsingOptions:
             query.
         refused: Whether to yield the records that can't be parsed, instead of the rows.
         report: A socket for reports about refused records (``source.refusals``), or None.
+        used: A file with the columns that have values (``source.used_columns``), or None.
     """
 
     format: str
@@ -58,6 +60,7 @@ class ParsingOptions:
     drop_malformed: bool = False
     refused: bool = False
     report: str | None = None
+    used: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class RowPlan:
             error.
         refused: Whether to return the records that can't be parsed, instead of the rows.
         report: A socket for reports about refused records (``source.refusals``), or None.
+        used: A file with the columns that have values (``source.used_columns``), or None.
     """
 
     schema: str
@@ -82,6 +86,7 @@ class RowPlan:
     drop_malformed: bool = False
     refused: bool = False
     report: str | None = None
+    used: str | None = None
 
 
 def parsing_options(given: Mapping[str, str]) -> ParsingOptions | None:
@@ -116,6 +121,7 @@ def parsing_options(given: Mapping[str, str]) -> ParsingOptions | None:
         drop_malformed=_one_of(given, "mode", _MODES) == "DROPMALFORMED",
         refused=refused,
         report=given.get("refusals.report"),
+        used=given.get("columns.used"),
     )
 
 
