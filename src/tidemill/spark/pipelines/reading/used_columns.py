@@ -33,7 +33,7 @@ def used_columns(df: DataFrame, option: str) -> dict[str, frozenset[str]] | None
         option: an option of the streams' sources, which tells streams apart.
 
     Returns:
-        Value of the option -> names of columns; None if that can't be told.
+        Value of the option -> names of columns; None if that is not known.
     """
     plan = analyzed_plan(df)
     if plan.subqueriesAll().size():  # their plans are inside of expressions
