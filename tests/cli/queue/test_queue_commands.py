@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from tests.cli.conftest import CommandLine
 from tests.support.broker_process import BrokerProcess
+from tidemill.cli.queue.client import AmqpClient
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +119,12 @@ def _host() -> str:
     import os
 
     return os.environ["TIDEMILL_AMQP_URL"].split("//")[1].rstrip("/")
+
+
+def test_a_command_does_not_wait_for_delayed_acknowledgements(broker: BrokerProcess) -> None:
+    """Two small writes one after the other cost 40 ms with Nagle's delay: each command did."""
+    with AmqpClient(f"amqp://127.0.0.1:{broker.amqp_port}/") as client:
+        assert client._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_missing_queue_or_exchange_has_a_hint(tidemill: CommandLine, topic: str) -> None:

@@ -188,6 +188,7 @@ class AmqpClient:
         url = self._url
         try:
             sock = socket.create_connection((url.host, url.port), CONNECT_SECONDS)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if url.tls:
                 context = ssl.create_default_context()
                 sock = context.wrap_socket(sock, server_hostname=url.host)
