@@ -24,7 +24,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.refuses: set[str] = set()
-        self.free = 0
+        self.free = 1 << 40
         self.refused = 0
 
 
@@ -54,16 +54,32 @@ def test_publishers_wait_until_there_is_room(tmp_path: Path, disk: Disk) -> None
         assert await client.publish("q", b"a") == [True]
         assert client.publisher.hold_ms() == 0
         disk.refuses.add("q")
+        disk.free = room.RESERVED_BYTES - 1
         assert await client.publish("q", b"b") == [False]
         assert client.publisher.hold_ms() > 0
         assert client.publisher.is_disk_full
         disk.refuses.clear()
         assert client.publisher.hold_ms() > 0
-        disk.free = room.WANTED_BYTES
+        disk.free = room.RESERVED_BYTES
         assert client.publisher.hold_ms() == 0
         assert not client.publisher.is_disk_full
         assert await client.publish("q", b"c") == [True]
         assert await client.drain("q") == [b"a", b"c"]
+
+    with_broker(test, tmp_path)
+
+
+def test_messages_leave_room_for_acknowledgements(tmp_path: Path, disk: Disk) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("q")
+        assert await client.publish("q", b"a") == [True]
+        disk.free = room.RESERVED_BYTES - 1
+        assert await client.publish("q", b"b") == [False]
+        assert disk.refused == 0  # it was not tried
+        reader = await client.consume("q")
+        reader.acknowledge(await reader.wait(1))
+        await client.queues.stored()
 
     with_broker(test, tmp_path)
 

@@ -184,6 +184,7 @@ class Batches:
         try:
             if queue.is_deleted or self.is_stopped:
                 raise MessageRefusedError(f"queue {queue.name!r} was deleted", queue.name)
+            self.room.check()
             batch = encode_batch(map(Stored.record, messages), timestamp_ms=now_ms)
             info = log.append(batch, now_ms=now_ms, from_client=False)
         except TidemillError as error:

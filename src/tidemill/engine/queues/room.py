@@ -1,6 +1,8 @@
 """Whether the disk has room for messages. Publishers wait while it has not.
 
-Knows the free space of one folder, and neither queues nor logs.
+Messages leave the last part of a disk free: acknowledgements and checkpoints need it, and without
+them nothing that is done can be freed. Knows the free space of one folder, and neither queues nor
+logs.
 """
 
 from __future__ import annotations
@@ -8,11 +10,12 @@ from __future__ import annotations
 import os
 
 from tidemill.clock import Clock
+from tidemill.log.errors import DiskFullError
 
-WANTED_BYTES = 4 << 20
-"""Free bytes with which publishers continue: several of the largest batches."""
+RESERVED_BYTES = 16 << 20
+"""Free bytes that messages leave."""
 CHECK_MS = 100
-"""How often the free space is looked up while the disk is full."""
+"""How often the free space is looked up, at most."""
 
 
 def free_bytes(folder: str) -> int:
@@ -22,7 +25,7 @@ def free_bytes(folder: str) -> int:
 
 
 class DiskRoom:
-    """The room of a disk: none from a refusal on, until enough is free again.
+    """The room of a disk.
 
     Args:
         folder: a folder of the file system.
@@ -33,20 +36,31 @@ class DiskRoom:
         self._folder = folder
         self._clock = clock
         self._is_full = False
-        self._checked_ms = 0
+        self._check_ms = 0
 
     def refused(self) -> None:
         """Note that the disk has refused a message because it is full."""
         self._is_full = True
-        self._checked_ms = self._clock.monotonic_ms()
+        self._check_ms = self._clock.monotonic_ms() + CHECK_MS
 
     @property
     def is_full(self) -> bool:
-        """Whether messages would probably be refused."""
-        if not self._is_full:
-            return False
+        """Whether messages are to be refused."""
         now_ms = self._clock.monotonic_ms()
-        if now_ms - self._checked_ms >= CHECK_MS:
-            self._checked_ms = now_ms
-            self._is_full = free_bytes(self._folder) < WANTED_BYTES
+        if now_ms >= self._check_ms:
+            self._check_ms = now_ms + CHECK_MS
+            self._is_full = free_bytes(self._folder) < RESERVED_BYTES
         return self._is_full
+
+    def check(self) -> None:
+        """Return if there is room.
+
+        Raises:
+            DiskFullError: there is not.
+        """
+        if self.is_full:
+            raise DiskFullError(
+                f"no space left on device: less than {RESERVED_BYTES >> 20} MiB are free in "
+                f"{self._folder}",
+                hint="Consume messages, free disk space, or delete topics.",
+            )
