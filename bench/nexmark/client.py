@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import cpu, machine
+from bench import cpu, machine, threads
 from bench.nexmark import pipelines, plain
 from bench.nexmark.queries import QUERIES
 from bench.nexmark.rows import canonical, digest, read_topic
@@ -66,14 +66,17 @@ class Client:
         topic = f"nexmark.{query}.{self._turns}"
         machine.settle()
         broker = cpu.seconds(self._settings.broker_pid)
+        [java] = threads.jvms()
+        in_threads = threads.seconds(java)
         used, began = cpu.tree_seconds(), time.perf_counter()
         self._contenders[contender](query, topic)
         wall = time.perf_counter() - began
         used = cpu.tree_seconds() - used
+        in_threads = threads.difference(threads.seconds(java), in_threads)
         broker = cpu.seconds(self._settings.broker_pid) - broker
         values = read_topic(self._settings.bootstrap, topic)
         found = digest(canonical(values, QUERIES[query].columns))
-        return Turn(query, contender, wall, used, broker, found.rows, found.hash)
+        return Turn(query, contender, wall, used, broker, found.rows, found.hash, in_threads)
 
     def _tidemill(self, query: str, topic: str) -> None:
         options = RunOptions(

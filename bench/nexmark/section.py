@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from bench import connector, targets
+from bench import connector, targets, threads
 from bench.nexmark import flink
 from bench.nexmark.expected import expected
 from bench.nexmark.generator import events
@@ -39,6 +39,12 @@ NOTE = (
     "workers. Medians of {rounds} rounds; ratio: the median of the rounds' tidemill / plain. All "
     "results equal those of a batch computation."
 )
+PROFILE_COLUMNS = ["query", "who", *threads.GROUPS, "Python", "CPU s"]
+PROFILE_NOTE = (
+    "Processor seconds of the same turns by what the threads of the JVM do; Python: the driver's "
+    "process and the workers of sources. Both contenders share the JVM, so it compiles more in "
+    "the first turns. Medians."
+)
 RATIO = 0.7
 CLIENT_TIMEOUT_S = 7200.0
 
@@ -53,6 +59,7 @@ def section(run: Run) -> Section:
     names = list(options.queries or QUERIES)
     note = NOTE.format(events=options.events, rounds=options.rounds)
     table = Table("Nexmark", COLUMNS, note=note)
+    profile = Table("Nexmark: where the time goes", PROFILE_COLUMNS, note=PROFILE_NOTE)
     jars = connector.jars_or_none(options.connector)
     with targets.tidemill(options.folder) as target:
         run.say(f"nexmark: writing {options.events:,} events")
@@ -74,8 +81,10 @@ def section(run: Run) -> Section:
                 report(run, turn, results)
                 turns.append(turn)
     for name in names:
-        table.rows.append(row(name, [turn for turn in turns if turn.query == name]))
-    return Section("nexmark", [table], aims(table))
+        of_query = [turn for turn in turns if turn.query == name]
+        table.rows.append(row(name, of_query))
+        profile.rows += profile_rows(name, of_query)
+    return Section("nexmark", [table, profile], aims(table))
 
 
 def run_client(run: Run, settings: Settings, results: Mapping[str, Digest]) -> list[Turn]:
@@ -150,6 +159,21 @@ def row(query: str, turns: Sequence[Turn]) -> list[str | float | int | None]:
         *(median(plain, "broker_cpu_s"), median(ours, "broker_cpu_s")),
         *(median(others, "wall_s"), median(others, "cpu_s")),
     ]
+
+
+def profile_rows(query: str, turns: Sequence[Turn]) -> list[list[str | float | int | None]]:
+    """Return where the processor time of each contender went in a query."""
+    rows: list[list[str | float | int | None]] = []
+    for who in (TIDEMILL, PLAIN):
+        found = [turn for turn in turns if turn.contender == who and turn.threads]
+        if not found:
+            continue
+        groups = [
+            statistics.median(turn.threads[each] for turn in found) for each in threads.GROUPS
+        ]
+        used = statistics.median(turn.cpu_s for turn in found)
+        rows.append([query, who, *groups, max(0.0, used - sum(groups)), used])
+    return rows
 
 
 def aims(table: Table) -> list[Aim]:

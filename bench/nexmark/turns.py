@@ -5,7 +5,8 @@ Must not know: Spark.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 TIDEMILL, PLAIN, FLINK = "tidemill", "plain Spark", "Flink"
 """The contenders."""
@@ -46,6 +47,7 @@ class Turn:
         broker_cpu_s: Processor seconds of the broker.
         rows: Number of rows of the result.
         hash: Hash of the rows of the result.
+        threads: Processor seconds of the JVM by what its threads do (``bench.threads``).
     """
 
     query: str
@@ -55,3 +57,4 @@ class Turn:
     broker_cpu_s: float
     rows: int
     hash: str
+    threads: Mapping[str, float] = field(default_factory=dict)
