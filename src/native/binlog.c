@@ -382,6 +382,7 @@ typedef struct {
     PyObject *encoders;
     Lookup last;
     Moment moment;
+    long long committed_ms;
     const uint8_t *head, *middle;
     size_t head_size, middle_size;
 } Encoding;
@@ -440,19 +441,19 @@ static long long encode_event(Encoding *all, const Event *event)
         PyErr_SetString(PyExc_ValueError, "the rows don't fit the encoder");
         return -1;
     }
-    all->moment.ts_ms = (long long)event->time_s * 1000;
+    all->moment.ts_ms = all->committed_ms ? all->committed_ms : (long long)event->time_s * 1000;
     return encode_rows(e, all, event, &rows, layout);
 }
 
 /* encode_binlog(encoders and layouts by table, packets, beginning and middle of the end of the block
- * source, whether events have checksums, time of processing) */
+ * source, whether events have checksums, time of processing, time of the commit or 0) */
 PyObject *tm_py_encode_binlog(PyObject *module, PyObject *args)
 {
     Encoding all = {.moment = {.snapshot = "false"}};
     PyObject *packets, *parts;
     int has_checksum;
-    if (!PyArg_ParseTuple(args, "OOOpL", &all.encoders, &packets, &parts, &has_checksum,
-                          &all.moment.stamp_ms))
+    if (!PyArg_ParseTuple(args, "OOOpL|L", &all.encoders, &packets, &parts, &has_checksum,
+                          &all.moment.stamp_ms, &all.committed_ms))
         return NULL;
     if (!PyDict_Check(all.encoders) || !PyList_Check(packets) || !PyTuple_Check(parts)) {
         PyErr_SetString(PyExc_TypeError, "a dict, a list and a tuple are expected");

@@ -431,6 +431,7 @@ def encode_binlog(
     parts: tuple[bytes, bytes],
     checksums: bool,
     stamp_ms: int,
+    committed_ms: int = 0,
     /,
 ) -> int:
     """Encode rows of one transaction that ``scan_binlog`` has found.
@@ -442,6 +443,7 @@ def encode_binlog(
         parts: The end of the block ``source`` up to the server's id, and up to the position.
         checksums: Whether the events have checksums.
         stamp_ms: Time of processing.
+        committed_ms: Time of the commit; 0: the events have the times of their statements.
 
     Returns:
         The number of records.

@@ -16,6 +16,7 @@ from tidemill.connect.cdc.binlog import groups
 from tidemill.connect.cdc.contract import Batch, Capture
 from tidemill.connect.cdc.errors import PermanentCaptureError, SourceUnavailableError
 from tidemill.connect.cdc.mysql import MySqlSource
+from tidemill.connect.cdc.packed import Changes
 
 
 def test_changes_of_a_transaction_come_in_order_and_with_its_id(
@@ -56,6 +57,36 @@ def test_changes_of_a_transaction_come_in_order_and_with_its_id(
     places = [(each.source["pos"], each.source["row"]) for each in changes]
     assert places == sorted(set(places))
     assert source.poll(0) is None
+
+
+@pytest.mark.parametrize("compression", ["OFF", "ON"])
+@pytest.mark.parametrize("gtid", ["AUTOMATIC", "AUTOMATIC:tagged"])
+def test_changes_have_the_time_of_the_commit_in_milliseconds(
+    source: MySqlSource, server: MySql, shop: str, gtid: str, compression: str
+) -> None:
+    now = "SELECT ROUND(UNIX_TIMESTAMP(SYSDATE(6)) * 1000, 3)"
+    with server.connect(autocommit=True, database=shop) as connection:
+        cursor = connection.cursor()
+        cursor.execute("CREATE TABLE a (id INT PRIMARY KEY)")
+        cursor.execute(f"SET SESSION gtid_next = '{gtid}'")
+        cursor.execute(f"SET SESSION binlog_transaction_compression = {compression}")
+        source.start(None)
+        for statement in ("BEGIN", "INSERT INTO a VALUES (1), (2)", "DELETE FROM a", now):
+            cursor.execute(statement)
+        ((begin,),) = cursor.fetchall()
+        cursor.execute("COMMIT")
+        cursor.execute("TRUNCATE TABLE a")
+        cursor.execute(now)
+        ((end,),) = cursor.fetchall()
+    batches: list[Batch] = []
+    changes = poll_all(source, 5, batches=batches)
+    times = [each.ts_ms for each in changes]
+    assert int(begin) <= times[0] <= times[-1] <= end
+    assert set(times[:4]) == {times[0]}
+    ends = [each.ts_ms for batch in batches for each in batch.ended]
+    assert ends == [times[0], times[-1]]
+    assert isinstance(batches[0].changes, Changes)
+    assert batches[0].changes.ts_ms == times[0]
 
 
 def test_savepoints_with_tables_without_transactions(source: MySqlSource, execute: Execute) -> None:

@@ -104,6 +104,7 @@ def test_the_begin_and_the_end_of_a_transaction() -> None:
     gtid = parse(GTID)
     assert isinstance(gtid, GtidEvent)
     assert (gtid.gtid, gtid.is_standalone, gtid.is_xa) == (f"{SERVER}:42", None, False)
+    assert gtid.committed_ms == 1_795_452_422_335
     begin = parse(BEGIN)
     assert isinstance(begin, QueryEvent)
     assert (begin.database, begin.statement) == ("shop", "BEGIN")
@@ -114,6 +115,19 @@ def test_a_tagged_id() -> None:
     event = parse(TAGGED)
     assert isinstance(event, GtidEvent)
     assert event.gtid == f"{SERVER}:tagged:2"
+    assert event.committed_ms == 1_795_452_422_339
+
+
+def test_a_transaction_of_another_server_has_the_time_of_its_first_commit() -> None:
+    there = 1_700_000_000_123_456
+    first = bytearray(GTID)
+    place = first.index(b"\x8d\x2b\xd8\x57\xf4\x60\x06")
+    first[place + 6] |= 0x80
+    first[place + 7 : place + 7] = there.to_bytes(7, "little")
+    first[9:13] = len(first).to_bytes(4, "little")  # the size in the header
+    event = EventParser(has_checksums=False).parse(bytes(first))
+    assert isinstance(event, GtidEvent)
+    assert event.committed_ms == there // 1000
 
 
 def test_a_table_map_has_names_keys_signs_and_character_sets() -> None:

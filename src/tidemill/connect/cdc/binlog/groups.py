@@ -202,7 +202,8 @@ class Groups:
         self._group = None
         begin = group.begin
         if len(self._changes) > self._complete or group.was_split:
-            self._ended.append(TransactionEnd(begin.gtid, event.timestamp_s * 1000))
+            ts_ms = begin.committed_ms or event.timestamp_s * 1000
+            self._ended.append(TransactionEnd(begin.gtid, ts_ms))
         self._complete = len(self._changes)
         self.position = self.position.after(begin.gtid, self._file, event.end_position)
 
@@ -311,10 +312,12 @@ class Groups:
         self._shapes.settle(event.table_id)
 
     def _transaction(self, group: _Group) -> Transaction:
-        return Transaction(group.begin.gtid, self._file)
+        return Transaction(group.begin.gtid, self._file, group.begin.committed_ms)
 
     def _truncation(self, event: Event, table: Table) -> Change:
-        gtid = self._group.begin.gtid if self._group is not None else None
+        begin = self._group.begin if self._group is not None else None
+        gtid = begin.gtid if begin is not None else None
+        ts_ms = (begin.committed_ms if begin is not None else 0) or event.timestamp_s * 1000
         source = {
             "gtid": gtid,
             "server_id": event.server_id,
@@ -322,7 +325,7 @@ class Groups:
             "pos": event.end_position,
             "row": 0,
         }
-        return Change(table, "t", None, None, event.timestamp_s * 1000, source, gtid)
+        return Change(table, "t", None, None, ts_ms, source, gtid)
 
     def _at(self, event: Event) -> str:
         return f"{self._file or 'the current file'}, position {event.end_position}"

@@ -31,10 +31,13 @@ class Transaction(NamedTuple):
     Attributes:
         gtid: the id of the group.
         file: the name of the binary log's file.
+        committed_ms: when it was committed, in milliseconds since the epoch; 0: each event has a
+            time, that of its statement in seconds.
     """
 
     gtid: str
     file: str
+    committed_ms: int = 0
 
 
 class Scan(NamedTuple):
@@ -84,7 +87,8 @@ def decode_rows(event: RowsEvent, shape: Shape, transaction: Transaction) -> lis
     Raises:
         BinlogError: it is damaged, or lacks columns.
     """
-    op, table, ts_ms = OPERATIONS[event.kind], shape.table, event.timestamp_s * 1000
+    op, table = OPERATIONS[event.kind], shape.table
+    ts_ms = transaction.committed_ms or event.timestamp_s * 1000
     source = {
         "gtid": transaction.gtid,
         "server_id": event.server_id,
@@ -115,7 +119,7 @@ class Run:
         self._packets = packets
         self._checksums = checksums
         self._transaction = transaction
-        self.ts_ms = found.first_s * 1000
+        self.ts_ms = transaction.committed_ms or found.first_s * 1000
 
     def __len__(self) -> int:
         return self._count
@@ -151,9 +155,12 @@ class Run:
             b',"gtid":' + orjson.dumps(self._transaction.gtid) + b',"server_id":',
             b',"file":' + orjson.dumps(self._transaction.file) + b',"pos":',
         )
+        committed_ms = self._transaction.committed_ms
         try:
             return int(
-                extension.encode_binlog(found, self._packets, parts, self._checksums, stamp_ms)
+                extension.encode_binlog(
+                    found, self._packets, parts, self._checksums, stamp_ms, committed_ms
+                )
             )
         except OverflowError:
             raise  # a record is too large

@@ -75,6 +75,13 @@ _ROWS: dict[int, tuple[RowsKind, int, bool]] = {
 """Event type -> kind, version, and whether MariaDB has compressed the rows."""
 
 
+_CLOCK_BYTES = 1 + 8 + 8
+"""Between the id and the time of the commit: the clock of replication, its kind and two values."""
+
+_ELSEWHERE = 1 << 55
+"""Bit of a commit time: that of the server where the transaction was written follows."""
+
+
 @dataclass(slots=True)
 class Event:
     """The common part of all events.
@@ -117,12 +124,15 @@ class GtidEvent(Event):
         is_standalone: the group has one statement and no end event; None: its first statement says.
         is_ddl: the statement changes definitions, as MariaDB says.
         is_xa: the group belongs to an XA transaction, as MariaDB says.
+        committed_ms: when it was committed on the server where it was written, in milliseconds
+            since the epoch, as MySQL says; 0: unknown.
     """
 
     gtid: str
     is_standalone: bool | None = None
     is_ddl: bool = False
     is_xa: bool = False
+    committed_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -299,11 +309,17 @@ def _mysql_gtid(body: bytes, base: _Base) -> Event:
     reader = Reader(body)
     reader.raw(1)  # flags
     source = uuid.UUID(bytes=reader.raw(16))
-    return GtidEvent(*base, f"{source}:{reader.uint(8)}")
+    gtid = f"{source}:{reader.uint(8)}"
+    reader.raw(_CLOCK_BYTES)
+    committed_us = reader.uint(7)
+    if committed_us & _ELSEWHERE:
+        committed_us = reader.uint(7) or committed_us ^ _ELSEWHERE
+    return GtidEvent(*base, gtid, committed_ms=committed_us // 1000)
 
 
 def _mysql_tagged_gtid(body: bytes, base: _Base) -> Event:
-    return GtidEvent(*base, parse_tagged_gtid(body))
+    gtid, committed_us = parse_tagged_gtid(body)
+    return GtidEvent(*base, gtid, committed_ms=committed_us // 1000)
 
 
 def _mysql_anonymous_gtid(_: bytes, base: _Base) -> Event:

@@ -17,8 +17,12 @@ from tidemill.connect.cdc.binlog.decoding.reader import Reader
 _LONGEST_TAG = 32
 
 
-def parse_tagged_gtid(body: bytes) -> str:
-    """Return the id in the body of the event, as ``uuid:tag:number``.
+def parse_tagged_gtid(body: bytes) -> tuple[str, int]:
+    """Return the id in the body of the event, and the time of its commit.
+
+    Returns:
+        The id as ``uuid:tag:number``, and microseconds since the epoch on the server where it was
+        written.
 
     Raises:
         BinlogError: it is damaged, or of a version that is not known.
@@ -30,8 +34,8 @@ def parse_tagged_gtid(body: bytes) -> str:
     _unsigned(reader)  # the size of the message
     _unsigned(reader)  # the last field that must be understood
     source = tag = ""
-    number = 0
-    while not tag:
+    number = committed = 0
+    while reader.remaining:
         match _unsigned(reader):
             case 0:
                 _unsigned(reader)
@@ -41,11 +45,17 @@ def parse_tagged_gtid(body: bytes) -> str:
                 number = _signed(reader)
             case 3:
                 tag = _tag(reader)
+            case 4 | 5:
+                _signed(reader)  # values of the clock of replication
+            case 6 | 7:  # the second one is there if it was committed elsewhere first
+                committed = _unsigned(reader) or committed
+            case other if tag and other > 7:
+                break
             case other:
                 raise BinlogError(f"a tagged GTID has the unexpected field {other}")
-    if not source or number < 1:
-        raise BinlogError("a tagged GTID lacks its source or its number")
-    return f"{source}:{tag}:{number}"
+    if not source or not tag or number < 1:
+        raise BinlogError("a tagged GTID lacks its source, tag or number")
+    return f"{source}:{tag}:{number}", committed
 
 
 def _tag(reader: Reader) -> str:
