@@ -77,6 +77,8 @@ BEFORE = [
 CHANGES = [
     ORDER.format(id=3),
     "INSERT INTO orders (id) VALUES (4)",
+    "INSERT INTO orders (id, at, at_s, at_zone, at_zone_s, clock) VALUES "
+    "(7, '2020-01-02 03:04:05.5', '2020-01-02', '2020-01-02', '2020-01-02', '00:00:00.5')",
     "INSERT INTO orders (id, twice, single, big_u, clock, clock_s, tags, fixed, body, doc) VALUES "
     "(5, -1.7976931348623157e308, 3.4e38, 7, '-838:59:59', '838:59:59', '', '', '', 'null')",
     "SET sql_mode = ''",
@@ -216,9 +218,11 @@ def _as_tidemill(column: str, value: Any) -> Any:
             return number if number < 2**63 else str(number)
         case "bits":  # bytes, the lowest first; here it is the digits that MySQL shows
             return f"{int.from_bytes(base64.b64decode(value), 'little'):010b}"
-        case "day" | "at_s" | "clock":  # "isostring" writes Z behind times without a zone, too
+        case "day" | "at_s":  # "isostring" writes Z behind times without a zone, too
             return value.removesuffix("Z")
-        case "at" | "at_zone":  # as many digits as the value needs; here as many as the column has
+        case (
+            "at" | "at_zone" | "clock"
+        ):  # as many digits as the value needs; here as many as the column has
             whole, _, fraction = value.removesuffix("Z").partition(".")
             return f"{whole}.{fraction:0<6}" + "Z" * (column == "at_zone")
         case "made":  # it takes 0 for the year 1900; MySQL shows 0000
@@ -259,7 +263,7 @@ def _streamed(table: str, events: list[Event]) -> list[Event]:
 
 
 def _places(records: Sequence[Record]) -> list[tuple[Any, ...]]:
-    """Return where the changes are in the binary log.
+    """Return where the changes are in the binary log, and when they were committed.
 
     ``pos`` is the begin of the event in Debezium's records, and its end in ours.
     """
@@ -268,4 +272,5 @@ def _places(records: Sequence[Record]) -> list[tuple[Any, ...]]:
         for _, value in records
         if value is not None and value["op"] != "t" and value["source"].get("gtid")
     ]
-    return [(each["gtid"], each["server_id"], each["file"], each["row"]) for each in sources]
+    fields = ("gtid", "server_id", "file", "row", "ts_ms")
+    return [tuple(each[field] for field in fields) for each in sources]
