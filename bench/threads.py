@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -45,21 +45,34 @@ def jvms() -> list[int]:
     return found
 
 
-def seconds(pid: int) -> dict[str, float]:
-    """Return the processor seconds of a process by group; threads that have ended are ``other``."""
-    total: dict[str, float] = defaultdict(float)
+class Times(NamedTuple):
+    """Processor seconds of a process, in total and by thread: its id -> (group, seconds)."""
+
+    total: float
+    threads: Mapping[int, tuple[str, float]]
+
+
+def times(pid: int) -> Times:
+    """Return the processor seconds that a process has used until now."""
+    found: dict[int, tuple[str, float]] = {}
     for folder in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):
             name, used = _parse((folder / "stat").read_text())
-            total[group_of(name)] += used
-    times = psutil.Process(pid).cpu_times()
-    total[OTHER] += max(0.0, times.user + times.system - sum(total.values()))
-    return dict(total)
+            found[int(folder.name)] = group_of(name), used
+    process = psutil.Process(pid).cpu_times()
+    return Times(process.user + process.system, found)
 
 
-def difference(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
-    """Return what was used between two calls of ``seconds``, for every group."""
-    return {each: max(0.0, after.get(each, 0.0) - before.get(each, 0.0)) for each in GROUPS}
+def difference(after: Times, before: Times) -> dict[str, float]:
+    """Return what was used between two calls of ``times``, for every group.
+
+    What threads used that have ended meanwhile is ``other``.
+    """
+    used = dict.fromkeys(GROUPS, 0.0)
+    for thread, (group, now) in after.threads.items():
+        used[group] += max(0.0, now - before.threads.get(thread, (group, 0.0))[1])
+    used[OTHER] += max(0.0, after.total - before.total - sum(used.values()))
+    return used
 
 
 def _parse(stat: str) -> tuple[str, float]:
