@@ -67,12 +67,12 @@ class Client:
         machine.settle()
         broker = cpu.seconds(self._settings.broker_pid)
         [java] = threads.jvms()
-        in_threads = threads.times(java)
+        java_before = threads.times(java)
         used, began = cpu.tree_seconds(), time.perf_counter()
         self._contenders[contender](query, topic)
         wall = time.perf_counter() - began
         used = cpu.tree_seconds() - used
-        in_threads = threads.difference(threads.times(java), in_threads)
+        in_threads = threads.difference(threads.times(java), java_before)
         broker = cpu.seconds(self._settings.broker_pid) - broker
         values = read_topic(self._settings.bootstrap, topic)
         found = digest(canonical(values, QUERIES[query].columns))
