@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,11 @@ spark_archive.set_variables()
 # and pytest rewrites the assertions of all tests in each run.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# Under nohup, or in the background of a script, these signals are ignored, and the programs that
+# tests start would ignore them, too. They inherit no handler: for them the default is restored.
+for _number in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 
 
 # How long an example takes depends on the load of the machine, and is not a defect. The examples

@@ -15,7 +15,6 @@ from tidemill.log.compaction.run import compact
 from tidemill.log.format.markers import Marker
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.state.consumer_groups import format as groups
-from tidemill.state.consumer_groups.format import ConsumerKey, RecordKind
 from tidemill.state.consumer_groups.types import (
     ClassicProtocols,
     ConsumerMember,
@@ -23,6 +22,7 @@ from tidemill.state.consumer_groups.types import (
     MemberState,
     ResolvedPattern,
 )
+from tidemill.state.modern_groups.format import RecordKey, RecordKind
 
 pytestmark = pytest.mark.spark  # each starts a JVM
 
@@ -169,8 +169,8 @@ def test_kafka_reads_open_transactions_of_a_snapshot(
 
 TOPIC = UUID(int=1)
 GROUP_RECORDS = [
-    (RecordKind.GROUP, "", groups.encode_group(7, -99), '"epoch":7,"metadataHash":-99'),
-    (RecordKind.PARTITION_METADATA, "", None, "<DELETE>"),
+    (RecordKind.GROUP, "", groups.FORMAT.encode_group(7, -99), '"epoch":7,"metadataHash":-99'),
+    (RecordKind.IGNORED, "", None, "<DELETE>"),
     (
         RecordKind.MEMBER,
         "new",
@@ -186,11 +186,11 @@ GROUP_RECORDS = [
         '"classicMemberMetadata":{"sessionTimeoutMs":9,'
         '"supportedProtocols":[{"name":"range","metadata":"bWV0YQ=="}]}',
     ),
-    (RecordKind.TARGET_EPOCH, "", groups.encode_target_epoch(7), '"assignmentEpoch":7'),
+    (RecordKind.TARGET_EPOCH, "", groups.FORMAT.encode_target_epoch(7), '"assignmentEpoch":7'),
     (
         RecordKind.TARGET,
         "new",
-        groups.encode_target({TOPIC: frozenset([0, 2])}),
+        groups.FORMAT.encode_target({TOPIC: frozenset([0, 2])}),
         '"topicId":"AAAAAAAAAAAAAAAAAAAAAQ","partitions":[0,2]',
     ),
     (
@@ -218,7 +218,7 @@ def test_kafka_reads_the_records_of_consumer_groups(
     store = open_store(tmp_path, clock)
     log = open_log(store, {})
     for kind, name, value, _ in GROUP_RECORDS:
-        write(log, [(groups.encode_key(ConsumerKey(kind, "g", name)), value)], clock.now_ms())
+        write(log, [(groups.FORMAT.encode_key(RecordKey(kind, "g", name)), value)], clock.now_ms())
     store.close()
     folder = (tmp_path / "t-0").rename(tmp_path / "__consumer_offsets-0")
     output = _dump(
@@ -226,7 +226,7 @@ def test_kafka_reads_the_records_of_consumer_groups(
     )
     lines = [line for line in output.splitlines() if line.startswith("| offset")]
     for line, (kind, name, _, expected) in zip(lines, GROUP_RECORDS, strict=True):
-        assert f'"type":"{int(kind)}"' in line
+        assert f'"type":"{groups.FORMAT.versions[kind]}"' in line
         assert '"groupId":"g"' in line
         assert name in line
         assert expected in line

@@ -30,7 +30,6 @@ from tidemill.state.consumer_groups.types import (
     ConsumerGroupInfo,
     ConsumerHeartbeat,
     ConsumerMemberInfo,
-    HeartbeatResult,
 )
 from tidemill.state.groups.types import (
     GroupDescription,
@@ -43,6 +42,7 @@ from tidemill.state.groups.types import (
     SyncRequest,
     SyncResult,
 )
+from tidemill.state.modern_groups.types import HeartbeatResult
 from tidemill.state.offsets.types import CommittedOffset, TxnOffsetCommit
 from tidemill.state.share_groups.types import ShareGroupInfo, ShareHeartbeat, ShareMemberInfo
 from tidemill.state.transactions.types import (

@@ -15,19 +15,16 @@ from typing import Any
 
 from tidemill.errors import TidemillError
 from tidemill.state.consumer_groups.commits import check_commit, check_fetch
-from tidemill.state.consumer_groups.format import decode_key
+from tidemill.state.consumer_groups.format import FORMAT
 from tidemill.state.consumer_groups.group import ConsumerGroup
 from tidemill.state.consumer_groups.machine import ConsumerGroups
 from tidemill.state.consumer_groups.members import check_heartbeat, is_leaving
 from tidemill.state.consumer_groups.migration import classic_group_of, consumer_group_of
 from tidemill.state.consumer_groups.records import Changes
 from tidemill.state.consumer_groups.types import (
-    JOIN_EPOCH,
     ConsumerGroupInfo,
     ConsumerHeartbeat,
-    HeartbeatResult,
     MigrationPolicy,
-    Topics,
 )
 from tidemill.state.errors import (
     GroupIdNotFoundError,
@@ -48,6 +45,7 @@ from tidemill.state.groups.types import (
     LeaveMember,
     SyncRequest,
 )
+from tidemill.state.modern_groups.types import JOIN_EPOCH, HeartbeatResult, Topics
 from tidemill.state.outcome import Outcome, Reply, StateRecord, nothing
 from tidemill.state.share_groups.group import ShareGroup
 from tidemill.state.share_groups.machine import ShareGroups
@@ -427,7 +425,7 @@ class AllGroups:
 def _groups_of(records: Sequence[StateRecord]) -> set[str]:
     groups = set()
     for record in records:
-        consumer, classic = decode_key(record.key), decode_classic_key(record.key)
+        consumer, classic = FORMAT.decode_key(record.key), decode_classic_key(record.key)
         if consumer is not None:
             groups.add(consumer.group_id)
         elif isinstance(classic, GroupKey):

@@ -14,13 +14,12 @@ from tidemill.state.consumer_groups.machine import ConsumerGroups
 from tidemill.state.consumer_groups.types import (
     ConsumerGroupInfo,
     ConsumerHeartbeat,
-    GroupTimes,
-    HeartbeatResult,
     MigrationPolicy,
 )
 from tidemill.state.groups.consumer_protocol import read_assignment, write_assignment
 from tidemill.state.groups.machine import Groups
 from tidemill.state.groups.types import JoinRequest, JoinResult, SyncRequest
+from tidemill.state.modern_groups.types import GroupTimes, HeartbeatResult
 from tidemill.state.outcome import Outcome
 from tidemill.state.primitives import Writer
 from tidemill.state.share_groups.machine import ShareGroups

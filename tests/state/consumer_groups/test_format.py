@@ -8,7 +8,6 @@ import pytest
 
 from tidemill.log.errors import FormatVersionError, InvalidRecordError
 from tidemill.state.consumer_groups import format as codec
-from tidemill.state.consumer_groups.format import ConsumerKey, RecordKind
 from tidemill.state.consumer_groups.types import (
     ClassicProtocols,
     ConsumerMember,
@@ -16,37 +15,38 @@ from tidemill.state.consumer_groups.types import (
     MemberState,
     ResolvedPattern,
 )
+from tidemill.state.modern_groups.format import RecordKey, RecordKind
 
 T = UUID(int=1)
 
 KEYS = [
-    (ConsumerKey(RecordKind.GROUP, "g"), b"\0\3\0\1g"),
-    (ConsumerKey(RecordKind.PARTITION_METADATA, "g"), b"\0\4\0\1g"),
-    (ConsumerKey(RecordKind.MEMBER, "g", "mm"), b"\0\5\0\1g\0\2mm"),
-    (ConsumerKey(RecordKind.TARGET_EPOCH, "g"), b"\0\6\0\1g"),
-    (ConsumerKey(RecordKind.TARGET, "g", "m"), b"\0\7\0\1g\0\1m"),
-    (ConsumerKey(RecordKind.CURRENT, "g", "m"), b"\0\x08\0\1g\0\1m"),
-    (ConsumerKey(RecordKind.PATTERN, "g", "t.*"), b"\0\x10\0\1g\0\3t.*"),
+    (RecordKey(RecordKind.GROUP, "g"), b"\0\3\0\1g"),
+    (RecordKey(RecordKind.IGNORED, "g"), b"\0\4\0\1g"),
+    (RecordKey(RecordKind.MEMBER, "g", "mm"), b"\0\5\0\1g\0\2mm"),
+    (RecordKey(RecordKind.TARGET_EPOCH, "g"), b"\0\6\0\1g"),
+    (RecordKey(RecordKind.TARGET, "g", "m"), b"\0\7\0\1g\0\1m"),
+    (RecordKey(RecordKind.CURRENT, "g", "m"), b"\0\x08\0\1g\0\1m"),
+    (RecordKey(RecordKind.PATTERN, "g", "t.*"), b"\0\x10\0\1g\0\3t.*"),
 ]
 
 
 @pytest.mark.parametrize(("key", "data"), KEYS)
-def test_keys(key: ConsumerKey, data: bytes) -> None:
-    assert codec.encode_key(key) == data
-    assert codec.decode_key(data) == key
+def test_keys(key: RecordKey, data: bytes) -> None:
+    assert codec.FORMAT.encode_key(key) == data
+    assert codec.FORMAT.decode_key(data) == key
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 9, 15, 17, 100])
 def test_keys_of_other_records_are_left_to_others(version: int) -> None:
-    assert codec.decode_key(version.to_bytes(2, "big") + b"\0\1g\0\1m") is None
+    assert codec.FORMAT.decode_key(version.to_bytes(2, "big") + b"\0\1g\0\1m") is None
 
 
 def test_values_as_bytes() -> None:
-    assert codec.encode_group(7, 0) == b"\0\0\0\0\0\7\0"
-    assert codec.encode_group(7, -1) == b"\0\0\0\0\0\7\1\0\x08" + b"\xff" * 8
-    assert codec.encode_target_epoch(7) == b"\0\0\0\0\0\7\0"
+    assert codec.FORMAT.encode_group(7, 0) == b"\0\0\0\0\0\7\0"
+    assert codec.FORMAT.encode_group(7, -1) == b"\0\0\0\0\0\7\1\0\x08" + b"\xff" * 8
+    assert codec.FORMAT.encode_target_epoch(7) == b"\0\0\0\0\0\7\0"
     target = b"\0\0" + b"\2" + T.bytes + b"\3\0\0\0\1\0\0\0\2" + b"\0" + b"\0"
-    assert codec.encode_target({T: frozenset([2, 1])}) == target
+    assert codec.FORMAT.encode_target({T: frozenset([2, 1])}) == target
     current = MemberAssignment(3, 2, MemberState.UNREVOKED, {T: {1: 3}}, {})
     epochs = b"\1\0\5\2\0\0\0\3"
     assert codec.encode_current(current) == (
@@ -72,10 +72,10 @@ def test_other_values_there_and_back() -> None:
     )
     assert codec.decode_current(codec.encode_current(current)) == current
     target = {T: frozenset([1, 2]), UUID(int=2): frozenset([0])}
-    assert codec.decode_target(codec.encode_target(target)) == target
+    assert codec.FORMAT.decode_target(codec.FORMAT.encode_target(target)) == target
     pattern = ResolvedPattern(frozenset(["a", "b"]), 9, 1000)
     assert codec.decode_pattern(codec.encode_pattern(pattern)) == pattern
-    assert codec.decode_group(codec.encode_group(3, 99)) == (3, 99)
+    assert codec.FORMAT.decode_group(codec.FORMAT.encode_group(3, 99)) == (3, 99)
 
 
 def test_a_value_without_assignment_epochs_has_the_epoch_of_the_member() -> None:

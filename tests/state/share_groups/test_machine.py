@@ -8,7 +8,6 @@ import pytest
 
 from tests.state.consumer_groups.support import FakeTopics
 from tidemill.errors import TidemillError
-from tidemill.state.consumer_groups.types import GroupTimes, HeartbeatResult
 from tidemill.state.errors import (
     FencedMemberEpochError,
     GroupIdNotFoundError,
@@ -17,6 +16,7 @@ from tidemill.state.errors import (
     InvalidRequestError,
     UnknownMemberIdError,
 )
+from tidemill.state.modern_groups.types import GroupTimes, HeartbeatResult
 from tidemill.state.outcome import Outcome
 from tidemill.state.share_groups.machine import ShareGroups
 from tidemill.state.share_groups.types import ShareHeartbeat

@@ -22,9 +22,10 @@ from tidemill.state.catalog.group_configs import (
     GroupConfigs,
 )
 from tidemill.state.consumer_groups.machine import ConsumerGroups
-from tidemill.state.consumer_groups.types import GroupTimes, MigrationPolicy, Topics
+from tidemill.state.consumer_groups.types import MigrationPolicy
 from tidemill.state.groups.machine import Groups
 from tidemill.state.groups.memory import GroupLimits
+from tidemill.state.modern_groups.types import GroupTimes, Topics
 from tidemill.state.share_groups.machine import ShareGroups
 
 

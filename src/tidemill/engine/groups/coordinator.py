@@ -35,13 +35,9 @@ from tidemill.log.errors import InvalidProducerEpochError, InvalidTxnStateError
 from tidemill.log.format.markers import Marker
 from tidemill.log.names import TopicPartition
 from tidemill.state.catalog.group_configs import GroupConfigs
-from tidemill.state.consumer_groups.types import (
-    ConsumerGroupInfo,
-    ConsumerHeartbeat,
-    HeartbeatResult,
-    Topics,
-)
+from tidemill.state.consumer_groups.types import ConsumerGroupInfo, ConsumerHeartbeat
 from tidemill.state.errors import CoordinatorNotAvailableError, GroupMaxSizeReachedError
+from tidemill.state.modern_groups.types import HeartbeatResult, Topics
 from tidemill.state.offsets.machine import FetchedOffset, Offsets
 from tidemill.state.offsets.types import TxnOffsetCommit
 from tidemill.state.outcome import Outcome

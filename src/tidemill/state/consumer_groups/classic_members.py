@@ -17,21 +17,11 @@ from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidRecordError
 from tidemill.state.assignors.types import Partitions
 from tidemill.state.consumer_groups.events import note_epoch, note_member
-from tidemill.state.consumer_groups.group import ConsumerGroup, size_of
-from tidemill.state.consumer_groups.members import (
-    replace_static,
-    replaced_member,
-    update_member,
-)
+from tidemill.state.consumer_groups.group import ConsumerGroup
+from tidemill.state.consumer_groups.members import replace_static, replaced_member, update_member
 from tidemill.state.consumer_groups.records import Changes, ConsumerTable
-from tidemill.state.consumer_groups.sessions import Limit, Sessions
 from tidemill.state.consumer_groups.targets import update_epoch
-from tidemill.state.consumer_groups.types import (
-    ClassicProtocols,
-    ConsumerMember,
-    MemberState,
-    Topics,
-)
+from tidemill.state.consumer_groups.types import ClassicProtocols, ConsumerMember, MemberState
 from tidemill.state.errors import (
     GroupMaxSizeReachedError,
     IllegalGenerationError,
@@ -54,6 +44,8 @@ from tidemill.state.groups.types import (
     SyncRequest,
     SyncResult,
 )
+from tidemill.state.modern_groups.sessions import Limit, Sessions
+from tidemill.state.modern_groups.types import Topics
 from tidemill.state.outcome import Outcome, nothing
 
 
@@ -106,9 +98,7 @@ class ClassicMembers:
                 f"group {group.group_id!r} is full: it has {self._max_size} members"
             )
         member = _member_of(request, subscription)
-        self._table.check_growth(
-            group, size_of(member_id, group.members.get(member_id)), size_of(member_id, member)
-        )
+        self._table.check_growth(group, member_id, member)
         if is_new and instance_id is None and request.require_known_member_id:
             raise MemberIdRequiredError("join again with this member id", member_id=member_id)
 

@@ -9,13 +9,13 @@ with an older epoch if it has had the partitions since then.
 from __future__ import annotations
 
 from tidemill.state.consumer_groups.group import ConsumerGroup
-from tidemill.state.consumer_groups.types import Topics
 from tidemill.state.errors import (
     IllegalGenerationError,
     MemberEpochsNotSupportedError,
     StaleMemberEpochError,
     UnknownMemberIdError,
 )
+from tidemill.state.modern_groups.types import Topics
 from tidemill.state.types import CommitRequest
 
 

@@ -1,7 +1,7 @@
 """The records of consumer groups in ``__consumer_offsets``, in Apache Kafka's format.
 
-A key starts with its version as int16, which says what the record is about. This module must not
-know the state of a group. ``state.groups.format`` has the records of classic groups and offsets.
+This module must not know the state of a group. ``state.modern_groups.format`` has what share groups
+have, too; ``state.groups.format`` has the records of classic groups and offsets.
 
 Source: Kafka's message definitions ConsumerGroup…Key (versions 3 to 8, and 16) and ConsumerGroup…
 Value (version 0), in ``group-coordinator/src/main/resources/common/message``.
@@ -9,13 +9,10 @@ Value (version 0), in ``group-coordinator/src/main/resources/common/message``.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
-from typing import NamedTuple
 from uuid import UUID
 
-from tidemill.log.errors import FormatVersionError, InvalidRecordError
-from tidemill.state.assignors.types import Partitions
+from tidemill.log.errors import FormatVersionError
 from tidemill.state.consumer_groups.types import (
     ClassicProtocols,
     ConsumerMember,
@@ -24,118 +21,19 @@ from tidemill.state.consumer_groups.types import (
     OwnedPartitions,
     ResolvedPattern,
 )
+from tidemill.state.modern_groups.format import (
+    RecordFormat,
+    RecordKind,
+    read_numbers,
+    versioned,
+    write_numbers,
+)
 from tidemill.state.primitives import Reader, Writer
 
-_HASH_TAG = 0
 _CLASSIC_TAG = 0
 _EPOCHS_TAG = 0
 _PRESENT = 1
-
-
-class RecordKind(enum.IntEnum):
-    """The kinds of records, with the versions of their keys."""
-
-    GROUP = 3
-    PARTITION_METADATA = 4
-    """Written by Kafka before 4.1, and ignored here."""
-    MEMBER = 5
-    TARGET_EPOCH = 6
-    TARGET = 7
-    CURRENT = 8
-    PATTERN = 16
-
-
-_NAMED = {RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT, RecordKind.PATTERN}
-"""The kinds whose keys have a second name: a member id, or a pattern."""
-
-
-_KINDS = frozenset(map(int, RecordKind))
 _STATES = frozenset(map(int, MemberState))
-
-
-class ConsumerKey(NamedTuple):
-    """The key of a record: its kind, the group, and the member id or pattern if it has one."""
-
-    kind: RecordKind
-    group_id: str
-    name: str = ""
-
-
-def encode_key(key: ConsumerKey) -> bytes:
-    """Encode a key."""
-    writer = Writer().i16(key.kind).string(key.group_id)
-    return writer.string(key.name).done() if key.kind in _NAMED else writer.done()
-
-
-def decode_key(data: bytes) -> ConsumerKey | None:
-    """Decode a key; None if the record is not about a consumer group.
-
-    Raises:
-        InvalidRecordError: the bytes don't match their version.
-    """
-    reader = Reader(data)
-    version = reader.i16()
-    if version not in _KINDS:
-        return None
-    kind = RecordKind(version)
-    return ConsumerKey(kind, reader.string(), reader.string() if kind in _NAMED else "")
-
-
-def encode_group(epoch: int, topics_hash: int) -> bytes:
-    """Encode ConsumerGroupMetadataValue: the group's epoch, and a hash of what it subscribes to."""
-    tagged = {_HASH_TAG: Writer().i64(topics_hash).done()} if topics_hash else {}
-    return Writer().i16(0).i32(epoch).tagged_fields(tagged).done()
-
-
-def decode_group(data: bytes) -> tuple[int, int]:
-    """Return a group's epoch and hash.
-
-    Raises:
-        InvalidRecordError, FormatVersionError: the value can't be read.
-    """
-    reader = _versioned(data, "ConsumerGroupMetadataValue")
-    epoch = reader.i32()
-    tagged = reader.tagged_fields().get(_HASH_TAG)
-    return epoch, 0 if tagged is None else Reader(tagged).i64()
-
-
-def encode_target_epoch(epoch: int) -> bytes:
-    """Encode ConsumerGroupTargetAssignmentMetadataValue: the epoch of the target assignment."""
-    return Writer().i16(0).i32(epoch).tagged_fields({}).done()
-
-
-def decode_target_epoch(data: bytes) -> int:
-    """Return the epoch of the target assignment.
-
-    Raises:
-        InvalidRecordError, FormatVersionError: the value can't be read.
-    """
-    return _versioned(data, "ConsumerGroupTargetAssignmentMetadataValue").i32()
-
-
-def encode_target(partitions: Partitions) -> bytes:
-    """Encode ConsumerGroupTargetAssignmentMemberValue: a member's part of the target assignment."""
-    writer = Writer().i16(0).compact_count(len(partitions))
-    for topic in sorted(partitions):
-        writer.raw(topic.bytes)
-        _write_numbers(writer, sorted(partitions[topic]))
-        writer.tagged_fields({})
-    return writer.tagged_fields({}).done()
-
-
-def decode_target(data: bytes) -> Partitions:
-    """Return a member's part of the target assignment.
-
-    Raises:
-        InvalidRecordError, FormatVersionError: the value can't be read.
-    """
-    reader = _versioned(data, "ConsumerGroupTargetAssignmentMemberValue")
-    target = {}
-    for _ in range(reader.count(compact=True)):
-        topic = UUID(bytes=reader.raw(16))
-        target[topic] = frozenset(_read_numbers(reader))
-        reader.tagged_fields()
-    return target
 
 
 def encode_current(current: MemberAssignment) -> bytes:
@@ -154,7 +52,7 @@ def decode_current(data: bytes) -> MemberAssignment:
     Raises:
         InvalidRecordError, FormatVersionError: the value can't be read.
     """
-    reader = _versioned(data, "ConsumerGroupCurrentMemberAssignmentValue")
+    reader = versioned(data, "ConsumerGroupCurrentMemberAssignmentValue")
     epoch, previous, state = reader.i32(), reader.i32(), reader.i8()
     if state not in _STATES:
         raise FormatVersionError(f"state {state} of a member is not supported")
@@ -186,7 +84,7 @@ def decode_member(data: bytes) -> ConsumerMember:
     Raises:
         InvalidRecordError, FormatVersionError: the value can't be read.
     """
-    reader = _versioned(data, "ConsumerGroupMemberMetadataValue")
+    reader = versioned(data, "ConsumerGroupMemberMetadataValue")
     instance_id = reader.nullable_string(compact=True)
     rack_id = reader.nullable_string(compact=True)
     client_id, client_host = reader.string(compact=True), reader.string(compact=True)
@@ -222,7 +120,7 @@ def decode_pattern(data: bytes) -> ResolvedPattern:
     Raises:
         InvalidRecordError, FormatVersionError: the value can't be read.
     """
-    reader = _versioned(data, "ConsumerGroupRegularExpressionValue")
+    reader = versioned(data, "ConsumerGroupRegularExpressionValue")
     topics = frozenset(reader.string(compact=True) for _ in range(reader.count(compact=True)))
     return ResolvedPattern(topics, reader.i64(), reader.i64())
 
@@ -251,9 +149,9 @@ def _decode_classic(data: bytes) -> ClassicProtocols | None:
 def _write_owned(writer: Writer, topic: UUID, epochs: Mapping[int, int]) -> None:
     numbers = sorted(epochs)
     writer.raw(topic.bytes)
-    _write_numbers(writer, numbers)
+    write_numbers(writer, numbers)
     tag = Writer()
-    _write_numbers(tag, [epochs[number] for number in numbers])
+    write_numbers(tag, [epochs[number] for number in numbers])
     writer.tagged_fields({_EPOCHS_TAG: tag.done()})
 
 
@@ -262,28 +160,29 @@ def _read_owned(reader: Reader, default_epoch: int) -> OwnedPartitions:
     owned = {}
     for _ in range(reader.count(compact=True)):
         topic = UUID(bytes=reader.raw(16))
-        numbers = _read_numbers(reader)
+        numbers = read_numbers(reader)
         tagged = reader.tagged_fields().get(_EPOCHS_TAG)
-        epochs = [] if tagged is None else _read_numbers(Reader(tagged))
+        epochs = [] if tagged is None else read_numbers(Reader(tagged))
         if len(epochs) != len(numbers):
             epochs = [max(default_epoch, 0)] * len(numbers)
         owned[topic] = dict(zip(numbers, epochs, strict=True))
     return owned
 
 
-def _write_numbers(writer: Writer, numbers: list[int]) -> None:
-    writer.compact_count(len(numbers)).i32s(numbers)
-
-
-def _read_numbers(reader: Reader) -> list[int]:
-    return [reader.i32() for _ in range(reader.count(compact=True))]
-
-
-def _versioned(data: bytes, name: str) -> Reader:
-    reader = Reader(data)
-    version = reader.i16()
-    if version < 0:
-        raise InvalidRecordError(f"invalid version {version} of {name}")
-    if version > 0:
-        raise FormatVersionError(f"version {version} of {name} is not supported")
-    return reader
+FORMAT = RecordFormat(
+    "ConsumerGroup",
+    {
+        RecordKind.GROUP: 3,
+        RecordKind.IGNORED: 4,  # the partition metadata of Kafka before 4.1
+        RecordKind.MEMBER: 5,
+        RecordKind.TARGET_EPOCH: 6,
+        RecordKind.TARGET: 7,
+        RecordKind.CURRENT: 8,
+        RecordKind.PATTERN: 16,
+    },
+    encode_member,
+    decode_member,
+    encode_current,
+    decode_current,
+)
+"""The records of consumer groups; patterns have functions of their own."""

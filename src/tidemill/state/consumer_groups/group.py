@@ -1,8 +1,7 @@
 """One consumer group: its members, their partitions, and the target that they move to.
 
-``Group`` changes through its ``set_…`` and ``drop_…`` methods only. ``records.Changes`` calls them
-with each record that a command makes, and recovery with each record of the log, so both lead to the
-same group. This module must not know a request, a timer or the bytes of a record.
+This module must not know a request, a timer or the bytes of a record. ``state.modern_groups.group``
+has what share groups have, too.
 
 Source: KIP-848; Apache Kafka's ``ConsumerGroup``.
 """
@@ -14,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator
 from uuid import UUID
 
-from tidemill.state.assignors.types import NO_PARTITIONS, Partitions
 from tidemill.state.consumer_groups.reconcile import is_reconciled
 from tidemill.state.consumer_groups.types import (
     ConsumerMember,
@@ -24,10 +22,8 @@ from tidemill.state.consumer_groups.types import (
 )
 from tidemill.state.errors import FencedInstanceIdError, UnknownMemberIdError
 from tidemill.state.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE
-from tidemill.state.groups.memory import GROUP_BYTES, MEMBER_BYTES, Total
-
-PARTITION_BYTES = 256
-"""A partition in the target assignment of a member, with its owner."""
+from tidemill.state.groups.memory import MEMBER_BYTES
+from tidemill.state.modern_groups.group import ModernGroup
 
 
 class ConsumerGroupState(enum.Enum):
@@ -41,89 +37,50 @@ class ConsumerGroupState(enum.Enum):
     STABLE = "Stable"
 
 
-class ConsumerGroup:
+class ConsumerGroup(ModernGroup[ConsumerMember, MemberAssignment]):
     """A group and its members, in the order in which they joined.
 
     Attributes:
-        epoch: grows with each change of members, subscriptions or topics.
-        target_epoch: the group epoch that the target assignment was made for.
-        topics_hash: of the subscribed topics that exist, with their partitions.
-        topics_version: the version of the topics that the hash is from; -1 after a restart.
+        patterns: the topics that match the patterns of members.
+        static_members: instance id -> member id.
     """
 
+    PARTITION_BYTES = 256
+    """With its owner."""
+    uses_consumer_protocol = True
+
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.epoch = 0
-        self.target_epoch = 0
-        self.topics_hash = 0
-        self.topics_version = -1
-        self.members: dict[str, ConsumerMember] = {}
-        self.currents: dict[str, MemberAssignment] = {}
-        self.targets: dict[str, Partitions] = {}
+        super().__init__(group_id)
         self.patterns: dict[str, ResolvedPattern] = {}
         self.static_members: dict[str, str] = {}
-        """Instance id -> member id."""
-        self.bytes = GROUP_BYTES + 2 * len(group_id)
-        """The memory that it takes, roughly."""
-        self.table: Total | None = None
-        """Counts the memory of all groups. None until the group is in it."""
         self._owners: dict[tuple[UUID, int], str] = {}
-        self._subscribed: frozenset[str] | None = None
 
     # --- changes ---------------------------------------------------------------------------------
 
-    def set_epoch(self, epoch: int, topics_hash: int) -> None:
-        """Set the group's epoch, and the hash of its topics."""
-        self.epoch, self.topics_hash = epoch, topics_hash
-
-    def set_target_epoch(self, epoch: int) -> None:
-        """Set the epoch of the target assignment."""
-        self.target_epoch = epoch
-
     def set_member(self, member_id: str, member: ConsumerMember) -> None:
         """Add a member, or change what it asks for."""
-        before = self.members.get(member_id)
-        if before is not None:
-            self._forget_instance(member_id, before)
-            self._grow(-size_of(member_id, before))
-        self.members[member_id] = member
-        self._grow(size_of(member_id, member))
+        self._forget_instance(member_id)
+        super().set_member(member_id, member)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member_id
-        self._subscribed = None
 
     def drop_member(self, member_id: str) -> None:
         """Remove what a member asks for."""
-        member = self.members.pop(member_id, None)
-        if member is not None:
-            self._forget_instance(member_id, member)
-            self._grow(-size_of(member_id, member))
-        self._subscribed = None
+        self._forget_instance(member_id)
+        super().drop_member(member_id)
 
     def set_current(self, member_id: str, current: MemberAssignment) -> None:
         """Set a member's epoch and partitions."""
-        self.drop_current(member_id)
-        self.currents[member_id] = current
+        super().set_current(member_id, current)
         for at in _each(current):
             self._owners[at] = member_id
 
     def drop_current(self, member_id: str) -> None:
         """Release a member's partitions."""
-        current = self.currents.pop(member_id, None)
-        if current is not None:
-            for at in _each(current):
-                if self._owners.get(at) == member_id:
-                    del self._owners[at]
-
-    def set_target(self, member_id: str, target: Partitions) -> None:
-        """Set a member's part of the target assignment."""
-        self.drop_target(member_id)
-        self.targets[member_id] = target
-        self._grow(PARTITION_BYTES * _count(target))
-
-    def drop_target(self, member_id: str) -> None:
-        """Remove a member's part of the target assignment."""
-        self._grow(-PARTITION_BYTES * _count(self.targets.pop(member_id, NO_PARTITIONS)))
+        for at in _each(self.current(member_id)):
+            if self._owners.get(at) == member_id:
+                del self._owners[at]
+        super().drop_current(member_id)
 
     def set_pattern(self, pattern: str, resolved: ResolvedPattern) -> None:
         """Set the topics that a pattern matches."""
@@ -139,25 +96,17 @@ class ConsumerGroup:
             self._grow(-_size_of_pattern(pattern, resolved))
         self._subscribed = None
 
-    def _forget_instance(self, member_id: str, member: ConsumerMember) -> None:
-        instance_id = member.instance_id
+    def _forget_instance(self, member_id: str) -> None:
+        member = self.members.get(member_id)
+        instance_id = None if member is None else member.instance_id
         if instance_id is not None and self.static_members.get(instance_id) == member_id:
             del self.static_members[instance_id]
-
-    def _grow(self, change: int) -> None:
-        self.bytes += change
-        if self.table is not None:
-            self.table.bytes += change
 
     # --- members ---------------------------------------------------------------------------------
 
     def current(self, member_id: str) -> MemberAssignment:
         """Return a member's epoch and partitions; those of a new member if it has none."""
         return self.currents.get(member_id) or MemberAssignment()
-
-    def target(self, member_id: str) -> Partitions:
-        """Return a member's part of the target assignment."""
-        return self.targets.get(member_id, NO_PARTITIONS)
 
     def check_member(self, member_id: str, instance_id: str | None) -> ConsumerMember:
         """Return the member with these ids.
@@ -231,65 +180,45 @@ class ConsumerGroup:
         return ConsumerGroupState.STABLE
 
     @property
-    def is_empty(self) -> bool:
-        """Whether it has no members."""
-        return not self.members
+    def state_name(self) -> str:
+        """The name of the state that clients see."""
+        return self.state.value
 
     @property
     def is_removable(self) -> bool:
         """Whether it has no members. No client can be about to join one without being in it."""
         return not self.members
 
-    uses_consumer_protocol = True
-    """Its members are consumers."""
-
-    @property
-    def subscribed(self) -> frozenset[str]:
-        """The names of all topics that members read, also of those that don't exist."""
-        if self._subscribed is None:
-            names = {name for member in self.members.values() for name in member.topic_names}
-            for pattern in self.used_patterns():
-                if pattern in self.patterns:
-                    names |= self.patterns[pattern].topics
-            self._subscribed = frozenset(names)
-        return self._subscribed
-
-    def is_subscribed(self, topic: str) -> bool:
-        """Return whether a member reads the topic."""
-        return topic in self.subscribed
+    def _names(self) -> set[str]:
+        names = super()._names()
+        for pattern in self.used_patterns():
+            if pattern in self.patterns:
+                names |= self.patterns[pattern].topics
+        return names
 
     def used_patterns(self) -> set[str]:
         """Return the patterns that members subscribe with."""
         return {m.topic_pattern for m in self.members.values() if m.topic_pattern}
 
-    def retained_since_ms(self, commit_timestamp_ms: int) -> int | None:
-        """Return when the retention of a committed offset starts: at the commit."""
-        return commit_timestamp_ms
-
     def waits_for_revocation(self, member_id: str) -> bool:
         """Return whether the member has to give partitions back."""
         return self.current(member_id).state is MemberState.UNREVOKED
 
-
-def size_of(member_id: str, member: ConsumerMember | None) -> int:
-    """Return the bytes of memory that a member takes without its partitions; 0 for None."""
-    if member is None:
-        return 0
-    strings = (member.instance_id, member.rack_id, member.topic_pattern, member.assignor)
-    size = MEMBER_BYTES + 4 * len(member_id) + sum(len(text) for text in strings if text)
-    size += len(member.client_id) + len(member.client_host)
-    size += sum(64 + len(name) for name in member.topic_names)
-    if member.classic is not None:
-        size += sum(len(name) + len(data) for name, data in member.classic.protocols)
-    return size
+    def size_of(self, member_id: str, member: ConsumerMember | None) -> int:
+        """Return the bytes that a member takes without its partitions; 0 for None."""
+        if member is None:
+            return 0
+        strings = (member.instance_id, member.rack_id, member.topic_pattern, member.assignor)
+        size = MEMBER_BYTES + 4 * len(member_id) + sum(len(text) for text in strings if text)
+        size += len(member.client_id) + len(member.client_host)
+        size += sum(64 + len(name) for name in member.topic_names)
+        if member.classic is not None:
+            size += sum(len(name) + len(data) for name, data in member.classic.protocols)
+        return size
 
 
 def _size_of_pattern(pattern: str, resolved: ResolvedPattern) -> int:
     return len(pattern) + sum(64 + len(name) for name in resolved.topics)
-
-
-def _count(partitions: Partitions) -> int:
-    return sum(map(len, partitions.values()))
 
 
 def _each(current: MemberAssignment) -> Iterator[tuple[UUID, int]]:

@@ -20,29 +20,28 @@ from tidemill.state.assignors.types import Partitions
 from tidemill.state.consumer_groups import members as rules
 from tidemill.state.consumer_groups.classic_members import ClassicMembers
 from tidemill.state.consumer_groups.events import note_epoch, note_member
-from tidemill.state.consumer_groups.format import decode_key
-from tidemill.state.consumer_groups.group import ConsumerGroup, size_of
+from tidemill.state.consumer_groups.format import FORMAT
+from tidemill.state.consumer_groups.group import ConsumerGroup
 from tidemill.state.consumer_groups.records import Changes, ConsumerTable, restored
-from tidemill.state.consumer_groups.sessions import REASONS, Limit, Sessions
-from tidemill.state.consumer_groups.table import GroupTable
 from tidemill.state.consumer_groups.targets import preferred_assignor, update_epoch
 from tidemill.state.consumer_groups.types import (
-    JOIN_EPOCH,
     STATIC_LEAVE_EPOCH,
     ConsumerGroupInfo,
     ConsumerHeartbeat,
     ConsumerMember,
     ConsumerMemberInfo,
-    GroupTimes,
-    HeartbeatResult,
     MemberAssignment,
-    Topics,
 )
 from tidemill.state.errors import GroupIdNotFoundError, GroupMaxSizeReachedError
 from tidemill.state.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from tidemill.state.groups.events import MemberChange
 from tidemill.state.groups.memory import GroupLimits
 from tidemill.state.groups.types import GroupListing
+from tidemill.state.modern_groups.sessions import REASONS, Limit, Sessions
+from tidemill.state.modern_groups.table import GroupTable
+from tidemill.state.modern_groups.topics import named_partitions
+from tidemill.state.modern_groups.types import JOIN_EPOCH, GroupTimes, HeartbeatResult, Topics
+from tidemill.state.modern_groups.views import listings
 from tidemill.state.outcome import Outcome, StateRecord, nothing
 
 GROUP_TYPE = "consumer"
@@ -76,7 +75,7 @@ class ConsumerGroups:
         self._times = times
         self.max_size = max_size
         self.table: ConsumerTable = GroupTable(
-            decode_key, restored, limits or GroupLimits(), other_bytes
+            FORMAT.decode_key, restored, limits or GroupLimits(), other_bytes
         )
         self._sessions = Sessions()
         self._new_id = new_id
@@ -98,11 +97,7 @@ class ConsumerGroups:
         Raises:
             InvalidRecordError: the record can't be read.
         """
-        consumer_key = decode_key(key)
-        if consumer_key is None:
-            return False
-        self.table.written(consumer_key, value)
-        return True
+        return self.table.replay(key, value)
 
     def loaded(self, now_ms: int) -> None:
         """Create the groups after all records were replayed at start. Sessions start now.
@@ -157,9 +152,7 @@ class ConsumerGroups:
             )
         member = rules.member_of(request, before)
         rules.check_pattern_count(group, old_id or member_id, member.topic_pattern)
-        self.table.check_growth(
-            group, size_of(member_id, group.members.get(member_id)), size_of(member_id, member)
-        )
+        self.table.check_growth(group, member_id, member)
 
         changes = Changes(group, out.records)
         epoch = group.epoch
@@ -301,14 +294,8 @@ class ConsumerGroups:
     def list_groups(
         self, states: Collection[str] = (), types: Collection[str] = ()
     ) -> Iterator[GroupListing]:
-        """Yield all groups, or those with one of ``states`` and of ``types`` (in any case)."""
-        if types and GROUP_TYPE not in {kind.lower() for kind in types}:
-            return
-        wanted = {state.lower() for state in states}
-        for group in self.table.all():
-            state = group.state.value
-            if not wanted or state.lower() in wanted:
-                yield GroupListing(group.group_id, CONSUMER_PROTOCOL_TYPE, state, GROUP_TYPE)
+        """Return all groups, or those with one of ``states`` and of ``types`` (in any case)."""
+        return listings(self.table.all(), GROUP_TYPE, CONSUMER_PROTOCOL_TYPE, states, types)
 
     def describe(self, group_id: str) -> ConsumerGroupInfo:
         """Return a group with its members.
@@ -321,7 +308,7 @@ class ConsumerGroups:
             raise GroupIdNotFoundError(f"Group {group_id} is not a consumer group.")
         return ConsumerGroupInfo(
             group_id,
-            group.state.value,
+            group.state_name,
             group.epoch,
             group.target_epoch,
             preferred_assignor(group),
@@ -330,18 +317,9 @@ class ConsumerGroups:
                     member_id,
                     member,
                     group.current(member_id).epoch,
-                    self._named(group.current(member_id).partitions),
-                    self._named(group.target(member_id)),
+                    named_partitions(group.current(member_id).partitions, self._topics),
+                    named_partitions(group.target(member_id), self._topics),
                 )
                 for member_id, member in group.members.items()
             ),
         )
-
-    def _named(self, partitions: Partitions) -> tuple[tuple[uuid.UUID, str, tuple[int, ...]], ...]:
-        """Return partitions with the names of their topics, without topics that are deleted."""
-        named = [
-            (name, topic, tuple(sorted(numbers)))
-            for topic, numbers in partitions.items()
-            if (name := self._topics.name_of(topic)) is not None
-        ]
-        return tuple((topic, name, numbers) for name, topic, numbers in sorted(named))

@@ -18,14 +18,11 @@ from tidemill.state.consumer_groups.records import Changes
 from tidemill.state.consumer_groups.subscriptions import CanSee, check_pattern
 from tidemill.state.consumer_groups.targets import check_assignor, update_epoch, update_target
 from tidemill.state.consumer_groups.types import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
     ConsumerHeartbeat,
     ConsumerMember,
     MemberAssignment,
     OwnedPartitions,
-    Topics,
 )
 from tidemill.state.errors import (
     FencedMemberEpochError,
@@ -35,6 +32,7 @@ from tidemill.state.errors import (
 )
 from tidemill.state.groups.consumer_protocol import MAX_TOPICS
 from tidemill.state.groups.join import MAX_STRING_BYTES, check_group_id
+from tidemill.state.modern_groups.types import JOIN_EPOCH, LEAVE_EPOCH, Topics
 
 MAX_PATTERNS = 16
 """Different patterns of a group. Each is matched with every topic when one is created."""

@@ -17,12 +17,7 @@ from uuid import UUID
 from tidemill.log.errors import InvalidRecordError
 from tidemill.state.consumer_groups.group import ConsumerGroup
 from tidemill.state.consumer_groups.records import Changes
-from tidemill.state.consumer_groups.types import (
-    ClassicProtocols,
-    ConsumerMember,
-    MemberAssignment,
-    Topics,
-)
+from tidemill.state.consumer_groups.types import ClassicProtocols, ConsumerMember, MemberAssignment
 from tidemill.state.errors import GroupIdNotFoundError
 from tidemill.state.groups.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
@@ -32,6 +27,7 @@ from tidemill.state.groups.consumer_protocol import (
 )
 from tidemill.state.groups.group import Group, GroupState
 from tidemill.state.groups.members import Member
+from tidemill.state.modern_groups.types import Topics
 
 
 def consumer_group_of(group: Group, topics: Topics, changes: Changes) -> None:

@@ -15,11 +15,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from tidemill.state.assignors.types import Partitions
-from tidemill.state.consumer_groups.types import (
-    MemberAssignment,
-    MemberState,
-    OwnedPartitions,
-)
+from tidemill.state.consumer_groups.types import MemberAssignment, MemberState, OwnedPartitions
 
 IsTaken = Callable[[UUID, int], bool]
 """Whether another member has a partition, or has not given it back yet."""

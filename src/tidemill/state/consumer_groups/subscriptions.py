@@ -10,14 +10,13 @@ Source: KIP-848, section "Regular expressions".
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable
-from uuid import UUID
+from collections.abc import Callable
 
 from tidemill.state.consumer_groups.group import ConsumerGroup
 from tidemill.state.consumer_groups.records import Changes
-from tidemill.state.consumer_groups.types import ConsumerMember, ResolvedPattern, Topics
+from tidemill.state.consumer_groups.types import ConsumerMember, ResolvedPattern
 from tidemill.state.errors import InvalidRegularExpressionError
+from tidemill.state.modern_groups.types import Topics
 from tidemill.state.patterns import id_matcher
 
 MAX_PATTERN_CHARACTERS = 4096
@@ -70,23 +69,3 @@ def topic_names_of(group: ConsumerGroup, member: ConsumerMember) -> frozenset[st
     names = frozenset(member.topic_names)
     resolved = group.patterns.get(member.topic_pattern or "")
     return names if resolved is None else names | resolved.topics
-
-
-def topics_hash(subscribed: Iterable[str], topics: Topics) -> int:
-    """Return a hash of the subscribed topics that exist, which changes when one of them does.
-
-    It is stable over restarts, and never 0 if there is a topic.
-    """
-    digest = hashlib.blake2b(digest_size=8)
-    empty = True
-    for name in sorted(subscribed):
-        found = topics.find(name)
-        if found is not None:
-            empty = False
-            digest.update(f"{name}\0{found[0].hex}\0{found[1]}\0".encode())
-    return 0 if empty else int.from_bytes(digest.digest(), "big", signed=True) or 1
-
-
-def partition_counts(subscribed: Iterable[str], topics: Topics) -> dict[UUID, int]:
-    """Return id and number of partitions of each subscribed topic that exists."""
-    return dict(found for name in subscribed if (found := topics.find(name)) is not None)

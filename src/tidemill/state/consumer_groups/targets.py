@@ -15,15 +15,10 @@ from tidemill.state.assignors.types import AssignedMember, Assignor
 from tidemill.state.assignors.uniform import assign_uniformly
 from tidemill.state.consumer_groups.group import ConsumerGroup
 from tidemill.state.consumer_groups.records import Changes
-from tidemill.state.consumer_groups.subscriptions import (
-    CanSee,
-    partition_counts,
-    resolve_patterns,
-    topic_names_of,
-    topics_hash,
-)
-from tidemill.state.consumer_groups.types import Topics
+from tidemill.state.consumer_groups.subscriptions import CanSee, resolve_patterns, topic_names_of
 from tidemill.state.errors import UnsupportedAssignorError
+from tidemill.state.modern_groups.topics import partition_counts, topics_hash
+from tidemill.state.modern_groups.types import Topics
 
 ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}
 """The assignors by name. The first one is the default."""

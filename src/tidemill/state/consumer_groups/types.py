@@ -10,35 +10,17 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 
 from tidemill.state.assignors.types import Partitions
+from tidemill.state.modern_groups.types import NamedPartitions
 
-JOIN_EPOCH = 0
-LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
-"""Member epochs with a meaning: join, leave for good, and leave as a static member that returns."""
+"""The member epoch of a static member that leaves for a while."""
 
 OwnedPartitions: TypeAlias = Mapping[UUID, Mapping[int, int]]
 """Topic id -> partition -> the member epoch in which the member got it."""
-
-
-class Topics(Protocol):
-    """The topics that exist."""
-
-    @property
-    def version(self) -> int:
-        """Grows with each change of a topic."""
-
-    def find(self, name: str) -> tuple[UUID, int] | None:
-        """Return a topic's id and number of partitions; None if it does not exist."""
-
-    def name_of(self, topic_id: UUID) -> str | None:
-        """Return the topic's name; None if it does not exist."""
-
-    def names(self) -> list[str]:
-        """Return the names of all topics that a pattern can match: those that are not internal."""
 
 
 class MigrationPolicy(enum.Enum):
@@ -60,14 +42,6 @@ class MigrationPolicy(enum.Enum):
     def downgrades(self) -> bool:
         """Whether a consumer group with classic members only becomes a classic group."""
         return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupTimes:
-    """The time limits of a group's members, in milliseconds."""
-
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +67,6 @@ class ConsumerHeartbeat:
     """Whether the client makes its member id (version 1). If not, the broker does."""
     can_see: Callable[[str], bool] | None = None
     """Whether the member's user can describe a topic. None: all."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatResult:
-    """The answer to a heartbeat."""
-
-    member_id: str
-    member_epoch: int
-    heartbeat_interval_ms: int
-    assignment: Partitions | None = None
-    """The partitions that the member can use; None: as before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +141,8 @@ class ConsumerMemberInfo:
     member_id: str
     member: ConsumerMember
     epoch: int
-    assigned: tuple[tuple[UUID, str, tuple[int, ...]], ...]
-    target: tuple[tuple[UUID, str, tuple[int, ...]], ...]
+    assigned: NamedPartitions
+    target: NamedPartitions
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,20 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
-from uuid import UUID
 
 from tidemill.state.assignors.simple import assign_shared
-from tidemill.state.assignors.types import AssignedMember, Partitions
-from tidemill.state.consumer_groups.sessions import REASONS, Limit, Sessions
-from tidemill.state.consumer_groups.subscriptions import partition_counts, topics_hash
-from tidemill.state.consumer_groups.table import GroupTable
-from tidemill.state.consumer_groups.types import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    GroupTimes,
-    HeartbeatResult,
-    Topics,
-)
+from tidemill.state.assignors.types import AssignedMember
 from tidemill.state.errors import (
     FencedMemberEpochError,
     GroupIdNotFoundError,
@@ -40,9 +29,20 @@ from tidemill.state.groups.events import GroupChange, GroupEvent, MemberChange, 
 from tidemill.state.groups.join import MAX_STRING_BYTES, check_group_id
 from tidemill.state.groups.memory import GroupLimits
 from tidemill.state.groups.types import GroupListing
+from tidemill.state.modern_groups.sessions import REASONS, Limit, Sessions
+from tidemill.state.modern_groups.table import GroupTable
+from tidemill.state.modern_groups.topics import named_partitions, partition_counts, topics_hash
+from tidemill.state.modern_groups.types import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    GroupTimes,
+    HeartbeatResult,
+    Topics,
+)
+from tidemill.state.modern_groups.views import listings
 from tidemill.state.outcome import Outcome, StateRecord, nothing
-from tidemill.state.share_groups.format import decode_key
-from tidemill.state.share_groups.group import ShareGroup, size_of
+from tidemill.state.share_groups.format import FORMAT
+from tidemill.state.share_groups.group import ShareGroup
 from tidemill.state.share_groups.records import Changes, ShareTable, restored
 from tidemill.state.share_groups.types import (
     ShareAssignment,
@@ -81,7 +81,7 @@ class ShareGroups:
         self._times = times
         self._max_size = max_size
         self.table: ShareTable = GroupTable(
-            decode_key, restored, limits or GroupLimits(), other_bytes
+            FORMAT.decode_key, restored, limits or GroupLimits(), other_bytes
         )
         self._sessions = Sessions()
 
@@ -96,11 +96,7 @@ class ShareGroups:
         Raises:
             InvalidRecordError: the record can't be read.
         """
-        share_key = decode_key(key)
-        if share_key is None:
-            return False
-        self.table.written(share_key, value)
-        return True
+        return self.table.replay(key, value)
 
     def loaded(self, now_ms: int) -> None:
         """Create the groups after all records were replayed at start. Sessions start now.
@@ -176,7 +172,7 @@ class ShareGroups:
                 f"group {group.group_id!r} is full: it has {len(group.members)} members"
             )
         member = _member_of(request, before)
-        self.table.check_growth(group, size_of(member_id, before), size_of(member_id, member))
+        self.table.check_growth(group, member_id, member)
         changes = Changes(group, out.records)
         if member != before:
             changes.set_member(member_id, member)
@@ -282,13 +278,8 @@ class ShareGroups:
     def list_groups(
         self, states: Collection[str] = (), types: Collection[str] = ()
     ) -> Iterator[GroupListing]:
-        """Yield all groups, or those with one of ``states`` and of ``types`` (in any case)."""
-        if types and GROUP_TYPE not in {kind.lower() for kind in types}:
-            return
-        wanted = {state.lower() for state in states}
-        for group in self.table.all():
-            if not wanted or group.state.lower() in wanted:
-                yield GroupListing(group.group_id, PROTOCOL_TYPE, group.state, GROUP_TYPE)
+        """Return all groups, or those with one of ``states`` and of ``types`` (in any case)."""
+        return listings(self.table.all(), GROUP_TYPE, PROTOCOL_TYPE, states, types)
 
     def describe(self, group_id: str) -> ShareGroupInfo:
         """Return a group with its members.
@@ -301,7 +292,7 @@ class ShareGroups:
             raise GroupIdNotFoundError(f"Group {group_id} is not a share group.")
         return ShareGroupInfo(
             group_id,
-            group.state,
+            group.state_name,
             group.epoch,
             group.target_epoch,
             ASSIGNOR,
@@ -310,20 +301,11 @@ class ShareGroups:
                     member_id,
                     member,
                     group.current(member_id).epoch,
-                    self._named(group.current(member_id).partitions),
+                    named_partitions(group.current(member_id).partitions, self._topics),
                 )
                 for member_id, member in group.members.items()
             ),
         )
-
-    def _named(self, partitions: Partitions) -> tuple[tuple[UUID, str, tuple[int, ...]], ...]:
-        """Return partitions with the names of their topics, without topics that are deleted."""
-        named = [
-            (name, topic, tuple(sorted(numbers)))
-            for topic, numbers in partitions.items()
-            if (name := self._topics.name_of(topic)) is not None
-        ]
-        return tuple((topic, name, numbers) for name, topic, numbers in sorted(named))
 
 
 def check_heartbeat(request: ShareHeartbeat) -> None:

@@ -6,9 +6,9 @@ This module must not contain behaviour, I/O or numbers of a protocol. Source: KI
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from uuid import UUID
 
 from tidemill.state.assignors.types import Partitions
+from tidemill.state.modern_groups.types import NamedPartitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ShareMemberInfo:
     member_id: str
     member: ShareMember
     epoch: int
-    assigned: tuple[tuple[UUID, str, tuple[int, ...]], ...]
+    assigned: NamedPartitions
 
 
 @dataclass(frozen=True, slots=True)

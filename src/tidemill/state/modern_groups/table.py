@@ -1,44 +1,27 @@
 """The groups by id, the records of theirs that are on disk, and the limits of memory.
 
-Used by every kind of group that is stored as several records. This module must not know a kind of
-group, or a rule of a protocol.
+This module must not know a kind of group, or a rule of a protocol.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
 
 from tidemill.state.errors import CoordinatorNotAvailableError, GroupMaxSizeReachedError
-from tidemill.state.groups.memory import GroupLimits, Total
+from tidemill.state.groups.memory import GroupLimits
+from tidemill.state.modern_groups.format import RecordKey
+from tidemill.state.modern_groups.group import ModernGroup
 from tidemill.state.outcome import StateRecord
 
 _HINT = "Subscribe to fewer topics, or raise groups.{} of the broker."
 
 
-class GroupKey(Protocol, Hashable):
-    """The key of a group's record."""
-
-    @property
-    def group_id(self) -> str: ...
+G = TypeVar("G", bound=ModernGroup[Any, Any])
 
 
-class StoredGroup(Protocol):
-    """A group, as the table uses it."""
-
-    bytes: int
-    table: Total | None
-
-    @property
-    def group_id(self) -> str: ...
-
-
-K = TypeVar("K", bound=GroupKey)
-G = TypeVar("G", bound=StoredGroup)
-
-
-class GroupTable(Generic[K, G]):
+class GroupTable(Generic[G]):
     """The groups as commands see them, and as they are on disk.
 
     Args:
@@ -50,8 +33,8 @@ class GroupTable(Generic[K, G]):
 
     def __init__(
         self,
-        decode_key: Callable[[bytes], K | None],
-        restored: Callable[[str, Mapping[K, bytes]], G | None],
+        decode_key: Callable[[bytes], RecordKey | None],
+        restored: Callable[[str, Mapping[RecordKey, bytes]], G | None],
         limits: GroupLimits,
         other_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -61,7 +44,7 @@ class GroupTable(Generic[K, G]):
         self._limits = limits
         self._other_bytes = other_bytes
         self._groups: dict[str, G] = {}
-        self._stored: dict[str, dict[K, bytes]] = {}
+        self._stored: dict[str, dict[RecordKey, bytes]] = {}
         self._in_flight: Counter[str] = Counter()
         """Group -> its records that are being written."""
         self._failed: set[str] = set()
@@ -103,16 +86,17 @@ class GroupTable(Generic[K, G]):
             group.table = None
             self.bytes -= group.bytes
 
-    def check_growth(self, group: G, before: int, size: int) -> None:
+    def check_growth(self, group: G, member_id: str, member: object) -> None:
         """Check that there is memory for a member, new or changed.
 
         Args:
-            before: the bytes that the member takes now; 0 for a new one.
-            size: the bytes that it would take.
+            member: what the member asks for, in the type of the group's kind.
 
         Raises:
             GroupMaxSizeReachedError: the member, the group or all groups would be too large.
         """
+        before = group.size_of(member_id, group.members.get(member_id))
+        size = group.size_of(member_id, member)
         if size > self._limits.member:
             raise GroupMaxSizeReachedError(
                 f"a member of group {group.group_id!r} takes {size} bytes: the limit for a member "
@@ -145,7 +129,22 @@ class GroupTable(Generic[K, G]):
             if key is not None:
                 self._in_flight[key.group_id] += 1
 
-    def written(self, key: K, value: bytes | None) -> None:
+    def replay(self, key: bytes, value: bytes | None) -> bool:
+        """Store a record of ``__consumer_offsets`` that is on disk.
+
+        Returns:
+            False if the record is not about a group of this kind. Then nothing changes.
+
+        Raises:
+            InvalidRecordError: the key can't be read.
+        """
+        group_key = self._decode_key(key)
+        if group_key is None:
+            return False
+        self.written(group_key, value)
+        return True
+
+    def written(self, key: RecordKey, value: bytes | None) -> None:
         """Store a record that is on disk."""
         stored = self._stored.setdefault(key.group_id, {})
         if value is None:
@@ -189,6 +188,6 @@ class GroupTable(Generic[K, G]):
         """Return whether records of a group are in the log, or are being written."""
         return group_id in self._stored or self._in_flight[group_id] > 0
 
-    def stored(self) -> dict[str, dict[K, bytes]]:
+    def stored(self) -> dict[str, dict[RecordKey, bytes]]:
         """Return the state that survives a restart."""
         return {group_id: dict(records) for group_id, records in self._stored.items()}

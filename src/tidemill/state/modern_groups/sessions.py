@@ -1,4 +1,4 @@
-"""The time limits of members of consumer groups.
+"""The time limits of members of modern groups.
 
 This module must not know what happens when a limit is over.
 """
