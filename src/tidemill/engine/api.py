@@ -42,7 +42,7 @@ from tidemill.state.groups.types import (
     SyncRequest,
     SyncResult,
 )
-from tidemill.state.modern_groups.types import HeartbeatResult
+from tidemill.state.modern_groups.types import HeartbeatResult, NamedPartitions
 from tidemill.state.offsets.types import CommittedOffset, TxnOffsetCommit
 from tidemill.state.share_groups.types import ShareGroupInfo, ShareHeartbeat, ShareMemberInfo
 from tidemill.state.transactions.types import (
@@ -88,6 +88,7 @@ __all__ = [
     "JoinRequest",
     "JoinResult",
     "LeaveMember",
+    "NamedPartitions",
     "NewRecord",
     "NewTopic",
     "OffsetAt",

@@ -1,5 +1,8 @@
-"""Share groups (KIP-932). The import of a module registers its handlers."""
+"""Records that members of share groups read and acknowledge (KIP-932).
 
-from tidemill.protocols.kafka.handlers.shares import acknowledge, fetch, groups, offsets
+The import of a module registers its handlers.
+"""
 
-__all__ = ["acknowledge", "fetch", "groups", "offsets"]
+from tidemill.protocols.kafka.handlers.shares import acknowledge, fetch, offsets
+
+__all__ = ["acknowledge", "fetch", "offsets"]
