@@ -30,7 +30,11 @@ TINY = [
         ("transactions", 0),
         ("parse", 2),
         pytest.param(
-            *("pipelines", 3),
+            *("pipelines-latency", 2),
+            marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly],
+        ),
+        pytest.param(
+            *("pipelines-rates", 1),
             marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly],
         ),
         pytest.param(

@@ -25,22 +25,22 @@ class Settings:
     Attributes:
         bootstrap: Address of the broker.
         folder: Folder for checkpoints and logs.
+        jars: Jars of Spark's connector; without them, tidemill is measured alone.
         records: Records in each turn of a latency.
-        rounds: Turns of each contender for each latency.
+        rounds: Turns of each contender for each latency; 0: no latencies.
         source: Topic with one partition that the source reads.
         rows: Rows that the sink writes.
-        runs: Turns of each contender for the source and for the sink.
-        jars: Jars of Spark's connector; without them, tidemill is measured alone.
+        runs: Turns of each contender for the source and for the sink; 0: neither.
     """
 
     bootstrap: str
     folder: str
-    records: int
-    rounds: int
-    source: str
-    rows: int
-    runs: int
     jars: list[str]
+    records: int = 0
+    rounds: int = 0
+    source: str = ""
+    rows: int = 0
+    runs: int = 0
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,29 @@ SOURCE = "pipelines-source"
 CLIENT_TIMEOUT_S = 3600.0
 
 
-def section(run: Run) -> Section:
-    """Measure a stateless query, a windowed query, the source and the sink.
+def latency_section(run: Run) -> Section:
+    """Measure the latency of a stateless query and of a windowed one, at two triggers.
+
+    Raises:
+        RuntimeError: The client failed.
+    """
+    options = run.options
+    records = 5 if options.rounds == 1 else 25 if options.quick else 100
+    with targets.tidemill(options.folder) as target:
+        run.say("pipelines-latency: a stateless query and a windowed one")
+        settings = Settings(
+            bootstrap=target.bootstrap,
+            folder=str(options.folder),
+            records=records,
+            rounds=min(2, options.rounds),
+            jars=connector.jars_or_none(options.connector),
+        )
+        found = [each for each in client(run, settings) if isinstance(each, Latency)]
+    return Section("pipelines-latency", [latency_table(found)], latency_aims(found))
+
+
+def rates_section(run: Run) -> Section:
+    """Measure the source and the sink alone.
 
     Raises:
         RuntimeError: The client failed.
@@ -57,22 +78,17 @@ def section(run: Run) -> Section:
         librdkafka.prepare(target)
         target.create_topic(SOURCE, 1)
         librdkafka.client("produce", target, SOURCE, count=rows, size=SIZE, acks=-1)
+        run.say("pipelines-rates: source and sink")
         settings = Settings(
             bootstrap=target.bootstrap,
             folder=str(options.folder),
-            records=5 if options.rounds == 1 else 25 if options.quick else 100,
-            rounds=min(2, options.rounds),
             source=SOURCE,
             rows=rows,
             runs=1 + options.rounds,
             jars=connector.jars_or_none(options.connector),
         )
-        run.say("pipelines: latency of a stateless query and of a windowed one; source and sink")
-        found = list(client(run, settings))
-    latencies = [each for each in found if isinstance(each, Latency)]
-    rates = [each for each in found if isinstance(each, Rate)]
-    tables = [latency_table(latencies), rate_table(rates)]
-    return Section("pipelines", tables, [*latency_aims(latencies), *rate_aims(rates)])
+        found = [each for each in client(run, settings) if isinstance(each, Rate)]
+    return Section("pipelines-rates", [rate_table(found)], rate_aims(found))
 
 
 def client(run: Run, settings: Settings) -> Iterator[Latency | Rate]:
@@ -90,8 +106,9 @@ def client(run: Run, settings: Settings) -> Iterator[Latency | Rate]:
             fields = json.loads(line)
             if fields.pop("kind") == "Latency":
                 latency = Latency(**fields)
-                p50 = percentile(latency.seconds, 50) * 1e3
-                run.say(f"{latency.query}, {latency.trigger}, {latency.contender}: {p50:.0f} ms")
+                p50, p99 = (percentile(latency.seconds, each) * 1e3 for each in (50, 99))
+                what = f"{latency.query}, {latency.trigger}, {latency.contender}"
+                run.say(f"{what}: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
                 yield latency
             else:
                 rate = Rate(**fields)
