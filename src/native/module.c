@@ -16,6 +16,8 @@ static PyMethodDef methods[] = {
      "Check an ordinary batch of a client; return None for another one."},
     {"read_run", tm_py_read_run, METH_O,
      "Decode and check the ordinary Produce requests at the front of a list."},
+    {"read_request", tm_py_read_request, METH_O,
+     "Decode and check an ordinary Produce request; return None for another one."},
     {"scan_batches", tm_py_scan_batches, METH_O, "Return the end of the complete record batches."},
     {"send_parts", tm_py_send_parts, METH_VARARGS,
      "Send buffers and ranges of files; return the sent bytes and what ended the call."},

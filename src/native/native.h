@@ -26,6 +26,7 @@ PyObject *tidemill_walk_records(PyObject *module, PyObject *args);
 PyObject *tm_py_decode_produce(PyObject *module, PyObject *args);
 PyObject *tm_py_check_batch(PyObject *module, PyObject *args);
 PyObject *tm_py_read_run(PyObject *module, PyObject *frames);
+PyObject *tm_py_read_request(PyObject *module, PyObject *frame);
 
 /* crc32c.c */
 void tm_prepare_crc32c(void);

@@ -1,5 +1,5 @@
-/* Decodes ordinary Produce requests, and checks ordinary batches, each in one call; or does both for
- * a run of short requests.
+/* Decodes ordinary Produce requests, and checks ordinary batches, each in one call; or does both: for
+ * a run of short requests, or for one request.
  *
  * Python's editions are tidemill.protocols.kafka.codec.hot and tidemill.log.format.validate. The
  * functions leave out whatever they don't take: Python then looks at it, and has the words for
@@ -21,6 +21,8 @@
 #define LAST_VERSION 13
 #define SHORT_BATCH 32768
 #define RUN_BYTES 65536 /* their records are checked in a fraction of a millisecond */
+#define WHOLE_PARTITIONS 128 /* of one request, which are appended in about a millisecond */
+#define WHOLE_BYTES (1 << 20)
 
 static uint64_t big_endian(const uint8_t *at, int bytes)
 {
@@ -32,12 +34,80 @@ static int64_t read_i64(const uint8_t *at) { return (int64_t)big_endian(at, 8); 
 static int32_t read_i32(const uint8_t *at) { return (int32_t)big_endian(at, 4); }
 static int16_t read_i16(const uint8_t *at) { return (int16_t)big_endian(at, 2); }
 
+/* --- the batch -------------------------------------------------------------------------------- */
+
+/* Return whether the header, without the CRC, is that of an ordinary batch of a client. */
+static int is_ordinary(const uint8_t *data, size_t size)
+{
+    if (size < HEADER_SIZE || size > INT32_MAX) return 0;
+    int32_t delta = read_i32(data + 23), count = read_i32(data + 57);
+    if (read_i64(data) != 0 || read_i32(data + 8) != (int32_t)size - 12 || data[16] != 2) return 0;
+    if (data[21] != 0 || (data[22] & ~TRANSACTIONAL)) return 0;
+    if (read_i64(data + 43) >= 0) {
+        if (read_i16(data + 51) < 0 || read_i32(data + 53) < 0) return 0;
+    } else if (data[22]) {
+        return 0;
+    }
+    return count > 0 && count <= MOST_RECORDS && delta == count - 1 &&
+           (size_t)count * SMALLEST_RECORD <= size - HEADER_SIZE;
+}
+
+typedef struct {
+    uint32_t crc;
+    int32_t records;
+    int64_t earliest, latest; /* to the base timestamp */
+    Py_ssize_t without_key;
+} Found;
+
+/* Return whether a batch is ordinary, with what its records have; a negative CRC is not known. */
+static int look_at(const uint8_t *data, size_t size, long long crc, Found *found)
+{
+    if (!is_ordinary(data, size)) return 0;
+    found->crc = (uint32_t)big_endian(data + 17, 4);
+    if (crc < 0) crc = tm_crc32c(data + CRC_START, size - CRC_START);
+    if ((uint32_t)crc != found->crc) return 0;
+    int32_t count = found->records = read_i32(data + 57);
+    tm_walked walked = tm_walk(data + HEADER_SIZE, size - HEADER_SIZE, 0, 0, count);
+    if (walked.index != count || walked.end != size - HEADER_SIZE) return 0;
+    if (walked.ahead > LARGEST_DELTA || walked.most > LARGEST_DELTA) return 0;
+    found->earliest = -(int64_t)((walked.most + 1) >> 1);
+    found->latest = walked.is_ahead ? (int64_t)(walked.ahead >> 1)
+                                    : -(int64_t)((walked.least + 1) >> 1);
+    found->without_key = walked.without_key;
+    return 1;
+}
+
+/* A batch that can be appended together with others: of no transaction, with ordinary times. */
+typedef struct {
+    Found found;
+    int64_t earliest, latest, producer;
+} Facts;
+
+static int read_facts(const uint8_t *batch, size_t size, Facts *to)
+{
+    if (!look_at(batch, size, -1, &to->found) || read_i16(batch + 21)) return 0;
+    int64_t base = read_i64(batch + 27);
+    if (base < 0 || base > LARGEST_TIME) return 0;
+    to->earliest = base + to->found.earliest;
+    to->latest = base + to->found.latest;
+    to->producer = read_i64(batch + 43);
+    return to->latest == read_i64(batch + 35) && to->earliest >= 0;
+}
+
+static PyObject *facts_tuple(const Facts *from)
+{
+    return Py_BuildValue("iLLnL", (int)from->found.records, (long long)from->latest,
+                         (long long)from->earliest, from->found.without_key,
+                         (long long)from->producer);
+}
+
 /* --- the request ------------------------------------------------------------------------------ */
 
 typedef struct {
     const uint8_t *data;
     size_t size, at;
     int compact, ok;
+    int records; /* how many more the batches can have; 0: they are not looked at */
 } Reader;
 
 /* Return the start of the next bytes, and go behind them; NULL if they are not there. */
@@ -107,7 +177,33 @@ static int64_t read_count(Reader *from)
     return from->ok ? count : 0;
 }
 
-/* Append the partitions of one topic as (index, start, end); -1 is no records. */
+/* Return the facts of a batch; NULL with an error, or with `ok` unset if there are none. */
+static PyObject *read_batch(Reader *from, const uint8_t *batch, int64_t length)
+{
+    Facts facts;
+    from->ok = length > 0 && read_facts(batch, (size_t)length, &facts) &&
+               facts.found.records < from->records;
+    if (!from->ok) return NULL;
+    from->records -= facts.found.records;
+    return facts_tuple(&facts);
+}
+
+/* Return one partition as (index, start, end), -1 for no records; or with the facts of its batch. */
+static PyObject *read_partition(Reader *from)
+{
+    const uint8_t *index = take(from, 4);
+    int64_t length = index ? read_length(from, 4) : -1;
+    Py_ssize_t start = length < 0 ? -1 : (Py_ssize_t)from->at;
+    const uint8_t *batch = from->ok && length > 0 ? take(from, (size_t)length) : NULL;
+    Py_ssize_t end = length < 0 ? -1 : (Py_ssize_t)from->at;
+    skip_no_tags(from);
+    if (!from->ok) return NULL;
+    int number = (int)read_i32(index);
+    if (!from->records) return Py_BuildValue("inn", number, start, end);
+    PyObject *facts = read_batch(from, batch, length);
+    return facts ? Py_BuildValue("innN", number, start, end, facts) : NULL;
+}
+
 static PyObject *read_partitions(Reader *from, int *room)
 {
     int64_t count = read_count(from);
@@ -116,14 +212,7 @@ static PyObject *read_partitions(Reader *from, int *room)
     if (!list) return NULL;
     *room -= (int)count;
     for (; count > 0; count--) {
-        const uint8_t *index = take(from, 4);
-        int64_t length = index ? read_length(from, 4) : -1;
-        Py_ssize_t start = (Py_ssize_t)from->at;
-        if (!from->ok || (length > 0 && !take(from, (size_t)length))) break;
-        Py_ssize_t end = length < 0 ? -1 : (Py_ssize_t)from->at;
-        skip_no_tags(from);
-        if (!from->ok) break;
-        PyObject *item = Py_BuildValue("inn", (int)read_i32(index), length < 0 ? -1 : start, end);
+        PyObject *item = read_partition(from);
         if (!item || PyList_Append(list, item) < 0) {
             Py_XDECREF(item);
             break;
@@ -158,9 +247,8 @@ static PyObject *read_topic(Reader *from, int by_id, int *room)
     return topic;
 }
 
-static PyObject *read_topics(Reader *from, int by_id)
+static PyObject *read_topics(Reader *from, int by_id, int room)
 {
-    int room = MOST_PARTITIONS;
     int64_t count = read_count(from);
     if (count > room) from->ok = 0;
     PyObject *list = from->ok ? PyList_New(0) : NULL;
@@ -189,11 +277,11 @@ PyObject *tm_py_decode_produce(PyObject *module, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "position out of range");
         return NULL;
     }
-    Reader from = {frame.buf, (size_t)frame.len, (size_t)position, version >= 9, version >= 3};
+    Reader from = {frame.buf, (size_t)frame.len, (size_t)position, version >= 9, version >= 3, 0};
     PyObject *topics = NULL, *result = NULL;
     PyObject *id = from.ok ? read_text(&from) : NULL;
     const uint8_t *fixed = id ? take(&from, 6) : NULL;
-    if (fixed) topics = read_topics(&from, version >= 13);
+    if (fixed) topics = read_topics(&from, version >= 13, MOST_PARTITIONS);
     if (topics) skip_no_tags(&from);
     if (topics && from.ok && from.at == from.size)
         result = Py_BuildValue("OiiO", id, (int)read_i16(fixed), (int)read_i32(fixed + 2), topics);
@@ -204,48 +292,7 @@ PyObject *tm_py_decode_produce(PyObject *module, PyObject *args)
     return result;
 }
 
-/* --- the batch -------------------------------------------------------------------------------- */
-
-/* Return whether the header, without the CRC, is that of an ordinary batch of a client. */
-static int is_ordinary(const uint8_t *data, size_t size)
-{
-    if (size < HEADER_SIZE || size > INT32_MAX) return 0;
-    int32_t delta = read_i32(data + 23), count = read_i32(data + 57);
-    if (read_i64(data) != 0 || read_i32(data + 8) != (int32_t)size - 12 || data[16] != 2) return 0;
-    if (data[21] != 0 || (data[22] & ~TRANSACTIONAL)) return 0;
-    if (read_i64(data + 43) >= 0) {
-        if (read_i16(data + 51) < 0 || read_i32(data + 53) < 0) return 0;
-    } else if (data[22]) {
-        return 0;
-    }
-    return count > 0 && count <= MOST_RECORDS && delta == count - 1 &&
-           (size_t)count * SMALLEST_RECORD <= size - HEADER_SIZE;
-}
-
-typedef struct {
-    uint32_t crc;
-    int32_t records;
-    int64_t earliest, latest; /* to the base timestamp */
-    Py_ssize_t without_key;
-} Found;
-
-/* Return whether a batch is ordinary, with what its records have; a negative CRC is not known. */
-static int look_at(const uint8_t *data, size_t size, long long crc, Found *found)
-{
-    if (!is_ordinary(data, size)) return 0;
-    found->crc = (uint32_t)big_endian(data + 17, 4);
-    if (crc < 0) crc = tm_crc32c(data + CRC_START, size - CRC_START);
-    if ((uint32_t)crc != found->crc) return 0;
-    int32_t count = found->records = read_i32(data + 57);
-    tm_walked walked = tm_walk(data + HEADER_SIZE, size - HEADER_SIZE, 0, 0, count);
-    if (walked.index != count || walked.end != size - HEADER_SIZE) return 0;
-    if (walked.ahead > LARGEST_DELTA || walked.most > LARGEST_DELTA) return 0;
-    found->earliest = -(int64_t)((walked.most + 1) >> 1);
-    found->latest = walked.is_ahead ? (int64_t)(walked.ahead >> 1)
-                                    : -(int64_t)((walked.least + 1) >> 1);
-    found->without_key = walked.without_key;
-    return 1;
-}
+/* --- the check of a batch ------------------------------------------------------------------ */
 
 static PyObject *checked(const uint8_t *data, size_t size, long long crc)
 {
@@ -282,8 +329,7 @@ typedef struct {
     int version, acks;
     int32_t correlation;
     size_t key, key_end, batch, end;
-    Found found;
-    int64_t earliest, latest, producer;
+    Facts facts;
 } Request;
 
 /* Go behind a string in ASCII, as ordinary names are. */
@@ -319,7 +365,7 @@ static void read_head(Reader *from, Request *to)
 
 static int read_request(const uint8_t *data, size_t size, Request *to)
 {
-    Reader from = {data, size, 0, 0, 1};
+    Reader from = {data, size, 0, 0, 1, 0};
     read_head(&from, to);
     to->key = from.at;
     if (read_count(&from) != 1) return 0;
@@ -333,14 +379,7 @@ static int read_request(const uint8_t *data, size_t size, Request *to)
     const uint8_t *batch = take(&from, (size_t)length);
     to->end = from.at;
     for (int i = 0; i < 3; i++) skip_no_tags(&from);
-    if (!from.ok || from.at != size || !look_at(batch, (size_t)length, -1, &to->found)) return 0;
-    if (read_i16(batch + 21)) return 0;
-    int64_t base = read_i64(batch + 27);
-    if (base < 0 || base > LARGEST_TIME) return 0;
-    to->earliest = base + to->found.earliest;
-    to->latest = base + to->found.latest;
-    to->producer = read_i64(batch + 43);
-    return to->latest == read_i64(batch + 35) && to->earliest >= 0;
+    return from.ok && from.at == size && read_facts(batch, (size_t)length, &to->facts);
 }
 
 static PyObject *request_tuple(const uint8_t *data, const Request *from)
@@ -351,10 +390,8 @@ static PyObject *request_tuple(const uint8_t *data, const Request *from)
     if (!to) return NULL;
     to[0] = (char)from->version;
     memcpy(to + 1, data + from->key, size);
-    return Py_BuildValue("Ninn(iLLnL)", key, (int)from->correlation,
-                         (Py_ssize_t)from->batch, (Py_ssize_t)from->end, (int)from->found.records,
-                         (long long)from->latest, (long long)from->earliest,
-                         from->found.without_key, (long long)from->producer);
+    return Py_BuildValue("NinnN", key, (int)from->correlation, (Py_ssize_t)from->batch,
+                         (Py_ssize_t)from->end, facts_tuple(&from->facts));
 }
 
 /* Append one request; return 1, 0 if it is not like the ones before, or -1 with an error. */
@@ -391,4 +428,24 @@ PyObject *tm_py_read_run(PyObject *module, PyObject *frames)
         return NULL;
     }
     return Py_BuildValue("iiN", first.version, first.acks, list);
+}
+
+/* --- one request ------------------------------------------------------------------------------ */
+
+PyObject *tm_py_read_request(PyObject *module, PyObject *frame)
+{
+    Py_buffer view;
+    if (PyObject_GetBuffer(frame, &view, PyBUF_WRITABLE) < 0) return NULL;
+    Request head = {0};
+    Reader from = {view.buf, (size_t)view.len, 0, 0, view.len <= WHOLE_BYTES, MOST_RECORDS + 1};
+    PyObject *topics = NULL, *result = NULL;
+    read_head(&from, &head);
+    if (from.ok) topics = read_topics(&from, head.version >= 13, WHOLE_PARTITIONS);
+    if (topics) skip_no_tags(&from);
+    if (topics && from.ok && from.at == from.size)
+        result = Py_BuildValue("iiiO", head.version, head.acks, (int)head.correlation, topics);
+    Py_XDECREF(topics);
+    PyBuffer_Release(&view);
+    if (!result && !PyErr_Occurred()) Py_RETURN_NONE;
+    return result;
 }

@@ -164,6 +164,34 @@ def read_run(
         earliest timestamp, number of records without a key, and producer id.
     """
 
+def read_request(
+    frame: Buffer, /
+) -> (
+    tuple[
+        int,
+        int,
+        int,
+        list[
+            tuple[
+                str,
+                bytes | None,
+                list[tuple[int, int, int, tuple[int, int, int, int, int]]],
+            ]
+        ],
+    ]
+    | None
+):
+    """Decode and check an ordinary Produce request to some partitions, without a transaction.
+
+    Args:
+        frame: A request without its length, in a buffer that can be changed.
+
+    Returns:
+        The version, acks and correlation id, and the topics with name, id and partitions; each
+        with its index, start and end of its batch, and what ``read_run`` returns about it; None for
+        any other request.
+    """
+
 def scan_batches(records: Buffer, /) -> tuple[int, int]:
     """Return the end of the complete record batches.
 

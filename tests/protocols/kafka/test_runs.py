@@ -5,23 +5,33 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
 
 from tests.protocols.kafka.in_memory import Connection
+from tests.protocols.kafka.produce_requests import (
+    ALL,
+    LEADER,
+    NONE,
+    NOW_MS,
+    answers,
+    batch,
+    error_codes,
+    noted_runs,
+    outcome,
+    request,
+    run,
+)
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill import native
-from tidemill.clock import ManualClock
 from tidemill.engine.api import AlterOp, ConfigChange, NewTopic
 from tidemill.engine.engine import Engine
 from tidemill.engine.records.records import Records
 from tidemill.errors import TidemillError
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.format.batch import parse_header, stamp_max_timestamp
-from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.format.validate import check_client_batch
 from tidemill.log.steps import run_steps
 from tidemill.net.errors import ProtocolError
@@ -30,113 +40,14 @@ from tidemill.protocols.kafka.codec.headers import peek_header
 from tidemill.protocols.kafka.codec.hot import ProduceRequest, decode_produce
 from tidemill.protocols.kafka.codec.quick import read_run
 from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.settings import KafkaListener, Log, Settings
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="runs need the compiled extension")
-
-NOW_MS = 1_700_000_000_000
-ALL, LEADER, NONE = -1, 1, 0
-Test = Callable[[Engine, KafkaServer, FaultyFileSystem], Awaitable[None]]
-
-
-def varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def request(
-    batch: bytes,
-    *,
-    topic: str | UUID = "t",
-    partition: int = 0,
-    acks: int = ALL,
-    version: int = 9,
-    number: int = 0,
-    client: bytes | None = b"me",
-    transactional: bytes | None = None,
-    tags: bytes = b"\0",
-) -> bytes:
-    """A Produce request with one partition, with its length."""
-    compact = version >= 9
-    ends = tags if compact else b""
-
-    def sized(data: bytes | None, layout: str) -> bytes:
-        if compact:
-            return b"\0" if data is None else varint(len(data) + 1) + data
-        return struct.pack(layout, -1) if data is None else struct.pack(layout, len(data)) + data
-
-    one = b"\2" if compact else struct.pack(">i", 1)
-    name = topic.bytes if isinstance(topic, UUID) else sized(topic.encode(), ">h")
-    head = struct.pack(">hhi", 0, version, number)
-    head += struct.pack(">h", -1) if client is None else struct.pack(">h", len(client)) + client
-    body = sized(transactional, ">h") + struct.pack(">hi", acks, 30_000) + one + name
-    body += one + struct.pack(">i", partition) + sized(batch, ">i") + ends * 3
-    frame = head + (b"\0" if compact else b"") + body
-    return struct.pack(">i", len(frame)) + frame
-
-
-def batch(value: bytes = b"v", records: int = 1, key: bytes | None = None, **fields: int) -> bytes:
-    fields.setdefault("timestamp_ms", NOW_MS)
-    return bytes(encode_batch([NewRecord(key, value)] * records, **fields))  # type: ignore[arg-type]
-
-
-def run(test: Test, **log: int) -> None:
-    async def main() -> None:
-        fs = FaultyFileSystem()
-        settings = Settings(data_dir=Path("/data"), kafka=KafkaListener(port=0), log=Log(**log))
-        engine = Engine(settings, fs=fs, clock=ManualClock(NOW_MS))
-        await engine.start()
-        try:
-            created = await engine.topics.create(
-                [
-                    NewTopic("t", 4),
-                    NewTopic("u", 1),
-                    NewTopic("compacted", 1, configs={"cleanup.policy": "compact"}),
-                    NewTopic("stamped", 1, configs={"message.timestamp.type": "LogAppendTime"}),
-                    NewTopic("zipped", 1, configs={"compression.type": "gzip"}),
-                    NewTopic("short", 1, configs={"max.message.bytes": "100"}),
-                    NewTopic("small", 1, configs={"segment.bytes": "1048576"}),
-                ]
-            )
-            assert not [each for each in created if isinstance(each, Exception)]
-            await test(engine, KafkaServer(engine, engine.settings), fs)
-        finally:
-            await engine.stop()
-
-    asyncio.run(asyncio.wait_for(main(), 600))
-
-
-def answers(sent: bytes) -> list[tuple[int, bytes]]:
-    """Return correlation id and rest of each response."""
-    found, position = [], 0
-    while position < len(sent):
-        size, number = struct.unpack_from(">ii", sent, position)
-        found.append((number, sent[position + 8 : position + 4 + size]))
-        position += 4 + size
-    return found
-
-
-def error_codes(sent: bytes) -> list[int]:
-    """Return the error codes of responses of version 9 for a topic with a name of one letter."""
-    return [struct.unpack_from(">h", rest, 9)[0] for _, rest in answers(sent)]
 
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Note how many requests of each run were appended."""
-    counts: list[int] = []
-    append_run = Records.append_run
-
-    def noting(self: Records, *args: object) -> object:
-        found = append_run(self, *args)  # type: ignore[arg-type]
-        counts.append(len(found[0]))
-        return found
-
-    monkeypatch.setattr(Records, "append_run", noting)
-    return counts
+    """Note how many batches of each run were appended."""
+    return noted_runs(monkeypatch)
 
 
 # --- the native decoder, and what Python says ----------------------------------------------------
@@ -280,36 +191,14 @@ def stream(rng: random.Random, count: int) -> list[bytes]:
 def test_a_stream_gets_the_same_answers_and_leaves_the_same_logs(
     seed: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng = random.Random(seed)
-    frames = stream(rng, 400)
-    cuts = [rng.randrange(1, 30) for _ in range(400)]
-    results: list[tuple[list[tuple[int, bytes]], dict[str, bytes]]] = []
-
-    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
-        connection = Connection(server)
-        sent, position = b"", 0
-        for cut in cuts:
-            await connection.deliver(b"".join(frames[position : position + cut]))
-            position += cut
-            if rng.random() < 0.5:
-                sent += await connection.answered()
-        sent += await connection.answered()
-        logs = {
-            str(tp): b"".join(fs.read_bytes(segment.path()) for segment in log.segments)
-            for tp, log in engine._store.partitions.items()
-            if not tp.topic.startswith("__")
-        }
-        results.append((answers(sent), logs))
-        connection.close()
-
-    run(test)
+    frames = stream(random.Random(seed), 400)
+    ours = outcome(frames, seed)
     assert max(taken) > 1
     assert sum(taken) > 100
     monkeypatch.setattr(Records, "takes_runs", False)
     before = len(taken)
-    run(test)
+    theirs = outcome(frames, seed)
     assert len(taken) == before
-    ours, theirs = results
     assert [number for number, _ in ours[0]] == list(range(400))
     assert ours[0] == theirs[0]
     assert ours[1] == theirs[1]

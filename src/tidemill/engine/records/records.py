@@ -109,15 +109,20 @@ class Records:
         )
 
     def append_run(
-        self, run: Sequence[RunWrite], durability: Durability
+        self, run: Sequence[RunWrite], durability: Durability, *, whole: bool = False
     ) -> tuple[list[RunResult], PendingRun | None]:
         """Append checked ordinary batches; see ``RunAppender.append``. Only if ``takes_runs``.
+
+        Args:
+            run: the batches.
+            durability: when they count as appended.
+            whole: append nothing if not all of them are ordinary for their topics.
 
         Returns:
             A result per batch at the front of the run that was appended or failed, and what they
             wait for. The rest are for ``append``.
         """
-        return self._runs.append(run, durability) if self.takes_runs else ([], None)
+        return self._runs.append(run, durability, whole) if self.takes_runs else ([], None)
 
     async def append_records(
         self,

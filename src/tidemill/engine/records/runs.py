@@ -42,9 +42,11 @@ class RunAppender:
         self._appender = appender
 
     def append(
-        self, run: Sequence[RunWrite], durability: Durability
+        self, run: Sequence[RunWrite], durability: Durability, whole: bool = False
     ) -> tuple[list[RunResult], PendingRun | None]:
         """Append the batches at the front of a run; the rest are for ``append``.
+
+        With ``whole``, all of them are appended or none.
 
         Returns:
             A result per batch that was appended or failed, in order. With ``Durability.SYNCED``
@@ -52,6 +54,8 @@ class RunAppender:
         """
         now_ms = self._clock.now_ms()
         count, of_target = self._admitted(run, now_ms)
+        if whole and count < len(run):
+            return [], None
         results: list[RunResult] = [(0, 0, 0)] * count
         pending = PendingRun(results) if durability is Durability.SYNCED else None
         for target, places in of_target.items():

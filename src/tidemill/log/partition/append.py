@@ -146,7 +146,7 @@ class Appender:
                 segment, total, offset - 1, latest, now_ms, self.config, chain.tp
             ):
                 return None
-            self._write(segment, b"".join(stamped), entries)
+            self._write(segment, stamped[0] if len(stamped) == 1 else b"".join(stamped), entries)
         except StorageError:
             return None
         return first

@@ -56,6 +56,7 @@ class PartitionLog:
         "_producers",
         "_retention",
         "_sync",
+        "_topic_bytes",
         "chain",
         "first_dirty_offset",
         "refused",
@@ -67,6 +68,7 @@ class PartitionLog:
         chain = self.chain = opened.chain
         self.tp = chain.tp
         self.topic_id: UUID | None = opened.topic_id
+        self._topic_bytes = b"" if opened.topic_id is None else opened.topic_id.bytes
         self.first_dirty_offset = 0
         self._producers = LazyProducers(chain, opened.producers, opened.snapshot_offset)
         self._sync = SyncState(chain, new_folder=opened.new_folder)
@@ -347,9 +349,9 @@ class PartitionLog:
 
     def take_piece(self) -> tuple[Piece, Segment] | None:
         """Return the unsynced batches for the journal; see ``SyncState.take_piece``."""
-        if self.topic_id is None or self.chain.failure is not None:
+        if not self._topic_bytes or self.chain.failure is not None:
             return None
-        return self._sync.take_piece(self.topic_id, self.tp.partition)
+        return self._sync.take_piece(self._topic_bytes, self.tp.partition)
 
     def withdraw_piece(self) -> None:
         """Note that a piece is not in the journal. None can follow before the next ticket."""

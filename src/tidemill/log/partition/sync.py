@@ -10,7 +10,6 @@ business.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from uuid import UUID
 
 from tidemill.log.disk.aborted_index import AbortedIndex
 from tidemill.log.disk.environment import Environment
@@ -115,7 +114,7 @@ class SyncState:
             and self._chain.segments[-1].named
         )
 
-    def take_piece(self, topic_id: UUID, partition: int) -> tuple[Piece, Segment] | None:
+    def take_piece(self, topic_id: bytes, partition: int) -> tuple[Piece, Segment] | None:
         """Return the unsynced batches for the journal, and their segment; None if it can't be.
 
         Where they don't reach the journal after all, a ticket must sync them.
@@ -124,7 +123,7 @@ class SyncState:
             return None
         segment, end = self._chain.segments[-1], self._chain.end_offset
         piece = Piece(
-            topic_id.bytes,
+            topic_id,
             partition,
             segment.base_offset,
             segment.size - self._copied,

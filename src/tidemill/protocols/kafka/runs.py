@@ -2,7 +2,8 @@
 
 A client that sends each record in a request of its own sends many of them. Native code decodes and
 checks a run in one call (``codec.quick.read_run``), the engine appends it in one, and its responses
-are made from templates. What is not ordinary is left to ``answer``, with the same results.
+are made from templates. One request to many partitions, or with a large batch, is a run of batches
+too (``read_request``). What is not ordinary is left to ``answer``, with the same results.
 
 Knows Produce and the engine's door, and no connection.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 from uuid import UUID
 
@@ -21,9 +23,16 @@ from tidemill.errors import TidemillError
 from tidemill.log.names import TopicPartition
 from tidemill.net.outgoing.parts import Part
 from tidemill.protocols.kafka.codec.headers import frame_response, parse_header
-from tidemill.protocols.kafka.codec.quick import decode_quickly, produced_template, read_run
+from tidemill.protocols.kafka.codec.hot import ProducedPartition, encode_produce
+from tidemill.protocols.kafka.codec.quick import (
+    CheckedTopic,
+    decode_quickly,
+    produced_template,
+    read_request,
+    read_run,
+)
 from tidemill.protocols.kafka.codec.schema import PRODUCE, is_flexible
-from tidemill.protocols.kafka.handlers.produce import encode_result
+from tidemill.protocols.kafka.handlers.produce import encode_result, produced_partition
 
 MOST_REQUESTS = 64
 """Requests of one run."""
@@ -45,6 +54,8 @@ class _Place(NamedTuple):
     after: bytes
 
 
+_DURABILITY = {1: Durability.WRITTEN, -1: Durability.SYNCED}
+
 _Asked: TypeAlias = list[tuple[_Place, int]]
 """Per request: its partition, and its correlation id."""
 
@@ -57,13 +68,19 @@ class Run:
         responses: what to send; empty until they have waited for the disk.
     """
 
-    __slots__ = ("_asked", "_pending", "count", "responses")
+    __slots__ = ("_encode", "_pending", "count", "responses")
 
-    def __init__(self, asked: _Asked, results: list[RunResult], pending: PendingRun | None) -> None:
-        self.count = len(results)
-        self._asked = asked
+    def __init__(
+        self,
+        count: int,
+        encode: Callable[[list[RunResult]], list[Part]],
+        results: list[RunResult],
+        pending: PendingRun | None,
+    ) -> None:
+        self.count = count
+        self._encode = encode
         self._pending = pending
-        self.responses: list[Part] = [] if pending is not None else _encode(asked, results)
+        self.responses: list[Part] = [] if pending is not None else encode(results)
 
     def call_when_done(self, callback: Callable[[], None]) -> bool:
         """Call ``callback`` on the event loop when there are responses; return False if they are.
@@ -74,7 +91,7 @@ class Run:
             return False
 
         def done(results: list[RunResult]) -> None:
-            self.responses = _encode(self._asked, results)
+            self.responses = self._encode(results)
             callback()
 
         self._pending.call_when_done(done)
@@ -88,6 +105,7 @@ class Runs:
         self._door = door
         self._records = door.records
         self._places: dict[bytes, _Place] = {}
+        self._targets: dict[tuple[str | bytes, int], Target] = {}
         self._most = 1
 
     def most(self, count: int) -> int:
@@ -103,6 +121,9 @@ class Runs:
         if not self._records.takes_runs:
             return None
         version, acks, requests = read_run(frames)
+        if not requests:
+            self._most = 1
+            return self._take_one(frames[0])
         asked: _Asked = []
         writes: list[RunWrite] = []
         for frame, (key, correlation_id, start, end, facts) in zip(frames, requests, strict=False):
@@ -114,9 +135,40 @@ class Runs:
         self._most = min(2 * self._most, MOST_REQUESTS) if writes else 1
         if not writes:
             return None
-        durability = Durability.WRITTEN if acks == 1 else Durability.SYNCED
-        results, pending = self._records.append_run(writes, durability)
-        return Run(asked, results, pending) if results else None
+        results, pending = self._records.append_run(writes, _DURABILITY[acks])
+        return Run(len(results), partial(_encode, asked), results, pending) if results else None
+
+    def _take_one(self, frame: memoryview) -> Run | None:
+        """Append what one request has; None if all of it is for ``answer``."""
+        found = read_request(frame)
+        if found is None:
+            return None
+        version, acks, correlation_id, topics = found
+        writes: list[RunWrite] = []
+        for name, topic_id, partitions in topics:
+            for index, start, end, facts in partitions:
+                target = self._targets.get((topic_id or name, index))
+                target = target or self._new_target(name, topic_id, index)
+                if target is None:
+                    return None
+                writes.append((target, frame[start:end], facts))
+        results, pending = self._records.append_run(writes, _DURABILITY[acks], whole=True)
+        if not results:
+            return None
+        return Run(1, partial(_encode_one, version, correlation_id, topics), results, pending)
+
+    def _new_target(self, name: str, topic_id: bytes | None, index: int) -> Target | None:
+        known = None if topic_id is None else UUID(bytes=topic_id)
+        if known is not None:
+            try:
+                name = self._door.topics.by_id(known).name
+            except TidemillError:
+                return None
+        if len(self._targets) >= MOST_PLACES:
+            self._targets.clear()
+        target = Target(TopicPartition(name, index), known)
+        self._targets[(topic_id or name, index)] = target
+        return target
 
     def _look_up(self, key: bytes, frame: memoryview, version: int) -> _Place | None:
         _, body = parse_header(frame, PRODUCE, version)
@@ -165,3 +217,24 @@ def _refusal(place: _Place, correlation_id: int, error: TidemillError) -> bytes:
     )
     parts = frame_response(PRODUCE, place.version, correlation_id, [body])
     return b"".join(cast("list[bytes]", parts))
+
+
+def _encode_one(
+    version: int, correlation_id: int, topics: list[CheckedTopic], results: list[RunResult]
+) -> list[Part]:
+    """Return the response to one request."""
+    following = iter(results)
+    produced = []
+    for name, topic_id, partitions in topics:
+        of_topic = []
+        for index, _, _, _ in partitions:
+            result = next(following)
+            of_topic.append(
+                ProducedPartition(index, 0, *result)
+                if isinstance(result, tuple)
+                else produced_partition(version, index, WriteResult(error=result))
+            )
+        known = None if topic_id is None else UUID(bytes=topic_id)
+        produced.append((name, known, of_topic))
+    body = encode_produce(version, produced, 0)
+    return frame_response(PRODUCE, version, correlation_id, [body])

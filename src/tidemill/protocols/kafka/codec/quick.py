@@ -19,9 +19,13 @@ from tidemill.protocols.kafka.codec.hot import (
     encode_produce,
 )
 
-RunRequest: TypeAlias = tuple[bytes, int, int, int, tuple[int, int, int, int, int]]
-"""Version and bytes that name the partition; correlation id; start and end of the batch; and its
-number of records, latest and earliest timestamp, records without a key, and producer id."""
+BatchFacts: TypeAlias = tuple[int, int, int, int, int]
+"""Number of records, latest and earliest timestamp, records without a key, and producer id."""
+RunRequest: TypeAlias = tuple[bytes, int, int, int, BatchFacts]
+"""Version and bytes that name the partition; correlation id; start and end of the batch; and what
+is known about it."""
+CheckedTopic: TypeAlias = tuple[str, bytes | None, list[tuple[int, int, int, BatchFacts]]]
+"""Name, id, and partitions: index, start and end of the batch, and what is known about it."""
 
 _native = load()
 _OFFSETS = struct.Struct(">qqq")
@@ -78,6 +82,17 @@ def read_run(frames: list[memoryview]) -> tuple[int, int, list[RunRequest]]:
         return 0, 0, []
     found: tuple[int, int, list[RunRequest]] = _native.read_run(frames)
     return found
+
+
+def read_request(frame: memoryview) -> tuple[int, int, int, list[CheckedTopic]] | None:
+    """Decode and check one request, in one call.
+
+    It is like those of a run, but has up to 128 partitions and 1 MiB, with batches of any size.
+
+    Returns:
+        The version, acks, the correlation id and the topics; None for any other request.
+    """
+    return None if _native is None else _native.read_request(frame)
 
 
 @lru_cache(maxsize=1024)

@@ -224,7 +224,7 @@ def encode_result(
     version: int, name: str, topic_id: UUID | None, partition: int, result: WriteResult
 ) -> bytes:
     """Encode the body of the response to a request with one partition."""
-    produced = _produced(version, partition, result, MAX_RECORD_ERRORS)
+    produced = produced_partition(version, partition, result)
     return encode_produce(version, [(name, topic_id, [produced])], 0)
 
 
@@ -237,7 +237,7 @@ def _produced_topics(
     for topic, parts in asked:
         partitions = []
         for index, refused in parts:
-            produced = _produced(version, index, refused or next(following), room)
+            produced = produced_partition(version, index, refused or next(following), room)
             room -= len(produced.record_errors)
             partitions.append(produced)
         topics.append((topic.name, topic.topic_id, partitions))
@@ -257,7 +257,10 @@ def _encode(ctx: RequestContext, request: ProduceRequest, topics: list[_Produced
     return None
 
 
-def _produced(version: int, index: int, result: WriteResult, room: int) -> ProducedPartition:
+def produced_partition(
+    version: int, index: int, result: WriteResult, room: int = MAX_RECORD_ERRORS
+) -> ProducedPartition:
+    """Return a result as the response has it, with at most ``room`` single records."""
     if result.error is None:
         return ProducedPartition(
             index, 0, result.base_offset, result.log_append_time_ms, result.log_start_offset

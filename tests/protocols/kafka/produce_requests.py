@@ -1,0 +1,171 @@
+"""Produce requests as bytes, a broker in memory that gets them, and its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.protocols.kafka.in_memory import Connection
+from tests.support.faultyfs import FaultyFileSystem
+from tidemill.clock import ManualClock
+from tidemill.engine.api import NewTopic
+from tidemill.engine.engine import Engine
+from tidemill.engine.records.records import Records
+from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.protocols.kafka.server import KafkaServer
+from tidemill.settings import KafkaListener, Log, Settings
+
+NOW_MS = 1_700_000_000_000
+ALL, LEADER, NONE = -1, 1, 0
+Test = Callable[[Engine, KafkaServer, FaultyFileSystem], Awaitable[None]]
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+Topics = Sequence[tuple[str | UUID, Sequence[tuple[int, bytes | None]]]]
+"""Name or id, and index and batch of each partition."""
+
+
+def request_to(
+    topics: Topics,
+    *,
+    acks: int = ALL,
+    version: int = 9,
+    number: int = 0,
+    client: bytes | None = b"me",
+    transactional: bytes | None = None,
+    tags: bytes = b"\0",
+) -> bytes:
+    """A Produce request, with its length."""
+    compact = version >= 9
+    ends = tags if compact else b""
+
+    def sized(data: bytes | None, layout: str) -> bytes:
+        if compact:
+            return b"\0" if data is None else varint(len(data) + 1) + data
+        return struct.pack(layout, -1) if data is None else struct.pack(layout, len(data)) + data
+
+    def count(number: int) -> bytes:
+        return varint(number + 1) if compact else struct.pack(">i", number)
+
+    head = struct.pack(">hhi", 0, version, number)
+    head += struct.pack(">h", -1) if client is None else struct.pack(">h", len(client)) + client
+    body = sized(transactional, ">h") + struct.pack(">hi", acks, 30_000) + count(len(topics))
+    for topic, partitions in topics:
+        body += topic.bytes if isinstance(topic, UUID) else sized(topic.encode(), ">h")
+        body += count(len(partitions))
+        for index, records in partitions:
+            body += struct.pack(">i", index) + sized(records, ">i") + ends
+        body += ends
+    frame = head + (b"\0" if compact else b"") + body + ends
+    return struct.pack(">i", len(frame)) + frame
+
+
+def request(
+    batch: bytes, *, topic: str | UUID = "t", partition: int = 0, **fields: int | bytes | None
+) -> bytes:
+    """A Produce request with one partition, with its length."""
+    return request_to([(topic, [(partition, batch)])], **fields)  # type: ignore[arg-type]
+
+
+def batch(value: bytes = b"v", records: int = 1, key: bytes | None = None, **fields: int) -> bytes:
+    fields.setdefault("timestamp_ms", NOW_MS)
+    return bytes(encode_batch([NewRecord(key, value)] * records, **fields))  # type: ignore[arg-type]
+
+
+def run(test: Test, **log: int) -> None:
+    async def main() -> None:
+        fs = FaultyFileSystem()
+        settings = Settings(data_dir=Path("/data"), kafka=KafkaListener(port=0), log=Log(**log))
+        engine = Engine(settings, fs=fs, clock=ManualClock(NOW_MS))
+        await engine.start()
+        try:
+            created = await engine.topics.create(
+                [
+                    NewTopic("t", 4),
+                    NewTopic("u", 1),
+                    NewTopic("compacted", 1, configs={"cleanup.policy": "compact"}),
+                    NewTopic("stamped", 1, configs={"message.timestamp.type": "LogAppendTime"}),
+                    NewTopic("zipped", 1, configs={"compression.type": "gzip"}),
+                    NewTopic("short", 1, configs={"max.message.bytes": "100"}),
+                    NewTopic("small", 1, configs={"segment.bytes": "1048576"}),
+                ]
+            )
+            assert not [each for each in created if isinstance(each, Exception)]
+            await test(engine, KafkaServer(engine, engine.settings), fs)
+        finally:
+            await engine.stop()
+
+    asyncio.run(asyncio.wait_for(main(), 600))
+
+
+def answers(sent: bytes) -> list[tuple[int, bytes]]:
+    """Return correlation id and rest of each response."""
+    found, position = [], 0
+    while position < len(sent):
+        size, number = struct.unpack_from(">ii", sent, position)
+        found.append((number, sent[position + 8 : position + 4 + size]))
+        position += 4 + size
+    return found
+
+
+def error_codes(sent: bytes) -> list[int]:
+    """Return the error codes of responses of version 9 for a topic with a name of one letter."""
+    return [struct.unpack_from(">h", rest, 9)[0] for _, rest in answers(sent)]
+
+
+def noted_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of batches of each run that were appended."""
+    counts: list[int] = []
+    append_run = Records.append_run
+
+    def noting(self: Records, *args: object, **options: object) -> object:
+        found = append_run(self, *args, **options)  # type: ignore[arg-type]
+        counts.append(len(found[0]))
+        return found
+
+    monkeypatch.setattr(Records, "append_run", noting)
+    return counts
+
+
+Outcome = tuple[list[tuple[int, bytes]], dict[str, bytes]]
+"""The answers, and the logs of all partitions."""
+
+
+def outcome(frames: Sequence[bytes], seed: int) -> Outcome:
+    """Send requests to a new broker, in pieces; return what it answers and stores."""
+    rng = random.Random(seed)
+    found: list[Outcome] = []
+
+    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+        connection = Connection(server)
+        sent, position = b"", 0
+        while position < len(frames):
+            cut = rng.randrange(1, 30)
+            await connection.deliver(b"".join(frames[position : position + cut]))
+            position += cut
+            if rng.random() < 0.5:
+                sent += await connection.answered()
+        sent += await connection.answered()
+        logs = {
+            str(tp): b"".join(fs.read_bytes(segment.path()) for segment in log.segments)
+            for tp, log in engine._store.partitions.items()
+            if not tp.topic.startswith("__")
+        }
+        found.append((answers(sent), logs))
+        connection.close()
+
+    run(test)
+    return found[0]

@@ -1,0 +1,286 @@
+"""A request to many partitions, or with a large batch, is one run, and gets the usual answer."""
+
+from __future__ import annotations
+
+import random
+import struct
+from uuid import UUID
+
+import pytest
+
+from tests.protocols.kafka.in_memory import Connection
+from tests.protocols.kafka.produce_requests import (
+    ALL,
+    LEADER,
+    NONE,
+    NOW_MS,
+    Topics,
+    answers,
+    batch,
+    noted_runs,
+    outcome,
+    request,
+    request_to,
+    run,
+)
+from tests.support.faultyfs import FaultyFileSystem
+from tidemill import native
+from tidemill.engine.engine import Engine
+from tidemill.engine.records.records import Records
+from tidemill.errors import TidemillError
+from tidemill.log.config.topic import LogConfig
+from tidemill.log.format.batch import parse_header, stamp_max_timestamp
+from tidemill.log.format.validate import check_client_batch
+from tidemill.log.steps import run_steps
+from tidemill.net.errors import ProtocolError
+from tidemill.protocols.kafka.codec import quick
+from tidemill.protocols.kafka.codec.headers import parse_header as parse_request_header
+from tidemill.protocols.kafka.codec.headers import peek_header
+from tidemill.protocols.kafka.codec.hot import ProduceRequest, decode_produce
+from tidemill.protocols.kafka.codec.quick import CheckedTopic, read_request
+from tidemill.protocols.kafka.server import KafkaServer
+
+pytestmark = pytest.mark.skipif(native.load() is None, reason="runs need the compiled extension")
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note how many batches of each run were appended."""
+    return noted_runs(monkeypatch)
+
+
+def read(frame: bytes) -> tuple[int, int, int, list[CheckedTopic]] | None:
+    """Return what the native decoder finds in a request with its length."""
+    return read_request(memoryview(bytearray(frame[4:])))
+
+
+# --- the native decoder, and what Python says ----------------------------------------------------
+
+
+def by_python(frame: bytes) -> tuple[int, int, int, list[object]] | None:
+    """Return version, acks, correlation id, and name, index and batch of each partition."""
+    found: list[object] = []
+    try:
+        key, version, number = peek_header(frame)
+        if key != 0 or not 5 <= version <= 13:
+            return None
+        client, position = parse_request_header(frame, key, version)
+        try:
+            next(decode_produce(memoryview(frame), position, version))
+        except StopIteration as end:
+            asked: ProduceRequest = end.value
+        if asked.acks not in (1, -1) or asked.transactional_id is not None or not client.isascii():
+            return None
+        for topic in asked.topics:
+            for index, records in topic.partitions:
+                data = bytes(records or b"")
+                checked = run_steps(check_client_batch(data, LogConfig(), NOW_MS))
+                header = parse_header(data)
+                is_same = not header.attributes and bytes(checked.data) == data
+                if not is_same or header.base_timestamp < 0:
+                    return None
+                name = topic.name if topic.topic_id is None else topic.topic_id.bytes
+                found.append((name, index, data))
+    except (TidemillError, ProtocolError, ValueError, IndexError):
+        return None
+    return version, asked.acks, number, found
+
+
+def mistakes() -> list[bytes]:
+    """Requests of all versions, with changed and missing bytes."""
+    rng = random.Random(3)
+    frames = []
+    for version in range(3, 14):
+        names: list[str | UUID] = ["one", "zwei ö"]
+        if version >= 13:
+            names = [UUID(int=1), UUID(int=2)]
+        topics: Topics = [
+            (names[0], [(0, batch()), (7, batch(records=3))]),
+            (names[1], [(1, batch(b"x" * 40_000, producer_id=3, producer_epoch=0))]),
+        ]
+        frames += [
+            request_to(topics, version=version, acks=acks, number=acks + 9)
+            for acks in (ALL, LEADER, NONE)
+        ]
+        frames.append(request_to(topics, version=version, transactional=b"x"))
+        frames.append(request_to(topics, version=version, tags=b"\1\0\0"))
+        frames.append(request_to([(names[0], [(0, None)])], version=version))
+        frames.append(request_to([(names[0], [(0, batch(codec=1))])], version=version))
+        frames.append(request_to([(names[0], [])], version=version))
+        frames.append(request_to([], version=version))
+        whole = request_to([(names[0], [(0, batch()), (7, batch(records=3))])], version=version)
+        for _ in range(150):
+            changed = bytearray(whole)
+            changed[rng.randrange(4, len(changed))] ^= 1 << rng.randrange(8)
+            frames += [bytes(changed), whole[: rng.randrange(4, len(whole))]]
+        frames.append(whole + b"\0")
+    return frames
+
+
+def test_the_native_decoder_takes_what_python_accepts() -> None:
+    accepted = 0
+    for frame in mistakes():
+        found, expected = read(frame), by_python(frame[4:])
+        if found is None:
+            continue
+        assert expected is not None
+        version, acks, number, topics = found
+        batches = [
+            (name if topic_id is None else topic_id, index, frame[4 + start : 4 + end])
+            for name, topic_id, partitions in topics
+            for index, start, end, _ in partitions
+        ]
+        assert (version, acks, number, batches) == expected
+        accepted += len(batches) > 1
+        for (_, _, data), (*_, facts) in zip(
+            batches, (each for topic in topics for each in topic[2]), strict=True
+        ):
+            header = parse_header(data)
+            assert facts[0] == header.record_count
+            assert facts[1:3] == (header.max_timestamp, NOW_MS)
+            assert facts[4] == header.producer_id
+    assert accepted > 20
+
+
+def test_a_large_request_is_left_to_the_handler() -> None:
+    def partitions(count: int, data: bytes) -> bytes:
+        return request_to([("t", [(index, data) for index in range(count)])])
+
+    small, long = batch(), batch(b"x" * 10_000)
+    assert read(partitions(128, small)) is not None
+    assert read(partitions(129, small)) is None
+    assert read(partitions(100, long)) is not None
+    assert read(partitions(110, long)) is None  # more than a megabyte
+    assert read(partitions(4, batch(records=2048))) is not None
+    assert read(partitions(5, batch(records=2048))) is None
+    assert read(request(batch(b"x" * 900_000))) is not None
+
+
+def test_without_the_extension_all_is_left_to_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick, "_native", None)
+    assert read(request(batch())) is None
+
+
+# --- two brokers ---------------------------------------------------------------------------------
+
+
+def stream(rng: random.Random, count: int) -> list[bytes]:
+    """Requests of one client: many are ordinary for all of their partitions, some are not."""
+    frames = []
+    sequence = 0
+    for number in range(count):
+        topics: list[tuple[str | UUID, list[tuple[int, bytes | None]]]] = []
+        for name in rng.sample(["t", "u", "small"], rng.randrange(1, 4)):
+            few = [rng.randrange(4) if name == "t" else 0 for _ in range(rng.randrange(1, 6))]
+            topics.append((name, [(i, batch(b"x" * rng.randrange(9_000), 2, b"k")) for i in few]))
+        match rng.randrange(24):
+            case 0:
+                other = rng.choice(["compacted", "stamped", "zipped", "short", "none"])
+                topics.append((other, [(0, batch(b"x" * 50))]))
+            case 1:
+                topics[0][1].append((9, batch()))
+            case 2:
+                broken = bytearray(batch(records=3))
+                broken[rng.randrange(len(broken))] ^= 8
+                topics[-1][1].append((0, bytes(broken)))
+            case 3 | 4:
+                skipped = rng.choice([0, 0, -1, 1])
+                data = batch(producer_id=5, producer_epoch=0, base_sequence=sequence + skipped)
+                sequence += skipped == 0
+                topics.append(("t", [(3, data)]))
+            case 5:
+                late = bytearray(batch())
+                stamp_max_timestamp(late, 0, NOW_MS + 5)
+                topics.append(("t", [(1, bytes(late))]))
+            case 6:
+                topics[0][1].append((0, None))
+            case 7:
+                topics = [("t", [(2, batch(b"x" * rng.choice([60_000, 600_000])))])]
+        version = rng.choice([5, 7, 8, 12]) if rng.randrange(8) == 0 else 9
+        acks = LEADER if rng.randrange(8) == 0 else ALL
+        frames.append(request_to(topics, acks=acks, version=version, number=number))
+    return frames
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stream_gets_the_same_answers_and_leaves_the_same_logs(
+    seed: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = stream(random.Random(seed), 250)
+    ours = outcome(frames, seed)
+    assert max(taken) > 5
+    assert sum(map(bool, taken)) > 100
+    assert 0 in taken
+    monkeypatch.setattr(Records, "takes_runs", False)
+    theirs = outcome(frames, seed)
+    assert [number for number, _ in ours[0]] == list(range(250))
+    assert ours[0] == theirs[0]
+    assert ours[1] == theirs[1]
+
+
+def test_a_topic_id_names_the_topic_and_an_unknown_one_is_refused(taken: list[int]) -> None:
+    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+        known = engine.topics.get("t").topic_id
+        connection = Connection(server)
+        for topic in (known, known, UUID(int=77)):
+            frame = request_to([(topic, [(0, batch()), (1, batch())])], version=13)
+            await connection.deliver(frame)
+            ((_, rest),) = answers(await connection.answered())
+            at = 1 + 1 + 16 + 1 + 4
+            assert struct.unpack_from(">h", rest, at)[0] == (0 if topic == known else 100)
+        assert taken == [2, 2]
+        connection.close()
+
+    run(test)
+
+
+# --- what fails ----------------------------------------------------------------------------------
+
+
+def codes(sent: bytes, partitions: int) -> list[int]:
+    """Return the error codes of the partitions of one response of version 7 for topic ``t``."""
+    ((_, rest),) = answers(sent)
+    return [struct.unpack_from(">h", rest, 4 + 3 + 4 + 4 + 30 * n)[0] for n in range(partitions)]
+
+
+def test_partitions_of_a_request_fail_alone(taken: list[int]) -> None:
+    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+        connection = Connection(server)
+        frame = request_to([("t", [(n, batch()) for n in (0, 1, 2)])], version=7)
+        await connection.deliver(frame)
+        log = next(log for tp, log in engine._store.partitions.items() if tp == ("t", 1))
+        engine._flusher.forget(log)
+        assert codes(await connection.answered(), 3) == [0, 56, 0]
+        assert taken == [3]
+        connection.close()
+
+    run(test)
+
+
+def test_what_a_full_disk_refuses_fails_alone(taken: list[int]) -> None:
+    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+        connection = Connection(server)
+        one = batch(b"x" * 100)
+        await connection.deliver(request_to([("t", [(n, one) for n in range(4)])], version=7))
+        assert codes(await connection.answered(), 4) == [0] * 4
+        fs.capacity = fs.used() + 2 * len(one) + len(one) // 2
+        frame = request_to([("t", [(n, one) for n in range(4)])], version=7, acks=LEADER)
+        await connection.deliver(frame)
+        assert codes(await connection.answered(), 4) == [0, 0, 56, 56]
+        fs.capacity = None
+        assert taken == [4, 4]
+        connection.close()
+
+    run(test)
+
+
+def test_all_partitions_fail_with_a_failed_sync() -> None:
+    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+        connection = Connection(server)
+        fs.fail("sync", times=-1)
+        await connection.deliver(request_to([("t", [(n, batch()) for n in range(4)])], version=7))
+        assert codes(await connection.answered(), 4) == [56] * 4
+        assert isinstance(await engine.failed, TidemillError)
+        connection.close()
+
+    run(test)
