@@ -14,7 +14,8 @@ SWITCH = "TIDEMILL_NATIVE"
 """The environment variable that switches the extension off with 0."""
 NAMES = (
     *("Block", "ChangeEncoder", "Decoder", "EntryThread", "JsonParser", "RecordEncoder"),
-    *("check_batch", "crc32c", "decode_produce", "read_run", "scan_batches", "walk_records"),
+    *("check_batch", "crc32c", "decode_produce", "read_request", "read_run", "scan_batches"),
+    "walk_records",
     *("encode_binlog", "encode_changelog", "encode_pgoutput"),
     *("scan_binlog", "scan_pgoutput", "send_parts", "split_packets"),
 )

@@ -56,7 +56,6 @@ class PartitionLog:
         "_producers",
         "_retention",
         "_sync",
-        "_topic_bytes",
         "chain",
         "first_dirty_offset",
         "refused",
@@ -68,10 +67,9 @@ class PartitionLog:
         chain = self.chain = opened.chain
         self.tp = chain.tp
         self.topic_id: UUID | None = opened.topic_id
-        self._topic_bytes = b"" if opened.topic_id is None else opened.topic_id.bytes
         self.first_dirty_offset = 0
         self._producers = LazyProducers(chain, opened.producers, opened.snapshot_offset)
-        self._sync = SyncState(chain, new_folder=opened.new_folder)
+        self._sync = SyncState(chain, opened.topic_id, new_folder=opened.new_folder)
         self._point = RecoveryPoint(opened.recovery_point, chain, self._producers, self._sync)
         self._appender = Appender(chain, self._producers, self._sync, self._point, opened.config)
         self._retention = Retention(chain, self._producers, self._sync, self._appender)
@@ -345,13 +343,11 @@ class PartitionLog:
     @property
     def fits_journal(self) -> bool:
         """Whether the journal can take what is unsynced; see ``SyncState.fits_journal``."""
-        return self._sync.fits_journal and self.topic_id is not None
+        return self._sync.fits_journal
 
     def take_piece(self) -> tuple[Piece, Segment] | None:
         """Return the unsynced batches for the journal; see ``SyncState.take_piece``."""
-        if not self._topic_bytes or self.chain.failure is not None:
-            return None
-        return self._sync.take_piece(self._topic_bytes, self.tp.partition)
+        return None if self.chain.failure is not None else self._sync.take_piece()
 
     def withdraw_piece(self) -> None:
         """Note that a piece is not in the journal. None can follow before the next ticket."""

@@ -10,6 +10,7 @@ business.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from uuid import UUID
 
 from tidemill.log.disk.aborted_index import AbortedIndex
 from tidemill.log.disk.environment import Environment
@@ -45,21 +46,24 @@ class SyncState:
         "_copies",
         "_from_offset",
         "_new_folder",
+        "_topic_id",
         "end_position",
         "end_segment",
         "high_watermark",
         "stored_offset",
     )
 
-    def __init__(self, chain: SegmentChain, *, new_folder: bool) -> None:
+    def __init__(self, chain: SegmentChain, topic_id: UUID | None, *, new_folder: bool) -> None:
         """Begin with a chain whose records are all synced.
 
         Args:
+            topic_id: names the topic in the journal; without it, nothing goes there.
             new_folder: the folder, or its entry in the data folder, is perhaps not synced.
         """
         self._chain = chain
         self._closed: list[Segment] = []
         self._new_folder = new_folder
+        self._topic_id = b"" if topic_id is None else topic_id.bytes
         self.high_watermark = self.stored_offset = chain.end_offset
         self.end_segment = chain.active
         self.end_position = chain.active.size
@@ -107,6 +111,7 @@ class SyncState:
         """
         return (
             self._copied > 0
+            and self._topic_id != b""
             and self._from_offset >= 0
             and self.high_watermark > 0
             and not self._closed
@@ -114,7 +119,7 @@ class SyncState:
             and self._chain.segments[-1].named
         )
 
-    def take_piece(self, topic_id: bytes, partition: int) -> tuple[Piece, Segment] | None:
+    def take_piece(self) -> tuple[Piece, Segment] | None:
         """Return the unsynced batches for the journal, and their segment; None if it can't be.
 
         Where they don't reach the journal after all, a ticket must sync them.
@@ -123,8 +128,8 @@ class SyncState:
             return None
         segment, end = self._chain.segments[-1], self._chain.end_offset
         piece = Piece(
-            topic_id,
-            partition,
+            self._topic_id,
+            self._chain.tp.partition,
             segment.base_offset,
             segment.size - self._copied,
             self._from_offset,
