@@ -128,6 +128,28 @@ def _find_kafka(folder: Path) -> ApacheKafka:
 
 
 @contextlib.contextmanager
+def floor(folder: Path, *, sync: bool) -> Iterator[Target]:
+    """Start the server of ``clients/floor.py``, which answers Produce without any other work.
+
+    Args:
+        folder: Folder for its file.
+        sync: Whether it writes all batches to the file and syncs it before it answers.
+    """
+    command = [sys.executable, "-m", "bench.clients.floor"]
+    command += ["--sync", str(folder / "floor")] if sync else []
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        yield Target("floor, fdatasync" if sync else "floor", f"127.0.0.1:{port}", process.pid)
+    finally:
+        process.kill()
+        process.wait(timeout=10)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@contextlib.contextmanager
 def baseline(
     mode: str, folder: Path, *, files: int, sync: bool = False, chunk: int = 1 << 20
 ) -> Iterator[tuple[str, int]]:

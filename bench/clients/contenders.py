@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from bench import cpu, librdkafka, machine, wire
 from bench.report import Cell
 from bench.run import Run
-from bench.targets import Target
+from bench.targets import Target, floor
 from bench.wire import Load
 
 Result = TypeVar("Result")
@@ -61,6 +63,15 @@ def contenders(run: Run) -> Iterator[list[Contender]]:
             if target.name == "kafka":
                 found.append(Contender("kafka, flush.messages=1", target, {"flush_messages": "1"}))
         yield found
+
+
+@contextmanager
+def floors(run: Run) -> Iterator[list[Contender]]:
+    """Start the servers that do nothing but answer, without and with one fdatasync."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(dir=run.options.folder)))
+        found = [stack.enter_context(floor(folder, sync=sync)) for sync in (False, True)]
+        yield [Contender(target.name, target) for target in found]
 
 
 def costing(target: Target, load: Callable[[], Result]) -> tuple[Result, Cost]:

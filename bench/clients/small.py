@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import latency, wire
-from bench.clients.contenders import Contender, Cost, completed, contenders, guarded
+from bench.clients.contenders import Contender, Cost, completed, contenders, floors, guarded
 from bench.report import Cell, Section, Table
 from bench.run import Run, percentile
 from bench.targets import ROOT
@@ -28,12 +28,14 @@ PER_PROCESS = 100
 """Producers of one client process; each has threads of its own."""
 COLUMNS = [
     *("load", "acks", "who", "records/s", "p50 ms", "p99 ms", "p99.9 ms"),
-    *("CPU µs/record", "disk bytes/byte"),
+    *("CPU µs/record", "clients' CPU", "disk bytes/byte"),
 ]
 NOTE = (
     "confluent-kafka, linger 0, records of 100 B, 12 partitions. Latencies are librdkafka's own, "
     "from the call to the acknowledgement. records/s: acknowledged within the time of the load. "
-    "CPU and bytes written to disks: of the server. Bare: write and fdatasync of one record. "
+    "CPU and bytes written to disks: of the server; clients' CPU: µs/record of all client processes. "
+    "Bare: write and fdatasync of one record. Floor: a server of a hundred lines that answers "
+    "immediately, or after one fdatasync for all requests that are there (bench/clients/floor.py). "
     "Apache Kafka by default does not sync. With flush.messages=1 it syncs each request, so that "
     "it is measured with light loads only."
 )
@@ -84,13 +86,13 @@ def floods_section(run: Run) -> Section:
 
 def _section(run: Run, name: str, title: str, shapes: tuple[Shape, ...]) -> Section:
     table = Table(title, COLUMNS, note=NOTE)
-    with contenders(run) as servers:
-        table.rows.append(["-", "-", "bare sync", None, *_bare(run), None, None])
+    with contenders(run) as servers, floors(run) as others:
+        table.rows.append(["-", "-", "bare sync", None, *_bare(run), None, None, None])
         for shape in shapes:
             run.say(f"{name}: {shape.name}, acks {shape.acks}")
             turns: dict[str, Callable[[], tuple[dict[str, Any], Cost] | None]] = {
                 each.name: partial(_turn, run, each, each.topic(PARTITIONS), shape)
-                for each in servers
+                for each in (*servers, *others)
                 if not each.configs or shape.producers * shape.rate <= LIGHT_RATE
             }
             for who, results in run.take_turns(turns).items():
@@ -108,7 +110,7 @@ def _bare(run: Run) -> list[Cell]:
 def _cells(turns: list[tuple[dict[str, Any], Cost] | None]) -> list[Cell]:
     results = completed(turns)
     if not results:
-        return [None] * 6
+        return [None] * 7
 
     def typical(key: str, factor: float = 1.0) -> float:
         return statistics.median(float(found[key]) for found, _ in results) * factor
@@ -124,6 +126,8 @@ def _cells(turns: list[tuple[dict[str, Any], Cost] | None]) -> list[Cell]:
         typical("delivered_per_s"),
         *(typical(key, 1e3) for key in ("p50", "p99", "p99.9")),
         statistics.median(spent),
+        statistics.median(float(found["cpu_seconds"]) / int(found["sent"]) for found, _ in results)
+        * 1e6,
         statistics.median(disk) if disk else None,
     ]
 
@@ -163,9 +167,11 @@ def load(contender: Contender, topic: str, shape: Shape, seconds: float) -> dict
             if client.returncode != 0:
                 raise RuntimeError(f"a client of {contender.name} ended with {client.returncode}")
             found.append(json.loads(out))
-    sums = ("sent", "failed", "delivered_per_s", "drained_per_s")
+    sums = ("sent", "failed", "delivered_per_s", "drained_per_s", "cpu_seconds")
     together: dict[str, Any] = {key: sum(each[key] for each in found) for key in sums}
     # Of several processes with the same load: the median of p50, and the worst of the others.
     together["p50"] = statistics.median(each["p50"] for each in found)
     together |= {key: max(each[key] for each in found) for key in ("p99", "p99.9")}
+    if len(found) == 1:
+        together["timeline"] = found[0]["timeline"]
     return together

@@ -48,3 +48,8 @@ def test_a_record_without_an_acknowledgement_has_no_latency() -> None:
     outcome = Outcome()
     outcome.delivered(None, Unacknowledged())  # type: ignore[arg-type]
     assert (outcome.failed, outcome.latencies) == (1, [])
+
+
+def test_each_second_has_its_own_latencies() -> None:
+    outcome = Outcome(latencies=[0.001, 0.003, 0.5], times=[10.2, 10.9, 12.5])
+    assert outcome.timeline(began=10.0) == [(2, 0.003, 0.003), (0, 0.0, 0.0), (1, 0.5, 0.5)]

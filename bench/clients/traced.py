@@ -1,0 +1,147 @@
+"""A broker that notes when produce requests pass each step from the socket to the answer.
+
+``steps`` runs it as ``python -m bench.clients.traced serve ...``. It wraps methods of the broker, so
+it knows the inside of the broker, and nothing else of these benchmarks does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter, time
+from typing import Any
+
+from tidemill.cli.main import main
+from tidemill.engine.flusher import Flusher
+from tidemill.engine.journaling import Journaling
+from tidemill.net.link import Link
+from tidemill.protocols.kafka.session import KafkaSession
+
+OUT = "BENCH_STEPS"
+"""Names the variable with the file that gets the times."""
+STEPS = ("append", "turn", "journal free", "journal", "release", "answer")
+
+
+class Steps:
+    """What was noted. One request at a time is followed.
+
+    Attributes:
+        found: The times of the steps in seconds, by name.
+        seconds: What happened in each second of the clock: second -> name -> number.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[float]] = {name: [] for name in STEPS}
+        self.seconds: dict[int, Counter[str]] = defaultdict(Counter)
+        self._journal_began = 0.0
+        self._times: list[float] | None = None
+        self._last = 0.0
+        self._followed: object = None
+
+    def begin(self, session: object) -> None:
+        """Note that bytes were received, unless another request is on its way."""
+        if self._times is None:
+            self._times, self._followed, self._last = [], session, perf_counter()
+
+    def abandon(self, session: object) -> None:
+        """Stop following if this connection received nothing that waits for the disk."""
+        if not self._times and self._followed is session:
+            self._times = None
+
+    def end(self, name: str, of: object = None, then: object = None) -> None:
+        """Note that a step has ended, if it is the one that the request is in.
+
+        Args:
+            of: What has passed the step, if it is not the whole broker.
+            then: What to follow from now on.
+        """
+        if self._times is None or (of is not None and of is not self._followed):
+            return
+        if STEPS[len(self._times)] != name:
+            if name == "release":  # it did not wait for the journal
+                self._times = None
+            return
+        now = perf_counter()
+        self._times.append(now - self._last)
+        self._last = now
+        self._followed = then or self._followed
+        if len(self._times) == len(STEPS):
+            for each, took in zip(STEPS, self._times, strict=True):
+                self.found[each].append(took)
+            self._times = None
+
+    def count(self, name: str, number: float = 1) -> None:
+        """Count something in the current second."""
+        self.seconds[int(time())][name] += number  # type: ignore[assignment]
+
+    def round_began(self) -> None:
+        """Note that a round of the journal was started."""
+        self._journal_began = perf_counter()
+
+    def round_ended(self) -> None:
+        """Note that it was written and reported."""
+        took = perf_counter() - self._journal_began
+        self.count("rounds")
+        self.count("journal s", took)
+        slowest = self.seconds[int(time())]
+        slowest["slowest round s"] = max(slowest["slowest round s"], took)  # type: ignore[assignment]
+
+    def write(self) -> None:
+        """Write all to the file."""
+        Path(os.environ[OUT]).write_text(json.dumps({"steps": self.found, "seconds": self.seconds}))
+
+
+def trace(steps: Steps) -> None:
+    """Wrap the methods between which the steps are."""
+
+    def wrap(owner: Any, name: str, before: Callable[..., None], after: Callable[..., None]) -> None:
+        inner = getattr(owner, name)
+
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            before(*arguments)
+            found = inner(*arguments, **named)
+            after(*arguments)
+            return found
+
+        setattr(owner, name, wrapped)
+
+    def nothing(*_: Any) -> None:
+        return None
+
+    def answered(session: Any, run: Any, size: int) -> None:
+        steps.count("requests", run.count)
+        steps.count("runs")
+        steps.end("append", session, then=run)
+
+    def sent(link: Any, *_: Any) -> None:
+        steps.count("sends")
+        steps.end("answer", link._session)
+
+    wrap(
+        KafkaSession,
+        "received",
+        lambda session, *_: steps.begin(session),
+        lambda session, *_: steps.abandon(session),
+    )
+    wrap(KafkaSession, "_answer_run", nothing, answered)
+    wrap(Flusher, "_dispatch", lambda _: steps.end("turn"), nothing)
+    wrap(Journaling, "start", lambda *_: steps.end("journal free"), lambda *_: steps.round_began())
+    wrap(Journaling, "_written", lambda *_: (steps.round_ended(), steps.end("journal")), nothing)
+    wrap(
+        KafkaSession,
+        "_complete_run",
+        lambda session, _, run: steps.end("release", run, then=session),
+        nothing,
+    )
+    wrap(Link, "_send", nothing, sent)
+
+
+if __name__ == "__main__":
+    noted = Steps()
+    trace(noted)
+    atexit.register(noted.write)
+    main()
