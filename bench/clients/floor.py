@@ -1,4 +1,4 @@
-"""The floor of small requests: a server that answers Produce at once, or after one fdatasync::
+"""The floor of small requests: a server that answers Produce immediately, or after one fdatasync::
 
     python -m bench.clients.floor
     python -m bench.clients.floor --sync FILE
@@ -16,7 +16,7 @@ import os
 import select
 import socket
 import struct
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 from tidemill.protocols.kafka.codec.headers import frame_response, parse_header, peek_header
@@ -46,7 +46,7 @@ class Floor:
     """The server.
 
     Args:
-        sync: Descriptor of the file that gets all batches; None answers at once.
+        sync: Descriptor of the file that gets all batches; None answers without one.
     """
 
     def __init__(self, sync: int | None) -> None:
@@ -113,7 +113,8 @@ class Floor:
         else:
             tree = self._tree(key, decode_request(key, version, frame, body))
             answer = bytes(encode_response(key, version, tree))
-        return b"".join(bytes(each) for each in frame_response(key, version, correlation_id, [answer]))
+        parts = frame_response(key, version, correlation_id, [answer])
+        return b"".join(cast("list[bytes]", parts))
 
     def _produce(self, frame: memoryview, body: int, version: int) -> bytes:
         request = decode_quickly(frame, body, version) or _decode(frame, body, version)

@@ -2,11 +2,11 @@
 
     python -m bench.clients.programs --bootstrap HOST:PORT --topic T --producers 50 --rate 20
 
-A latency is from the call of ``produce`` to the call of ``on_delivery``: librdkafka takes the second
-time when the program asks for it, and not when the acknowledgement arrives. So a light load has a
-thread for each producer, which waits for acknowledgements. A heavy one has no time for that: one
-thread looks after the producers in turn, and latencies include the wait for it. With linger 0, each
-record is a request of its own unless its server is a brake.
+A latency is from the call of ``produce`` to the call of ``on_delivery``: librdkafka takes the
+second time when the program asks for it, and not when the acknowledgement arrives. So a light load
+has a thread for each producer, which waits for acknowledgements. A heavy one has no time for that:
+one thread looks after the producers in turn, and latencies include the wait for it. With linger 0,
+each record is a request of its own unless its server is a brake.
 """
 
 from __future__ import annotations

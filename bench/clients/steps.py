@@ -12,6 +12,10 @@ import argparse
 import json
 import sys
 import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +58,51 @@ def main() -> None:
         with broker:
             contender = Contender("tidemill", Target("tidemill", broker.bootstrap, broker.pid))
             shape = Shape("", args.producers, args.rate, "all")
-            found = small.load(contender, contender.topic(PARTITIONS), shape, args.seconds)
+            topic = contender.topic(PARTITIONS)
+            with _scheduled(broker.pid) as scheduled:
+                found = small.load(contender, topic, shape, args.seconds)
             broker.terminate()
         noted = json.loads(out.read_text())
         for key, value in machine.describe(folder).items():
             print(f"{key + ':':<13}{value}")
-    print_section(Section("produce steps", [_steps(noted["steps"], found), *_seconds(noted, found)]))
+    tables = [_steps(noted["steps"], found), _seconds(noted["seconds"], scheduled)]
+    print_section(Section("produce steps", [*tables, _clients(found)]))
+
+
+@contextmanager
+def _scheduled(pid: int) -> Iterator[dict[int, tuple[float, float]]]:
+    """Note how the thread of the event loop was scheduled: second -> ran, waited for a processor.
+
+    Both are seconds, which Linux counts (``/proc/PID/schedstat``).
+    """
+    found: dict[int, tuple[float, float]] = {}
+    is_over = threading.Event()
+
+    def sample() -> None:
+        before = _schedstat(pid)
+        while not is_over.wait(1 - time.time() % 1):
+            now = _schedstat(pid)
+            found[int(time.time()) - 1] = now[0] - before[0], now[1] - before[1]
+            before = now
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    try:
+        yield found
+    finally:
+        is_over.set()
+        sampler.join()
+
+
+def _schedstat(pid: int) -> tuple[float, float]:
+    ran, waited, _ = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()
+    return int(ran) / 1e9, int(waited) / 1e9
 
 
 def _steps(steps: dict[str, list[float]], found: dict[str, Any]) -> Table:
-    table = Table("Steps of a request", ["step", "what", "p50 ms", "p99 ms"], note="All: librdkafka's.")
+    table = Table(
+        "Steps of a request", ["step", "what", "p50 ms", "p99 ms"], note="All: librdkafka's."
+    )
     for step, times in steps.items():
         row = [percentile([each * 1e3 for each in times], percent) for percent in (50, 99)]
         table.rows.append([step, MEANING[step], *row])
@@ -77,21 +116,32 @@ def _steps(steps: dict[str, list[float]], found: dict[str, Any]) -> Table:
     return table
 
 
-def _seconds(noted: dict[str, Any], found: dict[str, Any]) -> list[Table]:
+def _seconds(
+    noted: dict[str, dict[str, float]], scheduled: dict[int, tuple[float, float]]
+) -> Table:
     columns = ["second", "requests", "runs", "rounds", "round ms", "slowest ms", "sends"]
-    table = Table("Each second of the broker", columns)
-    seconds: dict[str, dict[str, float]] = noted["seconds"]
-    first = min(map(int, seconds), default=0)
-    for second, counted in sorted(seconds.items()):
+    columns += ["loop ran s", "loop waited s"]
+    note = (
+        "Runs: requests of one connection that were handled together. Rounds: of the journal. "
+        "Waited: the thread of the event loop had work, and no processor."
+    )
+    table = Table("Each second of the broker", columns, note=note)
+    first = min(map(int, noted), default=0)
+    for second, counted in sorted(noted.items()):
         rounds = counted.get("rounds", 0)
-        row: list[Cell] = [int(second) - first, *(counted.get(key, 0) for key in ("requests", "runs"))]
-        row += [rounds, counted.get("journal s", 0) / rounds * 1e3 if rounds else None]
+        row: list[Cell] = [int(second) - first]
+        row += [counted.get(key, 0) for key in ("requests", "runs", "rounds")]
+        row += [counted.get("journal s", 0) / rounds * 1e3 if rounds else None]
         row += [counted.get("slowest round s", 0) * 1e3, counted.get("sends", 0)]
-        table.rows.append(row)
-    client = Table("Each second of the clients", ["second", "acknowledged", "p50 ms", "p99 ms"])
+        table.rows.append([*row, *scheduled.get(int(second), (None, None))])
+    return table
+
+
+def _clients(found: dict[str, Any]) -> Table:
+    table = Table("Each second of the clients", ["second", "acknowledged", "p50 ms", "p99 ms"])
     for second, (count, p50, p99) in enumerate(found.get("timeline", [])):
-        client.rows.append([second, count, p50 * 1e3, p99 * 1e3])
-    return [table, client]
+        table.rows.append([second, count, p50 * 1e3, p99 * 1e3])
+    return table
 
 
 if __name__ == "__main__":

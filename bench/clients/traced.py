@@ -1,7 +1,7 @@
 """A broker that notes when produce requests pass each step from the socket to the answer.
 
-``steps`` runs it as ``python -m bench.clients.traced serve ...``. It wraps methods of the broker, so
-it knows the inside of the broker, and nothing else of these benchmarks does.
+``steps`` runs it as ``python -m bench.clients.traced serve ...``. It wraps methods of the broker,
+so it knows the inside of the broker, and nothing else of these benchmarks does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter, time
@@ -27,7 +27,7 @@ STEPS = ("append", "turn", "journal free", "journal", "release", "answer")
 
 
 class Steps:
-    """What was noted. One request at a time is followed.
+    """The notes. One request at a time is followed.
 
     Attributes:
         found: The times of the steps in seconds, by name.
@@ -36,7 +36,7 @@ class Steps:
 
     def __init__(self) -> None:
         self.found: dict[str, list[float]] = {name: [] for name in STEPS}
-        self.seconds: dict[int, Counter[str]] = defaultdict(Counter)
+        self.seconds: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._journal_began = 0.0
         self._times: list[float] | None = None
         self._last = 0.0
@@ -76,7 +76,7 @@ class Steps:
 
     def count(self, name: str, number: float = 1) -> None:
         """Count something in the current second."""
-        self.seconds[int(time())][name] += number  # type: ignore[assignment]
+        self.seconds[int(time())][name] += number
 
     def round_began(self) -> None:
         """Note that a round of the journal was started."""
@@ -87,8 +87,8 @@ class Steps:
         took = perf_counter() - self._journal_began
         self.count("rounds")
         self.count("journal s", took)
-        slowest = self.seconds[int(time())]
-        slowest["slowest round s"] = max(slowest["slowest round s"], took)  # type: ignore[assignment]
+        second = self.seconds[int(time())]
+        second["slowest round s"] = max(second["slowest round s"], took)
 
     def write(self) -> None:
         """Write all to the file."""
@@ -98,7 +98,9 @@ class Steps:
 def trace(steps: Steps) -> None:
     """Wrap the methods between which the steps are."""
 
-    def wrap(owner: Any, name: str, before: Callable[..., None], after: Callable[..., None]) -> None:
+    def wrap(
+        owner: Any, name: str, before: Callable[..., None], after: Callable[..., None]
+    ) -> None:
         inner = getattr(owner, name)
 
         def wrapped(*arguments: Any, **named: Any) -> Any:
@@ -117,6 +119,10 @@ def trace(steps: Steps) -> None:
         steps.count("runs")
         steps.end("append", session, then=run)
 
+    def written(*_: Any) -> None:
+        steps.round_ended()
+        steps.end("journal")
+
     def sent(link: Any, *_: Any) -> None:
         steps.count("sends")
         steps.end("answer", link._session)
@@ -130,7 +136,7 @@ def trace(steps: Steps) -> None:
     wrap(KafkaSession, "_answer_run", nothing, answered)
     wrap(Flusher, "_dispatch", lambda _: steps.end("turn"), nothing)
     wrap(Journaling, "start", lambda *_: steps.end("journal free"), lambda *_: steps.round_began())
-    wrap(Journaling, "_written", lambda *_: (steps.round_ended(), steps.end("journal")), nothing)
+    wrap(Journaling, "_written", written, nothing)
     wrap(
         KafkaSession,
         "_complete_run",

@@ -6,6 +6,7 @@ import pytest
 from bench.clients.contenders import to_kafka
 from bench.clients.perf_tools import parse_consumed, parse_produced
 from bench.clients.programs import Outcome
+from bench.clients.traced import STEPS, Steps
 
 PRODUCED = """\
 12000 records sent, 8000.0 records/sec (7.63 MB/sec), 3.1 ms avg latency, 200.0 ms max latency, \
@@ -53,3 +54,32 @@ def test_a_record_without_an_acknowledgement_has_no_latency() -> None:
 def test_each_second_has_its_own_latencies() -> None:
     outcome = Outcome(latencies=[0.001, 0.003, 0.5], times=[10.2, 10.9, 12.5])
     assert outcome.timeline(began=10.0) == [(2, 0.003, 0.003), (0, 0.0, 0.0), (1, 0.5, 0.5)]
+
+
+def test_steps_of_one_request_are_noted_in_their_order() -> None:
+    steps, session, other, run = Steps(), object(), object(), object()
+    steps.begin(session)
+    steps.begin(other)  # one is followed
+    steps.end("append", session, then=run)
+    for name in STEPS[1:4]:
+        steps.end("append", session)
+        steps.end(name)
+    steps.end("release", object())
+    assert not any(steps.found.values())
+    steps.end("release", run, then=session)
+    steps.end("answer", other)
+    steps.end("answer", session)
+    assert {name: len(times) for name, times in steps.found.items()} == dict.fromkeys(STEPS, 1)
+
+
+def test_a_request_that_did_not_wait_for_the_journal_is_not_followed() -> None:
+    steps, session, run = Steps(), object(), object()
+    steps.begin(session)
+    steps.end("append", session, then=run)
+    steps.end("release", run, then=session)
+    steps.begin(session)
+    steps.abandon(session)
+    steps.begin(session)
+    steps.end("append", session, then=run)
+    assert steps._times is not None
+    assert len(steps._times) == 1

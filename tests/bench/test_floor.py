@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bench import wire
 from bench.targets import floor
 from bench.wire import Load
 from confluent_kafka import KafkaError, Message, Producer
+
+from bench import wire
 
 TIMEOUT_S = 60
 
