@@ -1,8 +1,10 @@
 """Measures what acks=all costs with many partitions and with many small producers.
 
 The first table has one librdkafka producer that writes 100 records over some partitions and waits
-for all of them. The second has 50 connections that each send 20 single-record requests a second;
-their client is a few lines of asyncio, so that it costs little of the machine.
+for all of them. It sends a request for each partition, which costs the client itself more than the
+server, as the floor shows (``clients/floor.py``). In the second table the same records are in one
+request, as Java's producer sends them. The third has 50 connections that each send 20 single-record
+requests a second; their client is a few lines of asyncio, so that it costs little of the machine.
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ import asyncio
 import contextlib
 import itertools
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from bench import librdkafka, machine, wire
+from bench import cpu, librdkafka, machine, wire
 from bench.report import Aim, Section, Table
 from bench.run import Run, percentile
-from bench.targets import Target
+from bench.targets import Target, floor
 from bench.wire import Load
 
 RECORD_BYTES = 200
@@ -26,7 +31,12 @@ CLIENTS, RATE, CROWD_PARTITIONS = 50, 20, 12
 SPREAD_NOTE = (
     "One librdkafka producer, linger 0, acks=all: 100 records of 200 B over the partitions, then "
     "flush. Times from the first record to the last acknowledgement. Disk: bytes that the server "
-    "wrote for each byte of records (write_bytes in /proc; -1 elsewhere)."
+    "wrote for each byte of records (write_bytes in /proc; -1 elsewhere). Client CPU: of 100 "
+    "records. Floor: a server that answers immediately, or after one write and fdatasync."
+)
+TOGETHER_NOTE = (
+    "One request with 100 records of 200 B, acks=all, over the partitions, encoded beforehand; the "
+    "next one after its answer. CPU: of the server."
 )
 CROWD_NOTE = (
     "50 connections, each sends one record of 200 B with acks=all every 50 ms to one of 12 "
@@ -38,32 +48,31 @@ _topic_numbers = itertools.count()
 
 
 def section(run: Run) -> Section:
-    """Measure 1, 12, 100 and 1,000 partitions, and the crowd."""
+    """Measure 1, 12, 100 and 1,000 partitions, one request to many, and the crowd."""
     spread_table = Table(
         "acks=all over many partitions",
-        ["partitions", "who", "p50 ms", "p99 ms", "to 1 partition", "disk bytes/byte"],
+        [
+            *("partitions", "who", "p50 ms", "p10 ms", "p99 ms", "to 1 partition"),
+            *("client CPU ms", "disk bytes/byte"),
+        ],
         note=SPREAD_NOTE,
+    )
+    together_table = Table(
+        "acks=all, one request to many partitions",
+        ["partitions", "who", "p50 ms", "p10 ms", "p99 ms", "to 1 partition", "CPU ms"],
+        note=TOGETHER_NOTE,
     )
     crowd_table = Table(
         "50 producers x 20 records/s, acks=all", ["who", "p50 ms", "p99 ms"], note=CROWD_NOTE
     )
-    result = Section("journal", [spread_table, crowd_table])
-    with run.servers() as targets:
-        for target in targets:
+    result = Section("journal", [spread_table, together_table, crowd_table])
+    with run.servers() as targets, _floors(run) as floors:
+        every = [*targets, *floors]
+        for target in every:
             librdkafka.prepare(target)
-        one: dict[str, float] = {}
-        for partitions in (1, 12, 100) if run.options.quick else (1, 12, 100, 1000):
-            run.say(f"journal: {partitions} partition(s)")
-            for name, each in _spread_turns(run, targets, partitions).items():
-                seconds = [s for turn in each for s in turn.seconds]
-                p50 = percentile(seconds, 50) * 1e3
-                one.setdefault(name, p50)
-                disk = statistics.median(turn.disk for turn in each)
-                p99 = percentile(seconds, 99) * 1e3
-                spread_table.rows.append([partitions, name, p50, p99, p50 / one[name], disk])
-                if name == "tidemill" and partitions == 100:
-                    what = "acks=all p50, 100 partitions to 1"
-                    result.aims.append(Aim(what, p50 / one[name], LIMIT, "x", at_most=True))
+        counts = (1, 12, 100) if run.options.quick else (1, 12, 100, 1000)
+        _add_spread(run, every, counts, spread_table, result)
+        _add_together(run, every, together_table, result)
         run.say("journal: 50 producers")
         for name, turns in _crowd_turns(run, targets).items():
             waits = [s for turn in turns for s in turn]
@@ -75,11 +84,85 @@ def section(run: Run) -> Section:
     return result
 
 
+@contextlib.contextmanager
+def _floors(run: Run) -> Iterator[list[Target]]:
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(dir=run.options.folder)))
+        yield [stack.enter_context(floor(folder, sync=sync)) for sync in (False, True)]
+
+
+def _add_spread(
+    run: Run, targets: list[Target], counts: tuple[int, ...], table: Table, result: Section
+) -> None:
+    p50: dict[tuple[str, int], float] = {}
+    for partitions in counts:
+        run.say(f"journal: {partitions} partition(s)")
+        for name, each in _spread_turns(run, targets, partitions).items():
+            cells = _percentiles([s for turn in each for s in turn.seconds])
+            p50[name, partitions] = cells[0]
+            client = statistics.median(turn.client for turn in each) * 1e3
+            disk = statistics.median(turn.disk for turn in each)
+            to_one = cells[0] / p50[name, 1]
+            table.rows.append([partitions, name, *cells, to_one, client, disk])
+    ours = p50["tidemill", 100]
+    what = "acks=all p50 of librdkafka, 100 partitions to 1"
+    result.aims.append(Aim(what, ours / p50["tidemill", 1], LIMIT, "x", at_most=True))
+    what = "the same at 100 partitions, tidemill to a server that only syncs"
+    result.aims.append(Aim(what, ours / p50["floor, fdatasync", 100], LIMIT, "x", at_most=True))
+
+
+def _add_together(run: Run, targets: list[Target], table: Table, result: Section) -> None:
+    one: dict[str, float] = {}
+    for partitions in (1, 10, 100):
+        run.say(f"journal: one request to {partitions} partition(s)")
+        rounds = 200 if run.options.quick else 500
+        contenders = {
+            name: partial(together, target, _topic(target, partitions, flush), partitions, rounds)
+            for name, (target, flush) in _kinds(targets).items()
+        }
+        turns = run.take_turns(contenders, rounds=max(2, run.options.rounds))
+        for name, each in turns.items():
+            cells = _percentiles([s for seconds, _ in each for s in seconds])
+            to_one = cells[0] / one.setdefault(name, cells[0])
+            spent = statistics.median(cpu_seconds for _, cpu_seconds in each) * 1e3
+            table.rows.append([partitions, name, *cells, to_one, spent])
+            if name == "tidemill" and partitions == 100:
+                what = "acks=all p50 of one request, 100 partitions to 1"
+                result.aims.append(Aim(what, to_one, LIMIT, "x", at_most=True))
+
+
+def _percentiles(seconds: list[float]) -> list[float]:
+    """Return p50, p10 and p99 in milliseconds."""
+    return [percentile(seconds, percent) * 1e3 for percent in (50, 10, 99)]
+
+
+def together(target: Target, topic: str, partitions: int, rounds: int) -> tuple[list[float], float]:
+    """Send requests to all partitions of a topic, one after the other.
+
+    Returns:
+        The seconds of each, and the processor seconds of the server for one.
+
+    Raises:
+        RuntimeError: the last answer has an error code.
+    """
+    size = RECORDS // partitions * (RECORD_BYTES + wire.RECORD_OVERHEAD)
+    batch = wire.make_batch(Load(RECORD_BYTES, 1, 1, batch_bytes=size))
+    frame = wire.produce_frame_to(topic, range(partitions), batch, -1)
+    with contextlib.closing(wire.connect(target.address)) as sock:
+        wire.pipelined(sock, [frame], 20, 1)
+        before = cpu.seconds(target.pid)
+        seconds = [wire.pipelined(sock, [frame], 1, 1) for _ in range(rounds)]
+        spent = cpu.seconds(target.pid) - before
+    return seconds, spent / rounds
+
+
 @dataclass(frozen=True, slots=True)
 class SpreadTurn:
-    """The seconds of each 100 records, and the bytes on disk for each byte of records."""
+    """The seconds of each 100 records, the client's processor seconds for them, and the bytes on
+    disk for each byte of records."""
 
     seconds: list[float]
+    client: float
     disk: float
 
 
@@ -117,7 +200,8 @@ def spread(target: Target, topic: str, rounds: int) -> SpreadTurn:
     disk = -1.0
     if before is not None and after is not None:
         disk = (after - before) / (rounds * RECORDS * RECORD_BYTES)
-    return SpreadTurn([float(each) for each in found["each"]], disk)
+    client = float(found["cpu"]) / rounds
+    return SpreadTurn([float(each) for each in found["each"]], client, disk)
 
 
 def _crowd_turns(run: Run, targets: list[Target]) -> dict[str, list[list[float]]]:

@@ -94,8 +94,15 @@ def _frame(api: int, version: int, body: bytes) -> bytes:
 
 def produce_frame(topic: str, partition: int, batch: bytes, acks: int) -> bytes:
     """Return a whole Produce v9 request with one batch."""
-    data = struct.pack(">i", partition) + _compact(batch) + b"\x00"
-    topics = _varint(2) + _compact(topic.encode()) + _varint(2) + data + b"\x00"
+    return produce_frame_to(topic, [partition], batch, acks)
+
+
+def produce_frame_to(topic: str, partitions: Sequence[int], batch: bytes, acks: int) -> bytes:
+    """Return a whole Produce v9 request with the same batch for each of some partitions."""
+    sent = _compact(batch) + b"\x00"
+    data = b"".join(struct.pack(">i", partition) + sent for partition in partitions)
+    count = _varint(len(partitions) + 1)
+    topics = _varint(2) + _compact(topic.encode()) + count + data + b"\x00"
     body = b"\x00" + struct.pack(">hi", acks, 30_000) + topics + b"\x00"
     return _frame(PRODUCE, PRODUCE_VERSION, body)
 

@@ -169,13 +169,14 @@ class Floor:
 
 
 def _decode(frame: memoryview, body: int, version: int) -> ProduceRequest:
-    """Decode a request that is not ordinary."""
-    try:
-        next(decode_produce(frame, body, version))
-    except StopIteration as end:
-        request: ProduceRequest = end.value
-        return request
-    raise ValueError("a Produce request has too many elements for the floor server")
+    """Decode a request that is not ordinary, for example one with more than 64 partitions."""
+    steps = decode_produce(frame, body, version)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            request: ProduceRequest = end.value
+            return request
 
 
 def main() -> None:

@@ -25,6 +25,15 @@ def test_it_answers_every_request(tmp_path: Path, sync: bool) -> None:
     assert written == (batch * 100 if sync else b"")
 
 
+def test_it_takes_a_request_to_many_partitions(tmp_path: Path) -> None:
+    batch = wire.make_batch(Load(100, 1, 1, batch_bytes=100))
+    with floor(tmp_path, sync=True) as target, wire.connect(target.address) as sock:
+        target.create_topic("t", 100)
+        frame = wire.produce_frame_to("t", range(100), batch, -1)
+        wire.pipelined(sock, [frame], 3, 1)
+        assert (tmp_path / "floor").read_bytes() == batch * 300
+
+
 def test_librdkafka_can_produce_to_it(tmp_path: Path) -> None:
     delivered: list[KafkaError | None] = []
 
