@@ -40,6 +40,7 @@ SMALL_WINDOW_BYTES = 65_536
 """Receive buffer of a connection whose client floods the broker with short requests."""
 EARLY_BYTES = 65_536
 """Bytes in the buffer of a connection that has no session yet."""
+_CONGESTED = Hold.WRITE | Hold.UNREAD | Hold.LAG
 
 
 class Session(Protocol):
@@ -148,7 +149,8 @@ class Link(asyncio.BufferedProtocol):
 
         The client does not read its responses, or its consumers are too far behind.
         """
-        return bool(self._holds & (Hold.WRITE | Hold.UNREAD | Hold.LAG))
+        holds = self._holds  # compared first, because this is asked for each request
+        return holds is not Hold.NONE and bool(holds & _CONGESTED)
 
     @property
     def is_held(self) -> bool:

@@ -195,6 +195,8 @@ def stream(rng: random.Random, count: int) -> list[bytes]:
             case 6:
                 topics[0][1].append((0, None))
             case 7:
+                topics = [("t", [(1, batch())]), ("u", [])]
+            case 8 | 9:
                 topics = [("t", [(2, batch(b"x" * rng.choice([60_000, 600_000])))])]
         version = rng.choice([5, 7, 8, 12]) if rng.randrange(8) == 0 else 9
         acks = LEADER if rng.randrange(8) == 0 else ALL

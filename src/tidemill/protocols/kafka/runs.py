@@ -27,6 +27,7 @@ from tidemill.protocols.kafka.codec.hot import ProducedPartition, encode_produce
 from tidemill.protocols.kafka.codec.quick import (
     CheckedTopic,
     decode_quickly,
+    encode_one,
     produced_template,
     read_request,
     read_run,
@@ -223,6 +224,12 @@ def _encode_one(
     version: int, correlation_id: int, topics: list[CheckedTopic], results: list[RunResult]
 ) -> list[Part]:
     """Return the response to one request."""
+    if len(results) == len(topics) == 1 and isinstance(results[0], tuple):
+        ((name, topic_id, ((index, *_),)),) = topics
+        known = None if topic_id is None else UUID(bytes=topic_id)
+        quick = encode_one(version, name, known, index, results[0])
+        if quick is not None:
+            return frame_response(PRODUCE, version, correlation_id, [quick])
     following = iter(results)
     produced = []
     for name, topic_id, partitions in topics:
