@@ -13,7 +13,6 @@ from tidemill.log.disk.files import FileSystem, RawFile
 _ZEROS = bytes(1 << 18)
 """What one write to a new file has. With short writes, the thread that creates it would take
 Python's lock from the event loop two thousand times."""
-"""Larger writes make larger pages in the kernel's cache, and each entry then costs more."""
 
 
 class RingFile:
