@@ -43,6 +43,8 @@ pipeline = Pipeline(
     spark={
         # There are few events and many queries, so one state partition for each query is faster.
         "spark.sql.shuffle.partitions": "1",
+        # The demo ends when no state waits for the watermark any more.
+        "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "true",
         # A run of minutes does not win back the cost of the optimising compiler and of a parallel
         # garbage collector. Leave these options out in a pipeline that runs for days.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

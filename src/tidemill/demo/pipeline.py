@@ -142,7 +142,7 @@ def has_read(status: QueryStatus, ends: Mapping[str, int], time: int) -> bool:
     streamed = [topic for topic in read if topic in STREAMS or status.query not in LOOKING_UP]
     if any(read[topic] < ends[topic] for topic in streamed):
         return False
-    waits = status.has_watermark and status.state_rows > 0
+    waits = status.has_watermark and status.state_rows != 0
     return not waits or watermark(status) >= time
 
 

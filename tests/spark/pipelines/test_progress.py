@@ -83,6 +83,13 @@ def test_a_batch_without_rows_closes_windows_and_leaves_the_speed_alone() -> Non
     assert (meter.batch_ms, meter.rows_per_second) == (100, 1000.0)
 
 
+def test_rows_that_spark_does_not_count_are_unknown() -> None:
+    meter = Meter()
+    meter.take(progress(0, 100, stateOperators=[{"numRowsTotal": 3}, {}]))
+
+    assert meter.state_rows is None
+
+
 def test_late_rows_of_all_operators_and_batches_count() -> None:
     meter = Meter()
     two = [{"numRowsDroppedByWatermark": 1}, {"numRowsDroppedByWatermark": 4}]

@@ -226,6 +226,19 @@ BEFORE = QueryStatus(
 )
 
 
+def test_the_end_of_a_query_is_seen_before_it_is_polled() -> None:
+    running = Query()
+    query = SupervisedQuery(BEFORE, lambda: running, RestartPolicy(until_caught_up=True))
+    assert not query.has_ended
+    query.start()
+    assert not query.has_ended
+    running.is_active = False
+    assert query.has_ended
+    query.poll()
+    assert not query.has_ended
+    assert query.is_over
+
+
 def test_what_the_last_run_came_to_is_reported_until_this_one_begins() -> None:
     query = SupervisedQuery(BEFORE, Query, RestartPolicy())
     query.stop()

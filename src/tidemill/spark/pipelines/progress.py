@@ -68,7 +68,7 @@ class QueryStatus:
         late_rows: rows dropped since the start of the run because they were behind the watermark.
         watermark: the event time behind which rows are late; None if there is none yet.
         has_watermark: whether the query has a watermark or will have one.
-        state_rows: rows that the query keeps in its state.
+        state_rows: rows that the query keeps in its state; None if Spark does not count them.
         batch_ms: how long the last batch with rows took.
         latency_p50_ms: the median time from a record's append to the end of its batch, over recent
             batches; None while history is replayed.
@@ -91,7 +91,7 @@ class QueryStatus:
     late_rows: int = 0
     watermark: str | None = None
     has_watermark: bool = False
-    state_rows: int = 0
+    state_rows: int | None = 0
     batch_ms: int = 0
     latency_p50_ms: int | None = None
     latency_p99_ms: int | None = None
@@ -217,7 +217,7 @@ class Meter:
     batch_ms: int = 0
     watermark: str | None = None
     has_watermark: bool = False
-    state_rows: int = 0
+    state_rows: int | None = 0
     lags: dict[str, int] = field(default_factory=dict)
     read: dict[str, int] = field(default_factory=dict)
     updates: int = 0
@@ -239,7 +239,8 @@ class Meter:
         operators: Sequence[Mapping[str, Any]] = progress.get("stateOperators") or ()
         self.batch = int(progress["batchId"])
         self.late_rows += sum(int(o.get("numRowsDroppedByWatermark", 0)) for o in operators)
-        self.state_rows = sum(int(o.get("numRowsTotal", 0)) for o in operators)
+        counted = [int(o["numRowsTotal"]) for o in operators if "numRowsTotal" in o]
+        self.state_rows = sum(counted) if len(counted) == len(operators) else None
         watermark = (progress.get("eventTime") or {}).get("watermark")
         self.has_watermark = self.has_watermark or watermark is not None
         if watermark and not watermark.startswith(_NO_WATERMARK):

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from tidemill.spark.pipelines.reading.stream_source import StreamSource
 
 _POLL_S = 0.25
+_END_POLL_S = 0.05
 _PUBLISH_S = 1.0
 _JVM_EXIT_TIMEOUT_S = 5.0
 """How long to wait for the JVM's exit after a connection to it was lost."""
@@ -340,7 +341,7 @@ class Runner:
         publisher: StatusPublisher,
     ) -> None:
         published = 0.0
-        while not all(each.is_over for each in queries) and not stop.wait(_POLL_S):
+        while not stop.is_set():
             start_some(queries)
             for each in queries:
                 each.poll()
@@ -349,6 +350,19 @@ class Runner:
             if time.monotonic() - published >= _PUBLISH_S:
                 publisher.publish([each.status() for each in queries])
                 published = time.monotonic()
+            if all(each.is_over for each in queries):
+                return
+            self._pause(queries, stop)
+
+    def _pause(self, queries: Sequence[SupervisedQuery], stop: threading.Event) -> None:
+        """Wait for the next round, or until a query has ended that reads only what there is."""
+        if not self._options.until_caught_up:
+            stop.wait(_POLL_S)
+            return
+        until = time.monotonic() + _POLL_S
+        while not stop.wait(_END_POLL_S) and time.monotonic() < until:
+            if any(each.has_ended for each in queries):
+                return
 
     # --- the end ---------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from tidemill.spark.pipelines.inputs import Built
 from tidemill.spark.sinks import CheckpointState, Run, Writer
 from tidemill.spark.sinks.batch_identity import batch_identity
 from tidemill.spark.windows.check import check_query
+from tidemill.spark.windows.join_state import join_state_format
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +31,7 @@ _NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 _POLLING_DELAY = "spark.sql.streaming.pollingDelay"
 _STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 _JOIN_STATE = "spark.sql.streaming.join.stateFormatVersion"
+_COUNTS_ROWS = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
 _WITH_TIMERS = ("FlatMapGroups", "FlatMapCoGroups", "TransformWithState")
 """Begins of the names of operators that can return rows although there are no new records."""
 
@@ -86,12 +88,14 @@ class Started:
     Args:
         query: The query of Spark.
         writer: The writer of the sink. It is closed when the query has ended.
+        counts_rows: Whether Spark counts the rows in the query's state. If not, it reports 0.
     """
 
-    def __init__(self, query: StreamingQuery, writer: Writer) -> None:
+    def __init__(self, query: StreamingQuery, writer: Writer, *, counts_rows: bool = True) -> None:
         self._query = query
         self._writer = writer
-        self._last = ""
+        self._counts_rows = counts_rows
+        self._last = ("", -1)
 
     @property
     def is_active(self) -> bool:
@@ -107,15 +111,26 @@ class Started:
         Spark keeps the last 100 reports.
         """
         recent = pyspark_private.recent_progress(self._query)
-        new: list[str] = []
+        new: list[dict[str, Any]] = []
+        newest = self._last
         for index in reversed(range(len(recent))):
-            text = recent[index].json()
-            if text == self._last:
+            report = recent[index]
+            # Spark makes the JSON of a report whenever it is asked for it.
+            which = str(report.timestamp()), int(report.batchId())
+            if which == self._last:
                 break
-            new.append(text)
-        if new:
-            self._last = new[0]
-        return [json.loads(text) for text in reversed(new)]
+            if not new:
+                newest = which
+            new.append(self._read(report.json()))
+        self._last = newest
+        return new[::-1]
+
+    def _read(self, text: str) -> dict[str, Any]:
+        report: dict[str, Any] = json.loads(text)
+        if not self._counts_rows:
+            for each in report.get("stateOperators") or ():
+                each.pop("numRowsTotal", None)
+        return report
 
     def error(self) -> BaseException | None:
         """Return the error that ended the query, or None."""
@@ -153,13 +168,14 @@ def start(built: Built, run: Run) -> Started:
             .option("checkpointLocation", run.checkpoint)
         )
         with settings(spark, tuning(built)):  # the query copies the session when it starts
+            counts_rows = _counts_rows(spark)
             query = (stream.trigger(**run.trigger) if run.trigger else stream).start()
     except BaseException:
         writer.close()
         raise
     finally:
         pyspark_private.remove_local_property(spark, _POOL)
-    return Started(query, writer)
+    return Started(query, writer, counts_rows=counts_rows)
 
 
 def tuning(built: Built) -> dict[str, str]:
@@ -171,11 +187,11 @@ def tuning(built: Built) -> dict[str, str]:
     chosen: dict[str, str] = {}
     if pyspark_private.stream_formats(built.df) == {"tidemill"}:
         chosen[_POLLING_DELAY] = "10ms"  # the source decides how often it asks (planning.pacing)
-    provider = built.df.sparkSession.conf.get(_STATE_STORE, "") or ""
-    if provider.endswith(".RocksDBStateStoreProvider"):
-        # One store for each task of a join instead of four. A checkpoint keeps the format of its
-        # first start.
-        chosen[_JOIN_STATE] = "3"
+    if _uses_rocksdb(built.df.sparkSession):
+        # A checkpoint keeps the format of its first start.
+        chosen[_JOIN_STATE] = join_state_format(built.df)
+        # To count, Spark reads the old value of each key that it writes or removes.
+        chosen[_COUNTS_ROWS] = "false"
     plan = pyspark_private.analyzed_plan(built.df).toString()
     # When the watermark moves, Spark runs a batch without records, which removes old state and
     # returns rows that are complete. In update mode these were returned when they changed, so the
@@ -183,6 +199,16 @@ def tuning(built: Built) -> dict[str, str]:
     if built.query.mode == "update" and not any(name in plan for name in _WITH_TIMERS):
         chosen[_NO_DATA_BATCHES] = "false"
     return chosen
+
+
+def _uses_rocksdb(spark: SparkSession) -> bool:
+    provider = spark.conf.get(_STATE_STORE, "") or ""
+    return provider.endswith(".RocksDBStateStoreProvider")
+
+
+def _counts_rows(spark: SparkSession) -> bool:
+    """Whether Spark counts the rows in the state of a query that starts now."""
+    return not _uses_rocksdb(spark) or spark.conf.get(_COUNTS_ROWS, "true") == "true"
 
 
 @contextlib.contextmanager

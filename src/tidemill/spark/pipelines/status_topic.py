@@ -203,7 +203,8 @@ def _read_partition(consumer: Any, number: int, latest: dict[str, QueryStatus]) 
     while position < end:
         if time.monotonic() > deadline:
             raise UnreachableError(f"topic {TOPIC} can't be read to its end within {_READ_S:g} s")
-        for message in consumer.consume(500, 0.1):
+        # With a larger number, it would wait for more records than there are.
+        for message in consumer.consume(min(500, end - position), 0.1):
             if message.error() is not None:
                 continue
             position = message.offset() + 1

@@ -125,6 +125,12 @@ class SupervisedQuery:
         return self._state in OVER
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the query has ended, and ``poll`` has not noticed it yet."""
+        running = self._running
+        return self._state == RUNNING and running is not None and not running.is_active
+
+    @property
     def is_due(self) -> bool:
         """Whether it is time to start the query, for the first time or again."""
         return self._state == STARTING or self.restart_in_s == 0.0
