@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import effort, spark_archive
+from tests.support import effort, memory, spark_archive
 from tests.support.broker_process import BrokerProcess
 from tests.support.in_process import InProcess
 
@@ -29,6 +29,7 @@ pytest_plugins = [
     "tests.support.processor_time",
 ]
 
+memory.use()
 # The programs that tests start inherit it.
 spark_archive.set_variables()
 # They are hundreds of Python processes. Without stored bytecode each one compiles tidemill again,
@@ -89,17 +90,33 @@ def pytest_collection_finish() -> None:
 def tmp_path(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """An empty folder, as pytest's own. If the test passes, it is removed.
+    """An empty folder, as pytest's own: in memory, or with the marker ``disk`` on the disk.
+
+    If the test passes, it is removed.
 
     pytest's own looks through the folders of all earlier tests for a free name, and keeps them.
     """
     name = re.sub(r"\W", "_", request.node.name)[:30]
-    folder = tmp_path_factory.getbasetemp() / f"{name}-{next(_FOLDERS)}"
-    folder.mkdir(mode=0o700)
+    if request.node.get_closest_marker("disk"):
+        folder = memory.new_folder_on_disk(name)
+    else:
+        folder = tmp_path_factory.getbasetemp() / f"{name}-{next(_FOLDERS)}"
+        folder.mkdir(mode=0o700)
     failed = request.session.testsfailed
     yield folder
     if request.session.testsfailed == failed:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _signals_reach_programs() -> None:
+    """Let programs that tests start get SIGINT and SIGHUP, also in ``nohup make test &``.
+
+    A program inherits that a signal is ignored. It does not inherit a function that does nothing.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 class BrokerFactory:

@@ -147,6 +147,7 @@ def test_calls_that_the_c_library_lacks_are_left_out(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.skipif(not system.can_send_files(), reason="cachestat is missing")
+@pytest.mark.disk
 @pytest.mark.parametrize("has_preadv", [True, False])
 def test_a_range_is_read_into_the_page_cache(
     has_preadv: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,7 @@ from tests.crash.load import read_all
 from tests.support.broker_process import BrokerProcess
 from tidemill.log.format.batch import iter_headers
 
-pytestmark = [pytest.mark.crash]
+pytestmark = [pytest.mark.crash, pytest.mark.disk]
 
 FAULTY = (sys.executable, "-m", "tests.crash.faulty_serve")
 ROOT = Path(__file__).parents[2]

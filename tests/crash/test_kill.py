@@ -21,7 +21,7 @@ from tests.support.effort import chosen_seed, rounds
 from tests.support.processes import poll_until
 from tidemill.log.format.batch import iter_headers
 
-pytestmark = [pytest.mark.crash, pytest.mark.separate]
+pytestmark = [pytest.mark.crash, pytest.mark.disk, pytest.mark.separate]
 
 KILLS = rounds("CRASH_KILLS", 15, nightly=500)
 PARTITIONS = 3

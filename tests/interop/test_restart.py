@@ -17,7 +17,7 @@ from tests.interop.common import DEADLINE, wait_for
 from tests.support.broker_process import BrokerProcess
 from tests.support.librdkafka import connected, ready_for_id
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.disk]
 
 
 def stop(broker: BrokerProcess, how: str) -> None:

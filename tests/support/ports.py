@@ -11,9 +11,10 @@ import fcntl
 import itertools
 import os
 import socket
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.support import memory
 
 FIRST, BLOCK = 10_000, 1_000
 _KERNEL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -48,7 +49,7 @@ def _ports() -> Iterator[int]:
 
 
 def _own_block() -> range | None:
-    folder = Path(tempfile.gettempdir(), f"tidemill-tests-ports-{os.getuid()}")
+    folder = Path(memory.disk(), f"tidemill-tests-ports-{os.getuid()}")
     folder.mkdir(exist_ok=True)
     for first in range(FIRST, _kernel_start() - BLOCK + 1, BLOCK):
         lock = os.open(folder / str(first), os.O_RDWR | os.O_CREAT, 0o600)

@@ -14,7 +14,7 @@ import pytest
 from tests.crash.queues.worker import POISON
 from tests.support.effort import chosen_seed, rounds
 
-pytestmark = [pytest.mark.crash]
+pytestmark = [pytest.mark.crash, pytest.mark.disk]
 
 KILLS = rounds("CRASH_KILLS", 2, nightly=60)
 NUMBERS = 10_000_000

@@ -29,7 +29,7 @@ from tidemill.cli.client import Cluster
 from tidemill.cli.group.shares import share_starts
 from tidemill.errors import TidemillError
 
-pytestmark = [pytest.mark.crash, pytest.mark.separate, pytest.mark.timeout(1700)]
+pytestmark = [pytest.mark.crash, pytest.mark.disk, pytest.mark.separate, pytest.mark.timeout(1700)]
 
 KILLS = rounds("CRASH_KILLS", 2, nightly=60)
 """Of the broker, and as many of members."""

@@ -16,7 +16,7 @@ from tests.crash.transactions.conftest import Broker, make_topics
 from tests.crash.transactions.pipeline import Feeder, Pipeline
 from tests.support.effort import chosen_seed, rounds
 
-pytestmark = [pytest.mark.crash, pytest.mark.separate]
+pytestmark = [pytest.mark.crash, pytest.mark.disk, pytest.mark.separate]
 
 KILLS = rounds("CRASH_KILLS", 8, nightly=200)
 """Kills of workers, and the same number of kills of the broker, for each client."""

@@ -17,9 +17,10 @@ from tidemill.log.disk.slice import LENT_BYTES
 from tidemill.log.errors import StorageError
 from tidemill.log.names import TopicPartition
 
-pytestmark = pytest.mark.skipif(
-    not system.can_send_files(), reason="sendfile or cachestat is missing"
-)
+pytestmark = [
+    pytest.mark.disk,
+    pytest.mark.skipif(not system.can_send_files(), reason="sendfile or cachestat is missing"),
+]
 
 VALUE = os.urandom(1000)
 

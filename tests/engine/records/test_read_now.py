@@ -17,6 +17,8 @@ from tidemill.engine.engine import Engine
 from tidemill.log.disk.slice import Slice
 from tidemill.log.names import TopicPartition
 
+pytestmark = pytest.mark.disk
+
 PARTITIONS = 5
 
 

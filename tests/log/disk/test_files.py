@@ -1,4 +1,4 @@
-"""The implementation of the file system for Linux, on a real disk."""
+"""The implementation of the file system for Linux, on a disk and in memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ import pytest
 
 from tidemill.log.disk.files import RealFileSystem
 from tidemill.log.errors import DataDirLockedError
+
+
+@pytest.fixture(autouse=True, params=[pytest.param("disk", marks=pytest.mark.disk), "memory"])
+def place(request: pytest.FixtureRequest) -> str:
+    """Where ``tmp_path`` is. A file system in memory can't tell what is in the page cache."""
+    return str(request.param)
 
 
 @pytest.fixture

@@ -21,9 +21,10 @@ from tidemill.net.outgoing.outbox import Outbox
 from tidemill.net.outgoing.parts import Part
 from tidemill.net.outgoing.sending import FILE_PIECE_BYTES
 
-pytestmark = pytest.mark.skipif(
-    not system.can_send_files(), reason="sendfile or cachestat is missing"
-)
+pytestmark = [
+    pytest.mark.disk,
+    pytest.mark.skipif(not system.can_send_files(), reason="sendfile or cachestat is missing"),
+]
 
 
 def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -24,9 +24,10 @@ from tidemill.net.outgoing.sending import (
     send_parts_in_python,
 )
 
-pytestmark = pytest.mark.skipif(
-    not system.can_send_files(), reason="sendfile or cachestat is missing"
-)
+pytestmark = [
+    pytest.mark.disk,
+    pytest.mark.skipif(not system.can_send_files(), reason="sendfile or cachestat is missing"),
+]
 
 Send = Callable[[socket.socket, list[Part], int, int, Known], tuple[int, Ended]]
 MUCH = 1 << 40

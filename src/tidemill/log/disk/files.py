@@ -169,7 +169,8 @@ class RealFile:
         try:
             return system.read_cached(self._fd, length, position)
         except NotImplementedError:
-            return self.pread(length, position)
+            data = self.pread(length, position)
+            return data if len(data) == length else None
 
     def datasync(self) -> None:
         system.datasync(self._fd)
