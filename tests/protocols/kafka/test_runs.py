@@ -6,11 +6,12 @@ import asyncio
 import random
 import struct
 from collections.abc import Iterator
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from tests.protocols.kafka.in_memory import Connection
+from tests.protocols.kafka.in_memory import Connection, MemoryLink
 from tests.protocols.kafka.produce_requests import (
     ALL,
     LEADER,
@@ -28,6 +29,7 @@ from tests.support.faultyfs import FaultyFileSystem
 from tidemill import native
 from tidemill.engine.api import AlterOp, ConfigChange, NewTopic
 from tidemill.engine.engine import Engine
+from tidemill.engine.journaling import Journaling
 from tidemill.engine.records.records import Records
 from tidemill.errors import TidemillError
 from tidemill.log.config.topic import LogConfig
@@ -320,6 +322,38 @@ def test_a_group_of_batches_does_not_outgrow_its_segment() -> None:
         log = next(log for tp, log in engine._store.partitions.items() if tp.topic == "small")
         assert len(log.segments) == 3
         assert all(segment.size <= 1_048_576 for segment in log.segments)
+        connection.close()
+
+    run(test)
+
+
+def test_a_lone_answer_is_sent_when_the_disk_reports_and_others_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[str] = []
+    report, write = Journaling._written, MemoryLink.write
+
+    def reporting(self: Journaling, *arguments: Any) -> None:
+        report(self, *arguments)
+        events.append("reported")
+
+    def writing(self: MemoryLink, buffers: list[bytes]) -> None:
+        write(self, buffers)
+        events.append("sent")
+
+    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+        connection = Connection(server)
+        await connection.deliver(request(batch()))
+        await connection.answered()  # the journal is open
+        monkeypatch.setattr(Journaling, "_written", reporting)
+        monkeypatch.setattr(MemoryLink, "write", writing)
+        await connection.deliver(request(batch()))
+        await connection.answered()
+        assert events == ["sent", "reported"]
+        events.clear()
+        await connection.deliver(request(batch()) * 20)  # more than one run
+        await connection.answered()
+        assert events == ["reported", "sent"]
         connection.close()
 
     run(test)
