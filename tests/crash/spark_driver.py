@@ -49,6 +49,7 @@ class Job:
         stop: the driver ends when this file exists.
         master: of Spark.
         hold: file with the step at which tasks wait, on a local master.
+        executors: how many executors a driver has on a cluster.
     """
 
     bootstrap: str
@@ -60,6 +61,7 @@ class Job:
     stop: str
     master: str
     hold: str
+    executors: int = 2
 
     @classmethod
     def in_folder(
@@ -134,6 +136,7 @@ class Driver:
             extra={
                 "spark.sql.shuffle.partitions": "2",
                 "spark.executor.memory": "512m",
+                "spark.cores.max": str(job.executors),  # each has one core
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
                 **executor_settings(),

@@ -10,6 +10,7 @@ import contextlib
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -35,9 +36,10 @@ pytestmark = [pytest.mark.crash, pytest.mark.separate, pytest.mark.spark, pytest
 
 DRIVER_KILLS = ("driver: all", "driver: python", "driver: jvm")
 """Which processes of the driver are killed first: both, or one, so that the other one notices."""
-KILLS = (*DRIVER_KILLS, *["executor"] * 2, *["busy executor"] * 3, "worker", "python")
-"""A driver costs the start of three JVMs, a worker that of two, an executor that of one, a Python
-process none."""
+OTHER_KILLS = (*["executor"] * 2, *["busy executor"] * 3, "worker", "python")
+"""A worker costs the start of two JVMs, an executor that of one, a Python process none. A driver
+costs that of its own JVM and of its executors, so the next one has a single executor. What is killed
+before has two, of which one goes on while the other is replaced."""
 RANDOM_KILLS = rounds("CRASH_SPARK_KILLS", 20, nightly=20)
 """Of drivers, workers and executors, in the long run. Every fifth kill more is one of a Python
 process."""
@@ -54,6 +56,11 @@ class ClusterDriver(DriverProcess):
     def __init__(self, job: Job, cluster: SparkCluster, folder: Path, dice: random.Random) -> None:
         super().__init__(job, folder, dice)
         self._cluster = cluster
+
+    def start_again(self, executors: int) -> None:
+        """Start the next driver, which has so many executors."""
+        self._job = replace(self._job, executors=executors)
+        self.start()
 
     def kill_executor(self) -> bool:
         """Kill an executor. Return whether there is one."""
@@ -122,9 +129,9 @@ def test_each_record_is_written_once_after_a_kill_of_each_kind(
     bootstrap: str, tmp_path: Path
 ) -> None:
     dice, seed = _random()
-    kills = list(KILLS)
-    dice.shuffle(kills)
-    check_kills(bootstrap, tmp_path, kills, dice, f"seed {seed}")
+    kills = dice.sample(OTHER_KILLS, len(OTHER_KILLS))
+    kills += dice.sample(DRIVER_KILLS, len(DRIVER_KILLS))
+    check_kills(bootstrap, tmp_path, kills, dice, f"seed {seed}", next_executors=1)
 
 
 @pytest.mark.nightly
@@ -150,9 +157,18 @@ def _has_hit_a_task(folder: Path) -> bool:
 
 
 def check_kills(
-    bootstrap: str, folder: Path, kills: Sequence[str], dice: random.Random, context: str
+    bootstrap: str,
+    folder: Path,
+    kills: Sequence[str],
+    dice: random.Random,
+    context: str,
+    next_executors: int = WORKERS,
 ) -> None:
-    """Kill what ``kills`` names while records are written, then check all that was written."""
+    """Kill what ``kills`` names while records are written, then check all that was written.
+
+    Args:
+        next_executors: How many executors the drivers after the first one have.
+    """
     create_topics(bootstrap)
     numbers = NumberProducer(bootstrap)
     with SparkCluster(folder / "cluster", workers=WORKERS) as cluster:
@@ -166,7 +182,7 @@ def check_kills(
                 time.sleep(dice.random() * 0.3)  # anywhere in a batch
                 if kill in DRIVER_KILLS:
                     work.kill_driver(kill.removeprefix("driver: "))
-                    work.start()
+                    work.start_again(next_executors)
                 else:
                     victims = {
                         "executor": work.kill_executor,
