@@ -38,8 +38,8 @@ DRIVER_KILLS = ("driver: all", "driver: python", "driver: jvm")
 """Which processes of the driver are killed first: both, or one, so that the other one notices."""
 OTHER_KILLS = (*["executor"] * 2, *["busy executor"] * 3, "worker", "python")
 """A worker costs the start of two JVMs, an executor that of one, a Python process none. A driver
-costs that of its own JVM and of its executors, so the next one has a single executor. What is killed
-before has two, of which one goes on while the other is replaced."""
+costs that of its own JVM and of its executors, so the next one has a single executor. Kills before
+that one have two executors, of which one goes on while the other is replaced."""
 RANDOM_KILLS = rounds("CRASH_SPARK_KILLS", 20, nightly=20)
 """Of drivers, workers and executors, in the long run. Every fifth kill more is one of a Python
 process."""
