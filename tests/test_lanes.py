@@ -59,6 +59,25 @@ def test_fast_tests_that_take_long_are_named_and_others_are_not() -> None:
     assert lanes.not_fast(seconds, ["quick", "late", "later"]) == [("later", 9.0), ("late", 4.0)]
 
 
+def test_the_files_of_a_folder_with_a_server_are_one_unit() -> None:
+    class Item:
+        def __init__(self, nodeid: str) -> None:
+            self.nodeid = nodeid
+
+        def get_closest_marker(self, name: str) -> None:
+            return None
+
+    def unit(nodeid: str) -> str:
+        return lanes.unit_of(Item(nodeid))  # type: ignore[arg-type]
+
+    root = lanes.DURATIONS.parents[2]
+    for folder in lanes.SHARED:
+        files = sorted((root / folder).glob("test_*.py"))
+        assert {unit(f"{folder}/{file.name}::test_one") for file in files} == {folder}
+        assert len(files) > 1
+    assert unit("tests/connect/cdc/test_worker.py::test_one") == "tests/connect/cdc/test_worker.py"
+
+
 @pytest.mark.slow
 def test_all_tests_with_the_shared_session_run_in_one_worker(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")

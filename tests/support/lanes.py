@@ -5,8 +5,9 @@ runs them all, so that a run starts one JVM for them. The other workers run ever
 worker whose lane is empty helps with the other lane. In a lane, what took longest in a recorded
 run (``durations.json``) begins first.
 
-A *unit* is what is scheduled as a whole: the tests of one file in one lane, or a single test that
-is marked ``separate``. Knows nothing of what the tests test.
+A *unit* is what is scheduled as a whole: the tests of one file in one lane, the files of a folder
+that share a database server, or a single test that is marked ``separate``. Knows nothing of what
+the tests test.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 DURATIONS = Path(__file__).with_name("durations.json")
+SHARED = frozenset(f"tests/connect/cdc/{each}" for each in ("mariadb", "mysql", "postgres"))
+"""Folders whose files share a server: one after the other they start it once."""
 SPARK = " (spark)"
 """Ends the name of a unit that needs the shared Spark session."""
 DEFAULT_S = {SPARK: 20.0, "": 2.0}
@@ -43,6 +46,9 @@ def unit_of(item: pytest.Item) -> str:
     if item.get_closest_marker("separate") is not None:
         return item.nodeid
     file = item.nodeid.partition("::")[0]
+    folder = file.rpartition("/")[0]
+    if folder in SHARED:
+        return folder
     return file + SPARK if "spark" in getattr(item, "fixturenames", ()) else file
 
 
@@ -209,7 +215,7 @@ def record(seconds: Mapping[str, float], root: Path, path: Path = DURATIONS) -> 
     kept = {
         unit: each
         for unit, each in sorted(known.items())
-        if (root / unit.removesuffix(SPARK).partition("::")[0]).is_file()
+        if (root / unit.removesuffix(SPARK).partition("::")[0]).exists()
     }
     path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
 

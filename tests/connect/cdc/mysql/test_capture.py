@@ -12,7 +12,6 @@ from tests.support.mysql import PASSWORD, MySql
 
 
 @pytest.mark.crash
-@pytest.mark.separate
 def test_topics_equal_the_tables_after_kills_of_worker_and_broker(
     server: MySql,
     shop: str,
