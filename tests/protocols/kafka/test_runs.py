@@ -52,6 +52,12 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return noted_runs(monkeypatch)
 
 
+@pytest.fixture
+def one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all that arrives together start in the same turn, however busy the machine is."""
+    monkeypatch.setattr("tidemill.net.turns.TURN_SECONDS", 300.0)
+
+
 # --- the native decoder, and what Python says ----------------------------------------------------
 
 
@@ -248,7 +254,7 @@ def test_a_run_does_not_write_to_a_deleted_topic(version: int, taken: list[int])
     run(test)
 
 
-def test_requests_to_a_topic_that_is_deleted_meanwhile_fail_alone() -> None:
+def test_requests_to_a_topic_that_is_deleted_meanwhile_fail_alone(one_turn: None) -> None:
     async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
         connection = Connection(server)
         frames = [request(batch(), topic=topic) for topic in "tutu"]
@@ -328,7 +334,7 @@ def test_a_group_of_batches_does_not_outgrow_its_segment() -> None:
 
 
 def test_a_lone_answer_is_sent_when_the_disk_reports_and_others_together(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, one_turn: None
 ) -> None:
     events: list[str] = []
     report, write = Journaling._written, MemoryLink.write
@@ -344,7 +350,12 @@ def test_a_lone_answer_is_sent_when_the_disk_reports_and_others_together(
     async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
         connection = Connection(server)
         await connection.deliver(request(batch()))
-        await connection.answered()  # the journal is open
+        await connection.answered()
+        journaling = engine._flusher._journaling
+        assert journaling is not None
+        async with asyncio.timeout(300):
+            while not journaling.is_open:
+                await asyncio.sleep(0)
         monkeypatch.setattr(Journaling, "_written", reporting)
         monkeypatch.setattr(MemoryLink, "write", writing)
         await connection.deliver(request(batch()))
