@@ -108,17 +108,6 @@ def tmp_path(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _signals_reach_programs() -> None:
-    """Let programs that tests start get SIGINT and SIGHUP, also in ``nohup make test &``.
-
-    A program inherits that a signal is ignored. It does not inherit a function that does nothing.
-    """
-    for number in (signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, lambda *_: None)
-
-
 class BrokerFactory:
     """Makes broker processes below one folder; ``close`` kills those that still run."""
 

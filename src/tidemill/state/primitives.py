@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from tidemill.log.errors import InvalidRecordError
+from tidemill.log.errors import FormatVersionError, InvalidRecordError
 
 _I8 = struct.Struct(">b")
 _I16 = struct.Struct(">h")
@@ -185,3 +185,22 @@ class Writer:
         self.i32(len(value))
         self._data += value
         return self
+
+
+def versioned(data: bytes, name: str) -> Reader:
+    """Return a reader behind the version of a value, which must be 0.
+
+    Args:
+        name: of the value, for the error.
+
+    Raises:
+        InvalidRecordError: the version is negative.
+        FormatVersionError: the version is not supported.
+    """
+    reader = Reader(data)
+    version = reader.i16()
+    if version < 0:
+        raise InvalidRecordError(f"invalid version {version} of {name}")
+    if version > 0:
+        raise FormatVersionError(f"version {version} of {name} is not supported")
+    return reader

@@ -25,10 +25,9 @@ from tidemill.state.modern_groups.format import (
     RecordFormat,
     RecordKind,
     read_numbers,
-    versioned,
     write_numbers,
 )
-from tidemill.state.primitives import Reader, Writer
+from tidemill.state.primitives import Reader, Writer, versioned
 
 _CLASSIC_TAG = 0
 _EPOCHS_TAG = 0

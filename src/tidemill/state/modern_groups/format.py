@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 from uuid import UUID
 
-from tidemill.log.errors import FormatVersionError, InvalidRecordError
 from tidemill.state.assignors.types import Partitions
-from tidemill.state.primitives import Reader, Writer
+from tidemill.state.primitives import Reader, Writer, versioned
 
 _HASH_TAG = 0
 
@@ -140,25 +139,6 @@ class RecordFormat(Generic[M, C]):
             InvalidRecordError, FormatVersionError: the value can't be read.
         """
         return read_partitions(versioned(data, f"{self.name}TargetAssignmentMemberValue"))
-
-
-def versioned(data: bytes, name: str) -> Reader:
-    """Return a reader behind the version of a value, which must be 0.
-
-    Args:
-        name: of the value, for the error.
-
-    Raises:
-        InvalidRecordError: the version is negative.
-        FormatVersionError: the version is not supported.
-    """
-    reader = Reader(data)
-    version = reader.i16()
-    if version < 0:
-        raise InvalidRecordError(f"invalid version {version} of {name}")
-    if version > 0:
-        raise FormatVersionError(f"version {version} of {name} is not supported")
-    return reader
 
 
 def write_partitions(writer: Writer, partitions: Partitions) -> None:

@@ -13,10 +13,9 @@ from tidemill.state.modern_groups.format import (
     RecordFormat,
     RecordKind,
     read_partitions,
-    versioned,
     write_partitions,
 )
-from tidemill.state.primitives import Writer
+from tidemill.state.primitives import Writer, versioned
 from tidemill.state.share_groups.types import ShareAssignment, ShareMember
 
 _STABLE = 0

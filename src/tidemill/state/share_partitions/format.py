@@ -18,7 +18,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tidemill.log.errors import FormatVersionError, InvalidRecordError
-from tidemill.state.primitives import Reader, Writer
+from tidemill.state.primitives import Reader, Writer, versioned
 
 _COMPLETE_TAG = 0
 MAX_COUNT = 32_767
@@ -128,7 +128,7 @@ def decode_snapshot(value: bytes) -> tuple[Stored, int]:
     Raises:
         FormatVersionError, InvalidRecordError: it can't be read.
     """
-    reader = _versioned(value, "ShareSnapshotValue")
+    reader = versioned(value, "ShareSnapshotValue")
     epoch, state_epoch, _leader = reader.i32(), reader.i32(), reader.i32()
     start, created_ms, _written_ms = reader.i64(), reader.i64(), reader.i64()
     batches, complete = _read_rest(reader)
@@ -141,7 +141,7 @@ def decode_update(value: bytes) -> Stored:
     Raises:
         FormatVersionError, InvalidRecordError: it can't be read.
     """
-    reader = _versioned(value, "ShareUpdateValue")
+    reader = versioned(value, "ShareUpdateValue")
     epoch, _leader, start = reader.i32(), reader.i32(), reader.i64()
     return _checked(Stored(epoch, start, *_read_rest(reader)))
 
@@ -165,13 +165,3 @@ def _checked(stored: Stored) -> Stored:
             raise InvalidRecordError(f"invalid range {batch} of a share partition")
         end = batch.last + 1
     return stored
-
-
-def _versioned(data: bytes, name: str) -> Reader:
-    reader = Reader(data)
-    version = reader.i16()
-    if version < 0:
-        raise InvalidRecordError(f"invalid version {version} of {name}")
-    if version > 0:
-        raise FormatVersionError(f"version {version} of {name} is not supported")
-    return reader
