@@ -55,6 +55,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "clients-producers": clients_small.producers_section,
     "clients-floods": clients_small.floods_section,
     "clients-java": clients_java.codecs_section,
+    "clients-java-floor": clients_java.floor_section,
     "clients-partitions": clients_java.partitions_section,
     "clients-consume": clients_consume.section,
     "cold-reads": cold_reads.section,

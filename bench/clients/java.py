@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +13,15 @@ from tests.support.apache_kafka import KafkaNotFoundError
 
 from bench import throughput, wire
 from bench.clients import perf_tools
-from bench.clients.contenders import Contender, Cost, completed, contenders, guarded, to_kafka
+from bench.clients.contenders import (
+    Contender,
+    Cost,
+    completed,
+    contenders,
+    floors,
+    guarded,
+    to_kafka,
+)
 from bench.clients.perf_tools import Produced
 from bench.report import Cell, Section, Table
 from bench.run import Run
@@ -62,14 +71,26 @@ def partitions_section(run: Run) -> Section:
     return _section(run, "clients-partitions", title, cases)
 
 
-def _section(run: Run, name: str, title: str, cases: Iterable[Case]) -> Section:
+def floor_section(run: Run) -> Section:
+    """Measure records of 10 KB, also on servers that do nothing but answer or sync."""
+    cases = [Case(10_000, count, "all") for count in (1, 12)]
+    title = "Java's producer, acks=all, beside the floor"
+    return _section(run, "clients-java-floor", title, cases, with_floors=True)
+
+
+def _section(
+    run: Run, name: str, title: str, cases: Iterable[Case], with_floors: bool = False
+) -> Section:
     table = Table(title, COLUMNS, note=NOTE)
     try:
         perf_tools.check()
     except KafkaNotFoundError as error:
         print(f"note: no perf tools, so {name} is left out: {error}", file=sys.stderr)
         return Section(name, [table])
-    with contenders(run) as servers:
+    with ExitStack() as stack:
+        servers = stack.enter_context(contenders(run))
+        if with_floors:
+            servers = [*servers, *stack.enter_context(floors(run))]
         for case in cases:
             about = f"{case.size} B, {case.partitions} partition(s), acks {case.acks}"
             run.say(f"{name}: {about}, {case.codec}")
