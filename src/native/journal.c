@@ -240,6 +240,16 @@ static PyObject *thread_result(PyObject *self, PyObject *Py_UNUSED(ignored))
     return Py_BuildValue("ii", on->failed, on->unsynced);
 }
 
+/* Return whether an entry was written and synced, and its result was not taken yet. */
+static PyObject *thread_has_written(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    Shared *on = ((EntryThread *)self)->shared;
+    pthread_mutex_lock(&on->lock);
+    int written = on->state == DONE && !on->failed && !on->unsynced;
+    pthread_mutex_unlock(&on->lock);
+    return PyBool_FromLong(written);
+}
+
 /* Let the thread finish its entry and end, and wait for that. */
 static void end_thread(Shared *on)
 {
@@ -299,6 +309,8 @@ static void thread_dealloc(PyObject *self)
 static PyMethodDef thread_methods[] = {
     {"start", thread_start, METH_VARARGS, "Write and sync an entry on the thread."},
     {"result", thread_result, METH_NOARGS, "Return the errnos of the write and of the sync."},
+    {"has_written", thread_has_written, METH_NOARGS,
+     "Return whether an entry is on disk and its result was not taken yet."},
     {"close", thread_close, METH_NOARGS, "Finish the entry, and end the thread."},
     {NULL, NULL, 0, NULL},
 };

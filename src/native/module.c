@@ -2,8 +2,8 @@
  *
  * Each other file in this folder implements functions for one purpose and declares them in native.h.
  * All of them take bytes from outside, so every length is checked before it is used, in slices that
- * the caller bounds, and a fault is reported with its position. Only journal.c writes to a file, and
- * only send.c to a socket; Python has opened both.
+ * the caller bounds, and a fault is reported with its position. Only append.c and journal.c
+ * write to files, and only send.c to a socket; Python has opened them.
  */
 #include "native.h"
 
@@ -18,6 +18,10 @@ static PyMethodDef methods[] = {
      "Decode and check the ordinary Produce requests at the front of a list."},
     {"read_request", tm_py_read_request, METH_O,
      "Decode and check an ordinary Produce request; return None for another one."},
+    {"prepare_append", tm_py_prepare_append, METH_VARARGS,
+     "Give the types that append_run needs."},
+    {"append_run", tm_py_append_run, METH_VARARGS,
+     "Append a run of checked batches; return the targets that are left to Python."},
     {"scan_batches", tm_py_scan_batches, METH_O, "Return the end of the complete record batches."},
     {"send_parts", tm_py_send_parts, METH_VARARGS,
      "Send buffers and ranges of files; return the sent bytes and what ended the call."},
@@ -39,6 +43,7 @@ static PyMethodDef methods[] = {
 static int add_types(PyObject *module)
 {
     tm_prepare_crc32c();
+    if (tm_prepare_append_names() < 0) return -1;
     if (tm_add_block(module) < 0) return -1;
     if (tm_add_decoder(module) < 0) return -1;
     if (tm_add_entry_thread(module) < 0) return -1;

@@ -28,6 +28,11 @@ PyObject *tm_py_check_batch(PyObject *module, PyObject *args);
 PyObject *tm_py_read_run(PyObject *module, PyObject *frames);
 PyObject *tm_py_read_request(PyObject *module, PyObject *frame);
 
+/* append.c */
+int tm_prepare_append_names(void);
+PyObject *tm_py_prepare_append(PyObject *module, PyObject *args);
+PyObject *tm_py_append_run(PyObject *module, PyObject *args);
+
 /* crc32c.c */
 void tm_prepare_crc32c(void);
 uint32_t tm_crc32c(const uint8_t *data, size_t size);

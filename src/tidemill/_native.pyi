@@ -192,6 +192,35 @@ def read_request(
         any other request.
     """
 
+def prepare_append(file: type, batch: type, /) -> None:
+    """Give the types that ``append_run`` needs, before it is called.
+
+    Args:
+        file: The type of a file of the operating system.
+        batch: The type of a batch in the state of a producer.
+    """
+
+def append_run(
+    run: list[Any],
+    targets: dict[Any, list[int]],
+    results: list[Any],
+    now_ms: int,
+    log_bytes: int,
+    /,
+) -> set[Any]:
+    """Append a run of checked batches, each log's with one system call.
+
+    Args:
+        run: For each batch its target, its bytes and what ``read_run`` returns about it.
+        targets: The places in ``run`` of the batches of each target.
+        results: Gets the base offset, -1, and the start of the log for each batch.
+        now_ms: The time of the broker.
+        log_bytes: Unsynced bytes of a log that are copied for the journal.
+
+    Returns:
+        The targets whose batches were not appended, because that is no ordinary append.
+    """
+
 def scan_batches(records: Buffer, /) -> tuple[int, int]:
     """Return the end of the complete record batches.
 

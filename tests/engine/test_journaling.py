@@ -6,19 +6,30 @@ import asyncio
 import errno
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests.engine.transactions.support import Producer, cut_power
 from tests.support.faultyfs import FaultyFileSystem, Unlucky
-from tidemill.engine.api import Durability, NewTopic, PartitionWrite
+from tidemill import native
+from tidemill.engine.api import (
+    Durability,
+    NewTopic,
+    PartitionWrite,
+    PendingWrites,
+    WriteResult,
+)
 from tidemill.engine.engine import Engine
+from tidemill.engine.flusher import LARGE_APPEND, LONG_TURN_S
 from tidemill.errors import TidemillError
 from tidemill.log.errors import SyncFailedError
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.journal.checkpoint import CHECKPOINT
+from tidemill.log.names import TopicPartition
 from tidemill.settings import Log, Settings
 
 PARTITIONS = 12
@@ -273,5 +284,74 @@ def test_a_stop_does_not_wait_for_the_answer_of_a_round(tmp_path: Path) -> None:
         assert not again._store.offline
         assert ends(again) <= {2, 3}
         await again.stop()
+
+    run(test)
+
+
+# --- long turns of the event loop ----------------------------------------------------------------
+
+
+def begin(engine: Engine, partition: int, size: int) -> Awaitable[list[WriteResult]]:
+    """Begin to write a record with acks=all."""
+    batch = encode_batch([NewRecord(b"k", bytes(size))], timestamp_ms=1)
+    write = PartitionWrite("t", partition, memoryview(batch))
+    answer = engine.records.append([write], Durability.SYNCED)
+    assert not isinstance(answer, list)
+    return answer
+
+
+def busy_until(condition: Callable[[], bool]) -> None:
+    """Keep the event loop busy."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.skipif(native.load() is None, reason="in Python, the journal's thread needs the lock")
+def test_a_round_that_is_written_during_a_turn_is_followed_by_the_next_one(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = await real_broker(tmp_path)
+        journaling = engine._flusher._journaling
+        assert journaling is not None
+        log = engine._store.get(TopicPartition("t", 0))
+        first = begin(engine, 0, LARGE_APPEND)
+        await asyncio.sleep(0)
+        assert journaling.is_busy
+        busy_until(lambda: journaling._entries._thread.has_written())
+        small = begin(engine, 1, 100)
+        assert log.high_watermark == 2
+        released: list[str] = []
+        cast(PendingWrites, first).call_when_done(lambda _: released.append("first"))
+        second = begin(engine, 1, LARGE_APPEND)
+        assert log.high_watermark == 3  # the report of the disk was taken in this turn,
+        assert journaling.is_busy  # and the next round has begun,
+        assert not released  # but no request was answered within another one
+        results = [*await second, *await small]
+        assert [result.error for result in results] == [None, None]
+        assert released == ["first"]
+        assert ends(engine) == {2, 3, 4}
+        await engine.stop()
+
+    run(test)
+
+
+@pytest.mark.skipif(native.load() is None, reason="in Python, the journal's thread needs the lock")
+def test_a_first_round_does_not_wait_for_the_end_of_a_long_turn(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = await real_broker(tmp_path)
+        journaling = engine._flusher._journaling
+        assert journaling is not None
+        waits = [begin(engine, 0, LARGE_APPEND)]
+        began = time.perf_counter()
+        busy_until(lambda: time.perf_counter() - began > LONG_TURN_S)
+        waits.append(begin(engine, 1, 100))
+        assert not journaling.is_busy
+        waits.append(begin(engine, 1, LARGE_APPEND))
+        assert journaling.is_busy
+        for wait in waits:
+            (result,) = await wait
+            assert result.error is None
+        assert ends(engine) == {2, 3, 4}
+        await engine.stop()
 
     run(test)

@@ -18,11 +18,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+from typing import TypeAlias
 
 from tidemill.engine.api import Countdown
 from tidemill.engine.errors import BrokerStoppingError
-from tidemill.engine.journaling import Journaling, Share
+from tidemill.engine.journaling import Journaling
+from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError, SyncFailedError
+from tidemill.log.journal.entry import Piece
 from tidemill.log.journal.journal import ROUND_BYTES, Journal
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.partition.sync import SyncTicket, run_tickets
@@ -31,6 +35,11 @@ SYNC_THREADS = 4
 RELEASED_PER_TURN = 32
 """Requests of one log that are released in one turn of the event loop. One sync can complete
 thousands, and the requests of other clients must not wait for all of their answers."""
+
+LARGE_APPEND = 32 << 10
+"""Bytes of a request that takes long enough to look after the journal while a turn lasts."""
+LONG_TURN_S = 0.0002
+"""How long an append waits for others of its turn of the event loop: about as long as a sync."""
 
 ACCEPTED_PER_TURN = 64
 """Logs of one round of the journal whose requests are released in one turn."""
@@ -48,6 +57,10 @@ class _LogState:
         self.syncing = False
         self.wanted = False
         self.waiters: list[tuple[int, int, Callable[[Exception | None], None]]] = []
+
+
+_Taken: TypeAlias = tuple[_LogState, Piece, Segment]
+"""The part of a log in a round of the journal."""
 
 
 class Flusher:
@@ -83,6 +96,8 @@ class Flusher:
         self._sequence = 0
         self._timer: asyncio.TimerHandle | None = None
         self._dispatching = False
+        self._asked_at = 0.0
+        self._polling = False
         self._failure: StorageError | None = None
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
@@ -133,6 +148,32 @@ class Flusher:
             self._release_soon(state)  # behind those that are still to be released
         else:
             self._want(state)
+
+    def appended(self, size: int) -> None:
+        """Keep the disk busy during a long turn of the event loop. This is called after appends.
+
+        If a round of the journal was written meanwhile, the next one starts now and not in the next
+        turn. The same holds for a first round that has waited for ``LONG_TURN_S``. The requests of
+        the round that was written are released by the event loop.
+
+        Args:
+            size: bytes that one request has appended. Small requests gain nothing by more rounds,
+                and each round costs processor time.
+        """
+        if size < LARGE_APPEND:
+            return
+        if self._failure is not None or self._journaling is None:
+            return
+        self._polling = True
+        try:
+            if self._journaling.poll() or (
+                self._dispatching
+                and not self._journaling.is_busy
+                and perf_counter() - self._asked_at > LONG_TURN_S
+            ):
+                self._dispatch()
+        finally:
+            self._polling = False
 
     def forget(self, log: PartitionLog) -> None:
         """Forget a deleted log. The requests that wait for it get an error."""
@@ -185,6 +226,7 @@ class Flusher:
         # One turn of the loop later, so that all appends of this turn share the sync.
         if not self._dispatching and (self._queue or self._gathered):
             self._dispatching = True
+            self._asked_at = perf_counter()
             self._loop.call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
@@ -216,33 +258,42 @@ class Flusher:
             if self._queue:
                 journaling.open()
             return
-        direct: deque[_LogState] = deque()
-        for state in self._queue:
-            (self._gathered if state.log.fits_journal else direct).append(state)
-        self._queue = direct
-        if self._gathered and not journaling.is_busy:
+        if journaling.is_busy:
+            left, self._queue = self._queue, deque()
+        else:
+            self._gathered += self._queue
+            self._queue.clear()
             self._start_round(journaling)
+            left, self._gathered = self._gathered, deque()
+        for state in left:
+            (self._gathered if state.log.fits_journal else self._queue).append(state)
 
     def _start_round(self, journaling: Journaling) -> None:
-        round_: list[tuple[_LogState, Share]] = []
+        """Pass what logs wait for to the journal; a log that it can't serve goes to the queue."""
+        round_: list[_Taken] = []
+        gathered, states = self._gathered, self._states
         size = 0
-        while self._gathered and size < ROUND_BYTES:
-            state = self._gathered.popleft()
-            if self._states.get(state.log) is not state:
+        while gathered and size < ROUND_BYTES:
+            state = gathered.popleft()
+            log = state.log
+            if states.get(log) is not state:
                 continue
-            taken = state.log.take_piece()
+            taken = log.take_piece()
             if taken is None:
                 self._queue.append(state)
                 continue
             state.queued = False
             state.wanted = False
             state.syncing = True
-            round_.append((state, Share(state.log, *taken)))
-            size += taken[0].size
+            piece, segment = taken
+            round_.append((state, piece, segment))
+            size += piece.size
         if round_ and not journaling.start(
-            [share for _, share in round_], lambda written: self._accept(deque(round_), written)
+            [piece for _, piece, _ in round_],
+            [state.log for state, _, _ in round_],
+            lambda written: self._accept(round_, written),
         ):
-            self._sync_files(state for state, _ in round_)
+            self._sync_files(state for state, _, _ in round_)
 
     def _sync_files(self, states: Iterable[_LogState]) -> None:
         """Sync logs in their own files, because the journal could not take their data."""
@@ -252,22 +303,37 @@ class Flusher:
             state.queued = True
             self._queue.append(state)
 
-    def _accept(self, round_: deque[tuple[_LogState, Share]], written: bool) -> None:
+    def _accept(self, round_: list[_Taken], written: bool) -> None:
         """Release the requests of a round, in slices."""
         if not written:
-            self._sync_files(state for state, _ in round_)
+            self._sync_files(state for state, _, _ in round_)
             self._dispatch_soon()
             return
-        for _ in range(min(len(round_), ACCEPTED_PER_TURN)):
-            state, share = round_.popleft()
+        advanced: deque[tuple[_LogState, bool]] = deque()
+        for state, piece, segment in round_:
+            log = state.log
             state.syncing = False
-            before = state.log.high_watermark
-            state.log.finish_journal(share.piece, share.segment)
+            advanced.append((state, log.finish_journal(piece, segment)))
+            if state.waiters and log.high_watermark < log.log_end_offset:
+                self._want(state)
+        if self._polling:
+            self._loop.call_soon(self._release, advanced)
+        else:
+            self._release(advanced)
+
+    def _release(self, advanced: deque[tuple[_LogState, bool]]) -> None:
+        """Release the requests of a round that is on disk, in slices.
+
+        Args:
+            advanced: the logs, and whether their high watermarks moved.
+        """
+        for _ in range(min(len(advanced), ACCEPTED_PER_TURN)):
+            state, has_moved = advanced.popleft()
             self._settle(state)
-            if state.log.high_watermark > before:
+            if has_moved:
                 self._on_advance(state.log)
-        if round_:
-            self._loop.call_soon(self._accept, round_, True)
+        if advanced:
+            self._loop.call_soon(self._release, advanced)
 
     def _begin_store(self, log: PartitionLog) -> int:
         return -1 if self._journaling is None else self._journaling.begin_store(log)
@@ -320,8 +386,9 @@ class Flusher:
     def _settle(self, state: _LogState) -> None:
         """Release the waiters whose offset is reached. Sync again if data or waiters are left."""
         log = state.log
+        watermark = log.high_watermark
         for _ in range(RELEASED_PER_TURN):
-            if not self._can_release(state):
+            if not state.waiters or state.waiters[0][0] > watermark:
                 break
             done = heapq.heappop(state.waiters)[2]
             try:
@@ -330,10 +397,10 @@ class Flusher:
                 self._fail(error)
         if self._states.get(log) is not state:
             return
-        if log.high_watermark >= log.log_end_offset and not state.waiters:
+        if not state.waiters and log.high_watermark >= log.log_end_offset:
             del self._states[log]
             self._check_idle()
-        elif self._can_release(state):
+        elif state.waiters and state.waiters[0][0] <= log.high_watermark:
             self._release_soon(state)
             if state.wanted:
                 self._want(state)
@@ -341,10 +408,6 @@ class Flusher:
             self._want(state)
         elif self._timer is None:
             self._timer = self._loop.call_later(self._interval_s, self._on_timer)
-
-    @staticmethod
-    def _can_release(state: _LogState) -> bool:
-        return bool(state.waiters) and state.waiters[0][0] <= state.log.high_watermark
 
     def _release_soon(self, state: _LogState) -> None:
         """Release more waiters in the next turn of the event loop."""

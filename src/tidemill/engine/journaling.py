@@ -14,13 +14,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import NamedTuple, TypeVar, cast
+from typing import TypeVar, cast
 
 import structlog
 
 from tidemill.engine.threads.entries import EntryWriter
 from tidemill.engine.threads.worker import Outcome, Worker
-from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import SyncFailedError
 from tidemill.log.journal.entry import Piece
 from tidemill.log.journal.journal import Journal, JournalWrite
@@ -37,14 +36,6 @@ STORED_TOGETHER = 16
 T = TypeVar("T")
 
 logger = structlog.get_logger("tidemill.journal")
-
-
-class Share(NamedTuple):
-    """The part of one log in a round."""
-
-    log: PartitionLog
-    piece: Piece
-    segment: Segment
 
 
 class Journaling:
@@ -124,26 +115,40 @@ class Journaling:
 
     # --- rounds ----------------------------------------------------------------------------------
 
-    def start(self, shares: Sequence[Share], finished: Callable[[bool], None]) -> bool:
+    def start(
+        self,
+        pieces: Sequence[Piece],
+        logs: Sequence[PartitionLog],
+        finished: Callable[[bool], None],
+    ) -> bool:
         """Start a round; return whether there is room for it.
 
         Args:
-            shares: the logs, with what they wait for. None of them is in a round already.
+            pieces: what the logs wait for.
+            logs: the log of each piece. None of them is in a round already.
             finished: called on the loop. With False, nothing was written.
         """
-        write = self._journal.begin([share.piece for share in shares])
+        write = self._journal.begin(pieces)
         if write is None:
             self._store_soon()
             return False
         self.is_busy = True
-        self._entries.run(write, lambda result: self._written(result, write, shares, finished))
+        self._entries.run(write, lambda result: self._written(result, write, logs, finished))
         return True
+
+    def poll(self) -> bool:
+        """Finish the round if it is on disk and the event loop has not noticed it yet.
+
+        Returns:
+            Whether there was one.
+        """
+        return self.is_busy and self._entries.poll()
 
     def _written(
         self,
         result: Outcome[None],
         write: JournalWrite,
-        shares: Sequence[Share],
+        logs: Sequence[PartitionLog],
         finished: Callable[[bool], None],
     ) -> None:
         if self._closed:
@@ -157,7 +162,7 @@ class Journaling:
             self._give_up(write.refused)
             finished(False)
             return
-        self._journal.finish(write, [share.log for share in shares])
+        self._journal.finish(write, logs)
         finished(True)
         self._make_room()
         self._on_free()
@@ -226,7 +231,7 @@ class Journaling:
         if journal.head < self._until:
             self._store_soon()
         if journal.has_notes and not self.is_busy:
-            self.start((), lambda _: None)
+            self.start((), (), lambda _: None)
 
     def _store_soon(self) -> None:
         """Sync the segments of some logs, those with the oldest entries first."""

@@ -50,6 +50,9 @@ class HeldDisk:
     def request(self, log: PartitionLog) -> None:
         pass
 
+    def appended(self, size: int) -> None:
+        pass
+
     def countdown(self) -> Countdown:
         return Countdown(asyncio.get_running_loop())
 

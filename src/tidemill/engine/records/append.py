@@ -198,6 +198,7 @@ class Appender:
             if admission is not None:
                 countdown = countdown or self._flusher.countdown()
                 self._flusher.wait(*admission, countdown)
+        self._flusher.appended(sum(len(write.records) for write in writes))
         if countdown is None:
             return results
         return PendingWrites(countdown, results)

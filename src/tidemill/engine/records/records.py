@@ -109,7 +109,7 @@ class Records:
         )
 
     def append_run(
-        self, run: Sequence[RunWrite], durability: Durability, *, whole: bool = False
+        self, run: list[RunWrite], durability: Durability, *, whole: bool = False
     ) -> tuple[list[RunResult], PendingRun | None]:
         """Append checked ordinary batches; see ``RunAppender.append``. Only if ``takes_runs``.
 

@@ -2,15 +2,17 @@
 
 What many small requests have in common is done once for all of them: the partition is looked up
 once for a connection, the batches of a partition are written with one system call, and the run
-waits once for each log. The results are those of ``append``, which takes every batch that is not
-ordinary, and everything that goes wrong. Knows logs and the flusher, and no protocol.
+waits once for each log. Native code appends to all logs of a run in one call, where that is an
+ordinary append. The results are those of ``append``, which takes every batch that is not ordinary,
+and everything that goes wrong. Knows logs and the flusher, and no protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import partial
 
+from tidemill import native
 from tidemill.clock import Clock
 from tidemill.engine.api import Durability, PartitionWrite
 from tidemill.engine.flusher import Flusher
@@ -18,9 +20,16 @@ from tidemill.engine.records.append import Appender
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.runs import PendingRun, RunResult, RunWrite, Target
 from tidemill.errors import TidemillError
+from tidemill.log.disk.files import RealFile
 from tidemill.log.format.batch import parse_header
 from tidemill.log.format.validate import Checked, limits_of
+from tidemill.log.journal.journal import LOG_BYTES
 from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.partition.producers import StoredBatch
+
+_native = native.load()
+if _native is not None:
+    _native.prepare_append(RealFile, StoredBatch)
 
 
 class RunAppender:
@@ -42,7 +51,7 @@ class RunAppender:
         self._appender = appender
 
     def append(
-        self, run: Sequence[RunWrite], durability: Durability, whole: bool = False
+        self, run: list[RunWrite], durability: Durability, whole: bool = False
     ) -> tuple[list[RunResult], PendingRun | None]:
         """Append the batches at the front of a run; the rest are for ``append``.
 
@@ -58,16 +67,24 @@ class RunAppender:
             return [], None
         results: list[RunResult] = [(0, 0, 0)] * count
         pending = PendingRun(results) if durability is Durability.SYNCED else None
+        left: Container[Target] = of_target
+        if _native is not None:
+            left = _native.append_run(run, of_target, results, now_ms, LOG_BYTES)
         for target, places in of_target.items():
             log = target.log
             assert log is not None
-            end = self._append(log, run, places, results, now_ms)
+            if target in left:
+                end = self._append(log, run, places, results, now_ms)
+            else:
+                end = log.log_end_offset
             if pending is None or log.high_watermark >= end:
                 self._appender.written(log)
                 continue
             pending.remaining += 1
             self._flusher.written(log)
             self._flusher.call_when_durable(log, end, partial(pending.count, places))
+        if whole:
+            self._flusher.appended(sum(len(data) for _, data, _ in run))
         return results, pending if pending is not None and pending.remaining else None
 
     def _admitted(

@@ -62,8 +62,22 @@ class EntryWriter:
             return False
         return True
 
+    def poll(self) -> bool:
+        """Call ``finished`` if the entry is on disk and the event loop has not noticed it yet.
+
+        Returns:
+            Whether it was called. An error is left to the event loop.
+        """
+        if self._running is None or not self._thread.has_written():
+            return False
+        self._take_result()
+        return True
+
     def _report(self) -> None:
         system.take_signal(self._signal)
+        self._take_result()
+
+    def _take_result(self) -> None:
         result = self._thread.result()
         if result is None or self._running is None:
             return

@@ -353,10 +353,12 @@ class PartitionLog:
         """Note that a piece is not in the journal. None can follow before the next ticket."""
         self._sync.drop_copies()
 
-    def finish_journal(self, piece: Piece, segment: Segment) -> None:
-        """Raise the high watermark to the end of a piece that is in the journal."""
-        if self._sync.journaled(piece, segment):
+    def finish_journal(self, piece: Piece, segment: Segment) -> bool:
+        """Raise the high watermark to the end of a piece in the journal; return if it was below."""
+        has_risen = self._sync.journaled(piece, segment)
+        if has_risen:
             self._producers.settle(self._sync.high_watermark)
+        return has_risen
 
     def finish_sync(self, ticket: SyncTicket) -> None:
         """Raise the high watermark to the end of a ticket; see ``SyncState.finish``."""

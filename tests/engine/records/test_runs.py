@@ -1,0 +1,328 @@
+"""Runs that native code appends leave the same logs as those that Python appends."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from tests.log.partition.one_partition import NOW
+from tests.support.faultyfs import FaultyFileSystem
+from tests.support.logs import open_store
+from tidemill import native
+from tidemill.clock import ManualClock
+from tidemill.engine.api import Durability, PartitionWrite
+from tidemill.engine.flusher import Flusher
+from tidemill.engine.records import runs
+from tidemill.engine.records.append import Appender
+from tidemill.engine.records.partitions import Partitions
+from tidemill.engine.records.runs import RunAppender
+from tidemill.engine.runs import RunResult, RunWrite, Target
+from tidemill.errors import TidemillError
+from tidemill.log.config.parse import parse_config
+from tidemill.log.disk.files import FileSystem, RealFile
+from tidemill.log.errors import StorageError
+from tidemill.log.format.batch import parse_header
+from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.log.format.validate import limits_of
+from tidemill.log.names import TopicPartition
+from tidemill.log.partition.partition import PartitionLog
+
+pytestmark = pytest.mark.skipif(native.load() is None, reason="compares the compiled extension")
+
+COPIES = 1 << 20
+
+
+class Quiet:
+    """Stands for what a run appender informs."""
+
+    def __init__(self) -> None:
+        self.refusals: list[str] = []
+        self.awaited: list[tuple[TopicPartition, int]] = []
+
+    def is_current(self, tp: TopicPartition, log: PartitionLog) -> bool:
+        return True
+
+    def writable(self, topic: str, partition: int) -> PartitionLog:
+        raise AssertionError("targets of these tests know their logs")
+
+    def written(self, log: PartitionLog) -> None:
+        pass
+
+    def call_when_durable(self, log: PartitionLog, offset: int, done: object) -> None:
+        self.awaited.append((log.tp, offset))
+
+    def appended(self, size: int) -> None:
+        pass
+
+    def refused(self, write: PartitionWrite, error: TidemillError, now_ms: int) -> None:
+        self.refusals.append(type(error).__name__)
+
+
+class World:
+    """Some partitions on a file system, and an appender of runs."""
+
+    def __init__(self, folder: Path | str, fs: FileSystem | None = None) -> None:
+        self.clock = ManualClock(NOW)
+        self.store = open_store(folder, self.clock, fs)
+        self.quiet = Quiet()
+        self.appender = RunAppender(
+            cast(Partitions, self.quiet),
+            cast(Flusher, self.quiet),
+            self.clock,
+            cast(Appender, self.quiet),
+        )
+        self.targets: list[Target] = []
+
+    def add(self, **configs: str) -> PartitionLog:
+        number = len(self.targets)
+        config = parse_config({key.replace("_", "."): value for key, value in configs.items()})
+        log = self.store.create(TopicPartition("t", number), config, UUID(int=number + 1))
+        log.chain.env.copies.open(COPIES)
+        target = Target(log.tp, None)
+        target.log, target.config = log, log.config
+        target.limits = limits_of(log.config)
+        self.targets.append(target)
+        return log
+
+    def append(self, batches: Sequence[tuple[int, bytes]]) -> list[RunResult]:
+        """Append a run of (partition, batch)."""
+        run: list[RunWrite] = []
+        for partition, data in batches:
+            header = parse_header(data)
+            times = header.max_timestamp, header.base_timestamp
+            facts = (header.record_count, *times, 0, header.producer_id)
+            run.append((self.targets[partition], memoryview(bytearray(data)), facts))
+        return self.appender.append(run, Durability.SYNCED)[0]
+
+
+def batch(
+    count: int = 1, size: int = 20, at: int = NOW, producer: tuple[int, int, int] | None = None
+) -> bytes:
+    identity = producer or (-1, -1, -1)
+    return bytes(
+        encode_batch(
+            [NewRecord(b"k", bytes(size)) for _ in range(count)],
+            timestamp_ms=at,
+            producer_id=identity[0],
+            producer_epoch=identity[1],
+            base_sequence=identity[2],
+        )
+    )
+
+
+def without_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_native", None)
+
+
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of logs that native code took, and that it left."""
+    found = [0, 0]
+    extension: Any = native.load()
+
+    class Noting:
+        @staticmethod
+        def append_run(run: list[Any], targets: dict[Any, Any], *rest: Any) -> set[Any]:
+            left: set[Any] = extension.append_run(run, targets, *rest)
+            found[0] += len(targets) - len(left)
+            found[1] += len(left)
+            return left
+
+    monkeypatch.setattr(runs, "_native", Noting)
+    return found
+
+
+def outcome(results: Sequence[RunResult]) -> list[object]:
+    return [each if isinstance(each, tuple) else (type(each), str(each)) for each in results]
+
+
+def state(log: PartitionLog) -> dict[str, object]:
+    """Return all that an append changes."""
+    segment, sync = log.segments[-1], log._sync
+    table = segment.open_table()
+    producers = log.producers
+    return {
+        "files": [(each.base_offset, Path(each.path()).read_bytes()) for each in log.segments],
+        "segments": [
+            (s.size, s.end_offset, s.max_timestamp, s.first_timestamp) for s in log.segments
+        ],
+        "file": (segment.file.size, segment.file.dirty),
+        "index": (
+            bytes(table.offsets),
+            bytes(table.times),
+            table.max_timestamp,
+            table.max_relative,
+        ),
+        "last": (table.last_relative, table.last_position, table._since_entry),
+        "recent": (list(table._recent_relatives), list(table._recent_positions)),
+        "chain": (log.log_end_offset, log.chain.changed),
+        "copies": (b"".join(sync._copies), sync._copied, sync._from_offset),
+        "used": log.chain.env.copies.used,
+        "point": log._point.bytes_since,
+        "producers": producers.encode(),
+        "known": [(each.producer_id, each.known_sequences, each.last_offset) for each in producers],
+    }
+
+
+def random_runs(rng: random.Random, partitions: int, count: int) -> list[list[tuple[int, bytes]]]:
+    """Return runs of batches, of which some are refused, repeated or need a new segment."""
+    sequences: dict[tuple[int, int], int] = {}
+    found = []
+    for _ in range(count):
+        run = []
+        for _ in range(rng.choice([1, 2, 8, 30])):
+            partition = rng.randrange(partitions)
+            records = rng.choice([1, 1, 3])
+            size = rng.choice([10, 10, 100, 2000, 30_000])
+            at = NOW - rng.randrange(1000)
+            producer = None
+            if rng.random() < 0.6:
+                number, epoch = rng.randrange(3), rng.choice([0] * 30 + [1])
+                known = sequences.get((partition, number), 0)
+                sent = known + rng.choice([0] * 20 + [1, -1])
+                if sent == known:
+                    sequences[partition, number] = known + records
+                producer = (number + 7, epoch, max(sent, 0))
+            run.append((partition, batch(records, size, at, producer)))
+        found.append(run)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_run_leaves_what_python_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rng = random.Random(seed)
+    sent = random_runs(rng, 4, 120)
+    drops = [rng.random() < 0.1 for _ in sent]
+    found: list[tuple[list[object], list[dict[str, object]]]] = []
+    taken = noted(monkeypatch)
+    for who in ("native", "python"):
+        if who == "python":
+            without_native(monkeypatch)
+        world = World(tmp_path / who)
+        world.add()
+        world.add(index_interval_bytes="0")
+        world.add(segment_bytes="1048576")
+        world.add(segment_ms="500", segment_index_bytes="4096")
+        results: list[object] = []
+        for run, drop in zip(sent, drops, strict=True):
+            results += outcome(world.append(run))
+            if drop:
+                for target in world.targets:
+                    assert target.log is not None
+                    target.log._sync.drop_copies(target.log.log_end_offset)
+        logs = [target.log for target in world.targets if target.log is not None]
+        found.append((results, [state(log) for log in logs]))
+        results += [world.quiet.refusals, world.quiet.awaited]
+        world.store.close()
+    assert taken[0] > 50
+    assert taken[1] > 50
+    assert found[0] == found[1]
+
+
+def test_an_ordinary_append_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = noted(monkeypatch)
+    world = World(tmp_path)
+    log = world.add()
+    world.append([(0, batch())])  # the first one of a segment is left to Python
+    assert taken == [0, 1]
+    assert outcome(world.append([(0, batch(3)), (0, batch())])) == [(1, -1, 0), (4, -1, 0)]
+    assert taken == [1, 1]
+    assert log.log_end_offset == 5
+    assert [log.read(offset, 100, limit_offset=5) is not None for offset in range(6)] == [
+        *[True] * 5,
+        False,
+    ]
+
+
+def test_the_next_batches_of_an_idempotent_producer_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = noted(monkeypatch)
+    world = World(tmp_path)
+    log = world.add()
+    world.append([(0, batch(2, producer=(9, 0, 0)))])
+    run = [(0, batch(2, producer=(9, 0, 2))), (0, batch(producer=(9, 0, 4)))]
+    assert outcome(world.append(run)) == [(2, -1, 0), (4, -1, 0)]
+    assert taken == [1, 1]
+    # Both again: they are duplicates, for which Python has the offsets.
+    assert outcome(world.append(run)) == [(2, -1, 0), (4, -1, 0)]
+    assert taken == [1, 2]
+    assert log.log_end_offset == 5
+    entry = log.producers.get(9)
+    assert entry is not None
+    assert [each.last_sequence for each in entry.batches] == [1, 3, 4]
+
+
+def test_a_file_that_is_closed_or_broken_is_left_to_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = noted(monkeypatch)
+    world = World(tmp_path)
+    log = world.add()
+    world.append([(0, batch())])
+    log.segments[-1].file.datasync()
+    log.segments[-1].file.close()
+    assert outcome(world.append([(0, batch())])) == [(1, -1, 0)]
+    assert taken == [0, 2]
+    log.segments[-1].file.broken = True
+    (result,) = world.append([(0, batch())])
+    assert isinstance(result, TidemillError)
+    assert taken == [0, 3]
+    assert log.log_end_offset == 2
+
+
+def test_a_file_system_of_a_test_is_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = noted(monkeypatch)
+    fs = FaultyFileSystem()
+    world = World("/data", fs)
+    world.add()
+    world.append([(0, batch())])
+    assert outcome(world.append([(0, batch())])) == [(1, -1, 0)]
+    assert taken == [0, 2]
+
+
+def test_what_a_full_disk_refuses_is_not_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The descriptor is that of a device which is always full, so the native write fails."""
+    taken = noted(monkeypatch)
+    world = World(tmp_path)
+    log = world.add()
+    world.append([(0, batch())])
+    segment = log.segments[-1]
+    raw = cast(RealFile, log.chain.env.pool._open[segment.file])
+    descriptor, before = raw._fd, state(log)
+    with Path("/dev/full").open("r+b", buffering=0) as full:
+        raw._fd = full.fileno()
+        try:
+            (result,) = world.append([(0, batch())])
+        finally:
+            raw._fd = descriptor
+    assert taken == [0, 2]
+    assert isinstance(result, StorageError)
+    assert "No space left on device" in str(result)
+    assert log.failure is not None  # a device can't be cut as a file can
+    assert state(log) == before
+
+
+def test_the_files_of_an_append_are_closed_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = noted(monkeypatch)
+    world = World(tmp_path)
+    files = [world.add().segments[-1].file for _ in range(3)]
+    pool = world.targets[0].log.chain.env.pool  # type: ignore[union-attr]
+    world.append([(number, batch()) for number in range(3)])
+    assert list(pool._open) == files
+    world.append([(0, batch())])
+    assert list(pool._open) == [files[1], files[2], files[0]]
+    with pool._lock:  # another thread is going through the files
+        assert outcome(world.append([(1, batch())])) == [(1, -1, 0)]
+        assert list(pool._open) == [files[1], files[2], files[0]]
+    assert taken == [2, 3]
