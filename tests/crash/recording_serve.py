@@ -87,6 +87,10 @@ class RecordedThread:
         record(self._entry[0], "begun", place)
         self._thread.start(fd, header, buffers, position)
 
+    def has_written(self) -> bool:
+        """Return whether an entry is on disk; see the native thread."""
+        return bool(self._thread.has_written())
+
     def result(self) -> tuple[int, int] | None:
         """Return the result; record that the entry is stored."""
         result: tuple[int, int] | None = self._thread.result()
