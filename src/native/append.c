@@ -4,7 +4,7 @@
  * PartitionLog.append_together, or PartitionLog.append for the batches of idempotent producers. This
  * one works on the attributes of the same objects. It takes a log if nothing but an ordinary append
  * is to be done: to a file that is open, in a segment that has records and room, with producers whose
- * sequences go on. It leaves any other log to Python, and has changed nothing of it then but the base
+ * sequences continue. It leaves any other log to Python, and has changed nothing of it then but the base
  * offsets in the batches and bytes behind the end of the file, which Python writes again.
  *
  * Python's lock is held all the time, so no thread can close a file in between. That is why a write
@@ -61,16 +61,9 @@ typedef struct {
     PyObject *part[PARTS];
     Py_ssize_t count;
     Batch batches[MOST_BATCHES];
-    int64_t now_ms, log_bytes, first, end, start, size, base, file_size, epoch, total, latest;
+    int64_t now_ms, log_bytes, first, end, start, size, base, epoch, total, latest;
     int fd;
 } Append;
-
-static int64_t big_endian(const uint8_t *at, int bytes)
-{
-    uint64_t value = 0;
-    for (int i = 0; i < bytes; i++) value = value << 8 | at[i];
-    return (int64_t)value;
-}
 
 static void put_big_endian(uint8_t *at, uint64_t value, int bytes)
 {
@@ -112,10 +105,10 @@ static int find_file(Append *on)
     PyObject *file = on->part[FILE_];
     if (is_true(file, s_broken) || is_true(file, s_retired) || !PyDict_Check(on->part[OPEN])) return 0;
     PyObject *raw = PyDict_GetItemWithError(on->part[OPEN], file);
-    int64_t fd;
+    int64_t fd, size;
     if (!raw || (PyObject *)Py_TYPE(raw) != real_file || get_number(raw, s__fd, &fd) < 0) return 0;
     on->fd = (int)fd;
-    return get_number(file, s_size, &on->file_size) == 0 && on->file_size == on->size;
+    return get_number(file, s_size, &size) == 0 && size == on->size;
 }
 
 /* Return whether the batches fit into the segment; see log.partition.rolling. */
@@ -169,12 +162,12 @@ static int is_next(Append *on, Batch *batch, int64_t id)
     if (!entry) return 0;
     batch->producer = Py_NewRef(entry);
     int64_t epoch, transaction, next = next_sequence(entry);
-    if (get_number(entry, s_epoch, &epoch) < 0 || epoch != (int16_t)big_endian(data + 51, 2) ||
+    if (get_number(entry, s_epoch, &epoch) < 0 || epoch != (int16_t)tm_big_endian(data + 51, 2) ||
         get_number(entry, s_txn_first_offset, &transaction) < 0 || transaction >= 0)
         return 0;
     for (Batch *other = on->batches; next >= 0 && other < batch; other++)
         if (other->producer == entry) next = (other->sequence + other->records) & INT32_MAX;
-    batch->sequence = (int32_t)big_endian(data + 53, 4);
+    batch->sequence = (int32_t)tm_big_endian(data + 53, 4);
     return batch->sequence == next;
 }
 

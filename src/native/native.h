@@ -8,6 +8,14 @@
 #include <Python.h>
 #include <stdint.h>
 
+/* Read a number of up to eight bytes. */
+static inline uint64_t tm_big_endian(const uint8_t *at, int bytes)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < bytes; i++) value = value << 8 | at[i];
+    return value;
+}
+
 /* walk.c */
 typedef struct {
     size_t end;          /* behind the last record that is right */

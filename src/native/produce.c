@@ -24,15 +24,9 @@
 #define WHOLE_PARTITIONS 128 /* of one request, which are appended in about a millisecond */
 #define WHOLE_BYTES (1 << 20)
 
-static uint64_t big_endian(const uint8_t *at, int bytes)
-{
-    uint64_t value = 0;
-    for (int i = 0; i < bytes; i++) value = value << 8 | at[i];
-    return value;
-}
-static int64_t read_i64(const uint8_t *at) { return (int64_t)big_endian(at, 8); }
-static int32_t read_i32(const uint8_t *at) { return (int32_t)big_endian(at, 4); }
-static int16_t read_i16(const uint8_t *at) { return (int16_t)big_endian(at, 2); }
+static int64_t read_i64(const uint8_t *at) { return (int64_t)tm_big_endian(at, 8); }
+static int32_t read_i32(const uint8_t *at) { return (int32_t)tm_big_endian(at, 4); }
+static int16_t read_i16(const uint8_t *at) { return (int16_t)tm_big_endian(at, 2); }
 
 /* --- the batch -------------------------------------------------------------------------------- */
 
@@ -63,7 +57,7 @@ typedef struct {
 static int look_at(const uint8_t *data, size_t size, long long crc, Found *found)
 {
     if (!is_ordinary(data, size)) return 0;
-    found->crc = (uint32_t)big_endian(data + 17, 4);
+    found->crc = (uint32_t)tm_big_endian(data + 17, 4);
     if (crc < 0) crc = tm_crc32c(data + CRC_START, size - CRC_START);
     if ((uint32_t)crc != found->crc) return 0;
     int32_t count = found->records = read_i32(data + 57);

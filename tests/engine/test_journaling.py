@@ -24,7 +24,7 @@ from tidemill.engine.api import (
     WriteResult,
 )
 from tidemill.engine.engine import Engine
-from tidemill.engine.flusher import LARGE_APPEND, LONG_TURN_S
+from tidemill.engine.flusher import ACCEPTED_PER_TURN, LARGE_APPEND, LONG_TURN_S
 from tidemill.errors import TidemillError
 from tidemill.log.errors import SyncFailedError
 from tidemill.log.format.records import NewRecord, encode_batch
@@ -352,6 +352,39 @@ def test_a_first_round_does_not_wait_for_the_end_of_a_long_turn(tmp_path: Path) 
             (result,) = await wait
             assert result.error is None
         assert ends(engine) == {2, 3, 4}
+        await engine.stop()
+
+    run(test)
+
+
+@pytest.mark.skipif(native.load() is None, reason="in Python, the journal's thread needs the lock")
+def test_a_round_of_many_logs_that_is_noticed_during_a_turn_releases_all(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = await real_broker(tmp_path)
+        journaling = engine._flusher._journaling
+        assert journaling is not None
+        count = ACCEPTED_PER_TURN + 10
+        await engine.topics.create([NewTopic("many", count)])
+        first, last = (engine._store.get(TopicPartition("many", n)) for n in (0, count - 1))
+
+        def begin_all() -> Awaitable[list[WriteResult]]:
+            batches = [encode_batch([NewRecord(b"k", b"v")], timestamp_ms=1) for _ in range(count)]
+            writes = [PartitionWrite("many", n, memoryview(each)) for n, each in enumerate(batches)]
+            answer = engine.records.append(writes, Durability.SYNCED)
+            assert not isinstance(answer, list)
+            return answer
+
+        await begin_all()  # in their own files, which are new
+        answer = begin_all()
+        await asyncio.sleep(0)
+        assert journaling.is_busy
+        busy_until(lambda: journaling._entries._thread.has_written())
+        other = begin(engine, 0, LARGE_APPEND)
+        assert (first.high_watermark, last.high_watermark) == (2, 1)
+        assert journaling.is_busy
+        for result in [*await answer, *await other]:
+            assert result.error is None
+        assert (first.high_watermark, last.high_watermark) == (2, 2)
         await engine.stop()
 
     run(test)

@@ -291,7 +291,7 @@ class Flusher:
         if round_ and not journaling.start(
             [piece for _, piece, _ in round_],
             [state.log for state, _, _ in round_],
-            lambda written: self._accept(round_, written),
+            lambda written: self._accept(deque(round_), written),
         ):
             self._sync_files(state for state, _, _ in round_)
 
@@ -303,37 +303,37 @@ class Flusher:
             state.queued = True
             self._queue.append(state)
 
-    def _accept(self, round_: list[_Taken], written: bool) -> None:
-        """Release the requests of a round, in slices."""
+    def _accept(self, round_: deque[_Taken], written: bool) -> None:
+        """Finish a round, in slices: raise the high watermarks and release the requests."""
         if not written:
             self._sync_files(state for state, _, _ in round_)
             self._dispatch_soon()
             return
-        advanced: deque[tuple[_LogState, bool]] = deque()
-        for state, piece, segment in round_:
-            log = state.log
+        finished: list[tuple[_LogState, bool]] = []
+        for _ in range(min(len(round_), ACCEPTED_PER_TURN)):
+            state, piece, segment = round_.popleft()
             state.syncing = False
-            advanced.append((state, log.finish_journal(piece, segment)))
-            if state.waiters and log.high_watermark < log.log_end_offset:
-                self._want(state)
+            finished.append((state, state.log.finish_journal(piece, segment)))
         if self._polling:
-            self._loop.call_soon(self._release, advanced)
+            for state, _ in finished:
+                if state.waiters and state.log.high_watermark < state.log.log_end_offset:
+                    self._want(state)
+            self._loop.call_soon(self._release, finished)
         else:
-            self._release(advanced)
+            self._release(finished)
+        if round_:
+            self._loop.call_soon(self._accept, round_, True)
 
-    def _release(self, advanced: deque[tuple[_LogState, bool]]) -> None:
-        """Release the requests of a round that is on disk, in slices.
+    def _release(self, finished: Iterable[tuple[_LogState, bool]]) -> None:
+        """Release the requests of logs.
 
         Args:
-            advanced: the logs, and whether their high watermarks moved.
+            finished: the logs, and whether their high watermarks moved.
         """
-        for _ in range(min(len(advanced), ACCEPTED_PER_TURN)):
-            state, has_moved = advanced.popleft()
+        for state, has_moved in finished:
             self._settle(state)
             if has_moved:
                 self._on_advance(state.log)
-        if advanced:
-            self._loop.call_soon(self._release, advanced)
 
     def _begin_store(self, log: PartitionLog) -> int:
         return -1 if self._journaling is None else self._journaling.begin_store(log)

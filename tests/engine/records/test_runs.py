@@ -17,7 +17,6 @@ from tidemill import native
 from tidemill.clock import ManualClock
 from tidemill.engine.api import Durability, PartitionWrite
 from tidemill.engine.flusher import Flusher
-from tidemill.engine.records import runs
 from tidemill.engine.records.append import Appender
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.records.runs import RunAppender
@@ -30,6 +29,7 @@ from tidemill.log.format.batch import parse_header
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.format.validate import limits_of
 from tidemill.log.names import TopicPartition
+from tidemill.log.partition import append
 from tidemill.log.partition.partition import PartitionLog
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="compares the compiled extension")
@@ -116,7 +116,7 @@ def batch(
 
 
 def without_native(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_native", None)
+    monkeypatch.setattr(append, "_native", None)
 
 
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -132,7 +132,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             found[1] += len(left)
             return left
 
-    monkeypatch.setattr(runs, "_native", Noting)
+    monkeypatch.setattr(append, "_native", Noting)
     return found
 
 
@@ -222,6 +222,25 @@ def test_a_run_leaves_what_python_leaves(
         world.store.close()
     assert taken[0] > 50
     assert taken[1] > 50
+    assert found[0] == found[1]
+
+
+def test_many_batches_of_a_producer_leave_what_python_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than an index and the state of a producer remember."""
+    found = []
+    taken = noted(monkeypatch)
+    for who in ("native", "python"):
+        if who == "python":
+            without_native(monkeypatch)
+        world = World(tmp_path / who)
+        log = world.add()
+        for number in range(1200):
+            world.append([(0, batch(producer=(9, 0, number)))])
+        found.append(state(log))
+        world.store.close()
+    assert taken == [1199, 1]
     assert found[0] == found[1]
 
 

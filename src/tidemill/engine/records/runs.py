@@ -9,10 +9,9 @@ and everything that goes wrong. Knows logs and the flusher, and no protocol.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from tidemill import native
 from tidemill.clock import Clock
 from tidemill.engine.api import Durability, PartitionWrite
 from tidemill.engine.flusher import Flusher
@@ -20,16 +19,10 @@ from tidemill.engine.records.append import Appender
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.runs import PendingRun, RunResult, RunWrite, Target
 from tidemill.errors import TidemillError
-from tidemill.log.disk.files import RealFile
 from tidemill.log.format.batch import parse_header
 from tidemill.log.format.validate import Checked, limits_of
-from tidemill.log.journal.journal import LOG_BYTES
+from tidemill.log.partition.append import append_run
 from tidemill.log.partition.partition import PartitionLog
-from tidemill.log.partition.producers import StoredBatch
-
-_native = native.load()
-if _native is not None:
-    _native.prepare_append(RealFile, StoredBatch)
 
 
 class RunAppender:
@@ -67,9 +60,7 @@ class RunAppender:
             return [], None
         results: list[RunResult] = [(0, 0, 0)] * count
         pending = PendingRun(results) if durability is Durability.SYNCED else None
-        left: Container[Target] = of_target
-        if _native is not None:
-            left = _native.append_run(run, of_target, results, now_ms, LOG_BYTES)
+        left = append_run(run, of_target, results, now_ms)
         for target, places in of_target.items():
             log = target.log
             assert log is not None

@@ -1,16 +1,19 @@
 """Append to a partition: batches of clients, batches of the broker, and transaction markers.
 
-Decides where batches go, and starts new segments. ``sync`` decides when they are durable. Only one
+Decides where batches go, and starts new segments. ``append_run`` does the ordinary append to many
+partitions in one call of native code. ``sync`` decides when they are durable. Only one
 thread appends. Knows no waiting and no protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Container, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
+from tidemill import native
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.disk.aborted_index import AbortedIndex, AbortedTransaction
+from tidemill.log.disk.files import RealFile
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError
 from tidemill.log.format.batch import BatchHeader, Buffer, parse_header, stamp, stamp_whole
@@ -22,14 +25,41 @@ from tidemill.log.format.validate import (
     trusted_batches,
     with_append_time,
 )
+from tidemill.log.journal.journal import LOG_BYTES
 from tidemill.log.names import TXN_INDEX
 from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.partition.lazy_producers import LazyProducers
+from tidemill.log.partition.producers import StoredBatch
 from tidemill.log.partition.recovery_point import RecoveryPoint
 from tidemill.log.partition.refused import RefusedBatches
 from tidemill.log.partition.rolling import must_roll
 from tidemill.log.partition.sync import SyncState, sync_name
 from tidemill.log.steps import run_steps
+
+_native = native.load()
+if _native is not None:
+    _native.prepare_append(RealFile, StoredBatch)
+
+
+def append_run(
+    run: list[Any], targets: dict[Any, list[int]], results: list[Any], now_ms: int
+) -> Container[Any]:
+    """Append checked batches to many logs with native code, each log's with one write.
+
+    Args:
+        run: for each batch its target, its bytes, and the facts about it (see ``engine.runs``).
+        targets: for each target, whose ``log`` is the partition's, the places of its batches.
+        results: gets the base offset, -1 and the start of the log for each batch.
+        now_ms: the broker's time.
+
+    Returns:
+        The targets that are left to ``Appender.append_together`` and ``Appender.append``: all of
+        them without the extension, and those for which more is to do than an ordinary append.
+    """
+    if _native is None:
+        return targets
+    left: set[Any] = _native.append_run(run, targets, results, now_ms, LOG_BYTES)
+    return left
 
 
 class AppendInfo(NamedTuple):

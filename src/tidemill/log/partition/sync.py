@@ -17,7 +17,7 @@ from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError, SyncFailedError
 from tidemill.log.format.batch import Buffer
-from tidemill.log.journal.entry import Piece, new_piece
+from tidemill.log.journal.entry import Piece
 from tidemill.log.journal.journal import LOG_BYTES
 from tidemill.log.names import INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from tidemill.log.partition.chain import SegmentChain
@@ -127,12 +127,15 @@ class SyncState:
         if not self.fits_journal:
             return None
         segment, end = self._chain.segments[-1], self._chain.end_offset
-        piece = new_piece(
-            (
-                *(self._topic_id, self._chain.tp.partition, segment.base_offset),
-                *(segment.size - self._copied, self._from_offset, end),
-                *(self._copied, self._copies),
-            )
+        piece = Piece(
+            self._topic_id,
+            self._chain.tp.partition,
+            segment.base_offset,
+            segment.size - self._copied,
+            self._from_offset,
+            end,
+            self._copied,
+            self._copies,
         )
         self.drop_copies(end)
         return piece, segment
