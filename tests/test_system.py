@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import ctypes
 import errno
 import fcntl
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -168,3 +170,44 @@ def test_a_range_is_read_into_the_page_cache(
         assert system.is_cached(fd, 5000, size - 5000)
     finally:
         os.close(fd)
+
+
+@pytest.mark.disk
+@pytest.mark.skipif(sys.platform != "linux", reason="sync_file_range is of Linux")
+def test_the_kernel_begins_to_write_a_range(tmp_path: Path) -> None:
+    call = system._cachestat()
+    if call is None:
+        pytest.skip("the kernel does not tell which pages are written")
+
+    def dirty(position: int, length: int) -> int:
+        counted = system._Cachestat()
+        wanted = ctypes.byref(system._CachestatRange(position, length))
+        assert call(system._SYS_CACHESTAT, fd, wanted, ctypes.byref(counted), 0) == 0
+        return int(counted.dirty)
+
+    half = 1 << 20
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    try:
+        os.write(fd, bytes(2 * half))
+        if not dirty(0, 2 * half):
+            pytest.skip("the file system has no pages that wait for the disk")
+        system.start_writeback(fd, 0, half)
+        deadline = time.monotonic() + 60
+        while dirty(0, half):
+            assert time.monotonic() < deadline
+        assert dirty(half, half)
+    finally:
+        os.close(fd)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        system.start_writeback(-1, 0, half)
+
+
+def test_where_the_system_can_not_begin_to_write_nothing_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    system.start_writeback(writing, 0, 100)  # has no place on a disk
+    os.close(reading)
+    os.close(writing)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    system.start_writeback(-1, 0, 100)

@@ -33,7 +33,7 @@ enum {
 /* The attributes that are read or set. */
 #define NAMES(X) \
     X(_appender) X(_chain) X(_copied) X(_copies) X(_entries) X(_fd) X(_file) \
-    X(_from_offset) X(_lock) X(_open) X(_point) X(_pool) X(_producers) X(_recent_positions) \
+    X(_from_offset) X(_limit) X(_lock) X(_open) X(_point) X(_pool) X(_producers) X(_recent_positions) \
     X(_recent_relatives) X(_since_entry) X(_sync) X(_table) X(acquire) X(add) X(append) X(base_offset) \
     X(batches) X(broken) X(bytes_since) X(changed) X(chain) X(config) X(copies) X(dirty) \
     X(drop_copies) X(end_offset) X(env) X(epoch) X(failure) X(first) X(first_timestamp) \
@@ -61,7 +61,7 @@ typedef struct {
     PyObject *part[PARTS];
     Py_ssize_t count;
     Batch batches[MOST_BATCHES];
-    int64_t now_ms, log_bytes, first, end, start, size, base, epoch, total, latest;
+    int64_t now_ms, stream_bytes, first, end, start, size, base, epoch, total, latest;
     int fd;
 } Append;
 
@@ -283,13 +283,14 @@ static int index_batches(Append *on)
 static int keep_copy(Append *on)
 {
     PyObject *sync = on->part[SYNC], *copies = on->part[COPIES];
-    int64_t from, copied, used, limit;
+    int64_t from, copied, most, used, limit;
     if (get_number(sync, s__from_offset, &from) < 0) return -1;
     if (from < 0) return 0;
-    if (get_number(sync, s__copied, &copied) < 0 || get_number(copies, s_used, &used) < 0 ||
-        get_number(copies, s_limit, &limit) < 0)
+    if (get_number(sync, s__copied, &copied) < 0 || get_number(sync, s__limit, &most) < 0 ||
+        get_number(copies, s_used, &used) < 0 || get_number(copies, s_limit, &limit) < 0)
         return -1;
-    if (copied + on->total > on->log_bytes || used + on->total > limit)
+    if (copied + on->total > most && set_number(sync, s__limit, on->stream_bytes) < 0) return -1;
+    if (copied + on->total > most || used + on->total > limit)
         return call(sync, s_drop_copies, NULL);
     PyObject *copy = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)on->total);
     PyObject *list = copy ? PyObject_GetAttr(sync, s__copies) : NULL;
@@ -389,15 +390,15 @@ static int append_to(Append *on, PyObject *target, PyObject *run, PyObject *plac
 PyObject *tm_py_append_run(PyObject *module, PyObject *args)
 {
     PyObject *run, *targets, *results, *target, *places;
-    long long now_ms, log_bytes;
+    long long now_ms, stream_bytes;
     if (!PyArg_ParseTuple(args, "O!O!O!LL:append_run", &PyList_Type, &run, &PyDict_Type, &targets,
-                          &PyList_Type, &results, &now_ms, &log_bytes))
+                          &PyList_Type, &results, &now_ms, &stream_bytes))
         return NULL;
     Append *on = PyMem_Malloc(sizeof *on);
     PyObject *left = on ? PySet_New(NULL) : PyErr_NoMemory();
     if (left) {
         on->now_ms = now_ms;
-        on->log_bytes = log_bytes;
+        on->stream_bytes = stream_bytes;
     }
     Py_ssize_t at = 0;
     while (left && PyDict_Next(targets, &at, &target, &places)) {

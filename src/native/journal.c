@@ -9,11 +9,10 @@
  */
 #define _GNU_SOURCE
 #include "native.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,15 +21,9 @@
 #define PAGE 4096
 #define KEPT_ROOM (4 << 20) /* a larger copy is freed when its entry is written */
 
-enum { IDLE, GIVEN, DONE };
-
-/* What the thread and Python share. The thread may touch it while the state is GIVEN only. */
+/* What the thread and Python share. */
 typedef struct {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    pthread_t thread;
-    pid_t owner; /* the process that has the thread: a fork has none */
-    int runs, ends, state, signal_fd;
+    tm_thread thread;
     int fd;
     off_t position;
     Py_buffer *views;
@@ -39,16 +32,16 @@ typedef struct {
     int failed, unsynced; /* errno, or 0 */
     uint8_t *copy;
     size_t room;
-} Shared;
+} Entry;
 
 typedef struct {
     PyObject_HEAD
-    Shared *shared;
+    Entry *entry;
 } EntryThread;
 
 /* --- on the thread ---------------------------------------------------------------------------- */
 
-static int copy_entry(Shared *on)
+static int copy_entry(Entry *on)
 {
     if (on->room < on->size) {
         free(on->copy);
@@ -110,66 +103,23 @@ static int write_all(int fd, const uint8_t *from, size_t size, off_t position)
     return 0;
 }
 
-static int sync_data(int fd)
+static void write_entry(void *given)
 {
-#ifdef __APPLE__
-    int failed = fsync(fd);
-#else
-    int failed = fdatasync(fd);
-#endif
-    return failed ? errno : 0;
-}
-
-static void report(int fd)
-{
-    uint64_t one = 1;
-    while (write(fd, &one, sizeof one) < 0 && errno == EINTR) continue;
-}
-
-static void *serve(void *given)
-{
-    Shared *on = given;
-    pthread_mutex_lock(&on->lock);
-    for (;;) {
-        while (on->state != GIVEN && !on->ends) pthread_cond_wait(&on->changed, &on->lock);
-        if (on->state != GIVEN) break;
-        pthread_mutex_unlock(&on->lock);
-        int unsynced = 0, failed = copy_entry(on);
-        if (!failed) failed = write_all(on->fd, on->copy, on->size, on->position);
-        if (!failed) unsynced = sync_data(on->fd);
-        if (on->room > KEPT_ROOM) {
-            free(on->copy);
-            on->copy = NULL;
-            on->room = 0;
-        }
-        pthread_mutex_lock(&on->lock);
-        on->failed = failed;
-        on->unsynced = unsynced;
-        on->state = DONE;
-        pthread_mutex_unlock(&on->lock);
-        report(on->signal_fd); /* without the lock, which the event loop takes next */
-        pthread_mutex_lock(&on->lock);
+    Entry *on = given;
+    on->unsynced = 0;
+    on->failed = copy_entry(on);
+    if (!on->failed) on->failed = write_all(on->fd, on->copy, on->size, on->position);
+    if (!on->failed) on->unsynced = tm_sync_data(on->fd);
+    if (on->room > KEPT_ROOM) {
+        free(on->copy);
+        on->copy = NULL;
+        on->room = 0;
     }
-    pthread_mutex_unlock(&on->lock);
-    return NULL;
 }
 
 /* --- in Python -------------------------------------------------------------------------------- */
 
-static int start_thread(Shared *on)
-{
-    sigset_t all, before;
-    sigfillset(&all); /* signals are for Python's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&on->thread, NULL, serve, on);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed) return failed;
-    on->owner = getpid();
-    on->runs = 1;
-    return 0;
-}
-
-static void release(Shared *on)
+static void release(Entry *on)
 {
     for (Py_ssize_t i = 0; i < on->count; i++) PyBuffer_Release(&on->views[i]);
     free(on->views);
@@ -178,7 +128,7 @@ static void release(Shared *on)
 }
 
 /* Take the buffers of an entry. Return 0, or -1 with an error and no buffer taken. */
-static int take_buffers(Shared *on, PyObject *header, PyObject *buffers)
+static int take_buffers(Entry *on, PyObject *header, PyObject *buffers)
 {
     Py_ssize_t count = PyList_Size(buffers) + 1;
     on->views = calloc((size_t)count, sizeof *on->views);
@@ -201,41 +151,26 @@ static int take_buffers(Shared *on, PyObject *header, PyObject *buffers)
 
 static PyObject *thread_start(PyObject *self, PyObject *args)
 {
-    Shared *on = ((EntryThread *)self)->shared;
+    Entry *on = ((EntryThread *)self)->entry;
     int fd;
     PyObject *header, *buffers;
     long long position;
     if (!PyArg_ParseTuple(args, "iOO!L:start", &fd, &header, &PyList_Type, &buffers, &position))
         return NULL;
-    if (on->ends || on->state != IDLE || (on->runs && on->owner != getpid())) {
-        PyErr_SetString(PyExc_RuntimeError, "the thread is closed, busy or of another process");
-        return NULL;
-    }
-    if (take_buffers(on, header, buffers) < 0) return NULL;
-    int failed = on->runs ? 0 : start_thread(on);
-    if (failed) {
-        release(on);
-        errno = failed;
-        return PyErr_SetFromErrno(PyExc_OSError);
-    }
+    if (!tm_thread_is_free(&on->thread) || take_buffers(on, header, buffers) < 0) return NULL;
     on->fd = fd;
     on->position = (off_t)position;
-    pthread_mutex_lock(&on->lock); /* the thread waits for work, so it has the lock for no time */
-    on->state = GIVEN;
-    pthread_mutex_unlock(&on->lock);
-    pthread_cond_signal(&on->changed); /* without the lock, for which the thread would wait */
+    if (tm_thread_start(&on->thread) < 0) {
+        release(on);
+        return NULL;
+    }
     Py_RETURN_NONE;
 }
 
 static PyObject *thread_result(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    Shared *on = ((EntryThread *)self)->shared;
-    if (on->runs && on->owner != getpid()) Py_RETURN_NONE;
-    pthread_mutex_lock(&on->lock);
-    int done = on->state == DONE;
-    if (done) on->state = IDLE;
-    pthread_mutex_unlock(&on->lock);
-    if (!done) Py_RETURN_NONE;
+    Entry *on = ((EntryThread *)self)->entry;
+    if (!tm_thread_take(&on->thread)) Py_RETURN_NONE;
     release(on);
     return Py_BuildValue("ii", on->failed, on->unsynced);
 }
@@ -243,30 +178,13 @@ static PyObject *thread_result(PyObject *self, PyObject *Py_UNUSED(ignored))
 /* Return whether an entry was written and synced, and its result was not taken yet. */
 static PyObject *thread_has_written(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    Shared *on = ((EntryThread *)self)->shared;
-    pthread_mutex_lock(&on->lock);
-    int written = on->state == DONE && !on->failed && !on->unsynced;
-    pthread_mutex_unlock(&on->lock);
-    return PyBool_FromLong(written);
-}
-
-/* Let the thread finish its entry and end, and wait for that. */
-static void end_thread(Shared *on)
-{
-    if (on->ends || (on->runs && on->owner != getpid())) return;
-    Py_BEGIN_ALLOW_THREADS
-    pthread_mutex_lock(&on->lock);
-    on->ends = 1;
-    pthread_cond_signal(&on->changed);
-    pthread_mutex_unlock(&on->lock);
-    if (on->runs) pthread_join(on->thread, NULL);
-    Py_END_ALLOW_THREADS
-    on->runs = 0;
+    Entry *on = ((EntryThread *)self)->entry;
+    return PyBool_FromLong(tm_thread_is_done(&on->thread) && !on->failed && !on->unsynced);
 }
 
 static PyObject *thread_close(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    end_thread(((EntryThread *)self)->shared);
+    tm_thread_end(&((EntryThread *)self)->entry->thread);
     Py_RETURN_NONE;
 }
 
@@ -277,28 +195,22 @@ static PyObject *thread_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     EntryThread *self = (EntryThread *)alloc(type, 0);
     if (!self) return NULL;
-    Shared *on = self->shared = calloc(1, sizeof *on);
+    Entry *on = self->entry = calloc(1, sizeof *on);
     if (!on) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
-    pthread_mutex_init(&on->lock, NULL);
-    pthread_cond_init(&on->changed, NULL);
-    on->signal_fd = signal_fd;
+    tm_thread_prepare(&on->thread, signal_fd, write_entry, on);
     return (PyObject *)self;
 }
 
 static void thread_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    Shared *on = ((EntryThread *)self)->shared;
-    /* After a fork, the state of lock and thread is that of another process: it is left alone. */
-    if (on && !(on->runs && on->owner != getpid())) {
-        end_thread(on);
+    Entry *on = ((EntryThread *)self)->entry;
+    if (on && tm_thread_dispose(&on->thread)) {
         release(on);
         free(on->copy);
-        pthread_cond_destroy(&on->changed);
-        pthread_mutex_destroy(&on->lock);
         free(on);
     }
     freefunc release_self = (freefunc)PyType_GetSlot(type, Py_tp_free);

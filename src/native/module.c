@@ -2,8 +2,8 @@
  *
  * Each other file in this folder implements functions for one purpose and declares them in native.h.
  * All of them take bytes from outside, so every length is checked before it is used, in slices that
- * the caller bounds, and a fault is reported with its position. Only append.c and journal.c
- * write to files, and only send.c to a socket; Python has opened them.
+ * the caller bounds, and a fault is reported with its position. Only append.c, journal.c
+ * and sync.c write to files or sync them, and only send.c writes to a socket; Python has opened them.
  */
 #include "native.h"
 
@@ -47,6 +47,7 @@ static int add_types(PyObject *module)
     if (tm_add_block(module) < 0) return -1;
     if (tm_add_decoder(module) < 0) return -1;
     if (tm_add_entry_thread(module) < 0) return -1;
+    if (tm_add_sync_thread(module) < 0) return -1;
     if (tm_add_json_parser(module) < 0) return -1;
     if (tm_add_record_encoder(module) < 0) return -1;
     if (tm_add_change_encoder(module) < 0) return -1;

@@ -51,6 +51,9 @@ PyObject *tm_py_crc32c(PyObject *module, PyObject *arg);
 /* journal.c */
 int tm_add_entry_thread(PyObject *module);
 
+/* sync.c */
+int tm_add_sync_thread(PyObject *module);
+
 /* send.c */
 PyObject *tm_py_send_parts(PyObject *module, PyObject *args);
 

@@ -319,6 +319,40 @@ def send_parts(
         OSError: The connection is closed, or a file can't be read.
     """
 
+class SyncThread:
+    """Syncs files on a thread of its own, without Python's lock.
+
+    The thread starts with the first job. In a fork of the process it does not run.
+
+    Args:
+        signal_fd: Gets eight bytes whenever a job is done.
+    """
+
+    def __init__(self, signal_fd: int, /) -> None: ...
+    def start(self, files: list[int], /) -> None:
+        """Sync files, one after the other, while Python goes on.
+
+        Args:
+            files: Their descriptors, which must stay open until the result is taken.
+
+        Raises:
+            OSError: The thread can't be started.
+            RuntimeError: A job has no result yet, or the thread is closed or another process's.
+            TypeError, ValueError, OverflowError: This is no list of descriptors, or is empty.
+        """
+
+    def has_synced(self) -> bool:
+        """Return whether all files are synced and the result was not taken yet."""
+
+    def result(self) -> tuple[int, int] | None:
+        """Return how many files were synced, and the errno of the next one or 0; None without.
+
+        A job ends with the first file that can't be synced.
+        """
+
+    def close(self) -> None:
+        """Let the thread finish its job and end, and wait for that."""
+
 class EntryThread:
     """Writes entries of the journal on a thread of its own, without Python's lock.
 

@@ -14,6 +14,7 @@ SWITCH = "TIDEMILL_NATIVE"
 """The environment variable that switches the extension off with 0."""
 NAMES = (
     *("Block", "ChangeEncoder", "Decoder", "EntryThread", "JsonParser", "RecordEncoder"),
+    "SyncThread",
     *("append_run", "prepare_append"),
     *("check_batch", "crc32c", "decode_produce", "read_request", "read_run", "scan_batches"),
     "walk_records",

@@ -23,6 +23,9 @@ class FakeTicket:
         self.end_offset = log.log_end_offset
         self.new_folder = False
 
+    def begin(self) -> None:
+        """Have no file that a native thread could sync."""
+
     def run(self) -> None:
         assert self.log.gate.wait(60)
         if self.log.error is not None:
@@ -120,6 +123,25 @@ def test_appends_during_a_sync_share_the_next_one() -> None:
     run(test)
 
 
+def test_the_next_sync_has_begun_when_the_requests_of_one_are_released() -> None:
+    async def test(bench: Bench) -> None:
+        log = FakeLog()
+        log.gate.clear()
+        busy: list[bool] = []
+        first = bench.write(log)
+        bench.flusher.call_when_durable(
+            cast(PartitionLog, log), first, lambda _: busy.append(bench.flusher._runner.is_busy)
+        )
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        second = bench.durable(log, bench.write(log))
+        log.gate.set()
+        await second
+        assert busy == [True]
+
+    run(test)
+
+
 def test_a_waiter_for_data_appended_during_a_sync_is_not_released_by_it() -> None:
     async def test(bench: Bench) -> None:
         log = FakeLog()
@@ -127,9 +149,12 @@ def test_a_waiter_for_data_appended_during_a_sync_is_not_released_by_it() -> Non
         first = bench.durable(log, bench.write(log))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        second = bench.durable(log, bench.write(log))
         released: list[int] = []
-        second.add_done_callback(lambda _: released.append(log.high_watermark))
+        end = bench.write(log)
+        bench.flusher.call_when_durable(
+            cast(PartitionLog, log), end, lambda _: released.append(log.high_watermark)
+        )
+        second = bench.durable(log, end)
         log.gate.set()
         await first
         await second

@@ -7,7 +7,7 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -15,7 +15,8 @@ import pytest
 
 from tests.engine.transactions.support import Producer, cut_power
 from tests.support.faultyfs import FaultyFileSystem, Unlucky
-from tidemill import native
+from tidemill import native, system
+from tidemill.engine import journaling as journaling_module
 from tidemill.engine.api import (
     Durability,
     NewTopic,
@@ -25,11 +26,14 @@ from tidemill.engine.api import (
 )
 from tidemill.engine.engine import Engine
 from tidemill.engine.flusher import ACCEPTED_PER_TURN, LARGE_APPEND, LONG_TURN_S
+from tidemill.engine.journaling import WRITTEN_BYTES
 from tidemill.errors import TidemillError
 from tidemill.log.errors import SyncFailedError
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.journal.checkpoint import CHECKPOINT
+from tidemill.log.journal.journal import LOG_BYTES
 from tidemill.log.names import TopicPartition
+from tidemill.log.partition.sync import SyncTicket, run_tickets
 from tidemill.settings import Log, Settings
 
 PARTITIONS = 12
@@ -385,6 +389,126 @@ def test_a_round_of_many_logs_that_is_noticed_during_a_turn_releases_all(tmp_pat
         for result in [*await answer, *await other]:
             assert result.error is None
         assert (first.high_watermark, last.high_watermark) == (2, 2)
+        await engine.stop()
+
+    run(test)
+
+
+@pytest.mark.skipif(native.load() is None, reason="in Python, threads that sync need the lock")
+def test_a_sync_of_a_segment_that_ends_during_a_turn_is_followed_by_the_next_one(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        engine = await real_broker(tmp_path)
+        runner = engine._flusher._runner
+        log = engine._store.get(TopicPartition("t", 0))
+        waits = [begin(engine, 0, LOG_BYTES)]  # too much for the journal
+        await asyncio.sleep(0)
+        assert runner.is_busy
+        (thread,) = runner._running
+        busy_until(thread.has_synced)
+        waits.append(begin(engine, 0, LARGE_APPEND))
+        assert log.high_watermark == 3
+        assert runner.is_busy
+        for wait in waits:
+            (result,) = await wait
+            assert result.error is None
+        assert log.high_watermark == 4
+        await engine.stop()
+
+    run(test)
+
+
+# --- segments behind the journal -----------------------------------------------------------------
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def test_the_system_begins_to_write_a_segment_with_much_in_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journaling_module, "TICK_S", 3_600)
+    ranges: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        system, "start_writeback", lambda _, position, length: ranges.append((position, length))
+    )
+
+    async def test() -> None:
+        engine = await real_broker(tmp_path)
+        busy, quiet = (engine._store.get(TopicPartition("t", n)) for n in (0, 1))
+        journaling = engine._flusher._journaling
+        assert journaling is not None
+        for _ in range(40):
+            for wait in (begin(engine, 0, LOG_BYTES // 2), begin(engine, 1, 100)):
+                (result,) = await wait
+                assert result.error is None
+            await until(lambda: not journaling._writing_back)
+        active = busy.chain.active
+        assert active.size > 4 * WRITTEN_BYTES
+        assert active.unwritten_bytes < 2 * WRITTEN_BYTES
+        assert quiet.chain.active.unwritten_bytes > 0
+        position = ranges[0][0]
+        for start, length in ranges:
+            assert start == position
+            assert length >= WRITTEN_BYTES
+            position += length
+        assert position == active.size - active.unwritten_bytes
+        assert busy.stored_offset < busy.high_watermark  # nothing of it is durable there
+        await engine.stop()
+
+    run(test)
+
+
+def test_a_disk_that_refuses_to_begin_fails_no_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = 0
+
+    def refuse(fd: int, position: int, length: int) -> None:
+        nonlocal tried
+        tried += 1
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(system, "start_writeback", refuse)
+
+    async def test() -> None:
+        engine = await real_broker(tmp_path)
+        journaling = engine._flusher._journaling
+        assert journaling is not None
+        for _ in range(20):
+            (result,) = await begin(engine, 0, LOG_BYTES // 2)
+            assert result.error is None
+            await until(lambda: not journaling._writing_back)
+        assert tried > 1
+        await engine.stop()
+
+    run(test)
+
+
+def test_the_segments_of_many_logs_are_stored_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journaling_module, "TICK_S", 3_600)
+    jobs: list[int] = []
+
+    def recorded(tickets: Sequence[SyncTicket]) -> None:
+        jobs.append(len(tickets))
+        run_tickets(tickets)
+
+    async def test() -> None:
+        engine = await broker(FaultyFileSystem(), journal_bytes=4 << 20)
+        journaling = engine._flusher._journaling
+        assert journaling is not None
+        monkeypatch.setattr(journaling_module, "run_tickets", recorded)
+        monkeypatch.setattr(journaling_module, "STORED_BYTES", 250_000)
+        for _ in range(4):  # half of the journal is in use then
+            for wait in [begin(engine, n, 50_000) for n in range(PARTITIONS)]:
+                await wait
+        await until(lambda: not (engine._store.journal.is_half_full or journaling._storing))
+        assert jobs
+        assert max(jobs) <= 5
         await engine.stop()
 
     run(test)

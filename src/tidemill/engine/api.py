@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidemill.errors import TidemillError
-from tidemill.log.disk.handles import StoredRange
+from tidemill.log.disk.log_file import StoredRange
 from tidemill.log.errors import StorageError
 from tidemill.log.format.records import NewRecord
 from tidemill.state.catalog.broker_rules import BrokerLayers

@@ -16,20 +16,19 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future as ThreadFuture
-from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import TypeAlias
 
 from tidemill.engine.api import Countdown
 from tidemill.engine.errors import BrokerStoppingError
 from tidemill.engine.journaling import Journaling
+from tidemill.engine.threads.syncs import TicketRunner
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError, SyncFailedError
 from tidemill.log.journal.entry import Piece
 from tidemill.log.journal.journal import ROUND_BYTES, Journal
 from tidemill.log.partition.partition import PartitionLog
-from tidemill.log.partition.sync import SyncTicket, run_tickets
+from tidemill.log.partition.sync import SyncTicket
 
 SYNC_THREADS = 4
 RELEASED_PER_TURN = 32
@@ -91,8 +90,7 @@ class Flusher:
         self._on_failure = on_failure
         self._states: dict[PartitionLog, _LogState] = {}
         self._queue: deque[_LogState] = deque()
-        self._pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
-        self._busy = 0
+        self._runner = TicketRunner(self._loop, SYNC_THREADS)
         self._sequence = 0
         self._timer: asyncio.TimerHandle | None = None
         self._dispatching = False
@@ -152,25 +150,25 @@ class Flusher:
     def appended(self, size: int) -> None:
         """Keep the disk busy during a long turn of the event loop. This is called after appends.
 
-        If a round of the journal was written meanwhile, the next one starts now and not in the next
-        turn. The same holds for a first round that has waited for ``LONG_TURN_S``. The requests of
-        the round that was written are released by the event loop.
+        If a sync was done meanwhile, the next one starts now and not in the next turn. The same
+        holds for a first sync that has waited for ``LONG_TURN_S``. The requests that the former one
+        served are released by the event loop.
 
         Args:
-            size: bytes that one request has appended. Small requests gain nothing by more rounds,
-                and each round costs processor time.
+            size: bytes that one request has appended. Small requests gain nothing by more syncs,
+                and each sync costs processor time.
         """
-        if size < LARGE_APPEND:
+        if size < LARGE_APPEND or self._failure is not None:
             return
-        if self._failure is not None or self._journaling is None:
-            return
+        journaling = self._journaling
         self._polling = True
         try:
-            if self._journaling.poll() or (
-                self._dispatching
-                and not self._journaling.is_busy
-                and perf_counter() - self._asked_at > LONG_TURN_S
-            ):
+            polled = self._runner.poll()
+            if journaling is not None:
+                polled = journaling.poll() or polled
+            is_busy = self._runner.is_busy or (journaling is not None and journaling.is_busy)
+            waited = self._dispatching and perf_counter() - self._asked_at > LONG_TURN_S
+            if polled or (waited and not is_busy):
                 self._dispatch()
         finally:
             self._polling = False
@@ -206,7 +204,7 @@ class Flusher:
         self._fail_all(BrokerStoppingError("the broker stopped before the data was synced"))
         if self._journaling is not None:
             self._journaling.close()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._runner.close()
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -235,10 +233,10 @@ class Flusher:
             return
         if self._journaling is not None:
             self._gather(self._journaling)
-        while self._queue and self._busy < SYNC_THREADS:
+        while self._queue and self._runner.free:
             # Many dirty logs are spread evenly over the free threads. A single one gets a thread
             # of its own.
-            share = -(-len(self._queue) // (SYNC_THREADS - self._busy))
+            share = -(-len(self._queue) // self._runner.free)
             work: list[tuple[_LogState, SyncTicket, int]] = []
             for _ in range(share):
                 state = self._queue.popleft()
@@ -248,7 +246,7 @@ class Flusher:
                 if ticket is not None:
                     work.append((state, ticket, self._begin_store(state.log)))
             if work:
-                self._start(work)
+                self._run(work)
 
     def _gather(self, journaling: Journaling) -> None:
         """Take the logs that the journal can serve out of the queue, and start its next round."""
@@ -314,13 +312,7 @@ class Flusher:
             state, piece, segment = round_.popleft()
             state.syncing = False
             finished.append((state, state.log.finish_journal(piece, segment)))
-        if self._polling:
-            for state, _ in finished:
-                if state.waiters and state.log.high_watermark < state.log.log_end_offset:
-                    self._want(state)
-            self._loop.call_soon(self._release, finished)
-        else:
-            self._release(finished)
+        self._continue(finished)
         if round_:
             self._loop.call_soon(self._accept, round_, True)
 
@@ -348,40 +340,38 @@ class Flusher:
         state.syncing = True
         return ticket
 
-    def _start(self, work: list[tuple[_LogState, SyncTicket, int]]) -> None:
-        self._busy += 1
-        job = self._pool.submit(run_tickets, [ticket for _, ticket, _ in work])
-
-        def finished(future: ThreadFuture[None]) -> None:
-            try:
-                self._loop.call_soon_threadsafe(self._finish, work, future)
-            except RuntimeError:
-                # The loop is closed: the process is ending and no request waits any more.
-                return
-
-        job.add_done_callback(finished)
+    def _run(self, work: list[tuple[_LogState, SyncTicket, int]]) -> None:
+        self._runner.run([ticket for _, ticket, _ in work], lambda error: self._finish(work, error))
 
     def _finish(
-        self, work: list[tuple[_LogState, SyncTicket, int]], future: ThreadFuture[None]
+        self, work: list[tuple[_LogState, SyncTicket, int]], error: BaseException | None
     ) -> None:
-        self._busy -= 1
-        if future.cancelled():  # by ``close``, which has answered the waiting requests
-            return
-        error = future.exception()
         if error is not None:
             self._fail(error)
             return
+        finished: list[tuple[_LogState, bool]] = []
         for state, ticket, number in work:
             state.syncing = False
             before = state.log.high_watermark
             state.log.finish_sync(ticket)
             if self._journaling is not None:
                 self._journaling.finish_store(state.log, number, ticket.end_offset)
-            self._settle(state)
-            if state.log.high_watermark > before:
-                self._on_advance(state.log)
-        if self._queue:
-            self._dispatch_soon()
+            finished.append((state, state.log.high_watermark > before))
+        self._continue(finished)
+
+    def _continue(self, finished: Iterable[tuple[_LogState, bool]]) -> None:
+        """Start what is to be synced next, and then release the requests of logs.
+
+        So the disk works while they are answered.
+        """
+        for state, _ in finished:
+            if state.waiters and state.log.high_watermark < state.log.log_end_offset:
+                self._want(state)
+        self._dispatch()
+        if self._polling:
+            self._loop.call_soon(self._release, finished)
+        else:
+            self._release(finished)
 
     def _settle(self, state: _LogState) -> None:
         """Release the waiters whose offset is reached. Sync again if data or waiters are left."""

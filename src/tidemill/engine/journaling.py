@@ -3,8 +3,9 @@
 A round writes what many logs wait for, with one sync. Only one round is on its way at a time, on a
 thread of its own (``threads.entries``). The segments of the logs in it are synced later on another
 thread: when half of the journal is in use, when a log's oldest entry is ``STORED_AFTER`` ticks old,
-or when nothing was written for ``IDLE_AFTER`` ticks. An append never waits for that, and never
-fails because of the journal: where it has no room, the flusher syncs the segments.
+or when nothing was written for ``IDLE_AFTER`` ticks. The system begins to write them before that.
+An append never waits for that, and never fails because of the journal: where it has no room, the
+flusher syncs the segments.
 
 Knows logs, the journal and the event loop. The requests that wait are the flusher's business.
 """
@@ -20,7 +21,7 @@ import structlog
 
 from tidemill.engine.threads.entries import EntryWriter
 from tidemill.engine.threads.worker import Outcome, Worker
-from tidemill.log.errors import SyncFailedError
+from tidemill.log.errors import StorageError, SyncFailedError
 from tidemill.log.journal.entry import Piece
 from tidemill.log.journal.journal import Journal, JournalWrite
 from tidemill.log.journal.ring import RingFile
@@ -32,6 +33,11 @@ STORED_AFTER = 10
 IDLE_AFTER = 2
 STORED_TOGETHER = 16
 """Logs whose segments one job syncs."""
+STORED_BYTES = 2 << 20
+"""Bytes still to be written to the disk from which such a job gets no more logs."""
+WRITTEN_BYTES = 1 << 20
+"""Bytes of a log in the journal for which the system is asked to begin to write its segment. A sync
+that has to write many megabytes makes the journal wait for the disk."""
 
 T = TypeVar("T")
 
@@ -65,6 +71,8 @@ class Journaling:
         self._storing = False
         self._closed = False
         self._until = 0
+        self._unseen_bytes = 0
+        self._writing_back = False
         self._marks: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
         self.is_busy = False
@@ -164,6 +172,10 @@ class Journaling:
             return
         self._journal.finish(write, logs)
         finished(True)
+        self._unseen_bytes += write.size
+        if self._unseen_bytes >= WRITTEN_BYTES:
+            self._unseen_bytes = 0
+            self._write_back(logs)
         self._make_room()
         self._on_free()
 
@@ -233,13 +245,41 @@ class Journaling:
         if journal.has_notes and not self.is_busy:
             self.start((), (), lambda _: None)
 
+    def _write_back(self, logs: Sequence[PartitionLog]) -> None:
+        """Let the system begin to write the segments of those logs that have much to be written."""
+        actives = [log.chain.active for log in logs]
+        segments = [each for each in actives if each.unwritten_bytes >= WRITTEN_BYTES]
+        if self._writing_back or not segments:
+            return
+        self._writing_back = True
+
+        def work() -> None:
+            for segment in segments:
+                segment.write_back()
+
+        def finished(future: Outcome[None]) -> None:
+            self._writing_back = False
+            error = future.exception()
+            # The sync of the segment meets an error of the disk too.
+            if error is not None and not isinstance(error, StorageError):
+                self._on_failure(error)
+
+        self._run(self._storer, work, finished)
+
     def _store_soon(self) -> None:
         """Sync the segments of some logs, those with the oldest entries first."""
         if self._storing or self._closed:
             return
-        work: list[tuple[PartitionLog, int, SyncTicket]] = []
-        for owner in list(islice(self._journal.oldest(), STORED_TOGETHER)):
+        logs: list[PartitionLog] = []
+        size = 0
+        for owner in islice(self._journal.oldest(), STORED_TOGETHER):
             log = cast(PartitionLog, owner)
+            logs.append(log)
+            size += log.chain.active.unwritten_bytes
+            if size >= STORED_BYTES:
+                break
+        work: list[tuple[PartitionLog, int, SyncTicket]] = []
+        for log in logs:
             ticket = log.begin_sync(in_background=True)
             number = self._journal.begin_store(log)
             if ticket is None:

@@ -160,7 +160,7 @@ def state(log: PartitionLog) -> dict[str, object]:
         "last": (table.last_relative, table.last_position, table._since_entry),
         "recent": (list(table._recent_relatives), list(table._recent_positions)),
         "chain": (log.log_end_offset, log.chain.changed),
-        "copies": (b"".join(sync._copies), sync._copied, sync._from_offset),
+        "copies": (b"".join(sync._copies), sync._copied, sync._from_offset, sync._limit),
         "used": log.chain.env.copies.used,
         "point": log._point.bytes_since,
         "producers": producers.encode(),

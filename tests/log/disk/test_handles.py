@@ -1,16 +1,13 @@
-"""Open files: the limit on their number, and writes that fail halfway."""
+"""Open files: the limit on their number."""
 
 from __future__ import annotations
-
-import errno
-from collections.abc import Sequence
 
 import pytest
 
 from tests.support.faultyfs import FaultyFileSystem
-from tidemill.log.disk.files import Buffer
-from tidemill.log.disk.handles import HandlePool, LogFile
-from tidemill.log.errors import DiskFullError, StorageError, SyncFailedError
+from tidemill.log.disk.handles import HandlePool
+from tidemill.log.disk.log_file import LogFile
+from tidemill.log.errors import SyncFailedError
 
 
 @pytest.fixture
@@ -126,70 +123,6 @@ def test_a_failed_sync_makes_every_later_sync_fail(fs: FaultyFileSystem) -> None
         file.datasync()
     with pytest.raises(SyncFailedError):
         other.datasync()
-
-
-def test_a_full_disk_leaves_the_file_as_it_was(fs: FaultyFileSystem) -> None:
-    pool = HandlePool(fs, 4)
-    file = _file(pool, "a")
-    file.append(b"0123456789")
-    fs.capacity = 15
-    with pytest.raises(DiskFullError):
-        file.append(b"0123456789")
-    assert file.size == 10
-    assert fs.content("/d/a") == b"0123456789"
-    fs.clear_faults()
-    file.append(b"!")
-    assert fs.content("/d/a") == b"0123456789!"
-
-
-def test_after_a_write_that_cannot_be_undone_all_writes_fail(fs: FaultyFileSystem) -> None:
-    pool = HandlePool(fs, 4)
-    file = _file(pool, "a")
-    file.append(b"good")
-    fs.capacity = 6
-    fs.fail("truncate")
-    with pytest.raises(StorageError, match="could not be undone"):
-        file.append(b"bad!")
-    assert file.broken
-    fs.clear_faults()
-    with pytest.raises(StorageError, match="offline"):
-        file.append(b"more")
-
-
-def test_an_error_that_is_not_about_space_is_not_a_disk_full_error(fs: FaultyFileSystem) -> None:
-    pool = HandlePool(fs, 4)
-    file = _file(pool, "a")
-    fs.fail("write", errno.EIO)
-    with pytest.raises(StorageError) as caught:
-        file.append(b"x")
-    assert not isinstance(caught.value, DiskFullError)
-    assert not file.broken
-
-
-def test_a_renamed_file_is_found_again_after_its_handle_was_closed(fs: FaultyFileSystem) -> None:
-    pool = HandlePool(fs, 4)
-    file = _file(pool, "a")
-    file.append(b"abc")
-    file.rename("/d/a.deleted")
-    file.close()
-    assert file.pread(3, 0) == b"abc"
-
-
-def test_bytes_that_are_written_while_a_sync_begins_stay_unsynced(
-    fs: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = HandlePool(fs, 4)
-    file = _file(pool, "a")
-    raw = pool.pin(file)
-    write = raw.pwrite
-
-    def overtaken(buffers: Sequence[Buffer], position: int) -> int:
-        file.datasync()  # in another thread, just before the bytes are there
-        return write(buffers, position)
-
-    monkeypatch.setattr(raw, "pwrite", overtaken)
-    file.append(b"abc")
-    assert file.dirty
 
 
 def test_the_handle_of_a_deleted_file_is_closed_after_its_last_use(fs: FaultyFileSystem) -> None:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from uuid import UUID
+
 import pytest
 
 from tests.log.partition.one_partition import NOW, OnePartition, batch_of
+from tests.support.faultyfs import FaultyFileSystem
+from tests.support.journaled import commit, make_durable, open_journaled
 from tests.support.logs import TP
+from tidemill.clock import ManualClock
+from tidemill.log.config.parse import parse_config
 from tidemill.log.errors import (
     SyncFailedError,
 )
+from tidemill.log.journal.journal import LOG_BYTES, STREAM_BYTES
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.store import LogStore
 
 
 def test_a_new_partition_is_synced_with_its_folder_once(partition: OnePartition) -> None:
@@ -92,3 +102,47 @@ def test_deleting_a_partition_during_a_sync_is_not_a_failed_sync(partition: OneP
     partition.store.purge_deleted()
     ticket.run()
     log.finish_sync(ticket)
+
+
+# --- what goes through the journal ----------------------------------------------------------------
+
+
+@pytest.fixture
+def journaled() -> Iterator[tuple[LogStore, PartitionLog]]:
+    """A log with a synced record, in a store with a journal."""
+    store = open_journaled("/data", ManualClock(NOW), FaultyFileSystem())
+    log = store.create(TP, parse_config({}), UUID(int=1))
+    log.append(batch_of(), now_ms=NOW)
+    make_durable(store, log)
+    yield store, log
+    store.close()
+
+
+def test_more_than_the_journal_takes_is_synced_in_the_file(
+    journaled: tuple[LogStore, PartitionLog],
+) -> None:
+    store, log = journaled
+    log.append(batch_of(size=LOG_BYTES - 200), now_ms=NOW)
+    assert log.fits_journal
+    log.append(batch_of(size=200), now_ms=NOW)
+    assert not log.fits_journal
+    make_durable(store, log)
+    assert log.stored_offset == log.high_watermark == 3
+
+
+def test_a_log_with_large_syncs_returns_to_the_journal_with_a_small_one(
+    journaled: tuple[LogStore, PartitionLog],
+) -> None:
+    store, log = journaled
+    log.append(batch_of(size=LOG_BYTES), now_ms=NOW)
+    make_durable(store, log)
+    for _ in range(3):
+        log.append(batch_of(size=STREAM_BYTES), now_ms=NOW)
+        assert not log.fits_journal  # though it would have been, if there had been no larger one
+        make_durable(store, log)
+    log.append(batch_of(size=STREAM_BYTES // 2), now_ms=NOW)
+    assert log.fits_journal
+    assert commit(store, [log]) == []
+    assert log.stored_offset < log.high_watermark
+    log.append(batch_of(size=STREAM_BYTES), now_ms=NOW)
+    assert log.fits_journal

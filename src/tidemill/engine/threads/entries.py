@@ -11,11 +11,11 @@ Knows writes and the event loop, and not what is in an entry.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from typing import Any
 
 from tidemill import native, system
+from tidemill.engine.threads.reports import Reports
 from tidemill.engine.threads.worker import Outcome, Worker
 from tidemill.log.journal.journal import JournalWrite
 
@@ -36,7 +36,7 @@ class EntryWriter:
         extension: Any = native.load() if system.is_linux() else None
         self._make = None if extension is None else extension.EntryThread
         self._thread: Any = None
-        self._signal = -1
+        self._reports = Reports(loop, self._take_result)
         self._running: tuple[JournalWrite, Finished] | None = None
 
     def run(self, write: JournalWrite, finished: Finished) -> None:
@@ -53,10 +53,7 @@ class EntryWriter:
             return False
         try:
             if self._thread is None:
-                if self._signal < 0:
-                    self._signal = system.new_signal()
-                self._thread = self._make(self._signal)
-                self._loop.add_reader(self._signal, self._report)
+                self._thread = self._make(self._reports.descriptor())
             self._thread.start(file, write.header, write.buffers, write.position)
         except OSError:  # no descriptor or no thread is left
             return False
@@ -72,10 +69,6 @@ class EntryWriter:
             return False
         self._take_result()
         return True
-
-    def _report(self) -> None:
-        system.take_signal(self._signal)
-        self._take_result()
 
     def _take_result(self) -> None:
         result = self._thread.result()
@@ -96,8 +89,4 @@ class EntryWriter:
         if self._thread is not None:
             self._thread.close()
             self._thread = None
-            if not self._loop.is_closed():
-                self._loop.remove_reader(self._signal)
-        if self._signal >= 0:
-            os.close(self._signal)
-            self._signal = -1
+        self._reports.close()

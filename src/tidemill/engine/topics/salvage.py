@@ -10,7 +10,7 @@ from typing import cast
 
 from tidemill.errors import TidemillError
 from tidemill.log.disk.files import FileSystem
-from tidemill.log.disk.handles import LogFile
+from tidemill.log.disk.log_file import LogFile
 from tidemill.log.disk.scan import BatchScanner, find_batch
 from tidemill.log.format.records import decode_records
 from tidemill.log.names import LOG, SWAP

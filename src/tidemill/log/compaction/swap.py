@@ -22,8 +22,8 @@ from collections.abc import Sequence
 
 from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import FileSystem, storage_error
-from tidemill.log.disk.handles import LogFile
 from tidemill.log.disk.index import IndexTable
+from tidemill.log.disk.log_file import LogFile
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError
 from tidemill.log.format.batch import BatchHeader, Buffer

@@ -1,9 +1,9 @@
 """Limit the number of open files: open them when they are needed, and close the oldest.
 
-A ``LogFile`` is a path with a known size. Its handle comes from a ``HandlePool``, which closes the
-least recently used handles. Handles in use (by a write, or by a read or sync in another thread) are
-pinned. A file with unsynced bytes is synced before its handle is closed, because the kernel reports
-a failed write-back only to handles that were open at the time.
+The handle of a ``LogFile`` comes from a ``HandlePool``, which closes the least recently used
+handles. Handles in use (by a write, or by a read or sync in another thread) are pinned. A file with
+unsynced bytes is synced before its handle is closed, because the kernel reports a failed write-back
+only to handles that were open at the time.
 
 Knows no segments and no batches.
 """
@@ -13,12 +13,20 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Protocol
 
-from tidemill import system
-from tidemill.log.disk.files import Buffer, FileSystem, RawFile, storage_error, sync_error
-from tidemill.log.errors import StorageError, SyncFailedError
+from tidemill.log.disk.files import FileSystem, RawFile, storage_error, sync_error
+from tidemill.log.errors import SyncFailedError
 
-_AGAIN_BYTES = 1 << 20
+
+class PooledFile(Protocol):
+    """Attributes of a ``LogFile`` that the pool reads and sets."""
+
+    path: str
+    creating: bool
+    pins: int
+    dirty: bool
+    retired: bool
 
 
 class HandlePool:
@@ -39,12 +47,12 @@ class HandlePool:
         self.lent = 0
         """Ranges that are lent. A slow reader keeps their files open, so there is a limit."""
         self._lock = threading.Lock()
-        self._open: OrderedDict[LogFile, RawFile] = OrderedDict()
+        self._open: OrderedDict[PooledFile, RawFile] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def pin(self, file: LogFile) -> RawFile:
+    def pin(self, file: PooledFile) -> RawFile:
         """Return the file's handle; open it if necessary, and keep it open until ``unpin``.
 
         Raises:
@@ -67,31 +75,39 @@ class HandlePool:
             file.pins += 1
             return raw
 
-    def unpin(self, file: LogFile) -> None:
+    def pin_open(self, file: PooledFile) -> RawFile | None:
+        """Return the file's handle as ``pin`` does; None if that would have to open it."""
+        with self._lock:
+            raw = self._open.get(file)
+            if raw is not None:
+                file.pins += 1
+            return raw
+
+    def unpin(self, file: PooledFile) -> None:
         """Allow the pool to close the handle again."""
         with self._lock:
             file.pins -= 1
             if file.retired:
                 self._close_unused(file)
 
-    def retire(self, file: LogFile) -> None:
+    def retire(self, file: PooledFile) -> None:
         """Close the file's handle now, and after each later use."""
         with self._lock:
             file.retired = True
             self._close_unused(file)
 
-    def close(self, file: LogFile) -> None:
+    def close(self, file: PooledFile) -> None:
         """Close the file's handle without a sync."""
         with self._lock:
             self._close_unused(file)
 
-    def _close_unused(self, file: LogFile) -> None:
+    def _close_unused(self, file: PooledFile) -> None:
         if not file.pins:
             raw = self._open.pop(file, None)
             if raw is not None:
                 raw.close()
 
-    def rename(self, file: LogFile, path: str) -> None:
+    def rename(self, file: PooledFile, path: str) -> None:
         """Rename the file. Its handle stays valid.
 
         Raises:
@@ -104,7 +120,7 @@ class HandlePool:
                 raise storage_error(error, "renaming", file.path) from error
             file.path = path
 
-    def moved(self, file: LogFile, path: str) -> None:
+    def moved(self, file: PooledFile, path: str) -> None:
         """Use a new path, because the file's folder was renamed."""
         with self._lock:
             file.path = path
@@ -172,7 +188,7 @@ class HandlePool:
         finally:
             self._is_crowded = False
 
-    def _sync_and_close(self, file: LogFile) -> None:
+    def _sync_and_close(self, file: PooledFile) -> None:
         with self._lock:
             raw = self._open.get(file)
             if raw is None or file.pins:
@@ -192,240 +208,3 @@ class HandlePool:
                 file.pins -= 1
                 if not file.dirty or file.retired:
                     self._close_unused(file)
-
-
-class LogFile:
-    """An append-only file whose handle is borrowed from a pool.
-
-    Attributes:
-        path: the path of the file.
-        size: bytes of complete appends. The file can have more bytes after a failed write.
-        creating: whether the file must be created when it is opened.
-        pins: number of uses at the moment, in all threads.
-        dirty: whether bytes were written since the last sync.
-        broken: whether a failed write could not be undone. Then nothing can be appended.
-        retired: whether the file will be removed. Then an open handle would keep its space.
-    """
-
-    __slots__ = ("_pool", "broken", "creating", "dirty", "path", "pins", "retired", "size")
-
-    def __init__(self, pool: HandlePool, path: str, size: int, *, create: bool = False) -> None:
-        self._pool = pool
-        self.path = path
-        self.size = size
-        self.creating = create
-        self.pins = 0
-        self.dirty = False
-        self.broken = False
-        self.retired = False
-
-    def create(self) -> None:
-        """Create an empty file. A crash can have left one with this name, which is emptied.
-
-        Raises:
-            DiskFullError, StorageError: the file can't be created.
-        """
-        raw = self._pool.pin(self)
-        try:
-            if raw.size():
-                self.dirty = True
-                raw.truncate(0)
-        except OSError as error:
-            raise storage_error(error, "emptying", self.path) from error
-        finally:
-            self._pool.unpin(self)
-
-    def append(self, data: Buffer) -> None:
-        """Append ``data`` completely or not at all.
-
-        Raises:
-            DiskFullError: the disk is full. The file is unchanged.
-            StorageError: the write failed. If ``broken`` is set, it could not be undone.
-        """
-        if self.broken:
-            raise StorageError(f"{self.path} is offline after a write that could not be undone")
-        raw = self._pool.pin(self)
-        try:
-            size = len(data)
-            written = raw.pwrite((data,), self.size)
-            while written < size:  # the disk is nearly full, and the next call fails
-                more = raw.pwrite((memoryview(data)[written:],), self.size + written)
-                if more == 0:
-                    raise OSError(5, "nothing was written")  # noqa: TRY301
-                written += more
-            self.size += size
-        except OSError as error:
-            self._undo(raw, error)
-            raise storage_error(error, "writing to", self.path) from error
-        finally:
-            self.dirty = True  # set last, because a sync that runs now has perhaps missed the bytes
-            self._pool.unpin(self)
-
-    def _undo(self, raw: RawFile, error: OSError) -> None:
-        try:
-            raw.truncate(self.size)
-        except OSError as second:
-            self.broken = True
-            raise StorageError(
-                f"writing to {self.path} failed ({error.strerror or error}) and could not be "
-                f"undone ({second.strerror or second}); it is valid up to byte {self.size}"
-            ) from error
-
-    def pread(self, length: int, position: int) -> bytes:
-        """Return ``length`` bytes, or fewer at the end of the file. Can run in any thread.
-
-        Raises:
-            StorageError: the file can't be read.
-        """
-        raw = self._pool.pin(self)
-        try:
-            return raw.pread(length, position)
-        except OSError as error:
-            raise storage_error(error, "reading", self.path) from error
-        finally:
-            self._pool.unpin(self)
-
-    def pread_nowait(self, length: int, position: int) -> Buffer | None:
-        """Return ``length`` bytes, or None if that would wait for the disk.
-
-        Raises:
-            StorageError: the file can't be read.
-        """
-        raw = self._pool.pin(self)
-        try:
-            return raw.pread_nowait(length, position)
-        except OSError as error:
-            raise storage_error(error, "reading", self.path) from error
-        finally:
-            self._pool.unpin(self)
-
-    def lend(self, length: int, position: int) -> StoredRange | None:
-        """Return a range to send from the page cache; None if it must be read instead.
-
-        Raises:
-            StorageError: the file can't be opened.
-        """
-        pool = self._pool
-        if not self.can_lend():
-            return None
-        fd = pool.pin(self).fileno()
-        if fd is None or not system.is_cached(fd, position, length):
-            pool.unpin(self)
-            return None
-        pool.lent += 1
-        return StoredRange(pool, self, fd, position, length)
-
-    def can_lend(self) -> bool:
-        """Return whether ranges can be lent: few are, and the system sends files."""
-        return self._pool.lent < self._pool.limit // 4 and system.can_send_files()
-
-    def warm(self, length: int, position: int) -> None:
-        """Read a range into the page cache; blocks. Can run in any thread.
-
-        Raises:
-            StorageError: the file can't be read.
-        """
-        raw = self._pool.pin(self)
-        try:
-            fd = raw.fileno()
-            if fd is not None:
-                system.fill_cache(fd, position, length)
-        except OSError as error:
-            raise storage_error(error, "reading", self.path) from error
-        finally:
-            self._pool.unpin(self)
-
-    def datasync(self) -> None:
-        """Make the appended bytes durable; blocks. Can run in any thread during appends.
-
-        Raises:
-            SyncFailedError: this sync or an earlier one failed.
-        """
-        if self._pool.sync_failure is not None:
-            raise self._pool.sync_failure
-        raw = self._pool.pin(self)
-        try:
-            self.dirty = False  # set first, because an append can make it dirty again meanwhile
-            raw.datasync()
-        except OSError as error:
-            self.dirty = True
-            raise self._pool.fail_sync(error, self.path) from error
-        finally:
-            self._pool.unpin(self)
-
-    def truncate(self, size: int) -> None:
-        """Cut the file to ``size`` bytes.
-
-        Raises:
-            StorageError: the file can't be truncated.
-        """
-        raw = self._pool.pin(self)
-        try:
-            raw.truncate(size)
-            self.size = size
-            self.dirty = True
-        except OSError as error:
-            raise storage_error(error, "truncating", self.path) from error
-        finally:
-            self._pool.unpin(self)
-
-    def write_again(self, position: int) -> None:
-        """Write the bytes from ``position`` on once more, so that the next sync stores them.
-
-        Raises:
-            StorageError: the file can't be read or written.
-        """
-        raw = self._pool.pin(self)
-        try:
-            while position < self.size:
-                data = raw.pread(min(_AGAIN_BYTES, self.size - position), position)
-                written = raw.pwrite((data,), position) if data else 0
-                if written == 0:
-                    raise OSError(5, "nothing was read or written")  # noqa: TRY301
-                position += written
-        except OSError as error:
-            raise storage_error(error, "writing to", self.path) from error
-        finally:
-            self.dirty = True
-            self._pool.unpin(self)
-
-    def close(self) -> None:
-        """Close the handle if it is open."""
-        self._pool.close(self)
-
-    def retire(self) -> None:
-        """Close the handle when its current users are done, because the file will be removed."""
-        self._pool.retire(self)
-
-    def rename(self, path: str) -> None:
-        """Rename the file. Open handles and readers stay valid."""
-        self._pool.rename(self, path)
-
-    def moved(self, path: str) -> None:
-        """Use a new path, because the folder was renamed."""
-        self._pool.moved(self, path)
-
-
-class StoredRange:
-    """Bytes of a file that is open as long as this object lives. Only for the event loop's thread.
-
-    Attributes:
-        fd: the descriptor of the file.
-        position: of the first byte.
-    """
-
-    __slots__ = ("_file", "_pool", "_size", "fd", "position")
-
-    def __init__(self, pool: HandlePool, file: LogFile, fd: int, position: int, size: int) -> None:
-        self._pool = pool
-        self._file = file
-        self._size = size
-        self.fd = fd
-        self.position = position
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __del__(self) -> None:
-        self._pool.lent -= 1
-        self._pool.unpin(self._file)

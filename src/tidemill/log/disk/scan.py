@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidemill.errors import TidemillError
-from tidemill.log.disk.handles import LogFile
 from tidemill.log.disk.index import MAX_RELATIVE_OFFSET
+from tidemill.log.disk.log_file import LogFile
 from tidemill.log.format.batch import HEADER_SIZE, BatchHeader, check_batch, peek
 
 CHUNK = 1 << 20

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from tidemill.log.disk.aborted_index import AbortedIndex
 from tidemill.log.disk.environment import Environment, Report
 from tidemill.log.disk.files import storage_error
-from tidemill.log.disk.handles import LogFile
 from tidemill.log.disk.index import (
     MAX_RELATIVE_OFFSET,
     Entries,
@@ -22,6 +21,7 @@ from tidemill.log.disk.index import (
     plausible,
     write_entries,
 )
+from tidemill.log.disk.log_file import LogFile
 from tidemill.log.disk.scan import BatchScanner
 from tidemill.log.errors import CorruptLogError
 from tidemill.log.format.batch import HEADER_SIZE, BatchHeader, Buffer
@@ -55,6 +55,7 @@ class Segment:
         "_env",
         "_file",
         "_table",
+        "_written_size",
         "aborted",
         "base_offset",
         "created_ms",
@@ -97,6 +98,7 @@ class Segment:
         self.trusted_from = size
         self.verified = (0, 0)
         self.aborted: AbortedIndex | None = None
+        self._written_size = size
         self._file: LogFile | None = None
         self._table: IndexTable | None = None
 
@@ -127,6 +129,24 @@ class Segment:
         if self._file is None:
             self._file = LogFile(self._env.pool, self.path(), self.size)
         return self._file
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Bytes at the end of the file that the system was not asked to write to the disk."""
+        return self.size - max(self.synced_size, self._written_size)
+
+    def write_back(self) -> None:
+        """Ask the system to begin to write these bytes; can block. Can run in any thread.
+
+        The sync that makes them durable takes less time then.
+
+        Raises:
+            StorageError: the file can't be opened, or the disk refused.
+        """
+        end = self.size
+        start = max(self.synced_size, self._written_size)
+        self._written_size = end
+        self.file.write_back(start, end - start)
 
     # --- writing ---------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ they are read for the first time. Knows a segment's file and batches; not what a
 from __future__ import annotations
 
 from tidemill.errors import TidemillError
-from tidemill.log.disk.handles import StoredRange
+from tidemill.log.disk.log_file import StoredRange
 from tidemill.log.disk.segment import Segment
 from tidemill.log.disk.walk import misplaced
 from tidemill.log.errors import CorruptLogError

@@ -37,6 +37,10 @@ FILE_BYTES = 8 << 20
 LOG_BYTES = 256 << 10
 """The rule for what goes through the journal: at most this many unsynced bytes of a log. More are
 synced in the log's own file, because the journal would write them twice."""
+STREAM_BYTES = 32 << 10
+"""The same for a log that had more than ``LOG_BYTES``, until it goes through the journal again. A
+log that changed between both with each round would be slow: the sync of its file also writes all
+that the journal had before."""
 ROUND_BYTES = 4 << 20
 """Most bytes of records in one entry. It is also the memory that unsynced records take, times
 four: above that, a log's own file is synced."""
@@ -49,13 +53,14 @@ class JournalWrite:
         sequence: the sequence of the entry.
         head: the oldest entry that was needed when it was begun.
         header, buffers, position: the entry, as ``write_through`` takes it.
+        size: bytes of the entry, with the zeros behind it.
         done: the entry is on disk.
         refused: the entry can't be written. The segments must be synced.
     """
 
     __slots__ = (
-        *("_env", "_file", "_size"),
-        *("buffers", "done", "head", "header", "position", "refused", "sequence"),
+        *("_env", "_file"),
+        *("buffers", "done", "head", "header", "position", "refused", "sequence", "size"),
     )
 
     def __init__(
@@ -70,7 +75,7 @@ class JournalWrite:
     ) -> None:
         self._env = env
         self._file = file
-        self._size = size
+        self.size = size
         self.header = header
         self.buffers = buffers
         self.position = file.used
@@ -129,7 +134,7 @@ class JournalWrite:
         if self._file.first < 0:
             self._file.first = self.sequence
         self._file.last = self.sequence
-        self._file.used += self._size
+        self._file.used += self.size
 
 
 class Journal:

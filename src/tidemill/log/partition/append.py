@@ -25,7 +25,7 @@ from tidemill.log.format.validate import (
     trusted_batches,
     with_append_time,
 )
-from tidemill.log.journal.journal import LOG_BYTES
+from tidemill.log.journal.journal import STREAM_BYTES
 from tidemill.log.names import TXN_INDEX
 from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.partition.lazy_producers import LazyProducers
@@ -58,7 +58,7 @@ def append_run(
     """
     if _native is None:
         return targets
-    left: set[Any] = _native.append_run(run, targets, results, now_ms, LOG_BYTES)
+    left: set[Any] = _native.append_run(run, targets, results, now_ms, STREAM_BYTES)
     return left
 
 

@@ -18,7 +18,7 @@ from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError, SyncFailedError
 from tidemill.log.format.batch import Buffer
 from tidemill.log.journal.entry import Piece
-from tidemill.log.journal.journal import LOG_BYTES
+from tidemill.log.journal.journal import LOG_BYTES, STREAM_BYTES
 from tidemill.log.names import INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from tidemill.log.partition.chain import SegmentChain
 
@@ -45,6 +45,7 @@ class SyncState:
         "_copied",
         "_copies",
         "_from_offset",
+        "_limit",
         "_new_folder",
         "_topic_id",
         "end_position",
@@ -69,6 +70,7 @@ class SyncState:
         self.end_position = chain.active.size
         self._copies: list[bytes] = []
         self._copied = 0
+        self._limit = LOG_BYTES
         self._from_offset = chain.end_offset
         """The offset of the first copy; -1 if a copy is missing behind it."""
 
@@ -89,7 +91,11 @@ class SyncState:
         if self._from_offset < 0:
             return
         size = len(data)
-        if self._copied + size > LOG_BYTES or not self._chain.env.copies.take(size):
+        if self._copied + size > self._limit:
+            self._limit = STREAM_BYTES
+            self.drop_copies()
+            return
+        if not self._chain.env.copies.take(size):
             self.drop_copies()
             return
         self._copies.append(bytes(data))
@@ -138,6 +144,7 @@ class SyncState:
             self._copies,
         )
         self.drop_copies(end)
+        self._limit = LOG_BYTES
         return piece, segment
 
     def journaled(self, piece: Piece, segment: Segment) -> bool:
@@ -285,6 +292,24 @@ class SyncTicket:
             if not (isinstance(error, FileNotFoundError) and self._is_removed()):
                 raise env.pool.fail_sync(error, folder) from error
         self.done = True
+
+    def begin(self) -> int | None:
+        """Return the descriptor of the only file to sync; None if ``run`` must do the work.
+
+        After a descriptor, ``end`` must be called.
+        """
+        if self.closed or self.aborted or self.new_folder or self.new_names or self.first_data:
+            return None
+        return self.sizes[-1][0].file.begin_datasync()
+
+    def end(self, failed: int | None) -> None:
+        """Take the result of a thread that has synced the descriptor; see ``LogFile.end_datasync``.
+
+        Raises:
+            SyncFailedError: the broker must stop.
+        """
+        self.sizes[-1][0].file.end_datasync(failed)
+        self.done = failed == 0
 
     def _sync_data(self, segment: Segment) -> None:
         try:

@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 
 from tidemill.errors import TidemillError
 from tidemill.log.disk.files import FileSystem
-from tidemill.log.disk.handles import LogFile
+from tidemill.log.disk.log_file import LogFile
 from tidemill.log.disk.scan import MAX_BATCH, BatchScanner, find_batch
 from tidemill.log.format.batch import HEADER_SIZE, BatchHeader, check_batch, peek
 from tidemill.log.names import LOG, file_name, parse_file_name

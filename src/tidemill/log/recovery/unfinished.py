@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tidemill.log.disk.environment import Environment, Report
 from tidemill.log.disk.files import storage_error
-from tidemill.log.disk.handles import LogFile
+from tidemill.log.disk.log_file import LogFile
 from tidemill.log.disk.scan import BatchScanner
 from tidemill.log.errors import CorruptLogError
 from tidemill.log.names import (

@@ -1,0 +1,151 @@
+/* Syncs files, one after the other, on a thread that never needs Python's lock.
+ *
+ * A thread of Python has to take the lock before a sync and after it, from an event loop that is busy
+ * with the next requests. The edition in Python is SyncTicket.run in tidemill.log.partition.sync.
+ */
+#include "native.h"
+#include "thread.h"
+
+#include <stdlib.h>
+
+/* What the thread and Python share. */
+typedef struct {
+    tm_thread thread;
+    int *files;
+    Py_ssize_t count;
+    Py_ssize_t synced; /* files; the next one failed, if it is not all of them */
+    int failed;        /* errno, or 0 */
+} Files;
+
+typedef struct {
+    PyObject_HEAD
+    Files *files;
+} SyncThread;
+
+static void sync_files(void *given)
+{
+    Files *on = given;
+    on->failed = 0;
+    for (on->synced = 0; on->synced < on->count; on->synced++) {
+        on->failed = tm_sync_data(on->files[on->synced]);
+        if (on->failed) break;
+    }
+}
+
+/* Take the descriptors. Return 0, or -1 with an error. */
+static int take_files(Files *on, PyObject *list)
+{
+    Py_ssize_t count = PyList_Size(list);
+    int *files = count ? calloc((size_t)count, sizeof *files) : NULL;
+    if (!files) {
+        if (count) PyErr_NoMemory();
+        else PyErr_SetString(PyExc_ValueError, "there is no file to sync");
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        long fd = PyLong_AsLong(PyList_GetItem(list, i));
+        if (fd < 0 || fd > INT32_MAX) {
+            if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "this is no descriptor");
+            free(files);
+            return -1;
+        }
+        files[i] = (int)fd;
+    }
+    free(on->files);
+    on->files = files;
+    on->count = count;
+    return 0;
+}
+
+static PyObject *sync_start(PyObject *self, PyObject *list)
+{
+    Files *on = ((SyncThread *)self)->files;
+    if (!PyList_Check(list)) {
+        PyErr_SetString(PyExc_TypeError, "start() needs a list of descriptors");
+        return NULL;
+    }
+    if (!tm_thread_is_free(&on->thread) || take_files(on, list) < 0) return NULL;
+    if (tm_thread_start(&on->thread) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *sync_result(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    Files *on = ((SyncThread *)self)->files;
+    if (!tm_thread_take(&on->thread)) Py_RETURN_NONE;
+    return Py_BuildValue("ni", on->synced, on->failed);
+}
+
+/* Return whether all files were synced, and the result was not taken yet. */
+static PyObject *sync_has_synced(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    Files *on = ((SyncThread *)self)->files;
+    return PyBool_FromLong(tm_thread_is_done(&on->thread) && !on->failed);
+}
+
+static PyObject *sync_close(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    tm_thread_end(&((SyncThread *)self)->files->thread);
+    Py_RETURN_NONE;
+}
+
+static PyObject *sync_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    int signal_fd;
+    if (!PyArg_ParseTuple(args, "i:SyncThread", &signal_fd)) return NULL;
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    SyncThread *self = (SyncThread *)alloc(type, 0);
+    if (!self) return NULL;
+    Files *on = self->files = calloc(1, sizeof *on);
+    if (!on) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    tm_thread_prepare(&on->thread, signal_fd, sync_files, on);
+    return (PyObject *)self;
+}
+
+static void sync_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    Files *on = ((SyncThread *)self)->files;
+    if (on && tm_thread_dispose(&on->thread)) {
+        free(on->files);
+        free(on);
+    }
+    freefunc release_self = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release_self(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef sync_methods[] = {
+    {"start", sync_start, METH_O, "Sync files, whose descriptors stay open, on the thread."},
+    {"result", sync_result, METH_NOARGS,
+     "Return how many files were synced, and the errno of the next one."},
+    {"has_synced", sync_has_synced, METH_NOARGS,
+     "Return whether all files were synced and the result was not taken yet."},
+    {"close", sync_close, METH_NOARGS, "Finish the syncs, and end the thread."},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot sync_slots[] = {
+    {Py_tp_new, sync_new},
+    {Py_tp_dealloc, sync_dealloc},
+    {Py_tp_methods, sync_methods},
+    {Py_tp_doc, "Syncs files on a thread."},
+    {0, NULL},
+};
+static PyType_Spec sync_spec = {
+    .name = "tidemill._native.SyncThread",
+    .basicsize = sizeof(SyncThread),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = sync_slots,
+};
+
+int tm_add_sync_thread(PyObject *module)
+{
+    PyObject *type = PyType_FromSpec(&sync_spec);
+    if (type == NULL) return -1;
+    int added = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return added;
+}

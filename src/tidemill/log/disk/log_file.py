@@ -1,0 +1,300 @@
+"""Append-only files whose handles are borrowed from a pool.
+
+A ``LogFile`` is a path with a known size. It is opened when it is used. Knows no segments and no
+batches.
+"""
+
+from __future__ import annotations
+
+import os
+
+from tidemill import system
+from tidemill.log.disk.files import Buffer, RawFile, RealFile, storage_error
+from tidemill.log.disk.handles import HandlePool
+from tidemill.log.errors import StorageError
+
+_AGAIN_BYTES = 1 << 20
+
+
+class LogFile:
+    """An append-only file whose handle is borrowed from a pool.
+
+    Attributes:
+        path: the path of the file.
+        size: bytes of complete appends. The file can have more bytes after a failed write.
+        creating: whether the file must be created when it is opened.
+        pins: number of uses at the moment, in all threads.
+        dirty: whether bytes were written since the last sync.
+        broken: whether a failed write could not be undone. Then nothing can be appended.
+        retired: whether the file will be removed. Then an open handle would keep its space.
+    """
+
+    __slots__ = ("_pool", "broken", "creating", "dirty", "path", "pins", "retired", "size")
+
+    def __init__(self, pool: HandlePool, path: str, size: int, *, create: bool = False) -> None:
+        self._pool = pool
+        self.path = path
+        self.size = size
+        self.creating = create
+        self.pins = 0
+        self.dirty = False
+        self.broken = False
+        self.retired = False
+
+    def create(self) -> None:
+        """Create an empty file. A crash can have left one with this name, which is emptied.
+
+        Raises:
+            DiskFullError, StorageError: the file can't be created.
+        """
+        raw = self._pool.pin(self)
+        try:
+            if raw.size():
+                self.dirty = True
+                raw.truncate(0)
+        except OSError as error:
+            raise storage_error(error, "emptying", self.path) from error
+        finally:
+            self._pool.unpin(self)
+
+    def append(self, data: Buffer) -> None:
+        """Append ``data`` completely or not at all.
+
+        Raises:
+            DiskFullError: the disk is full. The file is unchanged.
+            StorageError: the write failed. If ``broken`` is set, it could not be undone.
+        """
+        if self.broken:
+            raise StorageError(f"{self.path} is offline after a write that could not be undone")
+        raw = self._pool.pin(self)
+        try:
+            size = len(data)
+            written = raw.pwrite((data,), self.size)
+            while written < size:  # the disk is nearly full, and the next call fails
+                more = raw.pwrite((memoryview(data)[written:],), self.size + written)
+                if more == 0:
+                    raise OSError(5, "nothing was written")  # noqa: TRY301
+                written += more
+            self.size += size
+        except OSError as error:
+            self._undo(raw, error)
+            raise storage_error(error, "writing to", self.path) from error
+        finally:
+            self.dirty = True  # set last, because a sync that runs now has perhaps missed the bytes
+            self._pool.unpin(self)
+
+    def _undo(self, raw: RawFile, error: OSError) -> None:
+        try:
+            raw.truncate(self.size)
+        except OSError as second:
+            self.broken = True
+            raise StorageError(
+                f"writing to {self.path} failed ({error.strerror or error}) and could not be "
+                f"undone ({second.strerror or second}); it is valid up to byte {self.size}"
+            ) from error
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Return ``length`` bytes, or fewer at the end of the file. Can run in any thread.
+
+        Raises:
+            StorageError: the file can't be read.
+        """
+        raw = self._pool.pin(self)
+        try:
+            return raw.pread(length, position)
+        except OSError as error:
+            raise storage_error(error, "reading", self.path) from error
+        finally:
+            self._pool.unpin(self)
+
+    def pread_nowait(self, length: int, position: int) -> Buffer | None:
+        """Return ``length`` bytes, or None if that would wait for the disk.
+
+        Raises:
+            StorageError: the file can't be read.
+        """
+        raw = self._pool.pin(self)
+        try:
+            return raw.pread_nowait(length, position)
+        except OSError as error:
+            raise storage_error(error, "reading", self.path) from error
+        finally:
+            self._pool.unpin(self)
+
+    def lend(self, length: int, position: int) -> StoredRange | None:
+        """Return a range to send from the page cache; None if it must be read instead.
+
+        Raises:
+            StorageError: the file can't be opened.
+        """
+        pool = self._pool
+        if not self.can_lend():
+            return None
+        fd = pool.pin(self).fileno()
+        if fd is None or not system.is_cached(fd, position, length):
+            pool.unpin(self)
+            return None
+        pool.lent += 1
+        return StoredRange(pool, self, fd, position, length)
+
+    def can_lend(self) -> bool:
+        """Return whether ranges can be lent: few are, and the system sends files."""
+        return self._pool.lent < self._pool.limit // 4 and system.can_send_files()
+
+    def warm(self, length: int, position: int) -> None:
+        """Read a range into the page cache; blocks. Can run in any thread.
+
+        Raises:
+            StorageError: the file can't be read.
+        """
+        raw = self._pool.pin(self)
+        try:
+            fd = raw.fileno()
+            if fd is not None:
+                system.fill_cache(fd, position, length)
+        except OSError as error:
+            raise storage_error(error, "reading", self.path) from error
+        finally:
+            self._pool.unpin(self)
+
+    def write_back(self, position: int, length: int) -> None:
+        """Ask the system to begin to write a range to the disk; can block. Can run in any thread.
+
+        Raises:
+            StorageError: the file can't be opened, or the disk refused.
+        """
+        raw = self._pool.pin(self)
+        try:
+            fd = raw.fileno()
+            if fd is not None:
+                system.start_writeback(fd, position, length)
+        except OSError as error:
+            raise storage_error(error, "writing to", self.path) from error
+        finally:
+            self._pool.unpin(self)
+
+    def datasync(self) -> None:
+        """Make the appended bytes durable; blocks. Can run in any thread during appends.
+
+        Raises:
+            SyncFailedError: this sync or an earlier one failed.
+        """
+        if self._pool.sync_failure is not None:
+            raise self._pool.sync_failure
+        raw = self._pool.pin(self)
+        try:
+            self.dirty = False  # set first, because an append can make it dirty again meanwhile
+            raw.datasync()
+        except OSError as error:
+            self.dirty = True
+            raise self._pool.fail_sync(error, self.path) from error
+        finally:
+            self._pool.unpin(self)
+
+    def begin_datasync(self) -> int | None:
+        """Return the descriptor for a sync without Python; None if only ``datasync`` can do it.
+
+        The file stays open until ``end_datasync``.
+        """
+        if self._pool.sync_failure is not None:
+            return None
+        raw = self._pool.pin_open(self)
+        if raw is None:
+            return None
+        if type(raw) is not RealFile:
+            self._pool.unpin(self)
+            return None
+        self.dirty = False  # set first, because an append can make it dirty again meanwhile
+        return raw.fileno()
+
+    def end_datasync(self, failed: int | None) -> None:
+        """Take the result of that sync.
+
+        Args:
+            failed: the number of the error (errno), or 0. None: the sync was not tried.
+
+        Raises:
+            SyncFailedError: the broker must stop.
+        """
+        if failed != 0:
+            self.dirty = True
+        self._pool.unpin(self)
+        if failed:
+            raise self._pool.fail_sync(OSError(failed, os.strerror(failed)), self.path)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to ``size`` bytes.
+
+        Raises:
+            StorageError: the file can't be truncated.
+        """
+        raw = self._pool.pin(self)
+        try:
+            raw.truncate(size)
+            self.size = size
+            self.dirty = True
+        except OSError as error:
+            raise storage_error(error, "truncating", self.path) from error
+        finally:
+            self._pool.unpin(self)
+
+    def write_again(self, position: int) -> None:
+        """Write the bytes from ``position`` on once more, so that the next sync stores them.
+
+        Raises:
+            StorageError: the file can't be read or written.
+        """
+        raw = self._pool.pin(self)
+        try:
+            while position < self.size:
+                data = raw.pread(min(_AGAIN_BYTES, self.size - position), position)
+                written = raw.pwrite((data,), position) if data else 0
+                if written == 0:
+                    raise OSError(5, "nothing was read or written")  # noqa: TRY301
+                position += written
+        except OSError as error:
+            raise storage_error(error, "writing to", self.path) from error
+        finally:
+            self.dirty = True
+            self._pool.unpin(self)
+
+    def close(self) -> None:
+        """Close the handle if it is open."""
+        self._pool.close(self)
+
+    def retire(self) -> None:
+        """Close the handle when its current users are done, because the file will be removed."""
+        self._pool.retire(self)
+
+    def rename(self, path: str) -> None:
+        """Rename the file. Open handles and readers stay valid."""
+        self._pool.rename(self, path)
+
+    def moved(self, path: str) -> None:
+        """Use a new path, because the folder was renamed."""
+        self._pool.moved(self, path)
+
+
+class StoredRange:
+    """Bytes of a file that is open as long as this object lives. Only for the event loop's thread.
+
+    Attributes:
+        fd: the descriptor of the file.
+        position: of the first byte.
+    """
+
+    __slots__ = ("_file", "_pool", "_size", "fd", "position")
+
+    def __init__(self, pool: HandlePool, file: LogFile, fd: int, position: int, size: int) -> None:
+        self._pool = pool
+        self._file = file
+        self._size = size
+        self.fd = fd
+        self.position = position
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __del__(self) -> None:
+        self._pool.lent -= 1
+        self._pool.unpin(self._file)

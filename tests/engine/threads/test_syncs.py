@@ -1,0 +1,378 @@
+"""The threads that sync the files of partitions: one contract for both editions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import sys
+import time
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.support.logs import write
+from tidemill import native, system
+from tidemill.clock import ManualClock
+from tidemill.engine.threads.syncs import MOST_TOGETHER, TicketRunner
+from tidemill.log.config.parse import parse_config
+from tidemill.log.disk.files import RealFile
+from tidemill.log.errors import SyncFailedError
+from tidemill.log.names import TopicPartition
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.partition.sync import SyncTicket
+from tidemill.log.store import LogStore
+
+NOW = 1_700_000_000_000
+
+
+@pytest.fixture(params=["native", "python"])
+def edition(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "native":
+        if native.load() is None or not system.is_linux():
+            pytest.skip("the extension is not built")
+    else:
+        monkeypatch.setenv(native.SWITCH, "0")
+    return str(request.param)
+
+
+@pytest.fixture
+def native_edition() -> None:
+    if native.load() is None or not system.is_linux():
+        pytest.skip("the extension is not built")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LogStore]:
+    opened = LogStore.open(str(tmp_path), clock=ManualClock(NOW))
+    yield opened
+    opened.close(clean=False)
+
+
+def new_log(store: LogStore, partition: int = 0) -> PartitionLog:
+    """Return a log with a synced record and one that is not synced."""
+    log = store.create(TopicPartition("t", partition), parse_config({}), UUID(int=1))
+    append(log)
+    log.flush()
+    append(log)
+    return log
+
+
+def append(log: PartitionLog) -> None:
+    write(log, [(b"k", b"v")], NOW, sync=False)
+
+
+def ticket_of(log: PartitionLog) -> SyncTicket:
+    ticket = log.begin_sync()
+    assert ticket is not None
+    return ticket
+
+
+def use_refusing_file(log: PartitionLog) -> None:
+    """Give a log's open file a descriptor that refuses syncs."""
+    file = log.chain.active.file
+    pool = file._pool
+    pool.pin(file).close()
+    pool._open[file] = RealFile(os.open("/dev/null", os.O_RDWR))
+    pool.unpin(file)
+
+
+class Running:
+    """A runner on the running loop."""
+
+    def __init__(self) -> None:
+        self.runner = TicketRunner(asyncio.get_running_loop(), 2)
+
+    async def run(self, *tickets: SyncTicket) -> BaseException | None:
+        done: asyncio.Future[BaseException | None]
+        done = asyncio.get_running_loop().create_future()
+        self.runner.run(tickets, done.set_result)
+        return await asyncio.wait_for(done, 60)
+
+    @property
+    def is_native(self) -> bool:
+        return bool(self.runner._idle or self.runner._running)
+
+
+def run(test: Callable[[Running], Awaitable[None]]) -> None:
+    async def within() -> None:
+        running = Running()
+        try:
+            await test(running)
+        finally:
+            running.runner.close()
+
+    asyncio.run(within())
+
+
+def test_a_job_syncs_the_files_of_its_tickets(edition: str, store: LogStore) -> None:
+    async def test(running: Running) -> None:
+        logs = [new_log(store, n) for n in range(20)]
+        for _ in range(3):
+            tickets = [ticket_of(log) for log in logs]
+            assert await running.run(*tickets) is None
+            for log, ticket in zip(logs, tickets, strict=True):
+                log.finish_sync(ticket)
+                assert log.high_watermark == log.log_end_offset
+                assert log.chain.active.file.pins == 0
+                assert not log.chain.active.file.dirty
+                append(log)
+        assert running.is_native == (edition == "native")
+        assert running.runner.free == 2
+
+    run(test)
+
+
+def test_a_job_with_many_files_keeps_few_of_them_open(
+    native_edition: None, store: LogStore
+) -> None:
+    async def test(running: Running) -> None:
+        logs = [new_log(store, n) for n in range(MOST_TOGETHER + 1)]
+        tickets = [ticket_of(log) for log in logs]
+        assert await running.run(*tickets) is None
+        assert all(ticket.done for ticket in tickets)
+        assert not running.is_native
+        append(logs[0])
+        assert await running.run(ticket_of(logs[0]), *tickets[2:]) is None
+        assert running.is_native
+
+    run(test)
+
+
+def test_jobs_run_side_by_side(edition: str, store: LogStore) -> None:
+    async def test(running: Running) -> None:
+        logs = [new_log(store, n) for n in range(2)]
+        jobs = [asyncio.ensure_future(running.run(ticket_of(log))) for log in logs]
+        await asyncio.sleep(0)
+        assert (running.runner.free, running.runner.is_busy) == (0, True)
+        assert await asyncio.gather(*jobs) == [None, None]
+        assert (running.runner.free, running.runner.is_busy) == (2, False)
+
+    run(test)
+
+
+def test_an_append_during_a_sync_leaves_the_file_unsynced(
+    native_edition: None, store: LogStore
+) -> None:
+    log = new_log(store)
+    ticket = ticket_of(log)
+    assert ticket.begin() is not None
+    append(log)
+    ticket.end(0)
+    log.finish_sync(ticket)
+    assert log.chain.active.file.dirty
+    assert (log.high_watermark, log.log_end_offset) == (2, 3)
+
+
+def test_a_failed_sync_stops_everything(edition: str, store: LogStore) -> None:
+    async def test(running: Running) -> None:
+        logs = [new_log(store, n) for n in range(3)]
+        tickets = [ticket_of(log) for log in logs]
+        use_refusing_file(logs[1])
+        error = await running.run(*tickets)
+        assert isinstance(error, SyncFailedError)
+        assert [ticket.done for ticket in tickets] == [True, False, False]
+        assert [log.chain.active.file.dirty for log in logs] == [False, True, True]
+        assert [log.chain.active.file.pins for log in logs] == [0, 0, 0]
+        assert isinstance(await running.run(ticket_of(logs[0])), SyncFailedError)
+
+    run(test)
+
+
+def test_a_file_that_is_not_open_is_opened(edition: str, store: LogStore) -> None:
+    async def test(running: Running) -> None:
+        log = new_log(store)
+        ticket = ticket_of(log)
+        log.chain.active.file.close()
+        assert await running.run(ticket) is None
+        assert ticket.done
+
+    run(test)
+
+
+def test_a_new_folder_is_synced_too(edition: str, store: LogStore) -> None:
+    async def test(running: Running) -> None:
+        log = store.create(TopicPartition("new", 0), parse_config({}), UUID(int=2))
+        append(log)
+        ticket = ticket_of(log)
+        old = new_log(store)
+        assert await running.run(ticket_of(old), ticket) is None
+        log.finish_sync(ticket)
+        assert log.begin_sync() is None
+        assert old.chain.active.file.pins == 0
+
+    run(test)
+
+
+def test_a_bug_in_a_ticket_is_reported(edition: str, store: LogStore) -> None:
+    class Broken(SyncTicket):
+        __slots__ = ()
+
+        def begin(self) -> int | None:
+            return None
+
+        def run(self) -> None:
+            raise ZeroDivisionError
+
+    async def test(running: Running) -> None:
+        log = new_log(store)
+        ticket = Broken(log.chain, [], False, False)
+        assert isinstance(await running.run(ticket), ZeroDivisionError)
+        assert await running.run(ticket_of(log)) is None
+
+    run(test)
+
+
+def test_without_a_thread_python_syncs(native_edition: None, store: LogStore) -> None:
+    class NoThread:
+        def __init__(self, signal: int) -> None: ...
+
+        def start(self, files: list[int]) -> None:
+            raise OSError(11, "no thread is left")
+
+    async def test(running: Running) -> None:
+        running.runner._make = NoThread
+        log = new_log(store)
+        for _ in range(2):
+            ticket = ticket_of(log)
+            assert await running.run(ticket) is None
+            log.finish_sync(ticket)
+            assert (log.chain.active.file.pins, log.chain.active.file.dirty) == (0, False)
+            append(log)
+
+    run(test)
+
+
+def test_a_job_that_is_done_is_found_before_the_event_loop_reports_it(
+    native_edition: None, store: LogStore
+) -> None:
+    async def test(running: Running) -> None:
+        log = new_log(store)
+        ticket = ticket_of(log)
+        found: list[BaseException | None] = []
+        assert not running.runner.poll()
+        running.runner.run([ticket], found.append)
+        deadline = time.monotonic() + 60
+        while not running.runner.poll():
+            assert time.monotonic() < deadline
+        assert found == [None]
+        assert ticket.done
+        await asyncio.sleep(0.01)  # its report comes now, and has nothing to tell
+        assert found == [None]
+        assert running.runner.free == 2
+
+    run(test)
+
+
+def test_a_failed_job_is_left_to_the_event_loop(native_edition: None, store: LogStore) -> None:
+    async def test(running: Running) -> None:
+        log = new_log(store)
+        use_refusing_file(log)
+        found: list[BaseException | None] = []
+        running.runner.run([ticket_of(log)], found.append)
+        report = running.runner._reports.descriptor()
+        assert select.select([report], [], [], 60)[0]
+        assert not running.runner.poll()
+        async with asyncio.timeout(60):
+            while not found:
+                await asyncio.sleep(0)
+        assert isinstance(found[0], SyncFailedError)
+
+    run(test)
+
+
+def test_a_stop_waits_for_a_job_without_a_report(edition: str, store: LogStore) -> None:
+    async def test(running: Running) -> None:
+        log = new_log(store)
+        found: list[BaseException | None] = []
+        ticket = ticket_of(log)
+        running.runner.run([ticket], found.append)
+        running.runner.close()
+        await asyncio.sleep(0)
+        assert ticket.done or edition == "python"  # work that has not begun is dropped there
+        assert log.chain.active.file.pins == 0
+        assert found == []
+
+    run(test)
+
+
+# --- the native thread itself ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def signal() -> Iterator[int]:
+    if native.load() is None or sys.platform != "linux":
+        pytest.skip("the extension is not built")
+    fd = os.eventfd(0)
+    yield fd
+    os.close(fd)
+
+
+def test_a_thread_refuses_what_is_no_list_of_descriptors(signal: int, tmp_path: Path) -> None:
+    thread = native.load().SyncThread(signal)  # type: ignore[union-attr]
+    for wrong in (-1, 1 << 31, 1 << 80):
+        with pytest.raises((ValueError, OverflowError)):
+            thread.start([wrong])
+    with pytest.raises(TypeError):
+        thread.start(["1"])
+    with pytest.raises(TypeError):
+        thread.start(1)
+    with pytest.raises(ValueError, match="no file"):
+        thread.start([])
+    assert thread.result() is None
+
+
+def test_a_thread_takes_one_job_at_a_time_and_none_when_closed(signal: int, tmp_path: Path) -> None:
+    thread = native.load().SyncThread(signal)  # type: ignore[union-attr]
+    files = [os.open(tmp_path / str(n), os.O_RDWR | os.O_CREAT) for n in range(2)]
+    null = os.open("/dev/null", os.O_RDWR)
+    for job, synced, failed in ((files, 2, 0), ([files[0], null, files[1]], 1, 22)):
+        thread.start(job)
+        with pytest.raises(RuntimeError):
+            thread.start(job)
+        os.eventfd_read(signal)
+        with pytest.raises(RuntimeError):  # its result was not taken
+            thread.start(job)
+        assert thread.has_synced() == (not failed)
+        assert thread.result() == (synced, failed)
+        assert thread.result() is None
+        assert not thread.has_synced()
+    thread.start(files)
+    thread.close()
+    thread.close()
+    assert thread.result() == (2, 0)
+    with pytest.raises(RuntimeError):
+        thread.start(files)
+    for fd in (*files, null):
+        os.close(fd)
+
+
+def test_a_fork_has_no_thread_and_ends_without_it(signal: int, tmp_path: Path) -> None:
+    thread = native.load().SyncThread(signal)  # type: ignore[union-attr]
+    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    thread.start([file])
+    os.eventfd_read(signal)
+    assert thread.result() == (1, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of threads
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            assert thread.result() is None
+            try:
+                thread.start([file])
+            except RuntimeError:
+                code = 0
+            thread.close()
+            del thread
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    thread.start([file])
+    os.eventfd_read(signal)
+    assert thread.result() == (1, 0)
+    os.close(file)

@@ -1,0 +1,168 @@
+"""Append-only files: writes that fail halfway, renames, and what a sync covers."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.faultyfs import FaultyFileSystem
+from tidemill import system
+from tidemill.log.disk.files import Buffer, RealFileSystem
+from tidemill.log.disk.handles import HandlePool
+from tidemill.log.disk.log_file import LogFile
+from tidemill.log.errors import DiskFullError, StorageError, SyncFailedError
+
+
+@pytest.fixture
+def fs() -> FaultyFileSystem:
+    fs = FaultyFileSystem()
+    fs.makedirs("/d")
+    return fs
+
+
+def _file(pool: HandlePool, name: str) -> LogFile:
+    file = LogFile(pool, f"/d/{name}", 0, create=True)
+    file.create()
+    return file
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(fs: FaultyFileSystem) -> None:
+    pool = HandlePool(fs, 4)
+    file = _file(pool, "a")
+    file.append(b"0123456789")
+    fs.capacity = 15
+    with pytest.raises(DiskFullError):
+        file.append(b"0123456789")
+    assert file.size == 10
+    assert fs.content("/d/a") == b"0123456789"
+    fs.clear_faults()
+    file.append(b"!")
+    assert fs.content("/d/a") == b"0123456789!"
+
+
+def test_after_a_write_that_cannot_be_undone_all_writes_fail(fs: FaultyFileSystem) -> None:
+    pool = HandlePool(fs, 4)
+    file = _file(pool, "a")
+    file.append(b"good")
+    fs.capacity = 6
+    fs.fail("truncate")
+    with pytest.raises(StorageError, match="could not be undone"):
+        file.append(b"bad!")
+    assert file.broken
+    fs.clear_faults()
+    with pytest.raises(StorageError, match="offline"):
+        file.append(b"more")
+
+
+def test_an_error_that_is_not_about_space_is_not_a_disk_full_error(fs: FaultyFileSystem) -> None:
+    pool = HandlePool(fs, 4)
+    file = _file(pool, "a")
+    fs.fail("write", errno.EIO)
+    with pytest.raises(StorageError) as caught:
+        file.append(b"x")
+    assert not isinstance(caught.value, DiskFullError)
+    assert not file.broken
+
+
+def test_a_renamed_file_is_found_again_after_its_handle_was_closed(fs: FaultyFileSystem) -> None:
+    pool = HandlePool(fs, 4)
+    file = _file(pool, "a")
+    file.append(b"abc")
+    file.rename("/d/a.deleted")
+    file.close()
+    assert file.pread(3, 0) == b"abc"
+
+
+def test_bytes_that_are_written_while_a_sync_begins_stay_unsynced(
+    fs: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = HandlePool(fs, 4)
+    file = _file(pool, "a")
+    raw = pool.pin(file)
+    write = raw.pwrite
+
+    def overtaken(buffers: Sequence[Buffer], position: int) -> int:
+        file.datasync()  # in another thread, just before the bytes are there
+        return write(buffers, position)
+
+    monkeypatch.setattr(raw, "pwrite", overtaken)
+    file.append(b"abc")
+    assert file.dirty
+
+
+# --- syncs without Python -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> LogFile:
+    """A file of the system with bytes that are not synced."""
+    file = LogFile(HandlePool(RealFileSystem(), 4), str(tmp_path / "a"), 0, create=True)
+    file.create()
+    file.append(b"abc")
+    return file
+
+
+def test_a_file_stays_open_for_a_sync_without_python(real: LogFile) -> None:
+    fd = real.begin_datasync()
+    assert fd is not None
+    real.close()
+    os.fstat(fd)
+    assert not real.dirty
+    real.end_datasync(0)
+    assert (real.pins, real.dirty) == (0, False)
+    real.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+def test_bytes_that_are_appended_during_a_sync_without_python_stay_unsynced(real: LogFile) -> None:
+    assert real.begin_datasync() is not None
+    real.append(b"d")
+    real.end_datasync(0)
+    assert real.dirty
+
+
+def test_a_sync_that_was_not_tried_leaves_the_bytes_unsynced(real: LogFile) -> None:
+    assert real.begin_datasync() is not None
+    real.end_datasync(None)
+    assert (real.pins, real.dirty) == (0, True)
+
+
+def test_after_a_failed_sync_without_python_no_other_begins(real: LogFile) -> None:
+    assert real.begin_datasync() is not None
+    with pytest.raises(SyncFailedError, match="Input/output error"):
+        real.end_datasync(errno.EIO)
+    assert (real.pins, real.dirty) == (0, True)
+    assert real.begin_datasync() is None
+
+
+def test_only_an_open_file_of_the_system_is_synced_without_python(
+    fs: FaultyFileSystem, real: LogFile
+) -> None:
+    simulated = _file(HandlePool(fs, 4), "a")
+    simulated.append(b"abc")
+    assert simulated.begin_datasync() is None
+    assert (simulated.pins, simulated.dirty) == (0, True)
+    real.close()
+    assert real.begin_datasync() is None
+    assert (real.pins, real.dirty) == (0, True)
+
+
+# --- write-back -----------------------------------------------------------------------------------
+
+
+def test_a_range_that_can_not_be_written_back_is_an_error_with_its_path(
+    real: LogFile, fs: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int, position: int, length: int) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(system, "start_writeback", refuse)
+    with pytest.raises(StorageError, match=real.path):
+        real.write_back(0, 3)
+    assert real.pins == 0
+    _file(HandlePool(fs, 4), "a").write_back(0, 3)  # it is not in a file of the system
