@@ -25,6 +25,7 @@ from bench import (
     sink,
     source,
     startup,
+    steady,
     sync_rule,
     throughput,
     transactions,
@@ -49,6 +50,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "throughput": throughput.section,
     "librdkafka": librdkafka.section,
     "latency": latency.section,
+    "latency-steady": steady.section,
     "journal": journal.section,
     "sync-rule": sync_rule.section,
     "clients-brief": clients_brief.section,
@@ -170,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
         "--against",
         type=Path,
         metavar="CHECKOUT",
-        help="another checkout, for regression and requests",
+        help="another checkout, for regression, requests and latency-steady",
     )
     parser.add_argument("--dir", type=Path, help="where data goes; default: the temporary folder")
     return parser

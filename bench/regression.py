@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,7 @@ import psutil
 from bench import latency, librdkafka, throughput, wire
 from bench.report import Aim, Cell, Section, Table
 from bench.run import Run, percentile, ratio
-from bench.targets import Target, tidemill
+from bench.targets import Target, other_checkout, tidemill
 from bench.wire import Load
 
 COLUMNS = ["what", "record", "partitions", "acks", "before MB/s", "now MB/s", "now/before", "CPU"]
@@ -80,19 +79,8 @@ def section(run: Run) -> Section:
 
 @contextlib.contextmanager
 def _servers(folder: Path, other: Path) -> Iterator[dict[str, Target]]:
-    source = other / "src"
-    if not (source / "tidemill").is_dir():
-        raise SystemExit(f"error: {other} is not a checkout: it has no folder src/tidemill")
-    with contextlib.ExitStack() as stack:
-        before = stack.enter_context(
-            tempfile.TemporaryDirectory(prefix="tidemill-before-", dir=folder)
-        )
-        yield {
-            "before": stack.enter_context(
-                tidemill(Path(before), env={"PYTHONPATH": str(source.resolve())}, plain=True)
-            ),
-            "now": stack.enter_context(tidemill(folder)),
-        }
+    with other_checkout(folder, other) as before, tidemill(folder) as now:
+        yield {"before": before, "now": now}
 
 
 def _rows(

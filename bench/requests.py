@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from pathlib import Path
 from bench import cpu, wire
 from bench.report import Aim, Cell, Section, Table
 from bench.run import Run, percentile, ratio
-from bench.targets import Target, tidemill
+from bench.targets import Target, other_checkout, tidemill
 from bench.wire import Load
 
 COLUMNS = [
@@ -107,9 +106,7 @@ def _servers(folder: Path, other: Path | None) -> Iterator[dict[str, Target]]:
     with contextlib.ExitStack() as stack:
         found = {"now": stack.enter_context(tidemill(folder))}
         if other is not None:
-            parent = stack.enter_context(tempfile.TemporaryDirectory(prefix="before-", dir=folder))
-            env = {"PYTHONPATH": str((other / "src").resolve())}
-            found["before"] = stack.enter_context(tidemill(Path(parent), env=env))
+            found["before"] = stack.enter_context(other_checkout(folder, other))
         yield found
 
 

@@ -97,6 +97,28 @@ def tidemill(
 
 
 @contextlib.contextmanager
+def other_checkout(parent: Path, checkout: Path) -> Iterator[Target]:
+    """Start a broker of another checkout, which may be of an earlier version.
+
+    Args:
+        parent: Folder for its data folder.
+        checkout: The folder of the checkout.
+
+    Raises:
+        SystemExit: It is not a checkout.
+    """
+    source = checkout / "src"
+    if not (source / "tidemill").is_dir():
+        raise SystemExit(f"error: {checkout} is not a checkout: it has no folder src/tidemill")
+    env = {"PYTHONPATH": str(source.resolve())}
+    with (
+        tempfile.TemporaryDirectory(prefix="before-", dir=parent) as folder,
+        tidemill(Path(folder), env=env, plain=True) as target,
+    ):
+        yield target
+
+
+@contextlib.contextmanager
 def apache_kafka(parent: Path, *, required: bool) -> Iterator[Target | None]:
     """Start Apache Kafka as one KRaft node with default settings; None if it is not found.
 
