@@ -163,12 +163,12 @@ class Flusher:
         journaling = self._journaling
         self._polling = True
         try:
-            polled = self._runner.poll()
+            self._runner.poll()
             if journaling is not None:
-                polled = journaling.poll() or polled
+                journaling.poll()
             is_busy = self._runner.is_busy or (journaling is not None and journaling.is_busy)
             waited = self._dispatching and perf_counter() - self._asked_at > LONG_TURN_S
-            if polled or (waited and not is_busy):
+            if waited and not is_busy:
                 self._dispatch()
         finally:
             self._polling = False

@@ -247,7 +247,7 @@ class Journaling:
 
     def _write_back(self, logs: Sequence[PartitionLog]) -> None:
         """Let the system begin to write the segments of those logs that have much to be written."""
-        actives = [log.chain.active for log in logs]
+        actives = [log.segments[-1] for log in logs]
         segments = [each for each in actives if each.unwritten_bytes >= WRITTEN_BYTES]
         if self._writing_back or not segments:
             return
@@ -275,7 +275,7 @@ class Journaling:
         for owner in islice(self._journal.oldest(), STORED_TOGETHER):
             log = cast(PartitionLog, owner)
             logs.append(log)
-            size += log.chain.active.unwritten_bytes
+            size += log.segments[-1].unwritten_bytes
             if size >= STORED_BYTES:
                 break
         work: list[tuple[PartitionLog, int, SyncTicket]] = []

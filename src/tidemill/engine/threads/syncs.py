@@ -69,7 +69,7 @@ class TicketRunner:
         for thread in (*self._idle, *self._running):
             thread.close()
         for thread, (tickets, _) in self._running.items():
-            _end(tickets, thread.result())
+            _end(tickets, thread.result())  # the pool of files keeps the error of a failed sync
         self._idle.clear()
         self._running.clear()
         self._reports.close()
