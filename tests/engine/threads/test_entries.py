@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill import native, system
+from tidemill import native
 from tidemill.clock import ManualClock
 from tidemill.engine.threads.entries import EntryWriter
 from tidemill.engine.threads.worker import Outcome, Worker
@@ -37,16 +37,6 @@ from tidemill.log.journal.journal import JournalWrite
 from tidemill.log.journal.ring import RingFile
 
 ID = bytes(range(16))
-
-
-@pytest.fixture(params=["native", "python"])
-def edition(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "native":
-        if native.load() is None or not system.is_linux():
-            pytest.skip("the extension is not built")
-    else:
-        monkeypatch.setenv(native.SWITCH, "0")
-    return str(request.param)
 
 
 @pytest.fixture

@@ -29,16 +29,6 @@ from tidemill.log.store import LogStore
 NOW = 1_700_000_000_000
 
 
-@pytest.fixture(params=["native", "python"])
-def edition(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "native":
-        if native.load() is None or not system.is_linux():
-            pytest.skip("the extension is not built")
-    else:
-        monkeypatch.setenv(native.SWITCH, "0")
-    return str(request.param)
-
-
 @pytest.fixture
 def native_edition() -> None:
     if native.load() is None or not system.is_linux():

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from tests.log.disk.pooled import new_file
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.log.disk.handles import HandlePool
 from tidemill.log.disk.log_file import LogFile
 from tidemill.log.errors import SyncFailedError
 
 
-@pytest.fixture
-def fs() -> FaultyFileSystem:
-    fs = FaultyFileSystem()
-    fs.makedirs("/d")
-    return fs
-
-
-def _file(pool: HandlePool, name: str) -> LogFile:
-    file = LogFile(pool, f"/d/{name}", 0, create=True)
-    file.create()
-    return file
-
-
 def test_no_more_handles_than_the_limit_are_open(fs: FaultyFileSystem) -> None:
     pool = HandlePool(fs, 4)
-    files = [_file(pool, str(number)) for number in range(20)]
+    files = [new_file(pool, str(number)) for number in range(20)]
     for file in files:
         file.append(b"abc")
     assert len(pool) == fs.open_handles == 4
@@ -36,20 +24,20 @@ def test_no_more_handles_than_the_limit_are_open(fs: FaultyFileSystem) -> None:
 
 def test_a_file_in_use_is_not_closed(fs: FaultyFileSystem) -> None:
     pool = HandlePool(fs, 4)
-    used = _file(pool, "used")
+    used = new_file(pool, "used")
     raw = pool.pin(used)
     for number in range(10):
-        _file(pool, str(number)).append(b"x")
+        new_file(pool, str(number)).append(b"x")
     assert pool.pin(used) is raw
 
 
 def test_unsynced_bytes_are_synced_before_their_handle_is_closed(fs: FaultyFileSystem) -> None:
     pool = HandlePool(fs, 4)
-    first = _file(pool, "first")
+    first = new_file(pool, "first")
     first.append(b"precious")
     before = fs.syncs
     for number in range(8):
-        _file(pool, str(number)).append(b"x")
+        new_file(pool, str(number)).append(b"x")
     assert fs.syncs > before
     assert not first.dirty
 
@@ -66,7 +54,7 @@ class Crowded:
         self.calls += 1
 
     def dirty_files(self, count: int) -> list[LogFile]:
-        files = [_file(self.pool, str(number)) for number in range(count)]
+        files = [new_file(self.pool, str(number)) for number in range(count)]
         for file in files:
             file.append(b"abc")
         return files
@@ -116,7 +104,7 @@ def test_a_failed_sync_of_crowded_files_is_reported(fs: FaultyFileSystem) -> Non
 
 def test_a_failed_sync_makes_every_later_sync_fail(fs: FaultyFileSystem) -> None:
     pool = HandlePool(fs, 4)
-    file, other = _file(pool, "a"), _file(pool, "b")
+    file, other = new_file(pool, "a"), new_file(pool, "b")
     file.append(b"x")
     fs.fail("sync")
     with pytest.raises(SyncFailedError, match="/d/a"):
@@ -127,7 +115,7 @@ def test_a_failed_sync_makes_every_later_sync_fail(fs: FaultyFileSystem) -> None
 
 def test_the_handle_of_a_deleted_file_is_closed_after_its_last_use(fs: FaultyFileSystem) -> None:
     pool = HandlePool(fs, 4)
-    file = _file(pool, "a")
+    file = new_file(pool, "a")
     file.append(b"abc")
     pool.pin(file)  # a sync in another thread
     file.retire()

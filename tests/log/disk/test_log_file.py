@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.log.disk.pooled import new_file
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill import system
 from tidemill.log.disk.files import Buffer, RealFileSystem
@@ -17,22 +18,9 @@ from tidemill.log.disk.log_file import LogFile
 from tidemill.log.errors import DiskFullError, StorageError, SyncFailedError
 
 
-@pytest.fixture
-def fs() -> FaultyFileSystem:
-    fs = FaultyFileSystem()
-    fs.makedirs("/d")
-    return fs
-
-
-def _file(pool: HandlePool, name: str) -> LogFile:
-    file = LogFile(pool, f"/d/{name}", 0, create=True)
-    file.create()
-    return file
-
-
 def test_a_full_disk_leaves_the_file_as_it_was(fs: FaultyFileSystem) -> None:
     pool = HandlePool(fs, 4)
-    file = _file(pool, "a")
+    file = new_file(pool, "a")
     file.append(b"0123456789")
     fs.capacity = 15
     with pytest.raises(DiskFullError):
@@ -46,7 +34,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(fs: FaultyFileSystem) -> None:
 
 def test_after_a_write_that_cannot_be_undone_all_writes_fail(fs: FaultyFileSystem) -> None:
     pool = HandlePool(fs, 4)
-    file = _file(pool, "a")
+    file = new_file(pool, "a")
     file.append(b"good")
     fs.capacity = 6
     fs.fail("truncate")
@@ -60,7 +48,7 @@ def test_after_a_write_that_cannot_be_undone_all_writes_fail(fs: FaultyFileSyste
 
 def test_an_error_that_is_not_about_space_is_not_a_disk_full_error(fs: FaultyFileSystem) -> None:
     pool = HandlePool(fs, 4)
-    file = _file(pool, "a")
+    file = new_file(pool, "a")
     fs.fail("write", errno.EIO)
     with pytest.raises(StorageError) as caught:
         file.append(b"x")
@@ -70,7 +58,7 @@ def test_an_error_that_is_not_about_space_is_not_a_disk_full_error(fs: FaultyFil
 
 def test_a_renamed_file_is_found_again_after_its_handle_was_closed(fs: FaultyFileSystem) -> None:
     pool = HandlePool(fs, 4)
-    file = _file(pool, "a")
+    file = new_file(pool, "a")
     file.append(b"abc")
     file.rename("/d/a.deleted")
     file.close()
@@ -81,7 +69,7 @@ def test_bytes_that_are_written_while_a_sync_begins_stay_unsynced(
     fs: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = HandlePool(fs, 4)
-    file = _file(pool, "a")
+    file = new_file(pool, "a")
     raw = pool.pin(file)
     write = raw.pwrite
 
@@ -143,7 +131,7 @@ def test_after_a_failed_sync_without_python_no_other_begins(real: LogFile) -> No
 def test_only_an_open_file_of_the_system_is_synced_without_python(
     fs: FaultyFileSystem, real: LogFile
 ) -> None:
-    simulated = _file(HandlePool(fs, 4), "a")
+    simulated = new_file(HandlePool(fs, 4), "a")
     simulated.append(b"abc")
     assert simulated.begin_datasync() is None
     assert (simulated.pins, simulated.dirty) == (0, True)
@@ -165,4 +153,4 @@ def test_a_range_that_can_not_be_written_back_is_an_error_with_its_path(
     with pytest.raises(StorageError, match=real.path):
         real.write_back(0, 3)
     assert real.pins == 0
-    _file(HandlePool(fs, 4), "a").write_back(0, 3)  # it is not in a file of the system
+    new_file(HandlePool(fs, 4), "a").write_back(0, 3)  # it is not in a file of the system
