@@ -338,7 +338,7 @@ class SyncThread:
         Raises:
             OSError: The thread can't be started.
             RuntimeError: A job has no result yet, or the thread is closed or another process's.
-            TypeError, ValueError, OverflowError: This is no list of descriptors, or is empty.
+            TypeError, ValueError, OverflowError: ``files`` is no list of descriptors, or has none.
         """
 
     def has_synced(self) -> bool:
