@@ -166,6 +166,16 @@ class SourceContract:
         assert not again.reached(position, last)
         assert again.reached(last, last)
 
+    def test_a_table_is_found_by_its_name(self, harness: SourceHarness, source: Source) -> None:
+        table = table_named(source, "t")
+        found = source.find_table(table.schema, "t")
+        assert found is not None
+        assert found.looks_like(table)
+        assert source.find_table(table.schema, "nothing") is None
+        harness.execute("DROP TABLE t")
+        quiet(source)
+        assert source.find_table(table.schema, "t") is None
+
     def test_chunks_have_all_rows_in_key_order(
         self, harness: SourceHarness, source: Source
     ) -> None:

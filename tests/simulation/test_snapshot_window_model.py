@@ -101,6 +101,9 @@ class FakeSource:
     def tables(self) -> list[Table]:
         return [TABLE]
 
+    def find_table(self, schema: str, name: str) -> Table | None:
+        return TABLE
+
     def check(self) -> list[Finding]:
         return []
 

@@ -70,6 +70,13 @@ class Table:
         """``schema.name``, the table's name in definitions, topics and statuses."""
         return f"{self.schema}.{self.name}"
 
+    def looks_like(self, other: Table | None) -> bool:
+        """Return whether another object describes the same table with the same columns and key."""
+        return other is not None and (
+            (self.database, self.schema, self.name, self.columns, self.key)
+            == (other.database, other.schema, other.name, other.columns, other.key)
+        )
+
 
 @dataclass(slots=True)
 class Change:
@@ -250,6 +257,10 @@ class Source(Protocol):
         """Return the captured tables as they are now. Callable before ``start``."""
         ...
 
+    def find_table(self, schema: str, name: str) -> Table | None:
+        """Return a captured table as it is now, or None if it is not there or not captured."""
+        ...
+
     def start(self, position: Position | None) -> Position:
         """Create or verify what capture needs (slot, triggers), and go to a position.
 
@@ -284,7 +295,7 @@ class Source(Protocol):
         """Return the rows after a key, in the order of the keys. ``Chunk`` says what it promises.
 
         Args:
-            table: a table with a key.
+            table: a table with a key, as ``find_table`` has just returned it.
             after: ``last_key`` of the chunk before; None: from the beginning.
             limit: the largest number of rows.
         """

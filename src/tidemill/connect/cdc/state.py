@@ -23,6 +23,7 @@ class TableProgress:
     Attributes:
         table: its id.
         after: key of the last row that was written; None: none yet.
+        key: names of the columns of this key.
         rows: rows that were written.
         estimate: about how many rows there are, 0 if unknown.
         resync: whether keys of the topic that the table lacks are deleted at the end.
@@ -30,6 +31,7 @@ class TableProgress:
 
     table: str
     after: list[Any] | None = None
+    key: list[str] | None = None
     rows: int = 0
     estimate: int = 0
     resync: bool = False

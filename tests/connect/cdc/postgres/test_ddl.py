@@ -153,3 +153,68 @@ def test_a_change_without_a_row_after_it_is_noticed(
     assert read.changes(1)[0].after == {"id": 3, "a": "z", "b": 7}
     assert news(read)[1] == []
     read.source.close()
+
+
+def test_changed_tables_are_named_again_if_a_crash_comes_before_the_first_batch(
+    sql: Sql, read: Reading
+) -> None:
+    """The worker can store the position of the start before it has polled."""
+    sql.execute("INSERT INTO t VALUES (2, 'y')")
+    read.changes(1)
+    read.source.close()
+    sql.execute("ALTER TABLE t ADD COLUMN b int DEFAULT 7")
+    read = read.again()
+    read = read.again(read.position)
+    batch = read.source.poll(60)
+    assert batch is not None
+    assert batch.resync == ["public.t"]
+    read = read.again(batch.position)
+    sql.execute("INSERT INTO t VALUES (3, 'z')")
+    read.changes(1)
+    assert news(read)[1] == []
+    read.source.close()
+
+
+def test_a_table_that_a_crashed_worker_has_published_is_read(
+    sql: Sql, reading: Make, read: Reading
+) -> None:
+    """The table is older than the source, and was excluded until now."""
+    sql.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    sql.execute("INSERT INTO other VALUES (1)")
+    first = reading(include=("t",))
+    position = first.start()
+    first.source.close()
+    second = reading(name=first.capture.name, include=("t", "other"))
+    second.start(position)
+    second.source.close()  # before its first batch was stored
+    third = second.again(position)
+    batch = third.source.poll(60)
+    assert batch is not None
+    assert batch.resync == ["public.other"]
+    third.source.close()
+
+
+def test_a_table_that_is_added_to_a_publication_by_hand_is_read(sql: Sql, reading: Make) -> None:
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    sql.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    sql.execute("CREATE PUBLICATION theirs FOR TABLE t")
+    read = reading(publication="theirs")
+    read.start()
+    sql.execute("INSERT INTO t VALUES (1)")
+    read.changes(1)
+    sql.execute("ALTER PUBLICATION theirs ADD TABLE other")
+    read.source._due["refresh"] = 0.0
+    batch = read.source.poll(60)
+    assert batch is not None
+    assert batch.resync == ["public.other"]
+
+
+def test_a_table_is_found_as_it_is_now(sql: Sql, read: Reading) -> None:
+    sql.execute("ALTER TABLE t ADD COLUMN b int DEFAULT 7")
+    found = read.source.find_table("public", "t")
+    assert found is not None
+    assert [each.name for each in found.columns] == ["id", "a", "b"]
+    assert read.source.read_chunk(found, None, 10).rows == [{"id": 1, "a": "x", "b": 7}]
+    sql.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
+    assert read.source.find_table("public", "fresh") is None, "it is not published"
+    assert read.source.find_table("public", "nothing") is None

@@ -77,6 +77,13 @@ class BinlogSource:
         }
         return [each.table() for each in self._catalog.values()]
 
+    def find_table(self, schema: str, name: str) -> Table | None:
+        """Return a captured table as it is now; see ``Source.find_table``."""
+        if not self._capture.selects(schema, name):
+            return None
+        found = self._find(schema, name)
+        return None if found is None or not self._is_captured(found) else found.table()
+
     def estimate(self, table: Table) -> int:
         """Return about how many rows a table has: the storage engine's estimate."""
         found = self._find(table.schema, table.name)
@@ -105,7 +112,7 @@ class BinlogSource:
                 self._connect,
                 lambda opened: self._dialect.request(opened, at, self._settings.server_id),
             )
-        self._groups = Groups(at, shapes, self._table_of, self._names, self._keeps_rollback)
+        self._groups = Groups(at, shapes, self.find_table, self._names, self._keeps_rollback)
         self._returned = self._confirmed = at
         stored: Position = at.stored()
         return stored
@@ -249,12 +256,6 @@ class BinlogSource:
         with self._typed_errors():
             found = read_tables(self._connection(), (database, name))
         return found[0] if found else None
-
-    def _table_of(self, database: str, name: str) -> Table | None:
-        if not self._capture.selects(database, name):
-            return None
-        found = self._find(database, name)
-        return None if found is None or not self._is_captured(found) else found.table()
 
     def _names(self) -> list[str]:
         return [table.name for table in self.tables()]

@@ -120,6 +120,9 @@ SELECT c.oid::int8 FROM pg_class c WHERE c.relkind IN ('r', 'p')
   AND (c.xmin::text::int8 - %s) & 4294967295 < 2147483648 AND c.xmin::text::int8 > 2
 UNION SELECT a.attrelid::int8 FROM pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped
   AND (a.xmin::text::int8 - %s) & 4294967295 < 2147483648 AND a.xmin::text::int8 > 2
+UNION SELECT r.prrelid::int8 FROM pg_publication_rel r
+    JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = %s
+  WHERE (r.xmin::text::int8 - %s) & 4294967295 < 2147483648 AND r.xmin::text::int8 > 2
 """
 
 
@@ -175,17 +178,19 @@ class Catalog:
         snapshot = self.value(f"SELECT {function}::text", doing="can't read the transactions")
         return int(snapshot.partition(":")[0])
 
-    def changed_since(self, horizon: int) -> set[int]:
-        """Return the OIDs of tables whose definition was changed by newer transactions.
+    def changed_since(self, horizon: int, publication: str) -> set[int]:
+        """Return the OIDs of tables that newer transactions have changed or published.
 
         Numbers of transactions wrap around after 2**32. Some statements that change no column are
         among them, e.g. GRANT.
+
+        Args:
+            horizon: Number of a transaction.
+            publication: Name of the publication.
         """
+        values = (horizon, horizon, publication, horizon)
         return {
-            oid
-            for (oid,) in self.rows(
-                _CHANGED, (horizon, horizon), doing="can't look for changed tables"
-            )
+            oid for (oid,) in self.rows(_CHANGED, values, doing="can't look for changed tables")
         }
 
     def published(self, publication: str) -> list[Published] | None:

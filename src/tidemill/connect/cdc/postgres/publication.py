@@ -66,15 +66,12 @@ def is_own(catalog: Catalog, name: str, capture: Capture) -> bool:
     return bool(found == comment(capture))
 
 
-def reconcile(catalog: Catalog, name: str, capture: Capture) -> list[CatalogTable]:
+def reconcile(catalog: Catalog, name: str, capture: Capture) -> None:
     """Create the publication, or add tables to one that we created.
 
     A table is added under a lock that waits for its writers: a transaction that has written to it
     before, and commits after, would be missing in the stream and in a snapshot. If the lock is not
-    free soon, the table is added later.
-
-    Returns:
-        Tables that were added to an existing publication. Their earlier changes were not captured.
+    free soon, the table is added later. ``Catalog.changed_since`` names tables that were added.
 
     Raises:
         SetupError: A privilege is missing.
@@ -82,16 +79,16 @@ def reconcile(catalog: Catalog, name: str, capture: Capture) -> list[CatalogTabl
     published = catalog.published(name)
     if published is None:
         _create(catalog, name, capture)
-        return []
+        return
     if not is_own(catalog, name, capture):
-        return []
+        return
     here = {each.oid for each in published}
-    should = wanted(catalog, capture)
-    added = [each for each in should if each.oid not in here]
-    return [each for each in added if _add(catalog, name, each)]
+    for each in wanted(catalog, capture):
+        if each.oid not in here:
+            _add(catalog, name, each)
 
 
-def _add(catalog: Catalog, name: str, table: CatalogTable) -> bool:
+def _add(catalog: Catalog, name: str, table: CatalogTable) -> None:
     import psycopg
 
     connection = catalog.connection
@@ -102,8 +99,7 @@ def _add(catalog: Catalog, name: str, table: CatalogTable) -> bool:
                 connection.execute(_statement("LOCK TABLE {1} IN SHARE MODE", name, [table]))
                 connection.execute(_statement("ALTER PUBLICATION {} ADD TABLE {}", name, [table]))
         except (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
-            return False
-    return True
+            return
 
 
 def create_statement(name: str, tables: Sequence[CatalogTable], version: int) -> Any:

@@ -70,7 +70,9 @@ class PostgresSource:
         self._is_streaming = False
         self._origin = Origin("", 0, "", self._settings.slot, 0)
         self._snapshot = ""
-        self._horizon = 0
+        self._horizon = 0  # changes of tables by older transactions were delivered
+        self._looked = 0  # changes of tables by older transactions were found
+        self._listed: set[int] = set()  # OIDs of the tables that were captured then
         self._tables = Tables(self._open_catalog, capture, self._settings.publication)
         self._shapes = Shapes(self._open_catalog, "", self._tables.selects)
         self._stream = Stream(self._shapes, Place(0))
@@ -89,6 +91,10 @@ class PostgresSource:
         """Return the captured tables as they are now."""
         return self._tables.captured()
 
+    def find_table(self, schema: str, name: str) -> Table | None:
+        """Return a captured table as it is now."""
+        return self._tables.find(schema, name)
+
     def start(self, position: Position | None) -> Position:
         """Create or verify slot and publication, and go to a position.
 
@@ -101,16 +107,16 @@ class PostgresSource:
         catalog = self._open_catalog()
         if catalog.version < _OLDEST:
             raise SetupError(f"PostgreSQL {catalog.version // 10000} is too old: use 12 or newer")
-        self._horizon = catalog.horizon()
         if position is None:
             self._tables.refuse_keyless()
-        added = publication.reconcile(catalog, self._settings.publication, self._capture)
+        publication.reconcile(catalog, self._settings.publication, self._capture)
+        self._looked = catalog.horizon()
         replication = ReplicationConnection.connect(self._settings.conninfo)
         self._replication = replication
         if position is None:
             server = slot.identify(replication)
             lsn, self._snapshot = slot.create(replication, catalog, self._settings)
-            place = Place(lsn)
+            place, self._horizon = Place(lsn), self._looked
             self._origin = Origin(
                 server.system, server.timeline, server.database, self._settings.slot, lsn
             )
@@ -118,10 +124,12 @@ class PostgresSource:
             place = self._resume(replication, catalog, position)
         self._tables.refresh()
         self._shapes = Shapes(self._open_catalog, self._origin.database, self._tables.selects)
-        self._shapes.expect(self._tables.in_catalog())
+        captured = self._tables.in_catalog()
+        self._shapes.expect(captured)
+        self._listed = {each.oid for each in captured}
         self._stream = Stream(self._shapes, place, self._settings.spool_dir)
         if position is not None:
-            self._shapes.news.resync += self._changed_since(position, added)
+            self._shapes.news.resync += self._changed_since(captured, position)
         self._returned, self._wanted = place, 0
         self._unconfirmed.clear()
         now = time.monotonic()
@@ -255,13 +263,19 @@ class PostgresSource:
     def _at(self, place: Place) -> Position:
         return to_json(place, self._origin, self._horizon)
 
-    def _changed_since(self, position: Position, added: list[CatalogTable]) -> list[str]:
-        """Return the tables that were changed while no source ran: they must be read again."""
+    def _changed_since(self, captured: list[CatalogTable], position: Position) -> list[str]:
+        """Return the tables that were changed while no source ran: they must be read again.
+
+        Positions keep their horizon until the batch that names these tables. The worker can store
+        one before, and a worker after a crash must find them again.
+        """
         horizon = position.get("horizon")
-        changed = {each.oid for each in added}
-        if isinstance(horizon, int):
-            changed |= self._open_catalog().changed_since(horizon)
-        return [each.id for each in self._tables.in_catalog() if each.oid in changed]
+        if not isinstance(horizon, int):
+            self._horizon = self._looked
+            return []
+        self._horizon = horizon
+        changed = self._open_catalog().changed_since(horizon, self._settings.publication)
+        return [each.id for each in captured if each.oid in changed]
 
     def _streaming(self) -> ReplicationConnection:
         """Return the replication connection; the first call starts the stream."""
@@ -292,7 +306,7 @@ class PostgresSource:
                 toast.fill(stream.incomplete, self._tables.by_keys(connection))
         if len(stream.delivered) > _DELIVERED:
             visibility.prune(self._open_catalog().connection, stream.delivered)
-        place = stream.place
+        place, self._horizon = stream.place, self._looked
         found = stream.take()
         resync = list(dict.fromkeys([*news.resync, *found.truncated]))
         batch = Batch(found.changes, self._at(place), found.ended, news.schemas, resync)
@@ -313,22 +327,23 @@ class PostgresSource:
             return
         self._due["refresh"] = time.monotonic() + _REFRESH_S
         catalog, news = self._open_catalog(), self._shapes.news
+        publication.reconcile(catalog, self._settings.publication, self._capture)
         horizon = catalog.horizon()
-        changed = catalog.changed_since(self._horizon)
-        added = publication.reconcile(catalog, self._settings.publication, self._capture)
+        changed = catalog.changed_since(self._looked, self._settings.publication)
         self._tables.refresh()
-        new = {each.oid for each in added}
-        if changed or new:
+        if changed:
             database = catalog.connection.info.dbname
-            for each in self._tables.in_catalog():
+            captured = self._tables.in_catalog()
+            for each in captured:
                 table = described(each, database, catalog.types)
-                if each.oid in new:
+                if each.oid not in self._listed:
                     self._shapes.expect([each])
                     news.schemas.append(table)
                     news.resync.append(each.id)
                 elif each.oid in changed:
                     self._shapes.learn(each, table)
-        self._horizon = horizon
+            self._listed = {each.oid for each in captured}
+        self._looked = horizon
 
     def _write_if_due(self) -> None:
         """Write a logical message if the stream must move, or as a heartbeat.

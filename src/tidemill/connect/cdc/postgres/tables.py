@@ -66,6 +66,26 @@ class Tables:
         database = catalog.connection.info.dbname
         return [described(each, database, catalog.types) for each in self.in_catalog()]
 
+    def find(self, schema: str, name: str) -> Table | None:
+        """Return a captured table as it is now, or None if it is not there or not published."""
+        catalog = self._catalog()
+        found = catalog.table(schema, name)
+        if found is None or not self.selects(found):
+            return None
+        self.refresh()  # a publication names each column, also new ones
+        published = self._part_of(found)
+        if published is None:
+            return None
+        part = captured_part(found, published)
+        return described(part, catalog.connection.info.dbname, catalog.types)
+
+    def _part_of(self, found: CatalogTable) -> Published | None:
+        """Return what the publication publishes of a table; None if it does not have it."""
+        if self._published is None:
+            published = self._catalog().published(self._name) or []
+            self._published = {each.oid: each for each in published}
+        return self._published.get(found.oid)
+
     def refuse_keyless(self) -> None:
         """Raise SetupError if a table without a key is selected, and the definition refuses it."""
         if self._capture.keyless != "refuse":
@@ -84,9 +104,6 @@ class Tables:
 
         Columns that do not exist any more are left out.
         """
-        if self._published is None:
-            published = self._catalog().published(self._name) or []
-            self._published = {each.oid: each for each in published}
         catalog = self._catalog()
         found = catalog.table(table.schema, table.name)
         if found is None:
@@ -96,7 +113,7 @@ class Tables:
         if not set(table.key) <= here:
             return None
         left = Table(table.database, table.schema, table.name, columns, table.key)
-        return Reader(connection, found, left, self._published.get(found.oid), catalog.types)
+        return Reader(connection, found, left, self._part_of(found), catalog.types)
 
     def by_keys(
         self, connection: Any

@@ -50,6 +50,7 @@ class Snapshots:
         self._size = ChunkSize(chunk_rows)
         self._sized = ""
         self._tables: dict[str, Table] = {}
+        self._read: Table | None = None  # the table of the last chunk
         self._window: Window | None = None
         self._keys: KeySet | None = None
         for progress in state.snapshots:
@@ -93,16 +94,16 @@ class Snapshots:
         if not self._state.snapshots:
             return False
         progress = self._state.snapshots[0]
-        table = self._tables.get(progress.table)
-        if table is None or not table.key:  # dropped, or read as a whole at the start only
-            log.warning(
-                "snapshot.skipped",
-                table=progress.table,
-                why="the table is gone" if table is None else "it has no primary key",
-            )
-            self._end(progress)
-            return True
         if self._window is None:
+            table = self._present(progress.table)
+            if table is None or not table.key:  # dropped, or read as a whole at the start only
+                log.warning(
+                    "snapshot.skipped",
+                    table=progress.table,
+                    why="the table is gone" if table is None else "it has no primary key",
+                )
+                self._end(progress)
+                return True
             self._open(progress, table)
         window = self._window
         position = self._state.position
@@ -117,12 +118,29 @@ class Snapshots:
         """Delete temporary files."""
         self._forget_keys()
 
+    def _present(self, table: str) -> Table | None:
+        """Return a table as it is now; None if it is gone.
+
+        The stream can be behind. Then the table of its last change lacks new columns, and possibly
+        nothing in the stream will ever describe them. Chunks share one object until the table is
+        changed, because encoders are cached for each object.
+        """
+        known = self._tables.get(table)
+        found = None if known is None else self._source.find_table(known.schema, known.name)
+        if found is None or not found.looks_like(self._read):
+            self._read = found
+        return self._read
+
     def _open(self, progress: TableProgress, table: Table) -> None:
         if progress.resync and self._keys is None:
             # What is written from now on is seen; what was written before must be visible.
             self._writer.commit()
             self._keys = KeySet()
             self._keys.load(self._read_topic(self._writer.topic(table)))
+        key = list(table.key)
+        if progress.after is not None and progress.key not in (None, key):
+            progress.after, progress.rows = None, 0  # another key, another order of the rows
+        progress.key = key
         if progress.after is None:
             progress.estimate = self._source.estimate(table)
         if self._sized != table.id:

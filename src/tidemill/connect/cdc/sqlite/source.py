@@ -107,6 +107,11 @@ class SqliteSource:
             wanted = [each for each in shapes if each is not None and self._wants(each)]
             return [shape.table(self._path.name) for shape in wanted]
 
+    def find_table(self, schema: str, name: str) -> Table | None:
+        """Return a captured table as the triggers know it. See ``Source.find_table``."""
+        found = (each for each in self.tables() if (each.schema, each.name) == (schema, name))
+        return next(found, None)
+
     def _wants(self, shape: Shape) -> bool:
         """Return whether a table is captured. ``check`` reports those without a key."""
         captured = bool(shape.key) or self._capture.keyless == "all-columns"

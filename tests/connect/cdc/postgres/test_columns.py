@@ -1,0 +1,81 @@
+"""The values of new columns reach the topic, also of rows that nobody writes after ALTER TABLE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from tests.connect.conftest import RunningWorker, records_of, table_of
+from tidemill.connect.base.clients import Kafka
+from tidemill.connect.cdc.definition import Definition, parse
+
+Sql = psycopg.Connection[Any]
+
+
+def definition(name: str, dsn: str) -> Definition:
+    return parse(
+        {
+            "name": name,
+            "kind": "postgres",
+            "chunk_rows": 2,
+            "heartbeat_s": 0.2,
+            "database": {"dsn": dsn},
+        }
+    )
+
+
+def test_a_column_that_was_added_while_no_worker_ran_is_read_behind_older_changes(
+    kafka: Kafka, name: str, dsn: str, sql: Sql
+) -> None:
+    """The worker first meets a change that describes the table as it was before."""
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
+    sql.execute("INSERT INTO t SELECT i, 'old' FROM generate_series(1, 7) i")
+    with RunningWorker(definition(name, dsn), kafka) as worker:
+        worker.wait_for_snapshots()
+    sql.execute("UPDATE t SET a = 'new' WHERE id = 3")
+    sql.execute("ALTER TABLE t ADD COLUMN b int DEFAULT 7")
+
+    def found() -> dict[Any, Any]:
+        return table_of(records_of(kafka, f"{name}.public.t"))
+
+    with RunningWorker(definition(name, dsn), kafka) as worker:
+        worker.wait(lambda: {row.get("b") for row in found().values()} == {7}, "the new column")
+    rows = sql.execute("SELECT id, a, b FROM t").fetchall()
+    assert sorted((row["id"], row["a"], row["b"]) for row in found().values()) == sorted(rows)
+
+
+def test_a_column_that_is_added_while_a_worker_runs_is_read(
+    kafka: Kafka, name: str, dsn: str, sql: Sql
+) -> None:
+    """The changed row comes long before the next look at the catalog."""
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
+    sql.execute("INSERT INTO t SELECT i, 'old' FROM generate_series(1, 7) i")
+    with RunningWorker(definition(name, dsn), kafka) as worker:
+        worker.wait_for_snapshots()
+        sql.execute("ALTER TABLE t ADD COLUMN b int DEFAULT 7")
+        sql.execute("UPDATE t SET a = 'new' WHERE id = 3")
+
+        def values() -> set[Any]:
+            rows = table_of(records_of(kafka, f"{name}.public.t")).values()
+            return {row.get("b") for row in rows}
+
+        worker.wait(lambda: values() == {7}, "the new column")
+
+
+def test_a_snapshot_begins_again_when_the_key_was_changed_while_no_worker_ran(
+    kafka: Kafka, name: str, dsn: str, sql: Sql
+) -> None:
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL)")
+    sql.execute("INSERT INTO t SELECT i, -i FROM generate_series(1, 6) i")
+    with RunningWorker(definition(name, dsn), kafka) as worker:
+        worker.wait(
+            lambda: any(each.after for each in worker.worker.state.snapshots), "the first chunk"
+        )
+    sql.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (a, id)")
+    with RunningWorker(definition(name, dsn), kafka) as worker:
+        worker.wait_for_snapshots()
+        keys = {
+            (key["a"], key["id"]) for key, _ in records_of(kafka, f"{name}.public.t") if "a" in key
+        }
+    assert keys == {(-number, number) for number in range(1, 7)}

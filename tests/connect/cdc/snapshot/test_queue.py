@@ -1,0 +1,100 @@
+"""The queue of snapshots asks the source for a table before each chunk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from tests.simulation.test_snapshot_window_model import TABLE, FakeSource, FakeWriter
+from tidemill.connect.cdc.contract import Batch, Chunk, Column, Source, Table
+from tidemill.connect.cdc.snapshot.queue import Snapshots
+from tidemill.connect.cdc.state import TableProgress, WorkerState
+from tidemill.connect.cdc.writing.writer import Writer
+
+NEWER = replace(TABLE, columns=(*TABLE.columns, Column("added", "int", "int")))
+
+
+class ChangingSource(FakeSource):
+    """A source whose catalog is ahead of its stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now: Table | None = TABLE
+        self.asked: list[tuple[Table, Any]] = []
+        for key in range(5):
+            self.commit(key, False, True)
+        self.read = len(self.states) - 1
+
+    def find_table(self, schema: str, name: str) -> Table | None:
+        return None if self.now is None else replace(self.now)
+
+    def read_chunk(self, table: Table, after: list[Any] | None, limit: int) -> Chunk:
+        self.asked.append((table, after))
+        return super().read_chunk(table, after, limit)
+
+
+@pytest.fixture
+def source() -> ChangingSource:
+    return ChangingSource()
+
+
+def snapshots_of(source: FakeSource, state: WorkerState, chunk_rows: int = 2) -> Snapshots:
+    writer = FakeWriter([], state)
+    state.position = {"n": source.read}
+    made = Snapshots(
+        cast(Source, source), cast(Writer, writer), state, lambda topic: [], chunk_rows
+    )
+    made.know([TABLE])
+    return made
+
+
+def test_a_chunk_is_read_with_the_columns_of_now(source: ChangingSource) -> None:
+    state = WorkerState(snapshots=[TableProgress(TABLE.id)])
+    snapshots = snapshots_of(source, state)
+    source.now = NEWER
+    snapshots.see(Batch([], {"n": source.read}, schemas=[TABLE]))  # the stream is behind
+    snapshots.step()
+    assert source.asked[0][0].columns == NEWER.columns
+
+
+def test_chunks_share_one_table_until_it_changes(source: ChangingSource) -> None:
+    snapshots = snapshots_of(source, WorkerState(snapshots=[TableProgress(TABLE.id)]))
+    snapshots.step()
+    snapshots.step()
+    source.now = NEWER
+    snapshots.step()
+    first, second, third = [table for table, _ in source.asked]
+    assert first is second
+    assert third.columns == NEWER.columns
+
+
+def test_another_key_begins_the_snapshot_again(source: ChangingSource) -> None:
+    state = WorkerState(snapshots=[TableProgress(TABLE.id)])
+    snapshots = snapshots_of(source, state)
+    snapshots.step()
+    assert state.snapshots[0].after == [1]
+    again = snapshots_of(source, WorkerState.decode(state.encode()))
+    again.step()
+    assert source.asked[-1][1] == [1]
+    source.now = replace(TABLE, key=("v", "k"))
+    other = snapshots_of(source, WorkerState.decode(state.encode()))
+    other.step()
+    assert source.asked[-1][1] is None
+
+
+def test_the_progress_of_an_earlier_version_continues(source: ChangingSource) -> None:
+    """It does not name the columns of its key."""
+    snapshots = snapshots_of(source, WorkerState(snapshots=[TableProgress(TABLE.id, after=[1])]))
+    snapshots.step()
+    assert source.asked == [(source.asked[0][0], [1])]
+
+
+def test_a_table_that_is_gone_is_skipped(source: ChangingSource) -> None:
+    state = WorkerState(snapshots=[TableProgress(TABLE.id)])
+    snapshots = snapshots_of(source, state)
+    source.now = None
+    assert snapshots.step()
+    assert not snapshots.active
+    assert source.asked == []
