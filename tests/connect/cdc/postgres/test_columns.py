@@ -69,13 +69,10 @@ def test_a_snapshot_begins_again_when_the_key_was_changed_while_no_worker_ran(
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL)")
     sql.execute("INSERT INTO t SELECT i, -i FROM generate_series(1, 6) i")
     with RunningWorker(definition(name, dsn), kafka) as worker:
-        worker.wait(
-            lambda: any(each.after for each in worker.worker.state.snapshots), "the first chunk"
-        )
+        worker.wait(lambda: worker.worker.state.snapshot_rows > 0, "the first chunk")
     sql.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (a, id)")
     with RunningWorker(definition(name, dsn), kafka) as worker:
         worker.wait_for_snapshots()
-        keys = {
-            (key["a"], key["id"]) for key, _ in records_of(kafka, f"{name}.public.t") if "a" in key
-        }
+    found = [key for key, _ in records_of(kafka, f"{name}.public.t")]
+    keys = {(key["a"], key["id"]) for key in found if "a" in key}
     assert keys == {(-number, number) for number in range(1, 7)}
