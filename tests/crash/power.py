@@ -1,7 +1,7 @@
 """Damages files as a power cut does: loses, tears or zeroes what was not synced.
 
-A disk keeps what was synced, also if no client got an acknowledgement. ``recording_serve`` records
-how much of each segment that is, and which entry of the journal was not. The broker's checkpoint
+A disk keeps what was synced, also if no client got an acknowledgement. ``recording`` records
+how much of each segment that is, and which writes to the journal are not. The broker's checkpoint
 files are behind, and a test must not take the broker's word for it. Works on the folder of a
 stopped broker, and knows the names of segments only.
 """
@@ -9,14 +9,11 @@ stopped broker, and knows the names of segments only.
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 
 from tests.conftest import BrokerFactory
-from tests.crash.recording_serve import synced_sizes, unsynced_entry
+from tests.crash.recording import Entry, recording, synced_sizes, unsynced_entries
 from tests.support.broker_process import BrokerProcess
-
-ROOT = Path(__file__).parents[2]
 
 
 class Power:
@@ -32,9 +29,7 @@ class Power:
         self._record = folder / "synced"
         self._record.touch()
         self.broker: BrokerProcess = start_broker(
-            settings=settings or {},
-            command=(sys.executable, "-m", "tests.crash.recording_serve"),
-            env={"CRASH_SYNCED": str(self._record), "PYTHONPATH": str(ROOT)},
+            settings=settings or {}, env=recording(folder, self._record), fresh=True
         )
 
     def last_segment(self, folder: str) -> tuple[Path, int]:
@@ -51,18 +46,21 @@ class Power:
         """
         folders = sorted({path.parent.name for path in self.broker.data_dir.glob("*/*.log")})
         damaged = [self._damage(folder, dice) for folder in folders if dice.random() < 0.7]
-        damaged.append(self._damage_journal(dice))
+        damaged += [self._damage_journal(entry, dice) for entry in self._unsynced_entries()]
         return [what for what in damaged if what]
 
-    def _damage_journal(self, dice: random.Random) -> str:
-        """Damage the entry whose sync had not ended, if there is one."""
+    def _unsynced_entries(self) -> list[Entry]:
+        """Return the writes to the journal whose sync had not ended; the next life has its own."""
         with self._record.open() as lines:
-            found = unsynced_entry(lines)
+            found = unsynced_entries(lines)
         with self._record.open("a") as lines:
-            lines.write("stored 0+0 -\n")  # the next life begins with a journal of its own
-        if found is None or not Path(found[0]).exists():
+            lines.writelines(f"stored 0+0 {path}\n" for path in {path for path, _, _ in found})
+        return found
+
+    def _damage_journal(self, entry: Entry, dice: random.Random) -> str:
+        path, position, length = entry
+        if not Path(path).exists():
             return ""
-        path, position, length = found
         kept = dice.choice([0, dice.randint(0, length)])
         with Path(path).open("r+b") as journal:
             journal.seek(position + kept)
