@@ -1,7 +1,7 @@
 """Damages files as a power cut does: loses, tears or zeroes what was not synced.
 
-A disk keeps what was synced, also if no client got an acknowledgement. ``recording`` records
-how much of each segment that is, and which writes to the journal are not. The broker's checkpoint
+A disk keeps what was synced, also if no client got an acknowledgement. ``disk`` records how
+much of each segment that is, and which writes to the journal are not. The broker's checkpoint
 files are behind, and a test must not take the broker's word for it. Works on the folder of a
 stopped broker, and knows the names of segments only.
 """
@@ -12,7 +12,7 @@ import random
 from pathlib import Path
 
 from tests.conftest import BrokerFactory
-from tests.crash.recording import Entry, recording, synced_sizes, unsynced_entries
+from tests.crash.disk import Entry, disk, synced_sizes, unsynced_entries
 from tests.support.broker_process import BrokerProcess
 
 
@@ -28,9 +28,19 @@ class Power:
     ) -> None:
         self._record = folder / "synced"
         self._record.touch()
+        self._faults = folder / "faults"
         self.broker: BrokerProcess = start_broker(
-            settings=settings or {}, env=recording(folder, self._record), fresh=True
+            settings=settings or {},
+            env=disk(folder, synced=self._record, faults=self._faults),
+            fresh=True,
         )
+
+    def let_journal_fail(self, fails: bool) -> None:
+        """Let the writes to the journal fail from now on, or work again."""
+        if fails:
+            self._faults.write_text("journal")
+        else:
+            self._faults.unlink(missing_ok=True)
 
     def last_segment(self, folder: str) -> tuple[Path, int]:
         """Return the file of a partition's last segment, and how many bytes of it were synced."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,14 +12,13 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import BrokerFactory
+from tests.crash.disk import disk
 from tests.crash.load import read_all
 from tests.support.broker_process import BrokerProcess
 from tidemill.log.format.batch import iter_headers
 
 pytestmark = [pytest.mark.crash, pytest.mark.disk]
 
-FAULTY = (sys.executable, "-m", "tests.crash.faulty_serve")
-ROOT = Path(__file__).parents[2]
 RECORDS = 40
 SIZE = 100_000
 
@@ -249,8 +247,7 @@ def test_a_full_disk_refuses_writes_and_harms_nothing(
     start_broker: BrokerFactory, tmp_path: Path
 ) -> None:
     faults = tmp_path / "faults"
-    env = {"CRASH_FAULTS": str(faults), "PYTHONPATH": str(ROOT)}
-    broker = start_broker(command=FAULTY, env=env)
+    broker = start_broker(env=disk(tmp_path, faults=faults), fresh=True)
     create(broker, "t")
     outcomes: dict[int, bool] = {}
     producer = Producer(
@@ -283,8 +280,7 @@ def test_a_failed_fsync_stops_the_broker_and_acknowledges_nothing(
     start_broker: BrokerFactory, tmp_path: Path
 ) -> None:
     faults = tmp_path / "faults"
-    env = {"CRASH_FAULTS": str(faults), "PYTHONPATH": str(ROOT)}
-    broker = start_broker(command=FAULTY, env=env)
+    broker = start_broker(env=disk(tmp_path, faults=faults), fresh=True)
     create(broker, "t")
     acknowledged: list[bytes] = []
     producer = Producer(
@@ -315,3 +311,27 @@ def test_a_failed_fsync_stops_the_broker_and_acknowledges_nothing(
     faults.unlink()
     broker.start()
     assert numbers(broker, "t")[:1] == [0]
+
+
+def test_records_are_acknowledged_and_kept_when_the_journal_can_not_be_written(
+    start_broker: BrokerFactory, tmp_path: Path
+) -> None:
+    """Segments are synced instead."""
+    faults = tmp_path / "faults"
+    broker = start_broker(env=disk(tmp_path, faults=faults), fresh=True)
+    create(broker, "t")
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "message.send.max.retries": 0, "linger.ms": 0}
+    )
+    errors: list[object] = []
+    for number in range(10):
+        if number == 5:
+            faults.write_text("journal")
+        producer.produce("t", b"p:%d:" % number, on_delivery=lambda error, _: errors.append(error))
+        assert producer.flush(60) == 0
+    assert errors == [None] * 10
+    assert "journal.closed" in broker.log(20_000)
+    broker.kill()
+    faults.unlink()
+    broker.start()
+    assert numbers(broker, "t") == list(range(10))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import BrokerFactory
+from tests.crash.disk import disk
 from tests.crash.load import read_all
 from tests.interop.java_client import JavaClient
 from tests.support.apache_kafka import KafkaNotFoundError
@@ -21,8 +21,6 @@ from tests.support.processes import poll_until
 
 pytestmark = [pytest.mark.crash]
 
-FAULTY = (sys.executable, "-m", "tests.crash.faulty_serve")
-ROOT = Path(__file__).parents[2]
 RECORDS = 40
 FIRST_WRITES = "1", "1 2 3"
 """Of a partition that does not know its producer."""
@@ -38,9 +36,8 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
         pytest.skip(str(error))
 
 
-def start(start_broker: BrokerFactory, refused: str) -> BrokerProcess:
-    env = {"CRASH_REFUSED": f"b-0 {refused}", "PYTHONPATH": str(ROOT)}
-    broker = start_broker(command=FAULTY, env=env)
+def start(start_broker: BrokerFactory, folder: Path, refused: str) -> BrokerProcess:
+    broker = start_broker(env=disk(folder, refused=f"b-0 {refused}"), fresh=True)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic("b", 1, 1)])["b"].result(timeout=60)
     return broker
@@ -113,9 +110,9 @@ def config(broker: BrokerProcess, **more: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("refused", [*FIRST_WRITES, *LATER_WRITES])
 def test_what_librdkafka_reports_as_delivered_is_there_once_and_in_order(
-    start_broker: BrokerFactory, refused: str
+    start_broker: BrokerFactory, tmp_path: Path, refused: str
 ) -> None:
-    broker = start(start_broker, refused)
+    broker = start(start_broker, tmp_path, refused)
     delivered = send(ready_for_id(Producer(config(broker))))
     assert delivered == list(range(RECORDS))
     assert read(broker) == delivered
@@ -123,14 +120,14 @@ def test_what_librdkafka_reports_as_delivered_is_there_once_and_in_order(
 
 @pytest.mark.parametrize("refused", ["1", "1 2 3 4 5"])
 def test_a_restart_between_a_refusal_and_its_repetition_makes_no_hole(
-    start_broker: BrokerFactory, refused: str
+    start_broker: BrokerFactory, tmp_path: Path, refused: str
 ) -> None:
     """A rejected batch is known in memory only, so a restart forgets it.
 
     Clients send all batches without an answer again, in order. The disk refuses the first write of
     the new process, too.
     """
-    broker = start(start_broker, refused)
+    broker = start(start_broker, tmp_path, refused)
 
     def restart() -> None:
         poll_until(lambda: "no space left" in broker.log(), 20, "the disk refuses")
@@ -144,8 +141,10 @@ def test_a_restart_between_a_refusal_and_its_repetition_makes_no_hole(
 
 
 @pytest.mark.parametrize("refused", [*FIRST_WRITES, *LATER_WRITES])
-def test_what_librdkafka_commits_is_whole(start_broker: BrokerFactory, refused: str) -> None:
-    broker = start(start_broker, refused)
+def test_what_librdkafka_commits_is_whole(
+    start_broker: BrokerFactory, tmp_path: Path, refused: str
+) -> None:
+    broker = start(start_broker, tmp_path, refused)
     producer = Producer(config(broker, **{"transactional.id": "x"}))
     ready_for_id(producer).init_transactions(60)
     for _ in range(3):
@@ -167,8 +166,8 @@ def test_what_librdkafka_commits_is_whole(start_broker: BrokerFactory, refused: 
 @pytest.mark.parametrize("refused", [*FIRST_WRITES, *LATER_WRITES])
 @pytest.mark.parametrize("kind", ["idempotent", "transactional"])
 def test_what_the_java_client_reports_as_delivered_is_there_once_and_in_order(
-    start_broker: BrokerFactory, java: JavaClient, refused: str, kind: str
+    start_broker: BrokerFactory, tmp_path: Path, java: JavaClient, refused: str, kind: str
 ) -> None:
-    broker = start(start_broker, refused)
+    broker = start(start_broker, tmp_path, refused)
     java.run("Pipelined", kind, broker.bootstrap)
     assert read(broker) == list(range(RECORDS))

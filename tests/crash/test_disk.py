@@ -1,4 +1,4 @@
-"""The recorder sees what native threads and Python write and sync, and nothing else."""
+"""The disk of crash tests sees what native threads and Python write and sync."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.recording import recording, synced_sizes, unsynced_entries
+from tests.crash.disk import disk, synced_sizes, unsynced_entries
 from tidemill import native
 
 PYTHON = """
@@ -54,7 +54,7 @@ def test_synced_segments_and_unsynced_writes_to_the_journal(program: str, tmp_pa
     if program is NATIVE and native.load() is None:
         pytest.skip("the extension was not built")
     lines = tmp_path / "lines"
-    environment = {**os.environ, **recording(tmp_path, lines)}
+    environment = {**os.environ, **disk(tmp_path, synced=lines)}
     command = [sys.executable, "-c", program, str(tmp_path)]
     subprocess.run(command, env=environment, check=True, timeout=60)
     found = lines.read_text().splitlines()
@@ -73,8 +73,51 @@ for name in ("cut", "gone"):
 os.unlink(f"{sys.argv[1]}/gone.log")
 """
     lines = tmp_path / "lines"
-    environment = {**os.environ, **recording(tmp_path, lines)}
+    environment = {**os.environ, **disk(tmp_path, synced=lines)}
     command = [sys.executable, "-c", program, str(tmp_path)]
     subprocess.run(command, env=environment, check=True, timeout=60)
     sizes = synced_sizes(lines.read_text().splitlines())
     assert sizes == {f"{tmp_path}/cut.log": 3, f"{tmp_path}/gone.log": 0}
+
+
+def test_a_fault_meets_python_and_native_threads(tmp_path: Path) -> None:
+    faults = tmp_path / "faults"
+    environment = {**os.environ, **disk(tmp_path, faults=faults)}
+    for program in (PYTHON, NATIVE) if native.load() is not None else (PYTHON,):
+        faults.write_text("fsync")
+        command = [sys.executable, "-c", program, str(tmp_path)]
+        failed = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert failed.returncode == 1
+        assert "Input/output error" in failed.stderr or "AssertionError: (0, 5)" in failed.stderr
+        faults.write_text("enospc")
+        failed = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert failed.returncode == 1
+        assert "No space left" in failed.stderr or "AssertionError: (28, 0)" in failed.stderr
+        faults.unlink()
+        subprocess.run(command, env=environment, check=True, timeout=60)
+
+
+def test_a_write_that_native_code_passes_to_python_is_refused_once(tmp_path: Path) -> None:
+    (tmp_path / "b-0").mkdir()
+    program = """
+import ctypes, os, sys
+file = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
+part = (ctypes.c_void_p * 2)(ctypes.cast(b"1234", ctypes.c_void_p), 4)
+libc = ctypes.CDLL(None)
+libc.pwritev.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_long)
+def native(at): return libc.pwritev(file, part, 1, at)
+def python(at):
+    try:
+        return os.pwrite(file, b"1234", at)
+    except OSError:
+        return -1
+print(native(0), native(4), python(4), python(4), native(8), python(12))
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "b-0" / "0.log")]
+    environment = {**os.environ, **disk(tmp_path, refused="b-0 2 5")}
+    found = subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
+    assert found.stdout == b"4 -1 -1 4 4 -1\n"

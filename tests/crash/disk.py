@@ -1,7 +1,6 @@
-"""Records what a broker has synced of its segments and of its journal, as ``recorder.c`` sees it.
+"""A disk that records what a broker has synced, and that fails as a test says (``disk.c``).
 
-The broker is the ordinary one, with its native code and native threads. ``recorder.c`` has the
-format of the lines.
+The broker is the ordinary one, with its native code and native threads.
 """
 
 from __future__ import annotations
@@ -16,29 +15,40 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).with_name("recorder.c")
+SOURCE = Path(__file__).with_name("disk.c")
 
 Entry = tuple[str, int, int]
 """The path of a file of the journal, a position in it, and a length."""
 
 
-def recording(folder: Path, lines: Path) -> dict[str, str]:
-    """Return the environment of a program whose syncs are recorded.
+def disk(
+    folder: Path, *, synced: Path | None = None, faults: Path | None = None, refused: str = ""
+) -> dict[str, str]:
+    """Return the environment of a program that uses the disk.
+
+    A broker with it must be ``fresh``: one that is forked has loaded the C library already.
 
     Args:
-        folder: gets the compiled recorder.
-        lines: the file that gets the lines.
+        folder: gets the compiled library.
+        synced: gets a line for each sync.
+        faults: while this file exists, it says what fails.
+        refused: a partition, and the numbers of the writes to it that fail.
     """
     if sys.platform != "linux":
-        pytest.skip("the recorder of syncs needs Linux")
+        pytest.skip("the disk of crash tests needs Linux")
     compiler = shlex.split(os.environ.get("CC") or "cc")
     if shutil.which(compiler[0]) is None:
-        pytest.skip("there is no C compiler for the recorder of syncs")
-    library = folder / "recorder.so"
-    command = [*compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library)]
-    subprocess.run([*command, str(SOURCE), "-ldl"], check=True)
+        pytest.skip("there is no C compiler for the disk of crash tests")
+    library = folder / "disk.so"
+    if not library.exists():
+        command = [*compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library)]
+        subprocess.run([*command, str(SOURCE), "-ldl", "-lpthread"], check=True)
     preloaded = [str(library), *os.environ.get("LD_PRELOAD", "").split(":")]
-    return {"CRASH_SYNCED": str(lines), "LD_PRELOAD": ":".join(filter(None, preloaded))}
+    options = {"CRASH_SYNCED": synced, "CRASH_FAULTS": faults, "CRASH_REFUSED": refused or None}
+    return {
+        "LD_PRELOAD": ":".join(filter(None, preloaded)),
+        **{name: str(value) for name, value in options.items() if value is not None},
+    }
 
 
 def synced_sizes(lines: Iterable[str]) -> dict[str, int]:
