@@ -227,6 +227,28 @@ def test_a_schema_change_is_followed_and_the_table_is_read_again(sqlite: SqliteH
     assert change.after == {"key": "k"}
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t DROP COLUMN a",
+        "ALTER TABLE t RENAME COLUMN a TO b",
+        "ALTER TABLE t RENAME COLUMN id TO number",
+        "DROP TABLE t",
+    ],
+)
+def test_a_table_that_changes_before_it_is_read_has_no_chunk(
+    sqlite: SqliteHarness, statement: str
+) -> None:
+    """An empty one would be the end of the table: a snapshot would delete the topic's keys."""
+    sqlite.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT)", "INSERT INTO t VALUES (1, 2)")
+    source = sqlite.started()
+    table = table_named(source, "t")
+    triggers = [f"DROP TRIGGER _tidemill_contract_{event}_t" for event in ("ai", "au", "ad")]
+    sqlite.execute(*triggers, statement)
+    with pytest.raises(SourceUnavailableError, match="dropped or altered while it was read"):
+        source.read_chunk(table, None, 3)
+
+
 def test_changes_between_a_schema_change_and_the_next_look_are_not_lost(
     sqlite: SqliteHarness,
 ) -> None:

@@ -60,6 +60,16 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def column_of(table: str, column: str) -> str:
+    """Return a column with its table as an SQL expression.
+
+    Without the table, SQLite takes the quoted name of a column that does not exist any more as a
+    text, and returns it for each row. Source: sqlite.org/quirks.html, "Double-quoted String
+    Literals Are Accepted".
+    """
+    return f"main.{quoted(table)}.{quoted(column)}"
+
+
 def table_names(db: sqlite3.Connection) -> list[str]:
     """Return the ordinary tables of the user: no views, virtual tables or internal ones."""
     shadows: set[str] = set()

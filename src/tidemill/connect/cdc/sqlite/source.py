@@ -39,7 +39,14 @@ from tidemill.connect.cdc.sqlite import rows as cells
 from tidemill.connect.cdc.sqlite.changelog import SHAPED, ChangeLog
 from tidemill.connect.cdc.sqlite.check import findings
 from tidemill.connect.cdc.sqlite.logged import LoggedChanges, decode, value_columns
-from tidemill.connect.cdc.sqlite.schema import SCHEMA, Shape, quoted, read_shape, table_names
+from tidemill.connect.cdc.sqlite.schema import (
+    SCHEMA,
+    Shape,
+    column_of,
+    quoted,
+    read_shape,
+    table_names,
+)
 from tidemill.connect.cdc.sqlite.triggers import Names
 
 _BUSY_S = 5.0
@@ -278,16 +285,20 @@ class SqliteSource:
     # --- snapshots ---------------------------------------------------------------------------
 
     def read_chunk(self, table: Table, after: list[Any] | None, limit: int) -> Chunk:
-        """Return rows in key order, with the position of the read. See ``Source.read_chunk``."""
+        """Return rows in key order, with the position of the read. See ``Source.read_chunk``.
+
+        Raises:
+            SourceUnavailableError: the table was dropped, or lost a column, a moment ago.
+        """
         names = [each.name for each in table.columns]
-        keys = ", ".join(quoted(key) for key in table.key)
+        keys = ", ".join(column_of(table.name, key) for key in table.key)
         where, values = "", []
         if after is not None:
             values = [cells.key_cell(each) for each in after]
             where = f" WHERE ({keys}) > ({', '.join('?' * len(values))})"
         query = (
-            f"SELECT {', '.join(quoted(name) for name in names)} FROM main.{quoted(table.name)}"
-            f"{where} ORDER BY {keys} LIMIT ?"
+            f"SELECT {', '.join(column_of(table.name, name) for name in names)}"
+            f" FROM main.{quoted(table.name)}{where} ORDER BY {keys} LIMIT ?"
         )
         with self._translated(f"read table {table.name}"), self._reading():
             high = self._position(self._log.last_id())
@@ -298,7 +309,11 @@ class SqliteSource:
             except sqlite3.OperationalError as error:
                 if "no such" not in str(error):
                     raise
-                found = []  # dropped or altered: the change log says so next
+                # An empty chunk would end the snapshot, and delete what the topic has.
+                raise SourceUnavailableError(
+                    f"table {table.name} was dropped or altered while it was read: {error}",
+                    hint="The worker starts again, and reads the table as it is now.",
+                ) from error
         last = None
         if len(found) == limit:
             at = [names.index(key) for key in table.key]
@@ -314,7 +329,7 @@ class SqliteSource:
         nullable = [each.name for each in table.columns if each.nullable and each.name in table.key]
         if not nullable:
             return
-        where = " OR ".join(f"{quoted(name)} IS NULL" for name in nullable)
+        where = " OR ".join(f"{column_of(table.name, name)} IS NULL" for name in nullable)
         query = f"SELECT 1 FROM main.{quoted(table.name)} WHERE {where} LIMIT 1"
         if self._db.execute(query).fetchone() is not None:
             raise SetupError(
@@ -334,7 +349,7 @@ class SqliteSource:
     def _all_rows(self, tables: Sequence[Table]) -> Iterator[tuple[Table, list[Row]]]:
         for table in tables:
             names = [each.name for each in table.columns]
-            columns = ", ".join(quoted(name) for name in names)
+            columns = ", ".join(column_of(table.name, name) for name in names)
             cursor = self._db.execute(f"SELECT {columns} FROM main.{quoted(table.name)}")
             while found := cursor.fetchmany(1_000):
                 yield (
