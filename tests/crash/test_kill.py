@@ -89,6 +89,35 @@ def test_what_was_synced_in_the_journal_only_is_restored(
     assert list(found.values()) == [b"p:%d:" % number for number in range(20)]
 
 
+def test_what_was_synced_in_the_journal_only_survives_the_end_of_the_journal(
+    start_broker: BrokerFactory, tmp_path: Path
+) -> None:
+    """The disk becomes full for the journal, and then the power fails."""
+    power = Power(start_broker, tmp_path)
+    broker = power.broker
+    for topic in ("first", "second"):
+        create(broker, topic, 1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all"})
+    for number in range(20):
+        producer.produce("first", b"p:%d:" % number, partition=0)
+        assert producer.flush(60) == 0
+    producer.produce("second", b"p:0:", partition=0)  # its files are new, so it is synced
+    assert producer.flush(60) == 0
+    power.let_journal_fail(True)
+    producer.produce("second", b"p:1:", partition=0)
+    assert producer.flush(60) == 0
+    assert "journal.closed" in broker.log()
+    broker.kill()
+    for topic in ("first-0", "second-0"):
+        os.truncate(*power.last_segment(topic))
+    power.let_journal_fail(False)
+    broker.start()
+    assert list(read_all(broker.bootstrap, {"first": 1}).values()) == [
+        b"p:%d:" % number for number in range(20)
+    ]
+    assert list(read_all(broker.bootstrap, {"second": 1}).values()) == [b"p:0:", b"p:1:"]
+
+
 def test_nothing_promised_is_lost_when_the_broker_is_killed(
     start_broker: BrokerFactory, tmp_path: Path
 ) -> None:
@@ -110,17 +139,27 @@ def test_nothing_promised_is_lost_when_the_broker_is_killed(
     load.read("safe", PARTITIONS)
     load.commit("committer", "safe")
     notes: list[str] = []
+    journal_fails_at = 1 << 60  # so many answers
+
+    def progress() -> int:
+        answers = len(ledger.acknowledged)
+        if answers >= journal_fails_at:
+            power.let_journal_fail(True)
+        return answers
 
     def damage() -> None:
+        nonlocal journal_fails_at
         notes.extend(power.cut(dice))
-        power.let_journal_fail(dice.random() < 0.25)  # then segments are synced for each answer
+        power.let_journal_fail(False)
+        later = dice.choice([0, dice.randint(0, 200), 1 << 60, 1 << 60])
+        journal_fails_at = len(ledger.acknowledged) + later
         if dice.random() < 0.3:
             folder = broker.data_dir / f"safe-{dice.randrange(PARTITIONS)}"
             notes.append(lose_an_index(folder, dice))
 
     with explained(broker, seed, notes):
         try:
-            kill_and_restart(broker, KILLS, dice, lambda: len(ledger.acknowledged), damage)
+            kill_and_restart(broker, KILLS, dice, progress, damage)
         finally:
             load.stop()
         found = {k: v for k, v in read_all(broker.bootstrap, {"safe": PARTITIONS}).items() if v}

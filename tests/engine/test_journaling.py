@@ -177,6 +177,32 @@ def test_a_full_disk_in_the_journal_closes_it_and_fails_no_write() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("is_discarded", [False, True])
+def test_what_a_closed_journal_has_survives_a_power_cut(is_discarded: bool) -> None:
+    """Most partitions get nothing more, so nothing but the journal has their last record."""
+
+    async def test() -> None:
+        fs = FaultyFileSystem()
+        engine = await broker(fs)
+        await write(engine, b"second")
+        fs.fail("write", errno.ENOSPC, path="/journal/")
+        await write(engine, b"third", partitions=2)
+        assert not engine._store.journal.is_open
+        async with asyncio.timeout(300):
+            while is_discarded and fs.exists(f"/data/{CHECKPOINT}"):
+                await asyncio.sleep(0.001)
+        await cut_power(engine, fs, Unlucky())
+        fs.clear_faults()
+        again = Engine(Settings(data_dir=Path("/data")), fs=fs)
+        await again.start()
+        assert not again._store.offline
+        found = [again._store.get(TopicPartition("t", n)) for n in range(PARTITIONS)]
+        assert [log.high_watermark for log in found] == [3, 3] + [2] * (PARTITIONS - 2)
+        await again.stop()
+
+    run(test)
+
+
 def test_without_room_for_a_journal_segments_are_synced() -> None:
     async def test() -> None:
         fs = FaultyFileSystem()

@@ -70,6 +70,7 @@ class Journaling:
         self._creating = False
         self._storing = False
         self._closed = False
+        self._given_up = False
         self._until = 0
         self._unseen_bytes = 0
         self._writing_back = False
@@ -181,14 +182,29 @@ class Journaling:
 
     def _give_up(self, error: OSError) -> None:
         logger.error("journal.closed", error=str(error))
-        self._journal.is_open = False
+        self._journal.give_up()
+        self._given_up = True
+        self._discard_when_stored()
 
-        def gave_up(future: Outcome[None]) -> None:
+    def _discard_when_stored(self) -> None:
+        """Discard a journal that was given up, as soon as no segment needs it; sync them now.
+
+        What was promised before is nowhere else.
+        """
+        if not self._given_up or self._closed:
+            return
+        while not self._storing and next(self._journal.oldest(), None) is not None:
+            self._store_soon()
+        if self._journal.is_needed:
+            return  # the end of each sync comes here again
+        self._given_up = False
+
+        def discarded(future: Outcome[None]) -> None:
             failure = future.exception()
             if failure is not None:
                 self._on_failure(failure)
 
-        self._run(self._writer, self._journal.give_up, gave_up)
+        self._run(self._writer, self._journal.discard, discarded)
 
     def _make_room(self) -> None:
         if self._journal.wants_file and not self._creating:
@@ -219,10 +235,12 @@ class Journaling:
         self._journal.finish_store(number)
         if log.topic_id is not None and self._journal.is_open:
             self._journal.note(log.topic_id.bytes, log.tp.partition, end_offset)
+        self._discard_when_stored()
 
     def forget(self, log: PartitionLog) -> None:
         """Forget a deleted log."""
         self._journal.forget(log)
+        self._discard_when_stored()
 
     def _tick_later(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)

@@ -238,15 +238,13 @@ class Journal:
             raise storage_error(error, "removing", path) from error
 
     def give_up(self) -> None:
-        """Stop using the journal, which can't be written; blocks. Segments are synced from now on.
+        """Write no more entries, because it is not possible. Segments are synced from now on.
 
-        The next start must not believe that the journal proves what was promised.
-
-        Raises:
-            StorageError: the checkpoint can't be removed.
+        The entries so far still count. ``discard`` must follow when none is needed any more: the
+        journal does not have what is promised from now on.
         """
+        self.is_open = False
         self._env.copies.open(0)
-        self.discard()
 
     def close(self) -> None:
         """Close the files."""
@@ -305,6 +303,11 @@ class Journal:
         if self._storing:
             oldest = min(oldest, min(self._storing.values()))
         return oldest
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether segments are still to be synced, so that an entry is needed until then."""
+        return bool(self._needed) or bool(self._storing)
 
     def oldest(self) -> Iterator[Hashable]:
         """Yield the owners whose segments are to be synced. The oldest entries come first."""
