@@ -477,6 +477,15 @@ class JournaledLogMachine(LogMachine):
         assert self.log.stored_offset == end
         self.model.synced = end
 
+    @rule()
+    def give_up_the_journal(self) -> None:
+        self.store.journal.give_up()
+
+    @precondition(lambda self: not (self.store.journal.is_open or self.store.journal.is_needed))
+    @rule()
+    def discard_the_journal(self) -> None:
+        self.store.journal.discard()
+
 
 JournaledLogMachine.TestCase.settings = LogMachine.TestCase.settings
 TestJournaledLogModel = JournaledLogMachine.TestCase

@@ -26,6 +26,8 @@ def open_journaled(
 
 def commit(store: LogStore, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
     """Make what was appended durable with one entry; return the logs that it could not take."""
+    if not store.journal.is_open:
+        return list(logs)
     shares = []
     direct = []
     for log in logs:
