@@ -184,7 +184,7 @@ class LogStore:
                 found.add(tp)
         self._checkpoints.load(found)
         proven = JournalContent()
-        if manifest is None and found:
+        if found - set(manifest or ()):
             proven = read_journal(self._env, self.path)
         for tp in sorted(found):
             entry = None if manifest is None else manifest.get(tp)
@@ -428,8 +428,26 @@ class LogStore:
             except StorageError as error:
                 failure = failure or error
         self.checkpoint_writes()()
-        if len(entries) == len(live):
+        if self._sync_offline() and len(entries) == len(live):
             self.journal.discard()
         write_manifest(self._env, self.path, entries)
         if failure is not None:
             raise failure
+
+    def _sync_offline(self) -> bool:
+        """Sync the logs that went offline; return whether none of them needs the journal now.
+
+        Raises:
+            SyncFailedError: the stop is not clean.
+        """
+        for log in self._partitions.values():
+            if log.failure is None:
+                continue
+            try:
+                log.flush()
+            except SyncFailedError:
+                raise
+            except StorageError:  # a file can't be opened
+                if self.journal.is_needed_by(log):
+                    return False
+        return True

@@ -461,3 +461,30 @@ def test_copies_of_synced_records_take_no_memory() -> None:
     world.append(0, bytes(1000))
     world.store.delete(world.partitions[0])
     assert copies.used == 0
+
+
+@pytest.mark.parametrize("can_be_synced", [True, False])
+def test_the_promised_end_of_an_offline_partition_survives_a_clean_stop(
+    can_be_synced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(2)
+    for n in range(2):
+        world.promise(b"second", partition=n)
+    world.log(0).go_offline(StorageError("its end is uncertain"))
+    if not can_be_synced:
+        flush = PartitionLog.flush
+
+        def fail(log: PartitionLog) -> None:
+            if log.failure is not None:
+                raise StorageError("the file can't be opened")
+            flush(log)
+
+        monkeypatch.setattr(PartitionLog, "flush", fail)
+    world.store.close()
+    assert world.fs.exists(f"/data/{CHECKPOINT}") is not can_be_synced
+    world.fs.power_cut(Unlucky())
+    world.reopen()
+    assert not world.store.offline
+    assert [world.values(n) for n in range(2)] == [[b"first", b"second"]] * 2
+    world.store.close()
+    assert not world.fs.exists(f"/data/{CHECKPOINT}")
