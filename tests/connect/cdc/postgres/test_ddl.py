@@ -128,6 +128,24 @@ def test_a_changed_primary_key_is_followed(sql: Sql, read: Reading) -> None:
     (found,) = read.changes(1)
     assert found.table is not None
     assert found.table.key == ("a",)
+    assert news(read) == ([["id", "a"]], ["public.t"])
+    sql.execute("INSERT INTO t VALUES (4, 'aa')")
+    read.changes(1)
+    assert news(read)[1] == ["public.t"]
+
+
+def test_a_changed_primary_key_without_a_row_after_it_is_noticed(sql: Sql, reading: Make) -> None:
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL)")
+    read = reading()
+    read.start()
+    sql.execute("INSERT INTO t VALUES (2, 3)")
+    read.changes(1)
+    sql.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (a)")
+    read.source._due["refresh"] = 0.0
+    batch = read.source.poll(60)
+    assert batch is not None
+    assert batch.resync == ["public.t"]
+    assert [each.key for each in batch.schemas] == [("a",)]
 
 
 @pytest.mark.parametrize("is_running", [True, False])

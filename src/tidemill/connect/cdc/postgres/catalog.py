@@ -120,6 +120,8 @@ SELECT c.oid::int8 FROM pg_class c WHERE c.relkind IN ('r', 'p')
   AND (c.xmin::text::int8 - %s) & 4294967295 < 2147483648 AND c.xmin::text::int8 > 2
 UNION SELECT a.attrelid::int8 FROM pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped
   AND (a.xmin::text::int8 - %s) & 4294967295 < 2147483648 AND a.xmin::text::int8 > 2
+UNION SELECT i.indrelid::int8 FROM pg_index i WHERE i.indisprimary
+  AND (i.xmin::text::int8 - %s) & 4294967295 < 2147483648 AND i.xmin::text::int8 > 2
 UNION SELECT r.prrelid::int8 FROM pg_publication_rel r
     JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = %s
   WHERE (r.xmin::text::int8 - %s) & 4294967295 < 2147483648 AND r.xmin::text::int8 > 2
@@ -188,7 +190,7 @@ class Catalog:
             horizon: Number of a transaction.
             publication: Name of the publication.
         """
-        values = (horizon, horizon, publication, horizon)
+        values = (horizon, horizon, horizon, publication, horizon)
         return {
             oid for (oid,) in self.rows(_CHANGED, values, doing="can't look for changed tables")
         }

@@ -81,7 +81,7 @@ class Snapshots:
             for change in batch.changes:
                 self._window.see(change)
         if self._keys is not None and self._state.snapshots:
-            self._keys.discard(self._changed_keys(batch.changes))
+            self._see_keys(self._keys, self._state.snapshots[0].table, batch.changes)
         self.know(batch.schemas)
         for table in batch.resync:
             self.request(table, resync=True)
@@ -166,14 +166,22 @@ class Snapshots:
         self._state.snapshots.remove(progress)
         self._forget_keys()
 
-    def _changed_keys(self, changes: Iterable[Change]) -> Iterable[bytes]:
-        name = self._state.snapshots[0].table
+    def _see_keys(self, keys: KeySet, name: str, changes: Iterable[Change]) -> None:
+        """Keep the keys that the stream writes, unless they are of a primary key of before."""
+        seen: list[bytes] = []
         for change in changes:
             if change.table is None or change.table.id != name:
                 continue
+            is_stale = self._read is not None and change.table.key != self._read.key
             for row in (change.before, change.after):
-                if row is not None and all(key in row for key in change.table.key):
-                    yield self._writer.key_of(change.table, row)
+                if row is None or not all(key in row for key in change.table.key):
+                    continue
+                key = self._writer.key_of(change.table, row)
+                if is_stale:
+                    keys.load([(key, b"" if row is change.after else None)])
+                else:
+                    seen.append(key)
+        keys.discard(seen)
 
     def _forget_keys(self) -> None:
         if self._keys is not None:

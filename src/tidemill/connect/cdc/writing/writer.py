@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from tidemill.connect.base.batched import BatchProducer, Producer, record_too_large
 from tidemill.connect.base.clients import Kafka
@@ -69,6 +70,7 @@ class Writer:
             self._compiled = CompiledEncoders(producer, self._encoder, self._create_table_topic)
         self._topics: dict[str, str] = {}
         self._known: set[str] = set()
+        self._rekeyed: dict[tuple[str, tuple[str, ...]], Table] = {}
         self.pending = 0
         self.written = 0
         self.last_commit_ms = 0
@@ -177,10 +179,25 @@ class Writer:
         self._producer.post()
 
     def delete_key(self, table: Table, key: bytes, row: Row) -> None:
-        """Add the delete of a key that the table does not have any more."""
+        """Add the delete of a key that the table does not have any more.
+
+        Args:
+            table: the table as it is now.
+            key: the key in the topic.
+            row: the values of the key. It can be of an earlier primary key.
+        """
+        if row.keys() != set(table.key):
+            table = self._with_key(table, tuple(row))
         change = Change(table, "d", row, None, time.time_ns() // 1_000_000, {})
         for record in self._encoder.encode(change, snapshot="true"):
             self._send_to_known(record.topic, key, record.value, record.ts_ms)
+
+    def _with_key(self, table: Table, key: tuple[str, ...]) -> Table:
+        """Return a table with another key. It is one object: encoders are cached by the object."""
+        found = self._rekeyed.get((table.id, key))
+        if found is None:
+            found = self._rekeyed[table.id, key] = replace(table, key=key)
+        return found
 
     def commit(self) -> None:
         """Store the state, and commit. When it returns, everything is durable and visible."""

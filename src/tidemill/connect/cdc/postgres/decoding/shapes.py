@@ -103,6 +103,7 @@ class Shapes:
         self._layouts: Layouts | None = None
         self._oid_of: dict[str, int] = {}
         self._columns: dict[int, dict[str, int]] = {}
+        self._keys: dict[int, tuple[str, ...]] = {}
         self.news = News()
 
     def __getitem__(self, oid: int) -> Shape:
@@ -127,6 +128,8 @@ class Shapes:
         for each in tables:
             self._oid_of[each.id] = each.oid
             self._columns[each.oid] = {column.name: column.type_oid for column in each.columns}
+            if set(each.key) <= self._columns[each.oid].keys():
+                self._keys[each.oid] = each.key
 
     def learn(self, found: CatalogTable, table: Table) -> None:
         """Take note of a table that was changed, which the stream describes at its next row."""
@@ -200,9 +203,13 @@ class Shapes:
         is_replaced = other not in (oid, None)
         self._oid_of[table.id] = oid
         self._columns[oid] = columns
-        if is_renamed or is_replaced or _changes_old_rows(known, columns, fills):
+        # All rows get other keys in the topic. A table that is gone has no key.
+        has_new_key = bool(table.key) and self._keys.get(oid, table.key) != table.key
+        if table.key:
+            self._keys[oid] = table.key
+        if is_renamed or is_replaced or has_new_key or _changes_old_rows(known, columns, fills):
             self.news.resync.append(table.id)
-        if other != oid or known != columns:
+        if other != oid or has_new_key or known != columns:
             self.news.schemas.append(table)
 
 
@@ -223,10 +230,12 @@ def _changes_old_rows(
 
 
 def _key(relation: Relation, here: CatalogTable | None) -> tuple[str, ...]:
-    """Return the key's columns: the catalog's, or the replica identity if the table is gone."""
-    names = {each.name for each in relation.columns}
-    if here is not None and here.key and set(here.key) <= names:
+    """Return the key's columns: the catalog's, if the changes deliver them.
+
+    They don't if the table is gone, or if they are from before a change of its primary key. Then
+    the key is the replica identity.
+    """
+    delivered = tuple(each.name for each in relation.columns if each.is_identity)
+    if here is not None and here.key and set(here.key) <= set(delivered):
         return here.key
-    if here is None and relation.identity in "di":
-        return tuple(each.name for each in relation.columns if each.is_identity)
-    return ()
+    return delivered if relation.identity in "di" else ()

@@ -1,10 +1,11 @@
-"""The values of new columns reach the topic, also of rows that nobody writes after ALTER TABLE."""
+"""Topics follow ALTER TABLE: new columns and keys reach rows that nobody writes afterwards."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.connect.conftest import RunningWorker, records_of, table_of
 from tidemill.connect.base.clients import Kafka
@@ -76,3 +77,52 @@ def test_a_snapshot_begins_again_when_the_key_was_changed_while_no_worker_ran(
     found = [key for key, _ in records_of(kafka, f"{name}.public.t")]
     keys = {(key["a"], key["id"]) for key in found if "a" in key}
     assert keys == {(-number, number) for number in range(1, 7)}
+
+
+def keys_of(kafka: Kafka, name: str) -> set[str]:
+    return set(table_of(records_of(kafka, f"{name}.public.t")))
+
+
+NEW_KEYS = {f'{{"a": {-number}}}' for number in range(1, 7)}
+
+
+def test_records_move_to_a_changed_primary_key(kafka: Kafka, name: str, dsn: str, sql: Sql) -> None:
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL)")
+    sql.execute("INSERT INTO t SELECT i, -i FROM generate_series(1, 6) i")
+    with RunningWorker(definition(name, dsn), kafka) as worker:
+        worker.wait_for_snapshots()
+        sql.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (a)")
+        sql.execute("UPDATE t SET id = 30 WHERE a = -3")
+        worker.wait(lambda: keys_of(kafka, name) == NEW_KEYS, "the new keys")
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (a)"],
+        [
+            "DROP TABLE t",
+            "CREATE TABLE t (a int PRIMARY KEY, b text)",
+            "INSERT INTO t SELECT -i, 'x' FROM generate_series(1, 6) i",
+        ],
+    ],
+    ids=["another key", "another table"],
+)
+def test_changes_before_a_new_primary_key_leave_no_keys_of_before(
+    kafka: Kafka, name: str, dsn: str, sql: Sql, statements: list[str]
+) -> None:
+    """The worker was stopped, and meets them after it has seen the new key in the catalog."""
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL)")
+    sql.execute("INSERT INTO t SELECT i, -i FROM generate_series(1, 5) i")
+    with RunningWorker(definition(name, dsn), kafka) as worker:
+        worker.wait_for_snapshots()
+    sql.execute("INSERT INTO t VALUES (6, -6), (7, -7)")
+    sql.execute("UPDATE t SET id = 20 WHERE id = 2")
+    sql.execute("DELETE FROM t WHERE id IN (1, 7)")
+    sql.execute("INSERT INTO t VALUES (10, -1)")
+    for statement in statements:
+        sql.execute(statement.encode())
+    with RunningWorker(definition(name, dsn), kafka) as worker:
+        worker.wait(lambda: keys_of(kafka, name) == NEW_KEYS, "the new keys")
+        worker.wait_for_snapshots()
+    assert keys_of(kafka, name) == NEW_KEYS
