@@ -36,6 +36,7 @@ from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.partition.sync import METADATA, run_tickets
 from tidemill.log.recovery.clean_stop import (
     manifest_entry,
+    sync_offline,
     take_manifest,
     write_manifest,
 )
@@ -428,26 +429,8 @@ class LogStore:
             except StorageError as error:
                 failure = failure or error
         self.checkpoint_writes()()
-        if self._sync_offline() and len(entries) == len(live):
+        if sync_offline(self._partitions.values(), self.journal) and len(entries) == len(live):
             self.journal.discard()
         write_manifest(self._env, self.path, entries)
         if failure is not None:
             raise failure
-
-    def _sync_offline(self) -> bool:
-        """Sync the logs that went offline; return whether none of them needs the journal now.
-
-        Raises:
-            SyncFailedError: the stop is not clean.
-        """
-        for log in self._partitions.values():
-            if log.failure is None:
-                continue
-            try:
-                log.flush()
-            except SyncFailedError:
-                raise
-            except StorageError:  # a file can't be opened
-                if self.journal.is_needed_by(log):
-                    return False
-        return True

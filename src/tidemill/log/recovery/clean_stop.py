@@ -22,6 +22,8 @@ from tidemill.log.disk.checkpoints import (
 from tidemill.log.disk.environment import Environment, Report
 from tidemill.log.disk.files import storage_error
 from tidemill.log.disk.segment import Segment
+from tidemill.log.errors import StorageError, SyncFailedError
+from tidemill.log.journal.journal import Journal
 from tidemill.log.names import (
     CLEANED,
     DELETED,
@@ -76,6 +78,28 @@ def write_manifest(env: Environment, data_dir: str, entries: Iterable[ManifestEn
         env.fs.write_atomic(path, encode_manifest(entries))
     except OSError as error:
         raise storage_error(error, "writing", path) from error
+
+
+def sync_offline(logs: Iterable[PartitionLog], journal: Journal) -> bool:
+    """Sync the logs that went offline; blocks.
+
+    Returns:
+        Whether none of them needs the journal now.
+
+    Raises:
+        SyncFailedError: the stop is not clean.
+    """
+    for log in logs:
+        if log.failure is None:
+            continue
+        try:
+            log.flush()
+        except SyncFailedError:
+            raise
+        except StorageError:  # a file can't be opened
+            if journal.is_needed_by(log):
+                return False
+    return True
 
 
 def manifest_entry(log: PartitionLog) -> ManifestEntry:
