@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.connect.cdc.postgres.reading import Reading, plain
 
@@ -212,3 +213,20 @@ def test_only_selected_tables_are_delivered(sql: Sql, reading: Make) -> None:
     sql.execute("INSERT INTO b VALUES (1); INSERT INTO s.a VALUES (1); INSERT INTO a VALUES (1)")
     assert [each.table.id for each in read.changes(1) if each.table] == ["public.a"]
     read.nothing()
+
+
+@pytest.mark.parametrize("identity", ["NOTHING", "DEFAULT"])
+def test_inserts_of_a_table_without_a_replica_identity_have_its_primary_key(
+    sql: Sql, reading: Make, identity: str
+) -> None:
+    """Such tables are in publications of users only. A deferrable key is no replica identity."""
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY DEFERRABLE, name text)")
+    sql.execute(f"ALTER TABLE t REPLICA IDENTITY {identity}".encode())
+    sql.execute("CREATE PUBLICATION theirs FOR TABLE t WITH (publish = 'insert')")
+    read = reading(publication="theirs")
+    read.start()
+    sql.execute("INSERT INTO t VALUES (1, 'a')")
+    (change,) = read.changes(1)
+    assert change.table is not None
+    assert change.table.key == ("id",)
+    assert [each for batch in read.batches for each in batch.resync] == []

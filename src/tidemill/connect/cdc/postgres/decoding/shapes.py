@@ -230,12 +230,13 @@ def _changes_old_rows(
 
 
 def _key(relation: Relation, here: CatalogTable | None) -> tuple[str, ...]:
-    """Return the key's columns: the catalog's, if the changes deliver them.
+    """Return the key's columns: the catalog's.
 
-    They don't if the table is gone, or if they are from before a change of its primary key. Then
-    the key is the replica identity.
+    If the table is gone, or the changes are from before a change of its primary key, they deliver
+    another replica identity. Then that is the key. A table without one has inserts only.
     """
     delivered = tuple(each.name for each in relation.columns if each.is_identity)
-    if here is not None and here.key and set(here.key) <= set(delivered):
-        return here.key
-    return delivered if relation.identity in "di" else ()
+    key = () if here is None else here.key
+    if delivered and relation.identity in "di" and not (key and set(key) <= set(delivered)):
+        return delivered
+    return key if set(key) <= {each.name for each in relation.columns} else ()
