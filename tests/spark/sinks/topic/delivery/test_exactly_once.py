@@ -8,13 +8,14 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+import kafka as kafka_python
 import pyarrow as pa
 import pytest
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -388,19 +389,36 @@ def test_a_share_may_be_much_larger_than_what_the_client_queues(sink: Sink) -> N
     assert sink.values() == list(range(40_000))
 
 
-def test_the_marker_describes_itself(broker: Broker, sink: Sink) -> None:
+def test_the_marker_describes_itself(sink: Sink) -> None:
+    """It ends with a zero, without which confluent-kafka reads what is behind it in memory."""
     share = new_share(4, owner="the-query")
     sink.write(share, rows(1))
-    asked = [ConsumerGroupTopicPartitions(share.name)]
-    answer = broker.admin.list_consumer_group_offsets(asked)[share.name].result(60)
-    (marker,) = answer.topic_partitions
-    assert (marker.topic, marker.partition, marker.offset) == (sink.topic, 0, 5)
-    assert json.loads(marker.metadata) == {
+    place = kafka_python.TopicPartition(sink.topic, 0)
+    with closing(
+        kafka_python.KafkaConsumer(bootstrap_servers=sink.bootstrap, group_id=share.name)
+    ) as reader:
+        marker = reader.committed(place, metadata=True)
+    assert marker.offset == 5
+    assert marker.metadata[-1] == "\0"
+    assert json.loads(marker.metadata[:-1]) == {
         "sink": share.sink_id,
         "task": 0,
         "batch": 4,
         "query": "the-query",
     }
+
+
+def test_the_marker_of_the_other_edition_is_understood(
+    sink: Sink, edition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share = new_share(6, owner="q")
+    sink.write(share, rows(6))
+    exactly_once.close_idle_writers()
+    monkeypatch.setenv(SWITCH, "librdkafka" if edition == "native" else "native")
+    assert sink.write(share, rows(6)) == 0
+    with pytest.raises(DeliveryError, match="the query of another checkpoint wrote batch 6"):
+        sink.write(replace(share, owner="other"), rows(6))
+    assert sink.values() == [6]
 
 
 def test_a_batch_that_was_planned_again_is_not_mistaken_for_the_written_one(

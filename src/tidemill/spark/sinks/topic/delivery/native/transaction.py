@@ -27,6 +27,8 @@ from tidemill.spark.sinks.topic.delivery.transactional import Marker
 
 _TRANSACTION = messages.TRANSACTION
 _GROUP = messages.GROUP
+_END = "\0"
+"""Ends the metadata of a marker. confluent-kafka writes it too, and reads on without it."""
 
 
 class Transaction:
@@ -64,7 +66,7 @@ class Transaction:
         def marker(view: memoryview) -> Marker:
             code, offset, metadata = messages.parse_fetch_offset(view)
             check(code)
-            return Marker(offset, metadata)
+            return Marker(offset, metadata.partition(_END)[0])
 
         timeout_ms = self._settings.transaction_timeout_ms
         body = messages.init_producer_id(self._name, timeout_ms)
@@ -82,7 +84,8 @@ class Transaction:
         self._what, self._is_open = what, True
         me = self._me()
         self._ask(messages.ADD_OFFSETS, messages.add_offsets(me, self._name))
-        body = messages.commit_offset(me, self._name, marker_topic, *marker)
+        metadata = marker.metadata + _END
+        body = messages.commit_offset(me, self._name, marker_topic, marker.offset, metadata)
         self._requests.ask(what, messages.COMMIT_OFFSETS, body, _check_each, _GROUP)
         self._producer = Producer(cluster, self._settings, self._identity, self._add)
 
