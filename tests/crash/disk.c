@@ -14,8 +14,8 @@
  *
  * While the file that CRASH_FAULTS names exists, it says what fails: with "enospc" in it, each write to
  * a segment or to the journal stores half of the data and fails with ENOSPC, with "journal" those to the
- * journal only; with "fsync", each sync of them fails with EIO. CRASH_REFUSED ("b-0 1 7") names a partition, and which of the writes to its
- * segments fail like that.
+ * journal only; with "fsync", each sync of them fails with EIO. CRASH_REFUSED ("b-0 1 7") names a
+ * partition, and which of the writes to its segments fail like that.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -243,6 +243,11 @@ def test_damage_below_the_recovery_point_is_never_cut(filled: BrokerProcess) -> 
     assert_reported(filled, victim)
 
 
+def unrepeated(broker: BrokerProcess) -> dict[str, str | int]:
+    """Return the settings of a producer that sends each record once."""
+    return {"bootstrap.servers": broker.bootstrap, "message.send.max.retries": 0, "linger.ms": 0}
+
+
 def test_a_full_disk_refuses_writes_and_harms_nothing(
     start_broker: BrokerFactory, tmp_path: Path
 ) -> None:
@@ -250,9 +255,7 @@ def test_a_full_disk_refuses_writes_and_harms_nothing(
     broker = start_broker(env=disk(tmp_path, faults=faults), fresh=True)
     create(broker, "t")
     outcomes: dict[int, bool] = {}
-    producer = Producer(
-        {"bootstrap.servers": broker.bootstrap, "message.send.max.retries": 0, "linger.ms": 0}
-    )
+    producer = Producer(unrepeated(broker))
 
     def send(number: int) -> None:
         producer.produce(
@@ -283,14 +286,7 @@ def test_a_failed_fsync_stops_the_broker_and_acknowledges_nothing(
     broker = start_broker(env=disk(tmp_path, faults=faults), fresh=True)
     create(broker, "t")
     acknowledged: list[bytes] = []
-    producer = Producer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "message.send.max.retries": 0,
-            "message.timeout.ms": 5000,
-            "linger.ms": 0,
-        }
-    )
+    producer = Producer({**unrepeated(broker), "message.timeout.ms": 5000})
 
     def send(value: bytes) -> None:
         producer.produce(
@@ -320,9 +316,7 @@ def test_records_are_acknowledged_and_kept_when_the_journal_can_not_be_written(
     faults = tmp_path / "faults"
     broker = start_broker(env=disk(tmp_path, faults=faults), fresh=True)
     create(broker, "t")
-    producer = Producer(
-        {"bootstrap.servers": broker.bootstrap, "message.send.max.retries": 0, "linger.ms": 0}
-    )
+    producer = Producer(unrepeated(broker))
     errors: list[object] = []
     for number in range(10):
         if number == 5:

@@ -30,21 +30,21 @@ NATIVE = """
 import os, select, sys
 from tidemill import native, system
 folder = sys.argv[1]
-def finish(thread, start):
-    start()
+def finish(thread, expected, *entry):
+    thread.start(*entry)
     while (result := thread.result()) is None:
         select.select([signal], [], [])
-    assert result[1] == 0, result
+    assert result == expected, result
     thread.close()
 signal = system.new_signal()
 segment = os.open(folder + "/a.log", os.O_CREAT | os.O_RDWR)
 os.write(segment, b"12345")
 thread = native.load().SyncThread(signal)
-finish(thread, lambda: thread.start([segment]))
+finish(thread, (1, 0), [segment])
 os.write(segment, b"6")
 entry = os.open(folder + "/1.journal", os.O_CREAT | os.O_RDWR)
 thread = native.load().EntryThread(signal)
-finish(thread, lambda: thread.start(entry, bytearray(16), [b"12", bytes(8)], 0))
+finish(thread, (0, 0), entry, bytearray(16), [b"12", bytes(8)], 0)
 os.pwrite(entry, b"345", 2)
 """
 
@@ -80,25 +80,34 @@ os.unlink(f"{sys.argv[1]}/gone.log")
     assert sizes == {f"{tmp_path}/cut.log": 3, f"{tmp_path}/gone.log": 0}
 
 
-def test_a_fault_meets_python_and_native_threads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", ["fsync", "enospc", "journal"])
+@pytest.mark.parametrize(
+    ("program", "texts"),
+    [
+        (PYTHON, {"fsync": "Input/output error", "enospc": "No space left on device"}),
+        (NATIVE, {"fsync": "AssertionError: (0, 5)", "enospc": "AssertionError: (28, 0)"}),
+    ],
+    ids=["python", "native"],
+)
+def test_a_fault_meets_python_and_native_threads(
+    program: str, texts: dict[str, str], fault: str, tmp_path: Path
+) -> None:
+    if program is NATIVE and native.load() is None:
+        pytest.skip("the extension was not built")
     faults = tmp_path / "faults"
     environment = {**os.environ, **disk(tmp_path, faults=faults)}
-    for program in (PYTHON, NATIVE) if native.load() is not None else (PYTHON,):
-        faults.write_text("fsync")
-        command = [sys.executable, "-c", program, str(tmp_path)]
-        failed = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert failed.returncode == 1
-        assert "Input/output error" in failed.stderr or "AssertionError: (0, 5)" in failed.stderr
-        faults.write_text("enospc")
-        failed = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert failed.returncode == 1
-        assert "No space left" in failed.stderr or "AssertionError: (28, 0)" in failed.stderr
-        faults.unlink()
-        subprocess.run(command, env=environment, check=True, timeout=60)
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    faults.write_text(fault)
+    failed = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert failed.returncode == 1
+    assert texts["fsync" if fault == "fsync" else "enospc"] in failed.stderr
+    assert ("1.journal" in {each.name for each in tmp_path.iterdir()}) is (
+        fault == "journal" or (fault == "enospc" and program is NATIVE)
+    )
+    faults.unlink()
+    subprocess.run(command, env=environment, check=True, timeout=60)
 
 
 def test_a_write_that_native_code_passes_to_python_is_refused_once(tmp_path: Path) -> None:

@@ -26,49 +26,52 @@ def definition(name: str, dsn: str) -> Definition:
     )
 
 
+def create(sql: Sql, rows: int) -> None:
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL)")
+    sql.execute("INSERT INTO t SELECT i, -i FROM generate_series(1, %s) i", (rows,))
+
+
+def rows_of(kafka: Kafka, name: str) -> dict[str, dict[str, Any]]:
+    """Return the table as its topic has it, by the keys of the records."""
+    return table_of(records_of(kafka, f"{name}.public.t"))
+
+
+def new_values(kafka: Kafka, name: str) -> set[Any]:
+    return {row.get("b") for row in rows_of(kafka, name).values()}
+
+
 def test_a_column_that_was_added_while_no_worker_ran_is_read_behind_older_changes(
     kafka: Kafka, name: str, dsn: str, sql: Sql
 ) -> None:
     """The worker first meets a change that describes the table as it was before."""
-    sql.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
-    sql.execute("INSERT INTO t SELECT i, 'old' FROM generate_series(1, 7) i")
+    create(sql, 7)
     with RunningWorker(definition(name, dsn), kafka) as worker:
         worker.wait_for_snapshots()
-    sql.execute("UPDATE t SET a = 'new' WHERE id = 3")
+    sql.execute("UPDATE t SET a = -30 WHERE id = 3")
     sql.execute("ALTER TABLE t ADD COLUMN b int DEFAULT 7")
-
-    def found() -> dict[Any, Any]:
-        return table_of(records_of(kafka, f"{name}.public.t"))
-
     with RunningWorker(definition(name, dsn), kafka) as worker:
-        worker.wait(lambda: {row.get("b") for row in found().values()} == {7}, "the new column")
+        worker.wait(lambda: new_values(kafka, name) == {7}, "the new column")
     rows = sql.execute("SELECT id, a, b FROM t").fetchall()
-    assert sorted((row["id"], row["a"], row["b"]) for row in found().values()) == sorted(rows)
+    found = rows_of(kafka, name).values()
+    assert sorted((row["id"], row["a"], row["b"]) for row in found) == sorted(rows)
 
 
 def test_a_column_that_is_added_while_a_worker_runs_is_read(
     kafka: Kafka, name: str, dsn: str, sql: Sql
 ) -> None:
     """The changed row comes long before the next look at the catalog."""
-    sql.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
-    sql.execute("INSERT INTO t SELECT i, 'old' FROM generate_series(1, 7) i")
+    create(sql, 7)
     with RunningWorker(definition(name, dsn), kafka) as worker:
         worker.wait_for_snapshots()
         sql.execute("ALTER TABLE t ADD COLUMN b int DEFAULT 7")
-        sql.execute("UPDATE t SET a = 'new' WHERE id = 3")
-
-        def values() -> set[Any]:
-            rows = table_of(records_of(kafka, f"{name}.public.t")).values()
-            return {row.get("b") for row in rows}
-
-        worker.wait(lambda: values() == {7}, "the new column")
+        sql.execute("UPDATE t SET a = -30 WHERE id = 3")
+        worker.wait(lambda: new_values(kafka, name) == {7}, "the new column")
 
 
 def test_a_snapshot_begins_again_when_the_key_was_changed_while_no_worker_ran(
     kafka: Kafka, name: str, dsn: str, sql: Sql
 ) -> None:
-    sql.execute("CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL)")
-    sql.execute("INSERT INTO t SELECT i, -i FROM generate_series(1, 6) i")
+    create(sql, 6)
     with RunningWorker(definition(name, dsn), kafka) as worker:
         worker.wait(lambda: worker.worker.state.snapshot_rows > 0, "the first chunk")
     sql.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (a, id)")
@@ -79,21 +82,16 @@ def test_a_snapshot_begins_again_when_the_key_was_changed_while_no_worker_ran(
     assert keys == {(-number, number) for number in range(1, 7)}
 
 
-def keys_of(kafka: Kafka, name: str) -> set[str]:
-    return set(table_of(records_of(kafka, f"{name}.public.t")))
-
-
 NEW_KEYS = {f'{{"a": {-number}}}' for number in range(1, 7)}
 
 
 def test_records_move_to_a_changed_primary_key(kafka: Kafka, name: str, dsn: str, sql: Sql) -> None:
-    sql.execute("CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL)")
-    sql.execute("INSERT INTO t SELECT i, -i FROM generate_series(1, 6) i")
+    create(sql, 6)
     with RunningWorker(definition(name, dsn), kafka) as worker:
         worker.wait_for_snapshots()
         sql.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (a)")
         sql.execute("UPDATE t SET id = 30 WHERE a = -3")
-        worker.wait(lambda: keys_of(kafka, name) == NEW_KEYS, "the new keys")
+        worker.wait(lambda: set(rows_of(kafka, name)) == NEW_KEYS, "the new keys")
 
 
 @pytest.mark.parametrize(
@@ -112,8 +110,7 @@ def test_changes_before_a_new_primary_key_leave_no_keys_of_before(
     kafka: Kafka, name: str, dsn: str, sql: Sql, statements: list[str]
 ) -> None:
     """The worker was stopped, and meets them after it has seen the new key in the catalog."""
-    sql.execute("CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL)")
-    sql.execute("INSERT INTO t SELECT i, -i FROM generate_series(1, 5) i")
+    create(sql, 5)
     with RunningWorker(definition(name, dsn), kafka) as worker:
         worker.wait_for_snapshots()
     sql.execute("INSERT INTO t VALUES (6, -6), (7, -7)")
@@ -123,6 +120,6 @@ def test_changes_before_a_new_primary_key_leave_no_keys_of_before(
     for statement in statements:
         sql.execute(statement.encode())
     with RunningWorker(definition(name, dsn), kafka) as worker:
-        worker.wait(lambda: keys_of(kafka, name) == NEW_KEYS, "the new keys")
+        worker.wait(lambda: set(rows_of(kafka, name)) == NEW_KEYS, "the new keys")
         worker.wait_for_snapshots()
-    assert keys_of(kafka, name) == NEW_KEYS
+    assert set(rows_of(kafka, name)) == NEW_KEYS

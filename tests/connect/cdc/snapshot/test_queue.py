@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.simulation.test_snapshot_window_model import TABLE, FakeSource, FakeWriter
+from tests.support.snapshots import TABLE, FakeSource, FakeWriter
 from tidemill.connect.cdc.contract import Batch, Chunk, Column, Source, Table
 from tidemill.connect.cdc.snapshot.queue import Snapshots
 from tidemill.connect.cdc.state import TableProgress, WorkerState
