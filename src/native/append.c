@@ -39,8 +39,8 @@ enum {
     X(drop_copies) X(end_offset) X(env) X(epoch) X(failure) X(first) X(first_timestamp) \
     X(index_interval_bytes) X(known_sequences) X(last_offset) X(last_position) X(last_relative) \
     X(last_timestamp_ms) X(leader_epoch) X(limit) X(loaded) X(log) X(max_relative) \
-    X(max_segment_ms) X(max_timestamp) X(move_to_end) X(offsets) X(pool) X(refused) X(release) X(retired) \
-    X(segment_bytes) X(segment_index_bytes) X(segment_jitter_ms) X(segments) X(size) \
+    X(max_compaction_lag_ms) X(max_segment_ms) X(max_timestamp) X(move_to_end) X(offsets) X(pool) X(refused) X(release) X(retired) \
+    X(segment_bytes) X(segment_index_bytes) X(segment_jitter_ms) X(segment_ms) X(segments) X(size) \
     X(start_offset) X(times) X(txn_first_offset) X(used)
 #define DECLARE(name) static PyObject *s_##name;
 NAMES(DECLARE)
@@ -111,20 +111,32 @@ static int find_file(Append *on)
     return get_number(file, s_size, &size) == 0 && size == on->size;
 }
 
+/* Return whether the segment is not too old for the batches; see LogConfig.max_segment_ms, which is
+ * asked only if the segment could be. */
+static int is_young(Append *on)
+{
+    PyObject *config = on->part[CONFIG];
+    int64_t usual, compacted, most, oldest;
+    if (get_number(on->part[SEGMENT], s_first_timestamp, &oldest) < 0 || oldest < 0 ||
+        get_number(config, s_segment_ms, &usual) < 0 ||
+        get_number(config, s_max_compaction_lag_ms, &compacted) < 0)
+        return 0;
+    int64_t age = on->latest - oldest;
+    if (age <= usual && age <= compacted) return 1;
+    return get_number(config, s_max_segment_ms, &most) == 0 && age <= most;
+}
+
 /* Return whether the batches fit into the segment; see log.partition.rolling. */
 static int fits_segment(Append *on)
 {
     PyObject *config = on->part[CONFIG], *table = on->part[TABLE];
-    int64_t most, index_bytes, jitter, age, oldest;
+    int64_t most, index_bytes, jitter;
     if (!on->size || get_number(config, s_segment_bytes, &most) < 0 || on->size + on->total > most)
         return 0;
     if (on->end - 1 - on->base > INT32_MAX || is_none(on->part[SEGMENT], s_first_timestamp)) return 0;
     if (get_number(config, s_segment_index_bytes, &index_bytes) < 0 ||
-        get_number(config, s_segment_jitter_ms, &jitter) < 0 || jitter ||
-        get_number(config, s_max_segment_ms, &age) < 0 ||
-        get_number(on->part[SEGMENT], s_first_timestamp, &oldest) < 0)
+        get_number(config, s_segment_jitter_ms, &jitter) < 0 || jitter || !is_young(on))
         return 0;
-    if (oldest < 0 || on->latest - oldest > age) return 0;
     PyObject *offsets = PyObject_GetAttr(table, s_offsets), *times = PyObject_GetAttr(table, s_times);
     int fits = offsets && times && PyObject_Size(offsets) + 2 * OFFSET_ENTRY <= index_bytes &&
                PyObject_Size(times) + 2 * TIME_ENTRY <= index_bytes;
@@ -224,7 +236,44 @@ static int write_batches(Append *on)
 
 /* --- behind the write: a function returns 0, or -1 with an error --------------------------------- */
 
-/* Add a batch to the index; see IndexTable.add, which is called if there is more to do. */
+/* Append an entry to a bytearray. */
+static int add_entry(PyObject *entries, const uint8_t *entry, Py_ssize_t size)
+{
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)entry, size);
+    PyObject *longer = bytes ? PySequence_InPlaceConcat(entries, bytes) : NULL;
+    Py_XDECREF(bytes);
+    Py_XDECREF(longer); /* the same object */
+    return longer ? 0 : -1;
+}
+
+/* Add the entries that are due to both files of an index; see IndexTable.add. */
+static int add_entries(PyObject *table, int64_t relative, int64_t position)
+{
+    uint8_t entry[TIME_ENTRY];
+    int64_t latest, of_latest;
+    PyObject *offsets = PyObject_GetAttr(table, s_offsets), *times = PyObject_GetAttr(table, s_times);
+    int failed = !offsets || !times || !PyByteArray_Check(times) ||
+                 get_number(table, s_max_timestamp, &latest) < 0 ||
+                 get_number(table, s_max_relative, &of_latest) < 0;
+    if (!failed) {
+        put_big_endian(entry, (uint64_t)relative, 4);
+        put_big_endian(entry + 4, (uint64_t)position, 4);
+        failed = add_entry(offsets, entry, OFFSET_ENTRY) < 0;
+    }
+    Py_ssize_t size = failed ? 0 : PyByteArray_Size(times) / TIME_ENTRY * TIME_ENTRY;
+    const uint8_t *last = size ? (const uint8_t *)PyByteArray_AsString(times) + size - TIME_ENTRY : NULL;
+    if (!failed && (!last || latest > (int64_t)tm_big_endian(last, 8))) {
+        put_big_endian(entry, (uint64_t)latest, 8);
+        put_big_endian(entry + 8, (uint64_t)of_latest, 4);
+        failed = add_entry(times, entry, TIME_ENTRY) < 0;
+    }
+    Py_XDECREF(offsets);
+    Py_XDECREF(times);
+    if (failed && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "an index is no bytearray");
+    return failed ? -1 : 0;
+}
+
+/* Add a batch to the index; see IndexTable.add, which is called if batches are to be forgotten. */
 static int index_batch(PyObject *table, int64_t relative, int64_t position, const Batch *batch,
                        int64_t interval)
 {
@@ -235,7 +284,7 @@ static int index_batch(PyObject *table, int64_t relative, int64_t position, cons
     PyObject *relatives = PyObject_GetAttr(table, s__recent_relatives);
     Py_ssize_t recent = relatives ? PyObject_Size(relatives) : -1;
     int failed = recent < 0;
-    if (!failed && (since > interval || recent >= RECENT)) {
+    if (!failed && recent >= RECENT) {
         PyObject *method = PyObject_GetAttr(table, s_add), *result = NULL;
         if (method)
             result = PyObject_CallFunction(method, "LLnLL", (long long)relative, (long long)position,
@@ -246,14 +295,19 @@ static int index_batch(PyObject *table, int64_t relative, int64_t position, cons
         Py_XDECREF(result);
     } else if (!failed) {
         PyObject *positions = PyObject_GetAttr(table, s__recent_positions);
-        failed = !positions || call_with_number(relatives, s_append, relative) < 0 ||
+        failed = !positions;
+        if (!failed && batch->latest > latest)
+            failed = set_number(table, s_max_timestamp, batch->latest) < 0 ||
+                     set_number(table, s_max_relative, relative) < 0;
+        if (!failed && since > interval) {
+            failed = add_entries(table, relative, position) < 0;
+            since = 0;
+        }
+        failed = failed || call_with_number(relatives, s_append, relative) < 0 ||
                  call_with_number(positions, s_append, position) < 0 ||
                  set_number(table, s__since_entry, since + batch->view.len) < 0 ||
                  set_number(table, s_last_relative, relative) < 0 ||
                  set_number(table, s_last_position, position) < 0;
-        if (!failed && batch->latest > latest)
-            failed = set_number(table, s_max_timestamp, batch->latest) < 0 ||
-                     set_number(table, s_max_relative, relative) < 0;
         Py_XDECREF(positions);
     }
     Py_XDECREF(relatives);

@@ -67,7 +67,9 @@ class Waiters:
 
     def advanced(self, log: PartitionLog) -> None:
         """Wake readers: the log's high watermark moved, and perhaps its last stable offset."""
-        _wake(self._for_all.get(log.tp, ()))
+        everything = self._for_all.get(log.tp)
+        if everything:
+            _wake(everything)
         stable = self._for_stable.get(log.tp)
         if stable:
             offset = log.last_stable_offset

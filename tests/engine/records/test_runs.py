@@ -197,7 +197,7 @@ def test_a_run_leaves_what_python_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     rng = random.Random(seed)
-    sent = random_runs(rng, 4, 120)
+    sent = random_runs(rng, 6, 120)
     drops = [rng.random() < 0.1 for _ in sent]
     found: list[tuple[list[object], list[dict[str, object]]]] = []
     taken = noted(monkeypatch)
@@ -209,6 +209,8 @@ def test_a_run_leaves_what_python_leaves(
         world.add(index_interval_bytes="0")
         world.add(segment_bytes="1048576")
         world.add(segment_ms="500", segment_index_bytes="4096")
+        world.add(cleanup_policy="compact", max_compaction_lag_ms="500")
+        world.add(max_compaction_lag_ms="500")
         results: list[object] = []
         for run, drop in zip(sent, drops, strict=True):
             results += outcome(world.append(run))

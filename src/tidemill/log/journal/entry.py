@@ -100,7 +100,7 @@ def padded(size: int) -> int:
 
 def entry_bytes(pieces: Sequence[Piece]) -> int:
     """Return the size of an entry with these pieces, with the zeros behind it."""
-    return padded(HEADER_BYTES + sum(PIECE_BYTES + piece.size for piece in pieces))
+    return padded(HEADER_BYTES + PIECE_BYTES * len(pieces) + sum([piece.size for piece in pieces]))
 
 
 def encode_entry(

@@ -22,7 +22,6 @@ from tidemill.log.journal.checkpoint import (
     encode_journal_checkpoint,
 )
 from tidemill.log.journal.entry import (
-    HEADER_BYTES,
     PIECE_BYTES,
     Piece,
     encode_entry,
@@ -268,7 +267,7 @@ class Journal:
                 self.note(note.topic_id, note.partition, note.end_offset)
             return None
         header, buffers = encode_entry(self._id, self.next_sequence, head, pieces)
-        buffers.append(padding(HEADER_BYTES + sum(PIECE_BYTES + each.size for each in pieces)))
+        buffers.append(padding(len(header) + sum(map(len, buffers))))
         return JournalWrite(self._env, file, self.next_sequence, head, header, buffers, size)
 
     def _take_notes(self, room: int) -> list[Piece]:
