@@ -281,3 +281,42 @@ def test_an_exception_in_a_callback_is_reported_and_leaves_no_log_unsynced() -> 
             await bench.flusher.drain()
 
     run(test)
+
+
+def test_a_waiter_is_called_once_if_one_before_it_fails_the_flusher() -> None:
+    async def test(bench: Bench) -> None:
+        log = FakeLog()
+        calls: list[Exception | None] = []
+
+        def fail(error: Exception | None) -> None:
+            if error is None:
+                raise ValueError("a bug")
+
+        end = bench.write(log)
+        bench.flusher.call_when_durable(cast(PartitionLog, log), end, fail)
+        bench.flusher.call_when_durable(cast(PartitionLog, log), end, calls.append)
+        while not bench.failures:
+            await asyncio.sleep(0)
+        assert calls == bench.failures
+
+    run(test)
+
+
+def test_a_waiter_is_called_once_if_one_before_it_deletes_the_log() -> None:
+    async def test(bench: Bench) -> None:
+        log = FakeLog()
+        calls: list[Exception | None] = []
+        deleted = asyncio.Event()
+
+        def delete(_: Exception | None) -> None:
+            bench.flusher.forget(cast(PartitionLog, log))
+            deleted.set()
+
+        end = bench.write(log)
+        bench.flusher.call_when_durable(cast(PartitionLog, log), end, delete)
+        bench.flusher.call_when_durable(cast(PartitionLog, log), end, calls.append)
+        await deleted.wait()
+        (error,) = calls
+        assert isinstance(error, StorageError)
+
+    run(test)

@@ -213,8 +213,7 @@ class Flusher:
         if not state.queued and not state.syncing:
             state.queued = True
             self._queue.append(state)
-            if not self._dispatching:
-                self._dispatch_soon()
+            self._dispatch_soon()
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -378,11 +377,10 @@ class Flusher:
         """Release the waiters whose offset is reached. Sync again if data or waiters are left."""
         log = state.log
         watermark = log.high_watermark
-        waiters = state.waiters
         for _ in range(RELEASED_PER_TURN):
-            if not waiters or waiters[0][0] > watermark:
+            if not state.waiters or state.waiters[0][0] > watermark:
                 break
-            done = heapq.heappop(waiters)[2]
+            done = heapq.heappop(state.waiters)[2]
             try:
                 done(None)
             except Exception as error:  # a bug: the waiter is in an unknown state

@@ -75,7 +75,7 @@ class RunAppender:
             self._flusher.written(log)
             self._flusher.call_when_durable(log, end, partial(pending.count, places))
         if whole:
-            self._flusher.appended(sum([len(data) for _, data, _ in run]))
+            self._flusher.appended(sum(len(data) for _, data, _ in run))
         return results, pending if pending is not None and pending.remaining else None
 
     def _admitted(

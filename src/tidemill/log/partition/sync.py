@@ -143,8 +143,7 @@ class SyncState:
             self._copied,
             self._copies,
         )
-        self._chain.env.copies.used -= self._copied
-        self._copies, self._copied, self._from_offset = [], 0, end  # as ``drop_copies``
+        self.drop_copies(end)
         self._limit = LOG_BYTES
         return piece, segment
 
