@@ -21,9 +21,6 @@
 #define WRITE_BYTES (256 << 10)
 #define MOST_BATCHES 128
 #define WINDOW 5           /* batches that a producer's state keeps; see log.partition.producers */
-#define RECENT 1024        /* batches that an index remembers; see log.disk.index */
-#define OFFSET_ENTRY 8
-#define TIME_ENTRY 12
 
 enum {
     LOG, APPENDER, CHAIN, SYNC, POINT, PRODUCERS, CONFIG, SEGMENTS, SEGMENT, TABLE, FILE_, ENV, POOL,
@@ -32,16 +29,15 @@ enum {
 
 /* The attributes that are read or set. */
 #define NAMES(X) \
-    X(_appender) X(_chain) X(_copied) X(_copies) X(_entries) X(_fd) X(_file) \
-    X(_from_offset) X(_limit) X(_lock) X(_open) X(_point) X(_pool) X(_producers) X(_recent_positions) \
-    X(_recent_relatives) X(_since_entry) X(_sync) X(_table) X(acquire) X(add) X(append) X(base_offset) \
-    X(batches) X(broken) X(bytes_since) X(changed) X(chain) X(config) X(copies) X(dirty) \
+    X(_appender) X(_chain) X(_copied) X(_copies) X(_entries) X(_fd) X(_file) X(_from_offset) \
+    X(_limit) X(_lock) X(_open) X(_point) X(_pool) X(_producers) X(_sync) X(_table) X(acquire) \
+    X(base_offset) X(batches) X(broken) X(bytes_since) X(changed) X(config) X(copies) X(dirty) \
     X(drop_copies) X(end_offset) X(env) X(epoch) X(failure) X(first) X(first_timestamp) \
-    X(index_interval_bytes) X(known_sequences) X(last_offset) X(last_position) X(last_relative) \
-    X(last_timestamp_ms) X(leader_epoch) X(limit) X(loaded) X(log) X(max_relative) \
-    X(max_compaction_lag_ms) X(max_segment_ms) X(max_timestamp) X(move_to_end) X(offsets) X(pool) X(refused) X(release) X(retired) \
-    X(segment_bytes) X(segment_index_bytes) X(segment_jitter_ms) X(segment_ms) X(segments) X(size) \
-    X(start_offset) X(times) X(txn_first_offset) X(used)
+    X(index_interval_bytes) X(known_sequences) X(last_offset) X(last_timestamp_ms) X(leader_epoch) \
+    X(limit) X(loaded) X(log) X(max_compaction_lag_ms) X(max_segment_ms) X(max_timestamp) \
+    X(move_to_end) X(offsets) X(refused) X(release) X(retired) X(segment_bytes) \
+    X(segment_index_bytes) X(segment_jitter_ms) X(segment_ms) X(segments) X(size) X(start_offset) \
+    X(times) X(txn_first_offset) X(used)
 #define DECLARE(name) static PyObject *s_##name;
 NAMES(DECLARE)
 
@@ -64,11 +60,6 @@ typedef struct {
     int64_t now_ms, stream_bytes, first, end, start, size, base, epoch, total, latest;
     int fd;
 } Append;
-
-static void put_big_endian(uint8_t *at, uint64_t value, int bytes)
-{
-    for (int i = bytes - 1; i >= 0; i--, value >>= 8) at[i] = (uint8_t)value;
-}
 
 /* --- before the write: a function returns 1, or 0 if the log is not taken ------------------------ */
 
@@ -138,8 +129,8 @@ static int fits_segment(Append *on)
         get_number(config, s_segment_jitter_ms, &jitter) < 0 || jitter || !is_young(on))
         return 0;
     PyObject *offsets = PyObject_GetAttr(table, s_offsets), *times = PyObject_GetAttr(table, s_times);
-    int fits = offsets && times && PyObject_Size(offsets) + 2 * OFFSET_ENTRY <= index_bytes &&
-               PyObject_Size(times) + 2 * TIME_ENTRY <= index_bytes;
+    int fits = offsets && times && PyObject_Size(offsets) + 2 * TM_OFFSET_ENTRY <= index_bytes &&
+               PyObject_Size(times) + 2 * TM_TIME_ENTRY <= index_bytes;
     Py_XDECREF(offsets);
     Py_XDECREF(times);
     return fits;
@@ -225,9 +216,9 @@ static int write_batches(Append *on)
     for (Py_ssize_t i = 0; i < on->count; i++) {
         Batch *batch = &on->batches[i];
         uint8_t *data = batch->view.buf;
-        put_big_endian(data, (uint64_t)offset, 8);
-        put_big_endian(data + 8, (uint64_t)batch->view.len - 12, 4);
-        put_big_endian(data + 12, (uint64_t)on->epoch, 4);
+        tm_put_big_endian(data, (uint64_t)offset, 8);
+        tm_put_big_endian(data + 8, (uint64_t)batch->view.len - 12, 4);
+        tm_put_big_endian(data + 12, (uint64_t)on->epoch, 4);
         offset += batch->records;
         parts[i] = (struct iovec){data, (size_t)batch->view.len};
     }
@@ -235,84 +226,6 @@ static int write_batches(Append *on)
 }
 
 /* --- behind the write: a function returns 0, or -1 with an error --------------------------------- */
-
-/* Append an entry to a bytearray. */
-static int add_entry(PyObject *entries, const uint8_t *entry, Py_ssize_t size)
-{
-    PyObject *bytes = PyBytes_FromStringAndSize((const char *)entry, size);
-    PyObject *longer = bytes ? PySequence_InPlaceConcat(entries, bytes) : NULL;
-    Py_XDECREF(bytes);
-    Py_XDECREF(longer); /* the same object */
-    return longer ? 0 : -1;
-}
-
-/* Add the entries that are due to both files of an index; see IndexTable.add. */
-static int add_entries(PyObject *table, int64_t relative, int64_t position)
-{
-    uint8_t entry[TIME_ENTRY];
-    int64_t latest, of_latest;
-    PyObject *offsets = PyObject_GetAttr(table, s_offsets), *times = PyObject_GetAttr(table, s_times);
-    int failed = !offsets || !times || !PyByteArray_Check(times) ||
-                 get_number(table, s_max_timestamp, &latest) < 0 ||
-                 get_number(table, s_max_relative, &of_latest) < 0;
-    if (!failed) {
-        put_big_endian(entry, (uint64_t)relative, 4);
-        put_big_endian(entry + 4, (uint64_t)position, 4);
-        failed = add_entry(offsets, entry, OFFSET_ENTRY) < 0;
-    }
-    Py_ssize_t size = failed ? 0 : PyByteArray_Size(times) / TIME_ENTRY * TIME_ENTRY;
-    const uint8_t *last = size ? (const uint8_t *)PyByteArray_AsString(times) + size - TIME_ENTRY : NULL;
-    if (!failed && (!last || latest > (int64_t)tm_big_endian(last, 8))) {
-        put_big_endian(entry, (uint64_t)latest, 8);
-        put_big_endian(entry + 8, (uint64_t)of_latest, 4);
-        failed = add_entry(times, entry, TIME_ENTRY) < 0;
-    }
-    Py_XDECREF(offsets);
-    Py_XDECREF(times);
-    if (failed && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "an index is no bytearray");
-    return failed ? -1 : 0;
-}
-
-/* Add a batch to the index; see IndexTable.add, which is called if batches are to be forgotten. */
-static int index_batch(PyObject *table, int64_t relative, int64_t position, const Batch *batch,
-                       int64_t interval)
-{
-    int64_t since, latest;
-    if (get_number(table, s__since_entry, &since) < 0 ||
-        get_number(table, s_max_timestamp, &latest) < 0)
-        return -1;
-    PyObject *relatives = PyObject_GetAttr(table, s__recent_relatives);
-    Py_ssize_t recent = relatives ? PyObject_Size(relatives) : -1;
-    int failed = recent < 0;
-    if (!failed && recent >= RECENT) {
-        PyObject *method = PyObject_GetAttr(table, s_add), *result = NULL;
-        if (method)
-            result = PyObject_CallFunction(method, "LLnLL", (long long)relative, (long long)position,
-                                           batch->view.len, (long long)batch->latest,
-                                           (long long)interval);
-        failed = !result;
-        Py_XDECREF(method);
-        Py_XDECREF(result);
-    } else if (!failed) {
-        PyObject *positions = PyObject_GetAttr(table, s__recent_positions);
-        failed = !positions;
-        if (!failed && batch->latest > latest)
-            failed = set_number(table, s_max_timestamp, batch->latest) < 0 ||
-                     set_number(table, s_max_relative, relative) < 0;
-        if (!failed && since > interval) {
-            failed = add_entries(table, relative, position) < 0;
-            since = 0;
-        }
-        failed = failed || call_with_number(relatives, s_append, relative) < 0 ||
-                 call_with_number(positions, s_append, position) < 0 ||
-                 set_number(table, s__since_entry, since + batch->view.len) < 0 ||
-                 set_number(table, s_last_relative, relative) < 0 ||
-                 set_number(table, s_last_position, position) < 0;
-        Py_XDECREF(positions);
-    }
-    Py_XDECREF(relatives);
-    return failed ? -1 : 0;
-}
 
 static int index_batches(Append *on)
 {
@@ -322,7 +235,9 @@ static int index_batches(Append *on)
     for (Py_ssize_t i = 0; i < on->count; i++) {
         const Batch *batch = &on->batches[i];
         offset += batch->records;
-        if (index_batch(table, offset - 1 - on->base, position, batch, interval) < 0) return -1;
+        if (tm_index_batch(table, offset - 1 - on->base, position, batch->view.len, batch->latest,
+                           interval) < 0)
+            return -1;
         position += batch->view.len;
     }
     if (get_number(table, s_max_timestamp, &latest) < 0) return -1;

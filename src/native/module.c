@@ -43,7 +43,7 @@ static PyMethodDef methods[] = {
 static int add_types(PyObject *module)
 {
     tm_prepare_crc32c();
-    if (tm_prepare_append_names() < 0) return -1;
+    if (tm_prepare_append_names() < 0 || tm_prepare_index_names() < 0) return -1;
     if (tm_add_block(module) < 0) return -1;
     if (tm_add_decoder(module) < 0) return -1;
     if (tm_add_entry_thread(module) < 0) return -1;

@@ -16,6 +16,12 @@ static inline uint64_t tm_big_endian(const uint8_t *at, int bytes)
     return value;
 }
 
+/* Write a number of up to eight bytes. */
+static inline void tm_put_big_endian(uint8_t *at, uint64_t value, int bytes)
+{
+    for (int i = bytes - 1; i >= 0; i--, value >>= 8) at[i] = (uint8_t)value;
+}
+
 /* walk.c */
 typedef struct {
     size_t end;          /* behind the last record that is right */
@@ -35,6 +41,13 @@ PyObject *tm_py_decode_produce(PyObject *module, PyObject *args);
 PyObject *tm_py_check_batch(PyObject *module, PyObject *args);
 PyObject *tm_py_read_run(PyObject *module, PyObject *frames);
 PyObject *tm_py_read_request(PyObject *module, PyObject *frame);
+
+/* index.c */
+#define TM_OFFSET_ENTRY 8
+#define TM_TIME_ENTRY 12
+int tm_prepare_index_names(void);
+int tm_index_batch(PyObject *table, int64_t relative, int64_t position, Py_ssize_t size,
+                   int64_t latest, int64_t interval);
 
 /* append.c */
 int tm_prepare_append_names(void);
