@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import structlog
 
@@ -186,7 +186,7 @@ class Link(asyncio.BufferedProtocol):
             if self._outbox.unsent > WRITE_HIGH_WATER:
                 self.hold(Hold.WRITE)
         else:
-            buffers = cast("Sequence[bytes | bytearray | memoryview]", parts)
+            buffers: Any = parts
             if self._is_asyncio:
                 # writelines() of asyncio in Python 3.12 and 3.13 does not pause a connection whose
                 # client does not read; write() does.

@@ -27,9 +27,12 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 Part: TypeAlias = Buffer | FilePart
 
 
+_BUFFERS = frozenset({bytes, bytearray, memoryview})
+
+
 def has_files(parts: Iterable[Part]) -> bool:
     """Return whether some of the parts are ranges of files."""
-    return not all(isinstance(part, bytes | bytearray | memoryview) for part in parts)
+    return not _BUFFERS.issuperset(map(type, parts))
 
 
 def memory_of(parts: Iterable[Part]) -> int:

@@ -5,7 +5,7 @@ for a buffer (``get_buffer``), receives into it, and reports how many bytes arri
 
 - Small frames arrive in a scratch buffer that all connections of a thread share. A frame is a view
   into it, valid until ``received`` is called again on any connection.
-- A frame of which only a part has arrived gets a buffer of its own, and the rest is received
+- A large frame of which only a part has arrived gets a buffer of its own, and the rest is received
   straight into its place. A client can announce any length, so the buffer has at most four times
   the bytes that have arrived (at least 128 KiB), or the length of the connection's last frame,
   which did arrive (at most 1 MiB, which the largest batches of common clients need).
@@ -16,6 +16,8 @@ Sans-IO: knows no sockets, no header of a request, no engine.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from tidemill.net.errors import ProtocolError, RequestTooLargeError
@@ -37,7 +39,9 @@ _AHEAD_BYTES = 4096
 """Bytes received into scratch if the last frame was large, so that the rest goes into its place."""
 
 SHORT_BYTES = 4096
-"""The part of a frame of up to this size waits until the scratch buffer is received into again."""
+"""The part of a frame of up to this size waits until the scratch buffer is received into again. If
+the scratch buffer was filled, so does the part of a frame below half of it: the rest of the frame
+and others are there to be received together."""
 
 _LENGTH = struct.Struct(">i")
 
@@ -49,6 +53,11 @@ class Frame(NamedTuple):
     owner: bytearray | None
     """The buffer to return to the pool when done. None: ``view`` is a view into the scratch buffer;
     copy it to keep it."""
+
+
+_make_frame: Callable[[tuple[memoryview, bytearray | None]], Frame]
+_make_frame = partial(tuple.__new__, Frame)
+"""Make a frame without a call of Python code: this is done for each request."""
 
 
 def kept(frame: Frame) -> Frame:
@@ -179,18 +188,19 @@ class FrameReader:
     def _cut(self, end: int) -> list[Frame]:
         frames: list[Frame] = []
         position, scratch = 0, self._scratch
+        is_full = end == len(scratch)
         while end - position >= 4:
             (size,) = _LENGTH.unpack_from(scratch, position)
             if not 0 <= size <= self._max:
                 raise self._invalid_length(size)
             start, position = position + 4, position + 4 + size
-            if position > end and size <= SHORT_BYTES:
+            if position > end and (size <= SHORT_BYTES or (is_full and size < end // 2)):
                 position = start - 4
                 break
             if position > end:
                 self._begin(size, scratch[start:end])
                 return frames
-            frames.append(Frame(scratch[start:position], None))
+            frames.append(_make_frame((scratch[start:position], None)))
             self._last_size = size
         if position < end:
             self._head = bytes(scratch[position:end])

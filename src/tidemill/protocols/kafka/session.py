@@ -98,6 +98,8 @@ class KafkaSession:
         """Take ``count`` received bytes: start the requests that are complete, or queue them."""
         frames = self._reader.received(count)
         self._count_partial()
+        if not frames:
+            return
         began = now = perf_counter()
         end = self._turns.deadline(began)
         started = 0 if self._queue else self._start_runs(frames, now, end)
