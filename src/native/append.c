@@ -283,9 +283,9 @@ static int update_producer(Append *on, const Batch *batch, int64_t first)
 {
     PyObject *entry = batch->producer;
     int64_t delta = batch->records - 1, last = first + delta;
-    PyObject *stored = PyObject_CallFunction(
-        stored_batch, "LLLL", (long long)((batch->sequence + delta) & INT32_MAX), (long long)last,
-        (long long)delta, (long long)on->now_ms);
+    PyObject *stored = tm_new_tuple(
+        stored_batch, Py_BuildValue("((LLLL))", (long long)((batch->sequence + delta) & INT32_MAX),
+                                    (long long)last, (long long)delta, (long long)on->now_ms));
     PyObject *batches = stored ? PyObject_GetAttr(entry, s_batches) : NULL;
     int failed = !batches || PyList_Append(batches, stored) < 0;
     Py_ssize_t over = failed ? 0 : PyList_Size(batches) - WINDOW;
@@ -364,18 +364,20 @@ PyObject *tm_py_append_run(PyObject *module, PyObject *args)
                           &PyList_Type, &results, &now_ms, &stream_bytes))
         return NULL;
     Append *on = PyMem_Malloc(sizeof *on);
-    PyObject *left = on ? PySet_New(NULL) : PyErr_NoMemory();
-    if (left) {
+    PyObject *ends = on ? PyList_New(0) : PyErr_NoMemory();
+    if (ends) {
         on->now_ms = now_ms;
         on->stream_bytes = stream_bytes;
     }
     Py_ssize_t at = 0;
-    while (left && PyDict_Next(targets, &at, &target, &places)) {
+    while (ends && PyDict_Next(targets, &at, &target, &places)) {
         int done = append_to(on, target, run, places, results);
-        if (done < 0 || (!done && PySet_Add(left, target) < 0)) Py_CLEAR(left);
+        PyObject *end = done < 0 ? NULL : PyLong_FromLongLong(done ? on->end : -1);
+        if (!end || PyList_Append(ends, end) < 0) Py_CLEAR(ends);
+        Py_XDECREF(end);
     }
     PyMem_Free(on);
-    return left;
+    return ends;
 }
 
 /* Give the types of files and of a producer's batches, before the first run. */

@@ -50,6 +50,24 @@ static inline int is_none(PyObject *of, PyObject *name)
     return found;
 }
 
+/* Return a new object of a named tuple's type without a call of its Python code.
+ *
+ * Args: `given` is a tuple that has the tuple of the fields; the reference is taken over. NULL: an
+ * error was met before. */
+static inline PyObject *tm_new_tuple(PyObject *type, PyObject *given)
+{
+    if (!given) return NULL;
+    PyObject *result = NULL;
+    if (PyType_Check(type) && PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type)) {
+        newfunc make = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
+        result = make((PyTypeObject *)type, given, NULL);
+    } else {
+        PyErr_SetString(PyExc_TypeError, "not the type of a named tuple");
+    }
+    Py_DECREF(given);
+    return result;
+}
+
 static inline int call(PyObject *of, PyObject *name, PyObject *given)
 {
     PyObject *result = PyObject_CallMethodObjArgs(of, name, given, NULL);

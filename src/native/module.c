@@ -20,8 +20,16 @@ static PyMethodDef methods[] = {
      "Decode and check an ordinary Produce request; return None for another one."},
     {"prepare_append", tm_py_prepare_append, METH_VARARGS,
      "Give the types that append_run needs."},
+    {"admit_run", tm_py_admit_run, METH_VARARGS,
+     "Return how much of a run can be appended as it is."},
     {"append_run", tm_py_append_run, METH_VARARGS,
-     "Append a run of checked batches; return the targets that are left to Python."},
+     "Append a run of checked batches; return the end of each log, or -1 where Python has to."},
+    {"take_pieces", tm_py_take_pieces, METH_VARARGS,
+     "Return the unsynced batches of logs for the journal."},
+    {"encode_pieces", tm_py_encode_pieces, METH_O,
+     "Return the buffers of pieces, as an entry of the journal has them."},
+    {"finish_pieces", tm_py_finish_pieces, METH_VARARGS,
+     "Raise the high watermarks of logs to the ends of their pieces."},
     {"scan_batches", tm_py_scan_batches, METH_O, "Return the end of the complete record batches."},
     {"send_parts", tm_py_send_parts, METH_VARARGS,
      "Send buffers and ranges of files; return the sent bytes and what ended the call."},
@@ -43,7 +51,8 @@ static PyMethodDef methods[] = {
 static int add_types(PyObject *module)
 {
     tm_prepare_crc32c();
-    if (tm_prepare_append_names() < 0 || tm_prepare_index_names() < 0) return -1;
+    if (tm_prepare_admit_names() < 0 || tm_prepare_append_names() < 0) return -1;
+    if (tm_prepare_index_names() < 0 || tm_prepare_round_names() < 0) return -1;
     if (tm_add_block(module) < 0) return -1;
     if (tm_add_decoder(module) < 0) return -1;
     if (tm_add_entry_thread(module) < 0) return -1;

@@ -49,6 +49,10 @@ int tm_prepare_index_names(void);
 int tm_index_batch(PyObject *table, int64_t relative, int64_t position, Py_ssize_t size,
                    int64_t latest, int64_t interval);
 
+/* admit.c */
+int tm_prepare_admit_names(void);
+PyObject *tm_py_admit_run(PyObject *module, PyObject *args);
+
 /* append.c */
 int tm_prepare_append_names(void);
 PyObject *tm_py_prepare_append(PyObject *module, PyObject *args);
@@ -60,6 +64,12 @@ uint32_t tm_crc32c(const uint8_t *data, size_t size);
 /* Return the CRC of bytes with the CRC `crc`, followed by `data`. */
 uint32_t tm_crc32c_more(uint32_t crc, const uint8_t *data, size_t size);
 PyObject *tm_py_crc32c(PyObject *module, PyObject *arg);
+
+/* rounds.c */
+int tm_prepare_round_names(void);
+PyObject *tm_py_take_pieces(PyObject *module, PyObject *args);
+PyObject *tm_py_encode_pieces(PyObject *module, PyObject *pieces);
+PyObject *tm_py_finish_pieces(PyObject *module, PyObject *args);
 
 /* journal.c */
 int tm_add_entry_thread(PyObject *module);

@@ -1,5 +1,5 @@
 /* Decodes ordinary Produce requests, and checks ordinary batches, each in one call; or does both: for
- * a run of short requests, or for one request.
+ * a run of requests to one partition each, or for one request.
  *
  * Python's editions are tidemill.protocols.kafka.codec.hot and tidemill.log.format.validate. The
  * functions leave out whatever they don't take: Python then looks at it, and has the words for
@@ -19,8 +19,7 @@
 #define LARGEST_TIME ((int64_t)1 << 60)
 #define FIRST_VERSION 5 /* whose responses have the start of the log */
 #define LAST_VERSION 13
-#define SHORT_BATCH 32768
-#define RUN_BYTES 65536 /* their records are checked in a fraction of a millisecond */
+#define RUN_BYTES (224 << 10) /* they are checked and appended in a fraction of a millisecond */
 #define WHOLE_PARTITIONS 128 /* of one request, which are appended in about a millisecond */
 #define WHOLE_BYTES (1 << 20)
 
@@ -368,7 +367,7 @@ static int read_request(const uint8_t *data, size_t size, Request *to)
     if (read_count(&from) != 1 || !take(&from, 4)) return 0;
     to->key_end = from.at;
     int64_t length = read_length(&from, 4);
-    if (!from.ok || length <= 0 || length > SHORT_BATCH) return 0;
+    if (!from.ok || length <= 0) return 0;
     to->batch = from.at;
     const uint8_t *batch = take(&from, (size_t)length);
     to->end = from.at;

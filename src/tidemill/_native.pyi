@@ -1,6 +1,6 @@
 """The compiled extension (sources in ``src/native``)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from typing_extensions import Buffer
@@ -200,6 +200,31 @@ def prepare_append(file: type, batch: type, /) -> None:
         batch: The type of a batch in the state of a producer.
     """
 
+def take_pieces(logs: list[Any], most_bytes: int, piece: type, log_bytes: int, /) -> list[Any]:
+    """Return (piece, segment) for logs, or None; see ``log.rounds.take_pieces``.
+
+    Args:
+        piece: The type of pieces, a named tuple.
+        log_bytes: The unsynced bytes of a log that the journal takes from now on.
+    """
+
+def encode_pieces(pieces: list[Any], /) -> list[Any]:
+    """Return the buffers of pieces; see ``log.journal.entry.encode_pieces``.
+
+    Raises:
+        TypeError: A piece is no named tuple.
+        OverflowError: A field is too large.
+        ValueError: A topic id does not have 16 bytes.
+    """
+
+def finish_pieces(logs: list[Any], taken: list[Any], /) -> list[tuple[bool, bool]]:
+    """Raise high watermarks; see ``log.rounds.finish_pieces``."""
+
+def admit_run(
+    run: list[Any], logs: Mapping[Any, Any], hidden: Collection[Any], now_ms: int, /
+) -> tuple[int, dict[Any, list[int]], int]:
+    """Return what can be appended of a run; see ``engine.records.admission.admit``."""
+
 def append_run(
     run: list[Any],
     targets: dict[Any, list[int]],
@@ -207,7 +232,7 @@ def append_run(
     now_ms: int,
     log_bytes: int,
     /,
-) -> set[Any]:
+) -> list[int]:
     """Append a run of checked batches, each log's with one system call.
 
     Args:

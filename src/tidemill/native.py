@@ -15,7 +15,8 @@ SWITCH = "TIDEMILL_NATIVE"
 NAMES = (
     *("Block", "ChangeEncoder", "Decoder", "EntryThread", "JsonParser", "RecordEncoder"),
     "SyncThread",
-    *("append_run", "prepare_append"),
+    *("admit_run", "append_run", "prepare_append"),
+    *("encode_pieces", "finish_pieces", "take_pieces"),
     *("check_batch", "crc32c", "decode_produce", "read_request", "read_run", "scan_batches"),
     "walk_records",
     *("encode_binlog", "encode_changelog", "encode_pgoutput"),

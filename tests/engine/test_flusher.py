@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
 from tidemill.engine.errors import BrokerStoppingError
-from tidemill.engine.flusher import Flusher
+from tidemill.engine.flusher import Awaited, Flusher
 from tidemill.log.errors import StorageError, SyncFailedError
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
@@ -60,7 +61,7 @@ class Bench:
         self.failures: list[StorageError] = []
         self.flusher = Flusher(
             interval_ms=interval_ms,
-            on_advance=lambda log: self.advanced.append(cast(FakeLog, log)),
+            on_advance=lambda logs: self.advanced.extend(cast(list[FakeLog], logs)),
             on_failure=self.failures.append,
         )
 
@@ -318,5 +319,66 @@ def test_a_waiter_is_called_once_if_one_before_it_deletes_the_log() -> None:
         await deleted.wait()
         (error,) = calls
         assert isinstance(error, StorageError)
+
+    run(test)
+
+
+def test_many_logs_that_a_run_wrote_to_are_awaited_with_one_call() -> None:
+    async def test(bench: Bench) -> None:
+        logs = [FakeLog(str(number)) for number in range(3)]
+        called: list[tuple[int, Exception | None]] = []
+        done = asyncio.Event()
+
+        def note(number: int, error: Exception | None) -> None:
+            called.append((number, error))
+            if len(called) == 4:
+                done.set()
+
+        bench.write(logs[1])  # known to be dirty before
+        awaited: list[Awaited] = []
+        for number in (0, 1, 2, 0):
+            logs[number].log_end_offset += 1
+            log = cast(PartitionLog, logs[number])
+            awaited.append((log, log.log_end_offset, partial(note, number)))
+        bench.flusher.call_when_each_is_durable(awaited)
+        assert called == []
+        await done.wait()
+        assert sorted(number for number, _ in called) == [0, 0, 1, 2]
+        assert {error for _, error in called} == {None}
+        assert all(log.high_watermark == log.log_end_offset for log in logs)
+        await bench.flusher.drain()
+
+    run(test)
+
+
+def test_logs_that_are_awaited_after_a_failure_get_it() -> None:
+    async def test(bench: Bench) -> None:
+        log, later = FakeLog(), FakeLog("later")
+        log.error = StorageError("the disk is gone")
+        with pytest.raises(StorageError):
+            await bench.durable(log, bench.write(log))
+        later.log_end_offset = 1
+        error: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        awaited = (cast(PartitionLog, later), 1, error.set_result)
+        bench.flusher.call_when_each_is_durable([awaited])
+        assert await error == bench.failures[0]
+
+    run(test)
+
+
+def test_what_is_written_while_the_flusher_drains_is_synced_too() -> None:
+    async def test(bench: Bench) -> None:
+        first, second = FakeLog("first"), FakeLog("second")
+        first.gate.clear()
+        bench.write(first)
+        drains = [asyncio.ensure_future(bench.flusher.drain()) for _ in range(2)]
+        await asyncio.sleep(0)
+        end = bench.write(second)
+        waits = bench.durable(second, end)
+        first.gate.set()
+        await asyncio.gather(*drains)
+        assert (first.high_watermark, second.high_watermark) == (1, end)
+        await waits
+        await bench.flusher.drain()  # nothing is left
 
     run(test)

@@ -360,12 +360,12 @@ class Engine:
             RunAppender(self._partitions, self._flusher, self.clock, appender),
         )
 
-    def _advanced(self, log: PartitionLog) -> None:
-        """Wake what waits for records: the log's high watermark moved."""
-        self._waiters.advanced(log)
+    def _advanced(self, logs: Sequence[PartitionLog]) -> None:
+        """Wake what waits for records: the high watermarks of logs moved."""
+        self._waiters.advanced(logs)
         if self._assembled:
-            self._queues.advanced(log)
-            self._shares.advanced(log)
+            self._queues.advanced(logs)
+            self._shares.advanced(logs)
 
     async def _forget_topics(self, names: Sequence[str]) -> None:
         if self._assembled:

@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import TypeAlias
 
@@ -23,17 +24,15 @@ from tidemill.engine.api import Countdown
 from tidemill.engine.errors import BrokerStoppingError
 from tidemill.engine.journaling import Journaling
 from tidemill.engine.threads.syncs import TicketRunner
-from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError, SyncFailedError
-from tidemill.log.journal.entry import Piece
 from tidemill.log.journal.journal import ROUND_BYTES, Journal
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.partition.sync import SyncTicket
+from tidemill.log.rounds import Taken, finish_pieces, take_pieces
 
 SYNC_THREADS = 4
 RELEASED_PER_TURN = 32
-"""Requests of one log that are released in one turn of the event loop. One sync can complete
-thousands, and the requests of other clients must not wait for all of their answers."""
+"""Requests of one log that are released in one turn of the event loop, of perhaps thousands."""
 
 LARGE_APPEND = 32 << 10
 """Bytes of a request that takes long enough to look after the journal while a turn lasts."""
@@ -58,8 +57,10 @@ class _LogState:
         self.waiters: list[tuple[int, int, Callable[[Exception | None], None]]] = []
 
 
-_Taken: TypeAlias = tuple[_LogState, Piece, Segment]
-"""The part of a log in a round of the journal."""
+Awaited: TypeAlias = tuple[PartitionLog, int, Callable[[Exception | None], None]]
+"""A log, an offset, and what to call when everything below it is on disk, or with the error."""
+_Finished: TypeAlias = tuple[_LogState, bool, bool]
+"""A log that was synced, whether its high watermark rose, and whether it has records above it."""
 
 
 class Flusher:
@@ -67,7 +68,7 @@ class Flusher:
 
     Args:
         interval_ms: longest time that data stays unsynced while no request waits for it.
-        on_advance: called on the loop after the high watermark of a log has moved.
+        on_advance: called on the loop after the high watermarks of logs have moved.
         on_failure: called once, on the loop, with the error after which no promise holds any more.
         journal: the journal of the logs; None syncs every log in its own files.
     """
@@ -76,7 +77,7 @@ class Flusher:
         self,
         *,
         interval_ms: int,
-        on_advance: Callable[[PartitionLog], None],
+        on_advance: Callable[[Sequence[PartitionLog]], None],
         on_failure: Callable[[StorageError], None],
         journal: Journal | None = None,
     ) -> None:
@@ -97,8 +98,7 @@ class Flusher:
         self._asked_at = 0.0
         self._polling = False
         self._failure: StorageError | None = None
-        self._idle: asyncio.Event = asyncio.Event()
-        self._idle.set()
+        self._drained: asyncio.Future[None] | None = None
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -106,7 +106,6 @@ class Flusher:
         """Note that ``log`` has unsynced data. This is cheap, and called after each append."""
         if log not in self._states:
             self._states[log] = _LogState(log)
-            self._idle.clear()
             if self._timer is None:
                 self._timer = self._loop.call_later(self._interval_s, self._on_timer)
 
@@ -147,16 +146,31 @@ class Flusher:
         else:
             self._want(state)
 
+    def call_when_each_is_durable(self, awaited: Sequence[Awaited]) -> None:
+        """Do ``written`` and ``call_when_durable`` for logs whose offsets are not durable yet."""
+        states, is_new = self._states, False
+        if self._failure is not None:
+            for *_, done in awaited:
+                self._loop.call_soon(done, self._failure)
+            return
+        for log, offset, done in awaited:
+            if log not in states:
+                self.written(log)
+            state = states[log]
+            self._sequence += 1
+            heapq.heappush(state.waiters, (offset, self._sequence, done))
+            is_new = self._enqueue(state) or is_new
+        if is_new:
+            self._dispatch_soon()
+
     def appended(self, size: int) -> None:
         """Keep the disk busy during a long turn of the event loop. This is called after appends.
 
-        If a sync was done meanwhile, the next one starts now and not in the next turn. The same
-        holds for a first sync that has waited for ``LONG_TURN_S``. The requests that the former one
-        served are released by the event loop.
+        If a sync was done meanwhile, the next one starts now and not in the next turn, and so does
+        a first one that has waited for ``LONG_TURN_S``. The event loop releases the requests.
 
         Args:
-            size: bytes that one request has appended. Small requests gain nothing by more syncs,
-                and each sync costs processor time.
+            size: bytes of a request. Small ones gain nothing by more syncs, which take time.
         """
         if size < LARGE_APPEND or self._failure is not None:
             return
@@ -193,7 +207,9 @@ class Flusher:
         """
         for state in list(self._states.values()):
             self._want(state)
-        await self._idle.wait()
+        while self._states:
+            self._drained = self._drained or self._loop.create_future()
+            await asyncio.shield(self._drained)
         if self._failure is not None:
             raise self._failure
 
@@ -209,11 +225,16 @@ class Flusher:
     # --- inside ----------------------------------------------------------------------------------
 
     def _want(self, state: _LogState) -> None:
-        state.wanted = True
-        if not state.queued and not state.syncing:
-            state.queued = True
-            self._queue.append(state)
+        if self._enqueue(state):
             self._dispatch_soon()
+
+    def _enqueue(self, state: _LogState) -> bool:
+        state.wanted = True
+        if state.queued or state.syncing:
+            return False
+        state.queued = True
+        self._queue.append(state)
+        return True
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -221,7 +242,7 @@ class Flusher:
             self._want(state)
 
     def _dispatch_soon(self) -> None:
-        # One turn of the loop later, so that all appends of this turn share the sync.
+        # In the next turn of the loop, so that all appends of this one share the sync.
         if not self._dispatching and (self._queue or self._gathered):
             self._dispatching = True
             self._asked_at = perf_counter()
@@ -231,11 +252,11 @@ class Flusher:
         self._dispatching = False
         if self._failure is not None:
             return
-        if self._journaling is not None:
-            self._gather(self._journaling)
+        journaling = self._journaling
+        if journaling is not None:
+            self._gather(journaling)
         while self._queue and self._runner.free:
-            # Many dirty logs are spread evenly over the free threads. A single one gets a thread
-            # of its own.
+            # Dirty logs are spread evenly over the free threads.
             share = -(-len(self._queue) // self._runner.free)
             work: list[tuple[_LogState, SyncTicket, int]] = []
             for _ in range(share):
@@ -244,9 +265,10 @@ class Flusher:
                 state.wanted = False
                 ticket = self._begin(state)
                 if ticket is not None:
-                    work.append((state, ticket, self._begin_store(state.log)))
+                    number = -1 if journaling is None else journaling.begin_store(state.log)
+                    work.append((state, ticket, number))
             if work:
-                self._run(work)
+                self._runner.run([ticket for _, ticket, _ in work], partial(self._finish, work))
 
     def _gather(self, journaling: Journaling) -> None:
         """Take the logs that the journal can serve out of the queue, and start its next round."""
@@ -268,30 +290,23 @@ class Flusher:
 
     def _start_round(self, journaling: Journaling) -> None:
         """Pass what logs wait for to the journal; a log that it can't serve goes to the queue."""
-        round_: list[_Taken] = []
-        gathered, states = self._gathered, self._states
-        size = 0
-        while gathered and size < ROUND_BYTES:
-            state = gathered.popleft()
-            log = state.log
-            if states.get(log) is not state:
-                continue
-            taken = log.take_piece()
+        states = self._states
+        waiting = [state for state in self._gathered if states.get(state.log) is state]
+        found = take_pieces([state.log for state in waiting], ROUND_BYTES)
+        self._gathered = deque(waiting[len(found) :])
+        round_: list[tuple[_LogState, Taken]] = []
+        pieces, logs = [], []
+        for state, taken in zip(waiting, found, strict=False):
             if taken is None:
                 self._queue.append(state)
                 continue
-            state.queued = False
-            state.wanted = False
+            state.queued = state.wanted = False
             state.syncing = True
-            piece, segment = taken
-            round_.append((state, piece, segment))
-            size += piece.size
-        if round_ and not journaling.start(
-            [piece for _, piece, _ in round_],
-            [state.log for state, _, _ in round_],
-            lambda written: self._accept(deque(round_), written),
-        ):
-            self._sync_files(state for state, _, _ in round_)
+            round_.append((state, taken))
+            pieces.append(taken[0])
+            logs.append(state.log)
+        if round_ and not journaling.start(pieces, logs, partial(self._accept, round_)):
+            self._sync_files(state for state, _ in round_)
 
     def _sync_files(self, states: Iterable[_LogState]) -> None:
         """Sync logs in their own files, because the journal could not take their data."""
@@ -301,34 +316,29 @@ class Flusher:
             state.queued = True
             self._queue.append(state)
 
-    def _accept(self, round_: deque[_Taken], written: bool) -> None:
+    def _accept(self, round_: list[tuple[_LogState, Taken]], written: bool) -> None:
         """Finish a round, in slices: raise the high watermarks and release the requests."""
         if not written:
-            self._sync_files(state for state, _, _ in round_)
+            self._sync_files(state for state, _ in round_)
             self._dispatch_soon()
             return
-        finished: list[tuple[_LogState, bool]] = []
-        for _ in range(min(len(round_), ACCEPTED_PER_TURN)):
-            state, piece, segment = round_.popleft()
+        part, rest = round_[:ACCEPTED_PER_TURN], round_[ACCEPTED_PER_TURN:]
+        moved = finish_pieces([state.log for state, _ in part], [taken for _, taken in part])
+        finished: list[_Finished] = []
+        for (state, _), (has_risen, has_more) in zip(part, moved, strict=True):
             state.syncing = False
-            finished.append((state, state.log.finish_journal(piece, segment)))
+            finished.append((state, has_risen, has_more))
         self._continue(finished)
-        if round_:
-            self._loop.call_soon(self._accept, round_, True)
+        if rest:
+            self._loop.call_soon(self._accept, rest, True)
 
-    def _release(self, finished: Iterable[tuple[_LogState, bool]]) -> None:
-        """Release the requests of logs.
-
-        Args:
-            finished: the logs, and whether their high watermarks moved.
-        """
-        for state, has_moved in finished:
+    def _release(self, finished: Iterable[_Finished]) -> None:
+        """Release the requests of logs."""
+        for state, _, _ in finished:
             self._settle(state)
-            if has_moved:
-                self._on_advance(state.log)
-
-    def _begin_store(self, log: PartitionLog) -> int:
-        return -1 if self._journaling is None else self._journaling.begin_store(log)
+        moved = [state.log for state, has_risen, _ in finished if has_risen]
+        if moved:
+            self._on_advance(moved)
 
     def _begin(self, state: _LogState) -> SyncTicket | None:
         if self._states.get(state.log) is not state:
@@ -340,34 +350,34 @@ class Flusher:
         state.syncing = True
         return ticket
 
-    def _run(self, work: list[tuple[_LogState, SyncTicket, int]]) -> None:
-        self._runner.run([ticket for _, ticket, _ in work], lambda error: self._finish(work, error))
-
     def _finish(
         self, work: list[tuple[_LogState, SyncTicket, int]], error: BaseException | None
     ) -> None:
         if error is not None:
             self._fail(error)
             return
-        finished: list[tuple[_LogState, bool]] = []
+        finished: list[_Finished] = []
         for state, ticket, number in work:
+            log = state.log
             state.syncing = False
-            before = state.log.high_watermark
-            state.log.finish_sync(ticket)
+            before = log.high_watermark
+            log.finish_sync(ticket)
             if self._journaling is not None:
-                self._journaling.finish_store(state.log, number, ticket.end_offset)
-            finished.append((state, state.log.high_watermark > before))
+                self._journaling.finish_store(log, number, ticket.end_offset)
+            watermark = log.high_watermark
+            finished.append((state, watermark > before, watermark < log.log_end_offset))
         self._continue(finished)
 
-    def _continue(self, finished: Iterable[tuple[_LogState, bool]]) -> None:
+    def _continue(self, finished: Iterable[_Finished]) -> None:
         """Start what is to be synced next, and then release the requests of logs.
 
         So the disk works while they are answered.
         """
-        for state, _ in finished:
-            if state.waiters and state.log.high_watermark < state.log.log_end_offset:
-                self._want(state)
-        self._dispatch()
+        for state, _, has_more in finished:
+            if has_more and state.waiters:
+                self._enqueue(state)
+        if self._queue or self._gathered:
+            self._dispatch()
         if self._polling:
             self._loop.call_soon(self._release, finished)
         else:
@@ -376,7 +386,7 @@ class Flusher:
     def _settle(self, state: _LogState) -> None:
         """Release the waiters whose offset is reached. Sync again if data or waiters are left."""
         log = state.log
-        watermark = log.high_watermark
+        watermark = log.high_watermark  # if it rises meanwhile, there is another release
         for _ in range(RELEASED_PER_TURN):
             if not state.waiters or state.waiters[0][0] > watermark:
                 break
@@ -387,10 +397,11 @@ class Flusher:
                 self._fail(error)
         if self._states.get(log) is not state:
             return
-        if not state.waiters and log.high_watermark >= log.log_end_offset:
+        if not state.waiters and watermark >= log.log_end_offset:
             del self._states[log]
-            self._check_idle()
-        elif state.waiters and state.waiters[0][0] <= log.high_watermark:
+            if self._drained is not None:
+                self._check_idle()
+        elif state.waiters and state.waiters[0][0] <= watermark:
             self._release_soon(state)
             if state.wanted:
                 self._want(state)
@@ -433,5 +444,6 @@ class Flusher:
         self._check_idle()
 
     def _check_idle(self) -> None:
-        if not self._states:
-            self._idle.set()
+        if self._drained is not None and not self._states:
+            self._drained.set_result(None)
+            self._drained = None

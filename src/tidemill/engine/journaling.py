@@ -38,6 +38,8 @@ STORED_BYTES = 2 << 20
 WRITTEN_BYTES = 1 << 20
 """Bytes of a log in the journal for which the system is asked to begin to write its segment. A sync
 that has to write many megabytes makes the journal wait for the disk."""
+MEASURED_PARTS = 64
+"""The room in the journal is measured after each of so many parts of a file."""
 
 T = TypeVar("T")
 
@@ -73,6 +75,8 @@ class Journaling:
         self._given_up = False
         self._until = 0
         self._unseen_bytes = 0
+        self._unmeasured_bytes = 0
+        self._measured_after = journal.file_bytes // MEASURED_PARTS
         self._writing_back = False
         self._marks: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -177,7 +181,10 @@ class Journaling:
         if self._unseen_bytes >= WRITTEN_BYTES:
             self._unseen_bytes = 0
             self._write_back(logs)
-        self._make_room()
+        self._unmeasured_bytes += write.size
+        if self._unmeasured_bytes >= self._measured_after:
+            self._unmeasured_bytes = 0
+            self._make_room()
         self._on_free()
 
     def _give_up(self, error: OSError) -> None:

@@ -65,15 +65,17 @@ class Waiters:
         # After an open transaction a sync shows nothing. The transaction's end syncs by itself.
         return log.tp in self._for_stable and log.last_stable_offset == log.high_watermark
 
-    def advanced(self, log: PartitionLog) -> None:
-        """Wake readers: the log's high watermark moved, and perhaps its last stable offset."""
-        everything = self._for_all.get(log.tp)
-        if everything:
-            _wake(everything)
-        stable = self._for_stable.get(log.tp)
-        if stable:
-            offset = log.last_stable_offset
-            _wake(future for future, seen in stable.items() if seen < offset)
+    def advanced(self, logs: Sequence[PartitionLog]) -> None:
+        """Wake readers: high watermarks moved, and perhaps last stable offsets."""
+        for_all, for_stable = self._for_all, self._for_stable
+        if not for_all and not for_stable:
+            return
+        for log in logs:
+            if log.tp in for_all:
+                _wake(for_all[log.tp])
+            if log.tp in for_stable:
+                offset = log.last_stable_offset
+                _wake(future for future, seen in for_stable[log.tp].items() if seen < offset)
 
     def wake(self, tp: TopicPartition) -> None:
         """Wake all readers of a partition: its start moved, or it was deleted."""

@@ -16,7 +16,7 @@ from tests.support.logs import open_store
 from tidemill import native
 from tidemill.clock import ManualClock
 from tidemill.engine.api import Durability, PartitionWrite
-from tidemill.engine.flusher import Flusher
+from tidemill.engine.flusher import Awaited, Flusher
 from tidemill.engine.records.append import Appender
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.records.runs import RunAppender
@@ -31,6 +31,7 @@ from tidemill.log.format.validate import limits_of
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition import append
 from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.store import LogStore
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="compares the compiled extension")
 
@@ -40,21 +41,22 @@ COPIES = 1 << 20
 class Quiet:
     """Stands for what a run appender informs."""
 
-    def __init__(self) -> None:
+    is_stopping = False
+
+    def __init__(self, store: LogStore) -> None:
+        self.logs = store.partitions
+        self.uncommitted: set[TopicPartition] = set()
         self.refusals: list[str] = []
         self.awaited: list[tuple[TopicPartition, int]] = []
-
-    def is_current(self, tp: TopicPartition, log: PartitionLog) -> bool:
-        return True
 
     def writable(self, topic: str, partition: int) -> PartitionLog:
         raise AssertionError("targets of these tests know their logs")
 
-    def written(self, log: PartitionLog) -> None:
+    def all_written(self, logs: Sequence[PartitionLog]) -> None:
         pass
 
-    def call_when_durable(self, log: PartitionLog, offset: int, done: object) -> None:
-        self.awaited.append((log.tp, offset))
+    def call_when_each_is_durable(self, awaited: Sequence[Awaited]) -> None:
+        self.awaited += [(log.tp, offset) for log, offset, _ in awaited]
 
     def appended(self, size: int) -> None:
         pass
@@ -69,7 +71,7 @@ class World:
     def __init__(self, folder: Path | str, fs: FileSystem | None = None) -> None:
         self.clock = ManualClock(NOW)
         self.store = open_store(folder, self.clock, fs)
-        self.quiet = Quiet()
+        self.quiet = Quiet(self.store)
         self.appender = RunAppender(
             cast(Partitions, self.quiet),
             cast(Flusher, self.quiet),
@@ -126,11 +128,11 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     class Noting:
         @staticmethod
-        def append_run(run: list[Any], targets: dict[Any, Any], *rest: Any) -> set[Any]:
-            left: set[Any] = extension.append_run(run, targets, *rest)
-            found[0] += len(targets) - len(left)
-            found[1] += len(left)
-            return left
+        def append_run(run: list[Any], targets: dict[Any, Any], *rest: Any) -> list[int]:
+            ends: list[int] = extension.append_run(run, targets, *rest)
+            found[0] += len(targets) - ends.count(-1)
+            found[1] += ends.count(-1)
+            return ends
 
     monkeypatch.setattr(append, "_native", Noting)
     return found

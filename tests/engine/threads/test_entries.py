@@ -29,7 +29,8 @@ from tidemill.log.journal.entry import (
     Piece,
     decode_entry,
     encode_entry,
-    entry_bytes,
+    entry_length,
+    padded,
     padding,
     read_place,
 )
@@ -53,9 +54,10 @@ def piece(size: int, partition: int = 0) -> Piece:
 def entry(env: Environment, raw: RealFile, pieces: list[Piece], position: int = 0) -> JournalWrite:
     file = RingFile("the journal", raw)
     file.used = position
-    header, buffers = encode_entry(ID, 5, 2, pieces)
-    buffers.append(padding(HEADER_BYTES + sum(PIECE_BYTES + each.size for each in pieces)))
-    return JournalWrite(env, file, 5, 2, header, buffers, entry_bytes(pieces))
+    length = HEADER_BYTES + sum(PIECE_BYTES + each.size for each in pieces)
+    header, buffers = encode_entry(ID, 5, 2, pieces, length)
+    buffers.append(padding(length, padded(length)))
+    return JournalWrite(env, file, 5, 2, header, buffers, padded(entry_length(pieces)))
 
 
 class Running:

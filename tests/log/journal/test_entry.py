@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+import struct
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from tidemill import native
 from tidemill.clock import ManualClock
 from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import RawFile, RealFileSystem
 from tidemill.log.disk.handles import HandlePool
 from tidemill.log.disk.index import MapCache
 from tidemill.log.format.crc import crc32c
+from tidemill.log.journal import entry
 from tidemill.log.journal.checkpoint import (
     CHECKPOINT,
     JournalCheckpoint,
@@ -28,7 +32,9 @@ from tidemill.log.journal.entry import (
     Piece,
     decode_entry,
     encode_entry,
-    entry_bytes,
+    encode_pieces,
+    entry_length,
+    padded,
     padding,
     read_place,
 )
@@ -46,10 +52,43 @@ PIECES = [
 
 
 def encoded(pieces: list[Piece], sequence: int = 5, head: int = 2) -> bytearray:
-    header, buffers = encode_entry(ID, sequence, head, pieces)
+    header, buffers = encode_entry(ID, sequence, head, pieces, entry_length(pieces))
     data = header + b"".join(buffers)
     data[4:8] = crc32c(memoryview(data)[CRC_START:]).to_bytes(4, "big")
-    return data + padding(len(data))
+    return data + padding(len(data), padded(len(data)))
+
+
+@pytest.mark.skipif(native.load() is None, reason="compares the compiled extension")
+def test_native_code_encodes_the_pieces_that_python_encodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    largest = (1 << 64) - 1
+    pieces = [
+        *PIECES,
+        Piece(bytes(16), (1 << 32) - 1, largest, largest, largest, largest, (1 << 32) - 1),
+        Piece(bytes(16), 0, 0, 0, 0, 1, 3, [bytearray(b"abc")]),
+    ]
+    found = encode_pieces(pieces)
+    monkeypatch.setattr(entry, "_native", None)
+    assert found == encode_pieces(pieces)
+    assert encode_pieces([]) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        PIECES[0]._replace(partition=-1),
+        PIECES[0]._replace(partition=1 << 32),
+        PIECES[0]._replace(position=1 << 64),
+        PIECES[0]._replace(size=1 << 32),
+        PIECES[0]._replace(topic_id=cast(bytes, "x" * 16)),
+        PIECES[0][:-1],
+        7,
+    ],
+)
+def test_a_piece_that_does_not_fit_is_refused(wrong: Any) -> None:
+    with pytest.raises((OverflowError, ValueError, TypeError, AttributeError, struct.error)):
+        encode_pieces([wrong])
 
 
 def read(data: bytearray | bytes, position: int = 0) -> Entry | None:
@@ -60,7 +99,7 @@ def read(data: bytearray | bytes, position: int = 0) -> Entry | None:
 
 def test_an_entry_is_read_as_it_was_written() -> None:
     data = encoded(PIECES)
-    assert len(data) == entry_bytes(PIECES)
+    assert len(data) == padded(entry_length(PIECES))
     assert len(data) % BLOCK == 0
     entry = read(data)
     assert entry is not None
@@ -103,11 +142,11 @@ def test_an_entry_that_was_cut_is_not_read(size: int) -> None:
 )
 def test_a_piece_that_can_not_be_makes_the_entry_invalid(piece: Piece) -> None:
     """The CRC is right, so another program wrote it, or this one has a bug."""
-    header, buffers = encode_entry(ID, 5, 2, [PIECES[0]])
-    buffers[0] = encode_entry(ID, 5, 2, [piece])[1][0]
+    header, buffers = encode_entry(ID, 5, 2, [PIECES[0]], entry_length([PIECES[0]]))
+    buffers[0] = encode_entry(ID, 5, 2, [piece], entry_length([piece]))[1][0]
     data = header + b"".join(buffers)
     data[4:8] = crc32c(memoryview(data)[CRC_START:]).to_bytes(4, "big")
-    assert read(data + padding(len(data))) is None
+    assert read(data + padding(len(data), padded(len(data)))) is None
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -141,8 +180,9 @@ def test_a_journal_of_garbage_is_never_believed_and_never_an_error(
 @pytest.mark.parametrize("count", [1, 3, 1500])
 def test_an_entry_is_written_as_it_is_encoded(count: int, tmp_path: Path) -> None:
     pieces = [PIECES[0]._replace(partition=n) for n in range(count)]
-    header, buffers = encode_entry(ID, 5, 2, pieces)
-    buffers.append(padding(HEADER_BYTES + sum(PIECE_BYTES + each.size for each in pieces)))
+    length = HEADER_BYTES + sum(PIECE_BYTES + each.size for each in pieces)
+    header, buffers = encode_entry(ID, 5, 2, pieces, length)
+    buffers.append(padding(length, padded(length)))
     raw: RawFile = RealFileSystem().open(str(tmp_path / "file"), create=True)
     write_through(raw, header, buffers, BLOCK)
     raw.close()
@@ -152,7 +192,7 @@ def test_an_entry_is_written_as_it_is_encoded(count: int, tmp_path: Path) -> Non
 
 
 def test_a_file_that_can_not_be_written_is_an_error(tmp_path: Path) -> None:
-    header, buffers = encode_entry(ID, 5, 2, PIECES)
+    header, buffers = encode_entry(ID, 5, 2, PIECES, entry_length(PIECES))
     buffers.append(b"")
     raw = RealFileSystem().open(str(tmp_path / "file"), create=True)
     raw.close()

@@ -61,6 +61,9 @@ def one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the native decoder, and what Python says ----------------------------------------------------
 
 
+RUN_BYTES = 224 << 10
+
+
 def by_python(frame: bytes) -> tuple[int, int, int, bytes, int] | None:
     """Return version, acks, correlation id, batch and partition of an ordinary request."""
     try:
@@ -77,7 +80,7 @@ def by_python(frame: bytes) -> tuple[int, int, int, bytes, int] | None:
         ((index, records),) = asked.topics[0].partitions
         if len(asked.topics) > 1 or asked.acks not in (1, -1) or asked.transactional_id is not None:
             return None
-        if not client.isascii() or records is None or not 0 < len(records) <= 32_768:
+        if not client.isascii() or records is None or len(frame) > RUN_BYTES:
             return None
         checked = run_steps(check_client_batch(bytes(records), LogConfig(), NOW_MS))
     except (TidemillError, ProtocolError, ValueError, IndexError):
@@ -101,7 +104,7 @@ def requests_with_mistakes() -> Iterator[bytes]:
         yield request(batch(codec=1), version=version, topic=topic)
         yield request(batch(), version=version, topic=topic, tags=b"\1\0\0")
         yield request(b"", version=version, topic=topic)
-        for size in (32_000, 33_000):
+        for size in (33_000, 220_000, RUN_BYTES):
             yield request(batch(b"x" * size), version=version, topic=topic)
         whole = request(batch(records=3), version=version, topic=topic)
         for _ in range(150):
@@ -145,7 +148,7 @@ def test_a_run_has_one_version_and_the_same_acks() -> None:
     assert len(read_run(frames)[2]) == 1
     frames = views(*[request(batch(), number=n) for n in range(5)])
     assert [each[1] for each in read_run(frames)[2]] == [0, 1, 2, 3, 4]
-    long = views(*[request(batch(b"x" * 15_000))] * 9)
+    long = views(*[request(batch(b"x" * 50_000))] * 9)
     assert len(read_run(long)[2]) == 4
     assert read_run([]) == (0, 0, [])
 

@@ -148,9 +148,9 @@ class QueueCore:
 
     # --- events ----------------------------------------------------------------------------------
 
-    def advanced(self, log: PartitionLog) -> None:
-        """Deliver: the end of a log moved."""
-        self.registry.advanced(log)
+    def advanced(self, logs: Sequence[PartitionLog]) -> None:
+        """Deliver: the ends of logs moved."""
+        self.registry.advanced(logs)
 
     def start_moved(self, tp: TopicPartition) -> None:
         """Drop the messages that a log has not any more: retention or a client deleted them."""

@@ -168,11 +168,13 @@ class Registry:
         topic = key.owner if definition is None else definition.topic
         return topic in self._catalog and self._catalog.topic(topic).topic_id == key.topic_id
 
-    def advanced(self, log: PartitionLog) -> None:
-        """Deliver: the end of a log moved."""
-        found = self._by_log.get(log)
-        if found is not None:
-            found[0].wake()
+    def advanced(self, logs: Sequence[PartitionLog]) -> None:
+        """Deliver: the ends of logs moved."""
+        by_log = self._by_log
+        if by_log:
+            for log in logs:
+                if log in by_log:
+                    by_log[log][0].wake()
 
     def lane_at(self, tp: TopicPartition) -> tuple[LiveQueue, Lane] | None:
         """Return the live queue of a partition, or None."""

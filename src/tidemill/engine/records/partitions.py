@@ -27,12 +27,17 @@ class Partitions:
         store: the logs.
         uncommitted: partitions whose topic is not in the catalog yet. Clients must not see them.
             The set changes while topics are created.
+
+    Attributes:
+        logs: all logs.
+        uncommitted: see the argument.
+        is_stopping: whether appends are refused.
     """
 
     def __init__(self, store: LogStore, uncommitted: Set[TopicPartition] = frozenset()) -> None:
         self.store = store
-        self._logs = store.partitions
-        self._uncommitted = uncommitted
+        self.logs = store.partitions
+        self.uncommitted = uncommitted
         self.is_stopping = False
         self._failure: StorageError | None = None
 
@@ -43,7 +48,7 @@ class Partitions:
 
     def exists(self, tp: TopicPartition) -> bool:
         """Return whether clients can use the partition's log."""
-        return tp in self._logs and tp not in self._uncommitted
+        return tp in self.logs and tp not in self.uncommitted
 
     def log(self, topic: str, partition: int) -> PartitionLog:
         """Return the partition's log.
@@ -53,21 +58,13 @@ class Partitions:
             StorageError: the partition was damaged when the broker started, and is offline.
         """
         tp = TopicPartition(topic, partition)
-        log = self._logs.get(tp)
-        if log is not None and tp not in self._uncommitted:
+        log = self.logs.get(tp)
+        if log is not None and tp not in self.uncommitted:
             return log
         damage = self.store.offline.get(tp)
         if damage is not None:
             raise damage
         raise UnknownTopicOrPartitionError(f"there is no partition {tp}")
-
-    def is_current(self, tp: TopicPartition, log: PartitionLog | None) -> bool:
-        """Return whether clients can still write to a log that ``writable`` has returned."""
-        return (
-            not self.is_stopping
-            and self._logs.get(tp) is log
-            and not (self._uncommitted and tp in self._uncommitted)
-        )
 
     def readable(self, topic: str, partition: int, leader_epoch: int | None) -> PartitionLog:
         """Return the partition's log for a read.

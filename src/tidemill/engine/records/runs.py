@@ -14,7 +14,8 @@ from functools import partial
 
 from tidemill.clock import Clock
 from tidemill.engine.api import Durability, PartitionWrite
-from tidemill.engine.flusher import Flusher
+from tidemill.engine.flusher import Awaited, Flusher
+from tidemill.engine.records.admission import admit, is_current
 from tidemill.engine.records.append import Appender
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.runs import PendingRun, RunResult, RunWrite, Target
@@ -55,58 +56,48 @@ class RunAppender:
             they can have to wait for the disk.
         """
         now_ms = self._clock.now_ms()
-        count, of_target = self._admitted(run, now_ms)
-        if whole and count < len(run):
+        count, of_target, size = self._admitted(run, now_ms)
+        if not count or (whole and count < len(run)):
             return [], None
         results: list[RunResult] = [(0, 0, 0)] * count
         pending = PendingRun(results) if durability is Durability.SYNCED else None
-        left = append_run(run, of_target, results, now_ms)
-        for target, places in of_target.items():
+        ends = append_run(run, of_target, results, now_ms)
+        written: list[PartitionLog] = []
+        awaited: list[Awaited] = []
+        for (target, places), end in zip(of_target.items(), ends, strict=True):
             log = target.log
             assert log is not None
-            if target in left:
+            is_durable = False
+            if end < 0:
                 end = self._append(log, run, places, results, now_ms)
+                is_durable = log.high_watermark >= end
+            if pending is None or is_durable:
+                written.append(log)
             else:
-                end = log.log_end_offset
-            if pending is None or log.high_watermark >= end:
-                self._appender.written(log)
-                continue
-            pending.remaining += 1
-            self._flusher.written(log)
-            self._flusher.call_when_durable(log, end, partial(pending.count, places))
-        if whole:
-            self._flusher.appended(sum(len(data) for _, data, _ in run))
-        return results, pending if pending is not None and pending.remaining else None
+                awaited.append((log, end, partial(pending.count, places)))
+        if written:
+            self._appender.all_written(written)
+        if pending is not None and awaited:
+            pending.remaining = len(awaited)
+            self._flusher.call_when_each_is_durable(awaited)
+        self._flusher.appended(size if whole else size // count)
+        return results, pending if awaited else None
 
     def _admitted(
-        self, run: Sequence[RunWrite], now_ms: int
-    ) -> tuple[int, dict[Target, list[int]]]:
-        """Return the number of ordinary batches at the front, and their places for each target."""
-        found: dict[Target, list[int]] = {}
-        count = 0
-        is_current = self._partitions.is_current
-        for place, (target, data, (_, latest, earliest, without_key, _)) in enumerate(run):
-            places = found.get(target)
-            if places is None:
-                log = target.log
-                is_same = log is not None and log.config is target.config
-                if not (is_same and is_current(target.tp, log)) and not self._look_up(target):
-                    break
-                places = []
-            limits = target.limits
-            if (
-                limits is None
-                or len(data) > limits.most_bytes
-                or latest - now_ms > limits.ahead_ms
-                or now_ms - earliest > limits.behind_ms
-                or (without_key and limits.needs_keys)
-            ):
-                break
-            if not places:
-                found[target] = places
-            places.append(place)
-            count += 1
-        return count, found
+        self, run: list[RunWrite], now_ms: int
+    ) -> tuple[int, dict[Target, list[int]], int]:
+        """Return what can be appended; see ``admit``. Look up what is not current."""
+        partitions = self._partitions
+        logs, hidden = partitions.logs, partitions.uncommitted
+        if partitions.is_stopping:
+            return 0, {}, 0
+        while True:
+            admitted = admit(run, logs, hidden, now_ms)
+            if admitted[0] == len(run):
+                return admitted
+            target = run[admitted[0]][0]
+            if is_current(target, logs, hidden) or not self._look_up(target):
+                return admitted
 
     def _look_up(self, target: Target) -> bool:
         """Find the log of a target again; return whether ordinary batches can go there."""

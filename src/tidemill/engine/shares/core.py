@@ -395,10 +395,12 @@ class ShareCore:
         """Wake the members that wait for records that were returned."""
         self._wake(live.log.tp)
 
-    def advanced(self, log: PartitionLog) -> None:
+    def advanced(self, logs: Sequence[PartitionLog]) -> None:
         """Wake the members that wait for new records."""
-        if log.tp in self._waiting:
-            self._wake(log.tp)
+        if self._waiting:
+            for log in logs:
+                if log.tp in self._waiting:
+                    self._wake(log.tp)
 
     def _wake(self, tp: TopicPartition) -> None:
         for future in self._waiting.get(tp, ()):

@@ -32,6 +32,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tidemill.log.format.crc import crc32c
+from tidemill.native import load
 
 BLOCK = 4096
 MAGIC = b"TMJ1"
@@ -43,6 +44,7 @@ HEADER_BYTES = _HEADER.size
 PIECE_BYTES = _PIECE.size
 _LARGEST = (1 << 63) - 1
 _ZEROS = bytes(BLOCK)
+_native = load()
 
 Buffer = bytes | bytearray | memoryview
 
@@ -98,30 +100,39 @@ def padded(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
-def entry_bytes(pieces: Sequence[Piece]) -> int:
-    """Return the size of an entry with these pieces, with the zeros behind it."""
-    return padded(HEADER_BYTES + PIECE_BYTES * len(pieces) + sum([piece.size for piece in pieces]))
+def entry_length(pieces: Sequence[Piece]) -> int:
+    """Return the size of an entry with these pieces, without the zeros behind it."""
+    return HEADER_BYTES + PIECE_BYTES * len(pieces) + sum([piece.size for piece in pieces])
 
 
 def encode_entry(
-    journal: bytes, sequence: int, head: int, pieces: Sequence[Piece]
+    journal: bytes, sequence: int, head: int, pieces: Sequence[Piece], length: int
 ) -> tuple[bytearray, list[Buffer]]:
-    """Return the header, whose CRC is still to be set, and the buffers behind it."""
+    """Return the header, whose CRC is still to be set, and the buffers behind it.
+
+    Args:
+        length: see ``entry_length``.
+    """
+    behind = length - HEADER_BYTES
+    header = bytearray(_HEADER.pack(MAGIC, 0, journal, sequence, head, behind, len(pieces)))
+    return header, encode_pieces(list(pieces))
+
+
+def encode_pieces(pieces: list[Piece]) -> list[Buffer]:
+    """Return the buffers of pieces: what comes before the batches of each, and its batches."""
+    if _native is not None:
+        encoded: list[Buffer] = _native.encode_pieces(pieces)
+        return encoded
     buffers: list[Buffer] = []
-    size = HEADER_BYTES
     for piece in pieces:
         buffers.append(_PIECE.pack(*piece[:-1]))
         buffers.extend(piece.buffers)
-        size += PIECE_BYTES + piece.size
-    header = bytearray(
-        _HEADER.pack(MAGIC, 0, journal, sequence, head, size - HEADER_BYTES, len(pieces))
-    )
-    return header, buffers
+    return buffers
 
 
-def padding(size: int) -> bytes:
-    """Return the zeros behind an entry of ``size`` bytes."""
-    return _ZEROS[: padded(size) - size]
+def padding(length: int, size: int) -> bytes:
+    """Return the zeros that fill an entry up to ``size``, which is ``padded(length)``."""
+    return _ZEROS[: size - length]
 
 
 def read_place(data: memoryview, position: int, journal: bytes) -> Place | None:

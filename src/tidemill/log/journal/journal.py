@@ -25,7 +25,8 @@ from tidemill.log.journal.entry import (
     PIECE_BYTES,
     Piece,
     encode_entry,
-    entry_bytes,
+    entry_length,
+    padded,
     padding,
 )
 from tidemill.log.journal.ring import Ring, RingFile
@@ -257,17 +258,21 @@ class Journal:
 
         ``finish`` must be called before the next one begins.
         """
-        notes = self._take_notes(self._ring.file_bytes - entry_bytes(pieces))
-        pieces = [*pieces, *notes]
-        size = entry_bytes(pieces)
+        length = entry_length(pieces)
+        notes: list[Piece] = []
+        if self._notes:
+            notes = self._take_notes(self._ring.file_bytes - padded(length))
+            pieces = [*pieces, *notes]
+            length = entry_length(pieces)
+        size = padded(length)
         head = self.head
         file = self._ring.room_for(size, head, self._written_head)
         if file is None:
             for note in notes:
                 self.note(note.topic_id, note.partition, note.end_offset)
             return None
-        header, buffers = encode_entry(self._id, self.next_sequence, head, pieces)
-        buffers.append(padding(len(header) + sum(map(len, buffers))))
+        header, buffers = encode_entry(self._id, self.next_sequence, head, pieces, length)
+        buffers.append(padding(length, size))
         return JournalWrite(self._env, file, self.next_sequence, head, header, buffers, size)
 
     def _take_notes(self, room: int) -> list[Piece]:
@@ -348,6 +353,11 @@ class Journal:
         return bool(self._notes)
 
     # --- room ------------------------------------------------------------------------------------
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of each file."""
+        return self._ring.file_bytes
 
     @property
     def is_half_full(self) -> bool:

@@ -7,7 +7,7 @@ thread appends. Knows no waiting and no protocol.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from tidemill import native
@@ -43,7 +43,7 @@ if _native is not None:
 
 def append_run(
     run: list[Any], targets: dict[Any, list[int]], results: list[Any], now_ms: int
-) -> Container[Any]:
+) -> list[int]:
     """Append checked batches to many logs with native code, each log's with one write.
 
     Args:
@@ -53,13 +53,14 @@ def append_run(
         now_ms: the broker's time.
 
     Returns:
-        The targets that are left to ``Appender.append_together`` and ``Appender.append``: all of
-        them without the extension, and those for which more is to do than an ordinary append.
+        For each target, the offset behind its batches. It is -1 where ``Appender.append_together``
+        and ``Appender.append`` must do it: for all of them without the extension, and for those
+        that need more than an ordinary append.
     """
     if _native is None:
-        return targets
-    left: set[Any] = _native.append_run(run, targets, results, now_ms, STREAM_BYTES)
-    return left
+        return [-1] * len(targets)
+    ends: list[int] = _native.append_run(run, targets, results, now_ms, STREAM_BYTES)
+    return ends
 
 
 class AppendInfo(NamedTuple):

@@ -27,6 +27,7 @@ from tidemill.protocols.kafka.codec.hot import ProducedPartition, encode_produce
 from tidemill.protocols.kafka.codec.quick import (
     CheckedTopic,
     decode_quickly,
+    encode_all,
     encode_one,
     produced_template,
     read_request,
@@ -53,6 +54,19 @@ class _Place(NamedTuple):
     size: int
     before: bytes
     after: bytes
+
+
+class _Targets(dict[int, Target]):
+    """The partitions of one topic that a connection remembers; a missing one is added."""
+
+    def __init__(self, name: str, topic_id: UUID | None) -> None:
+        super().__init__()
+        self._name = name
+        self._topic_id = topic_id
+
+    def __missing__(self, index: int) -> Target:
+        target = self[index] = Target(TopicPartition(self._name, index), self._topic_id)
+        return target
 
 
 _DURABILITY = {1: Durability.WRITTEN, -1: Durability.SYNCED}
@@ -106,7 +120,8 @@ class Runs:
         self._door = door
         self._records = door.records
         self._places: dict[bytes, _Place] = {}
-        self._targets: dict[tuple[str | bytes, int], Target] = {}
+        self._targets: dict[str | bytes, _Targets] = {}
+        self._remembered = 0
         self._most = 1
 
     def most(self, count: int) -> int:
@@ -147,29 +162,35 @@ class Runs:
         version, acks, correlation_id, topics = found
         writes: list[RunWrite] = []
         for name, topic_id, partitions in topics:
-            for index, start, end, facts in partitions:
-                target = self._targets.get((topic_id or name, index))
-                target = target or self._new_target(name, topic_id, index)
-                if target is None:
-                    return None
-                writes.append((target, frame[start:end], facts))
+            targets = self._targets.get(topic_id or name) or self._new_targets(name, topic_id)
+            if targets is None:
+                return None
+            known = len(targets)
+            writes += [
+                (targets[index], frame[start:end], facts) for index, start, end, facts in partitions
+            ]
+            self._remember(len(targets) - known)
         results, pending = self._records.append_run(writes, _DURABILITY[acks], whole=True)
         if not results:
             return None
         return Run(1, partial(_encode_one, version, correlation_id, topics), results, pending)
 
-    def _new_target(self, name: str, topic_id: bytes | None, index: int) -> Target | None:
+    def _new_targets(self, name: str, topic_id: bytes | None) -> _Targets | None:
         known = None if topic_id is None else UUID(bytes=topic_id)
         if known is not None:
             try:
                 name = self._door.topics.by_id(known).name
             except TidemillError:
                 return None
-        if len(self._targets) >= MOST_PLACES:
+        targets = self._targets[topic_id or name] = _Targets(name, known)
+        return targets
+
+    def _remember(self, more: int) -> None:
+        """Count so many new targets; forget all if they are too many."""
+        self._remembered += more
+        if self._remembered > MOST_PLACES:
             self._targets.clear()
-        target = Target(TopicPartition(name, index), known)
-        self._targets[(topic_id or name, index)] = target
-        return target
+            self._remembered = 0
 
     def _look_up(self, key: bytes, frame: memoryview, version: int) -> _Place | None:
         _, body = parse_header(frame, PRODUCE, version)
@@ -230,6 +251,12 @@ def _encode_one(
         quick = encode_one(version, name, known, index, results[0])
         if quick is not None:
             return frame_response(PRODUCE, version, correlation_id, [quick])
+    appended = [result for result in results if isinstance(result, tuple)]
+    if len(appended) == len(results):
+        named = [(name, topic_id, [each[0] for each in of]) for name, topic_id, of in topics]
+        body = encode_all(version, named, appended)
+        if body is not None:
+            return frame_response(PRODUCE, version, correlation_id, [body])
     following = iter(results)
     produced = []
     for name, topic_id, partitions in topics:

@@ -25,7 +25,7 @@ from tidemill.protocols.kafka.codec.hot import (
     encode_produce,
 )
 from tidemill.protocols.kafka.codec.messages import decode_request, encode_response
-from tidemill.protocols.kafka.codec.quick import decode_quickly, encode_one
+from tidemill.protocols.kafka.codec.quick import decode_quickly, encode_all, encode_one
 from tidemill.protocols.kafka.codec.schema import request_type, response_type
 
 PRODUCE, FETCH = 0, 1
@@ -307,3 +307,20 @@ def test_the_short_response_has_the_bytes_of_the_long_one(version: int, name: st
         produced = ProducedPartition(3, 0, *offsets)
         body = encode_produce(version, [(name, TOPIC_ID, [produced])])
         assert encode_one(version, name, TOPIC_ID, 3, offsets) == (body if version >= 5 else None)
+
+
+@pytest.mark.parametrize("version", range(14))
+@pytest.mark.parametrize("counts", [[], [0], [1], [12], [3, 0, 1], [200, 130]])
+def test_the_short_response_to_many_partitions_has_the_bytes_of_the_long_one(
+    version: int, counts: list[int]
+) -> None:
+    offsets = [(1 << 40 | number, number - 1, number % 7) for number in range(sum(counts))]
+    following = iter(offsets)
+    asked, produced = [], []
+    for number, count in enumerate(counts):
+        name, topic_id = "n" * (1 + 200 * number), UUID(int=number)
+        asked.append((name, topic_id.bytes, list(range(5, 5 + count))))
+        of_topic = [ProducedPartition(5 + n, 0, *next(following)) for n in range(count)]
+        produced.append((name, topic_id, of_topic))
+    body = encode_produce(version, produced)
+    assert encode_all(version, asked, offsets) == (body if version >= 5 else None)

@@ -1,0 +1,132 @@
+/* Decides how much of a run can be appended as it is, in one call.
+ *
+ * Python's edition is tidemill.engine.records.admission, which this one follows.
+ */
+#include "attributes.h"
+#include "native.h"
+
+/* The attributes that are read. */
+#define NAMES(X) X(_appender) X(config) X(limits) X(log) X(tp)
+#define DECLARE(name) static PyObject *s_##name;
+NAMES(DECLARE)
+
+enum { MOST_BYTES, AHEAD_MS, BEHIND_MS, NEEDS_KEYS };
+
+/* Return whether two attributes are the same object; -1 with an error. */
+static int is_same(PyObject *one, PyObject *other, PyObject *name)
+{
+    PyObject *a = PyObject_GetAttr(one, name), *b = a ? PyObject_GetAttr(other, name) : NULL;
+    int same = b ? a == b : -1;
+    Py_XDECREF(a);
+    Py_XDECREF(b);
+    return same;
+}
+
+/* Return whether clients can still write to the log of a target; -1 with an error. */
+static int is_current(PyObject *target, PyObject *logs, PyObject *hidden)
+{
+    PyObject *log = PyObject_GetAttr(target, s_log), *tp = NULL, *appender = NULL;
+    int current = log ? log != Py_None : -1;
+    if (current > 0) {
+        appender = PyObject_GetAttr(log, s__appender);
+        current = appender ? is_same(appender, target, s_config) : -1;
+    }
+    if (current > 0) {
+        tp = PyObject_GetAttr(target, s_tp);
+        PyObject *known = tp ? PyObject_GetItem(logs, tp) : NULL;
+        current = known == log;
+        if (!known) current = tp && PyErr_ExceptionMatches(PyExc_KeyError) ? 0 : -1;
+        if (!known && current == 0) PyErr_Clear();
+        Py_XDECREF(known);
+    }
+    if (current > 0) {
+        int some = PyObject_IsTrue(hidden);
+        int inside = some > 0 ? PySequence_Contains(hidden, tp) : some;
+        current = inside < 0 ? -1 : !inside;
+    }
+    Py_XDECREF(appender);
+    Py_XDECREF(tp);
+    Py_XDECREF(log);
+    return current;
+}
+
+static int read_item(PyObject *tuple, Py_ssize_t index, int64_t *to)
+{
+    PyObject *item = PyTuple_GetItem(tuple, index);
+    *to = item ? PyLong_AsLongLong(item) : -1;
+    return *to == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+/* Return whether a batch is within the limits of its topic; -1 with an error. */
+static int is_ordinary(PyObject *limits, PyObject *facts, Py_ssize_t size, int64_t now_ms)
+{
+    int64_t latest, earliest, without_key, most, ahead, behind, needs_keys;
+    if (limits == Py_None) return 0;
+    if (read_item(facts, 1, &latest) < 0 || read_item(facts, 2, &earliest) < 0 ||
+        read_item(facts, 3, &without_key) < 0 || read_item(limits, MOST_BYTES, &most) < 0 ||
+        read_item(limits, AHEAD_MS, &ahead) < 0 || read_item(limits, BEHIND_MS, &behind) < 0 ||
+        read_item(limits, NEEDS_KEYS, &needs_keys) < 0)
+        return -1;
+    /* The times of a batch in a run are between 0 and 2^60, so nothing overflows. */
+    return size <= most && latest - now_ms <= ahead && now_ms - earliest <= behind &&
+           !(without_key && needs_keys);
+}
+
+/* Add a place to those of a target; return 0, or -1 with an error. */
+static int add_place(PyObject *found, PyObject *target, PyObject *places, Py_ssize_t place)
+{
+    PyObject *number = PyLong_FromSsize_t(place), *list = NULL;
+    int failed = !number;
+    if (number && places) failed = PyList_Append(places, number) < 0;
+    if (number && !places) {
+        list = PyList_New(0);
+        failed = !list || PyList_Append(list, number) < 0 || PyDict_SetItem(found, target, list) < 0;
+    }
+    Py_XDECREF(list);
+    Py_XDECREF(number);
+    return failed ? -1 : 0;
+}
+
+/* Admit one batch; return 1, 0 if it can't be, or -1 with an error. */
+static int admit(PyObject *write, PyObject *found, PyObject *logs, PyObject *hidden, int64_t now_ms,
+                 Py_ssize_t place, Py_ssize_t *size)
+{
+    PyObject *target = PyTuple_GetItem(write, 0), *facts = target ? PyTuple_GetItem(write, 2) : NULL;
+    Py_ssize_t bytes = facts ? PyObject_Size(PyTuple_GetItem(write, 1)) : -1;
+    if (bytes < 0) return -1;
+    PyObject *places = PyDict_GetItemWithError(found, target);
+    if (!places && PyErr_Occurred()) return -1;
+    int admitted = places ? 1 : is_current(target, logs, hidden);
+    if (admitted <= 0) return admitted;
+    PyObject *limits = PyObject_GetAttr(target, s_limits);
+    admitted = limits ? is_ordinary(limits, facts, bytes, now_ms) : -1;
+    Py_XDECREF(limits);
+    if (admitted > 0 && add_place(found, target, places, place) < 0) return -1;
+    if (admitted > 0) *size += bytes;
+    return admitted;
+}
+
+PyObject *tm_py_admit_run(PyObject *module, PyObject *args)
+{
+    PyObject *run, *logs, *hidden;
+    long long now_ms;
+    if (!PyArg_ParseTuple(args, "O!OOL:admit_run", &PyList_Type, &run, &logs, &hidden, &now_ms))
+        return NULL;
+    PyObject *found = PyDict_New();
+    Py_ssize_t count = 0, size = 0;
+    int admitted = found ? 1 : -1;
+    while (admitted > 0 && count < PyList_Size(run)) {
+        admitted = admit(PyList_GetItem(run, count), found, logs, hidden, now_ms, count, &size);
+        if (admitted > 0) count++;
+    }
+    PyObject *result = admitted < 0 ? NULL : Py_BuildValue("nOn", count, found, size);
+    Py_XDECREF(found);
+    return result;
+}
+
+int tm_prepare_admit_names(void)
+{
+#define INTERN(name) if (!(s_##name = PyUnicode_InternFromString(#name))) return -1;
+    NAMES(INTERN)
+    return 0;
+}

@@ -1,0 +1,170 @@
+"""Which batches of a run can be appended as they are: what native code and Python say."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+import pytest
+
+from tidemill import native
+from tidemill.engine.records import admission
+from tidemill.engine.records.admission import admit
+from tidemill.engine.runs import RunWrite, Target
+from tidemill.log.config.topic import LogConfig
+from tidemill.log.format.validate import Limits
+from tidemill.log.names import TopicPartition
+from tidemill.log.partition.partition import PartitionLog
+
+NOW = 1_700_000_000_000
+LIMITS = Limits(most_bytes=100, ahead_ms=1000, behind_ms=(1 << 63) - 1, needs_keys=False)
+
+both_editions = pytest.mark.parametrize(
+    "edition",
+    [
+        pytest.param(
+            "native",
+            marks=pytest.mark.skipif(native.load() is None, reason="needs the extension"),
+        ),
+        "python",
+    ],
+)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, edition: str) -> None:
+    monkeypatch.setattr(admission, "_native", native.load() if edition == "native" else None)
+
+
+class FakeAppender(NamedTuple):
+    config: LogConfig
+
+
+class FakeLog:
+    """A log as far as an admission looks at it."""
+
+    def __init__(self) -> None:
+        self.config = LogConfig()
+        self._appender = FakeAppender(self.config)
+
+
+class World:
+    """Partitions with their targets, all of which are current at first."""
+
+    def __init__(self, count: int = 3, limits: Limits | None = LIMITS) -> None:
+        self.logs: dict[TopicPartition, FakeLog] = {}
+        self.hidden: set[TopicPartition] = set()
+        self.targets: list[Target] = []
+        for number in range(count):
+            tp = TopicPartition("t", number)
+            log = self.logs[tp] = FakeLog()
+            target = Target(TopicPartition("t", number), None)
+            target.log, target.config = cast(PartitionLog, log), log.config
+            target.limits = limits
+            self.targets.append(target)
+
+    def write(
+        self,
+        number: int = 0,
+        size: int = 50,
+        latest: int = NOW,
+        earliest: int = NOW,
+        keyless: int = 0,
+    ) -> RunWrite:
+        return self.targets[number], memoryview(bytes(size)), (1, latest, earliest, keyless, -1)
+
+    def admit(self, *run: RunWrite) -> tuple[int, dict[int, list[int]], int]:
+        """Return the number of admitted batches, their places by partition, and their bytes."""
+        logs = cast(Mapping[TopicPartition, PartitionLog], self.logs)
+        count, places, size = admit(list(run), logs, self.hidden, NOW)
+        return count, {target.tp.partition: of for target, of in places.items()}, size
+
+
+@both_editions
+def test_ordinary_batches_are_admitted_with_their_places(
+    monkeypatch: pytest.MonkeyPatch, edition: str
+) -> None:
+    use(monkeypatch, edition)
+    world = World()
+    run = [world.write(1), world.write(0, 70), world.write(1, 30)]
+    assert world.admit(*run) == (3, {1: [0, 2], 0: [1]}, 150)
+    assert world.admit() == (0, {}, 0)
+
+
+@both_editions
+@pytest.mark.parametrize(
+    ("limits", "wrong"),
+    [
+        (LIMITS, {"size": 101}),
+        (LIMITS, {"latest": NOW + 1001}),
+        (LIMITS._replace(behind_ms=1000), {"earliest": NOW - 1001}),
+        (LIMITS._replace(needs_keys=True), {"keyless": 1}),
+        (None, {}),
+    ],
+    ids=["size", "ahead", "behind", "without a key", "no limits"],
+)
+def test_a_batch_beyond_the_limits_ends_the_admission(
+    monkeypatch: pytest.MonkeyPatch, edition: str, limits: Limits | None, wrong: dict[str, int]
+) -> None:
+    use(monkeypatch, edition)
+    world = World()
+    world.targets[1].limits = limits
+    assert world.admit(world.write(0), world.write(1, **wrong), world.write(0)) == (1, {0: [0]}, 50)
+    if limits is not None:
+        right = {"size": 100, "latest": NOW + 1000, "earliest": NOW - 1000}
+        assert world.admit(world.write(1, **right)) == (1, {1: [0]}, 100)
+
+
+@both_editions
+@pytest.mark.parametrize("what", ["unknown", "another log", "configs", "hidden", "never looked up"])
+def test_a_target_that_is_not_current_ends_the_admission(
+    monkeypatch: pytest.MonkeyPatch, edition: str, what: str
+) -> None:
+    use(monkeypatch, edition)
+    world = World()
+    target = world.targets[1]
+    if what == "unknown":
+        del world.logs[target.tp]
+    elif what == "another log":
+        world.logs[target.tp] = FakeLog()
+    elif what == "configs":
+        target.config = LogConfig()
+    elif what == "hidden":
+        world.hidden.add(target.tp)
+    else:
+        target.log = None
+    assert world.admit(world.write(0), world.write(1)) == (1, {0: [0]}, 50)
+
+
+@pytest.mark.skipif(native.load() is None, reason="compares the compiled extension")
+@pytest.mark.parametrize("seed", range(20))
+def test_native_code_admits_what_python_admits(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    rng = random.Random(seed)
+    world = World(8)
+    for target in world.targets:
+        target.limits = LIMITS._replace(needs_keys=rng.random() < 0.3)
+    if rng.random() < 0.5:
+        world.hidden.add(world.targets[rng.randrange(8)].tp)
+    run = [
+        world.write(
+            rng.randrange(8),
+            rng.choice([0, 50, 100, 100, 100] + [101] * (rng.random() < 0.1)),
+            NOW + rng.choice([-5000, 0, 1000]),
+            NOW - rng.choice([0, 5000]),
+            rng.random() < 0.05,
+        )
+        for _ in range(rng.randrange(40))
+    ]
+    found = []
+    for edition in ("native", "python"):
+        use(monkeypatch, edition)
+        found.append(world.admit(*run))
+    assert found[0] == found[1]
+
+
+@pytest.mark.skipif(native.load() is None, reason="needs the extension")
+def test_wrong_arguments_are_refused() -> None:
+    extension: Any = native.load()
+    for run in ([1], [()], [(1, 2, 3)], [(object(), b"", (1, 2, 3, 4, 5))]):
+        with pytest.raises((TypeError, AttributeError, IndexError, SystemError)):
+            extension.admit_run(run, {}, set(), NOW)
