@@ -7,15 +7,14 @@
 
 /* The attributes that are read. */
 #define NAMES(X) X(_appender) X(config) X(limits) X(log) X(tp)
-#define DECLARE(name) static PyObject *s_##name;
-NAMES(DECLARE)
+NAMES(TM_DECLARE)
 
 enum { MOST_BYTES, AHEAD_MS, BEHIND_MS, NEEDS_KEYS };
 
 /* Return whether two attributes are the same object; -1 with an error. */
-static int is_same(PyObject *one, PyObject *other, PyObject *name)
+static int is_same(PyObject *one, PyObject *other, tm_attribute *name)
 {
-    PyObject *a = PyObject_GetAttr(one, name), *b = a ? PyObject_GetAttr(other, name) : NULL;
+    PyObject *a = get_attribute(one, name), *b = a ? get_attribute(other, name) : NULL;
     int same = b ? a == b : -1;
     Py_XDECREF(a);
     Py_XDECREF(b);
@@ -25,14 +24,14 @@ static int is_same(PyObject *one, PyObject *other, PyObject *name)
 /* Return whether clients can still write to the log of a target; -1 with an error. */
 static int is_current(PyObject *target, PyObject *logs, PyObject *hidden)
 {
-    PyObject *log = PyObject_GetAttr(target, s_log), *tp = NULL, *appender = NULL;
+    PyObject *log = get_attribute(target, s_log), *tp = NULL, *appender = NULL;
     int current = log ? log != Py_None : -1;
     if (current > 0) {
-        appender = PyObject_GetAttr(log, s__appender);
+        appender = get_attribute(log, s__appender);
         current = appender ? is_same(appender, target, s_config) : -1;
     }
     if (current > 0) {
-        tp = PyObject_GetAttr(target, s_tp);
+        tp = get_attribute(target, s_tp);
         PyObject *known = tp ? PyObject_GetItem(logs, tp) : NULL;
         current = known == log;
         if (!known) current = tp && PyErr_ExceptionMatches(PyExc_KeyError) ? 0 : -1;
@@ -98,7 +97,7 @@ static int admit(PyObject *write, PyObject *found, PyObject *logs, PyObject *hid
     if (!places && PyErr_Occurred()) return -1;
     int admitted = places ? 1 : is_current(target, logs, hidden);
     if (admitted <= 0) return admitted;
-    PyObject *limits = PyObject_GetAttr(target, s_limits);
+    PyObject *limits = get_attribute(target, s_limits);
     admitted = limits ? is_ordinary(limits, facts, bytes, now_ms) : -1;
     Py_XDECREF(limits);
     if (admitted > 0 && add_place(found, target, places, place) < 0) return -1;
@@ -126,7 +125,6 @@ PyObject *tm_py_admit_run(PyObject *module, PyObject *args)
 
 int tm_prepare_admit_names(void)
 {
-#define INTERN(name) if (!(s_##name = PyUnicode_InternFromString(#name))) return -1;
-    NAMES(INTERN)
+    NAMES(TM_INTERN)
     return 0;
 }

@@ -38,8 +38,7 @@ enum {
     X(move_to_end) X(offsets) X(refused) X(release) X(retired) X(segment_bytes) \
     X(segment_index_bytes) X(segment_jitter_ms) X(segment_ms) X(segments) X(size) X(start_offset) \
     X(times) X(txn_first_offset) X(used)
-#define DECLARE(name) static PyObject *s_##name;
-NAMES(DECLARE)
+NAMES(TM_DECLARE)
 
 static PyObject *real_file, *stored_batch; /* types */
 
@@ -64,9 +63,9 @@ typedef struct {
 /* --- before the write: a function returns 1, or 0 if the log is not taken ------------------------ */
 
 /* Read a part of the log; return -1 if there is none. */
-static int fetch(Append *on, int to, int from, PyObject *name)
+static int fetch(Append *on, int to, int from, tm_attribute *name)
 {
-    on->part[to] = PyObject_GetAttr(on->part[from], name);
+    on->part[to] = get_attribute(on->part[from], name);
     return on->part[to] && on->part[to] != Py_None ? 0 : -1;
 }
 
@@ -128,7 +127,7 @@ static int fits_segment(Append *on)
     if (get_number(config, s_segment_index_bytes, &index_bytes) < 0 ||
         get_number(config, s_segment_jitter_ms, &jitter) < 0 || jitter || !is_young(on))
         return 0;
-    PyObject *offsets = PyObject_GetAttr(table, s_offsets), *times = PyObject_GetAttr(table, s_times);
+    PyObject *offsets = get_attribute(table, s_offsets), *times = get_attribute(table, s_times);
     int fits = offsets && times && PyObject_Size(offsets) + 2 * TM_OFFSET_ENTRY <= index_bytes &&
                PyObject_Size(times) + 2 * TM_TIME_ENTRY <= index_bytes;
     Py_XDECREF(offsets);
@@ -140,7 +139,7 @@ static int fits_segment(Append *on)
 static int64_t next_sequence(PyObject *entry)
 {
     int64_t last = -1;
-    PyObject *batches = PyObject_GetAttr(entry, s_batches);
+    PyObject *batches = get_attribute(entry, s_batches);
     Py_ssize_t count = batches && PyList_Check(batches) ? PyList_Size(batches) : 0;
     PyObject *newest = count ? PyList_GetItem(batches, count - 1) : NULL;
     PyObject *sequence = newest ? PyTuple_GetItem(newest, 0) : NULL;
@@ -262,7 +261,7 @@ static int keep_copy(Append *on)
     if (copied + on->total > most || used + on->total > limit)
         return call(sync, s_drop_copies, NULL);
     PyObject *copy = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)on->total);
-    PyObject *list = copy ? PyObject_GetAttr(sync, s__copies) : NULL;
+    PyObject *list = copy ? get_attribute(sync, s__copies) : NULL;
     if (list) {
         char *to = PyBytes_AsString(copy);
         for (Py_ssize_t i = 0; i < on->count; i++) {
@@ -286,7 +285,7 @@ static int update_producer(Append *on, const Batch *batch, int64_t first)
     PyObject *stored = tm_new_tuple(
         stored_batch, Py_BuildValue("((LLLL))", (long long)((batch->sequence + delta) & INT32_MAX),
                                     (long long)last, (long long)delta, (long long)on->now_ms));
-    PyObject *batches = stored ? PyObject_GetAttr(entry, s_batches) : NULL;
+    PyObject *batches = stored ? get_attribute(entry, s_batches) : NULL;
     int failed = !batches || PyList_Append(batches, stored) < 0;
     Py_ssize_t over = failed ? 0 : PyList_Size(batches) - WINDOW;
     failed = failed || (over > 0 && PyList_SetSlice(batches, 0, over, NULL) < 0) ||
@@ -302,8 +301,8 @@ static int update_producer(Append *on, const Batch *batch, int64_t first)
  * going through the files, so their order must stay then. */
 static int mark_used(Append *on)
 {
-    PyObject *lock = PyObject_GetAttr(on->part[POOL], s__lock);
-    PyObject *has = lock ? PyObject_CallMethodObjArgs(lock, s_acquire, Py_False, NULL) : NULL;
+    PyObject *lock = get_attribute(on->part[POOL], s__lock);
+    PyObject *has = lock ? PyObject_CallMethodObjArgs(lock, s_acquire->text, Py_False, NULL) : NULL;
     int failed = !has;
     if (has == Py_True) {
         failed = call(on->part[OPEN], s_move_to_end, on->part[FILE_]) < 0;
@@ -319,10 +318,10 @@ static int record(Append *on, PyObject *results)
 {
     PyObject *file = on->part[FILE_], *chain = on->part[CHAIN];
     if (set_number(file, s_size, on->size + on->total) < 0 ||
-        PyObject_SetAttr(file, s_dirty, Py_True) < 0 ||
+        set_attribute(file, s_dirty, Py_True) < 0 ||
         mark_used(on) < 0 || index_batches(on) < 0 ||
         set_number(chain, s_end_offset, on->end) < 0 ||
-        PyObject_SetAttr(chain, s_changed, Py_True) < 0 || keep_copy(on) < 0 ||
+        set_attribute(chain, s_changed, Py_True) < 0 || keep_copy(on) < 0 ||
         add_number(on->part[POINT], s_bytes_since, on->total) < 0)
         return -1;
     int64_t offset = on->first;
@@ -343,7 +342,7 @@ static int append_to(Append *on, PyObject *target, PyObject *run, PyObject *plac
 {
     memset(on->part, 0, sizeof on->part);
     on->count = on->total = 0;
-    on->part[LOG] = PyObject_GetAttr(target, s_log);
+    on->part[LOG] = get_attribute(target, s_log);
     int taken = on->part[LOG] && read_parts(on) && read_batches(on, run, places) &&
                 fits_segment(on) && find_file(on) && write_batches(on);
     if (!taken) PyErr_Clear(); /* Python's edition meets the same error, and has the words for it */
@@ -394,7 +393,6 @@ PyObject *tm_py_prepare_append(PyObject *module, PyObject *args)
 
 int tm_prepare_append_names(void)
 {
-#define INTERN(name) if (!(s_##name = PyUnicode_InternFromString(#name))) return -1;
-    NAMES(INTERN)
+    NAMES(TM_INTERN)
     return 0;
 }

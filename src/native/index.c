@@ -11,8 +11,7 @@
 #define NAMES(X) \
     X(_recent_positions) X(_recent_relatives) X(_since_entry) X(add) X(append) X(last_position) \
     X(last_relative) X(max_relative) X(max_timestamp) X(offsets) X(times)
-#define DECLARE(name) static PyObject *s_##name;
-NAMES(DECLARE)
+NAMES(TM_DECLARE)
 
 /* Append an entry to a bytearray. */
 static int add_entry(PyObject *entries, const uint8_t *entry, Py_ssize_t size)
@@ -29,7 +28,7 @@ static int add_entries(PyObject *table, int64_t relative, int64_t position)
 {
     uint8_t entry[TM_TIME_ENTRY];
     int64_t latest, of_latest;
-    PyObject *offsets = PyObject_GetAttr(table, s_offsets), *times = PyObject_GetAttr(table, s_times);
+    PyObject *offsets = get_attribute(table, s_offsets), *times = get_attribute(table, s_times);
     int failed = !offsets || !times || !PyByteArray_Check(times) ||
                  get_number(table, s_max_timestamp, &latest) < 0 ||
                  get_number(table, s_max_relative, &of_latest) < 0;
@@ -59,11 +58,11 @@ int tm_index_batch(PyObject *table, int64_t relative, int64_t position, Py_ssize
     if (get_number(table, s__since_entry, &since) < 0 ||
         get_number(table, s_max_timestamp, &known) < 0)
         return -1;
-    PyObject *relatives = PyObject_GetAttr(table, s__recent_relatives);
+    PyObject *relatives = get_attribute(table, s__recent_relatives);
     Py_ssize_t recent = relatives ? PyObject_Size(relatives) : -1;
     int failed = recent < 0;
     if (!failed && recent >= RECENT) {
-        PyObject *method = PyObject_GetAttr(table, s_add), *result = NULL;
+        PyObject *method = get_attribute(table, s_add), *result = NULL;
         if (method)
             result = PyObject_CallFunction(method, "LLnLL", (long long)relative, (long long)position,
                                            size, (long long)latest, (long long)interval);
@@ -71,7 +70,7 @@ int tm_index_batch(PyObject *table, int64_t relative, int64_t position, Py_ssize
         Py_XDECREF(method);
         Py_XDECREF(result);
     } else if (!failed) {
-        PyObject *positions = PyObject_GetAttr(table, s__recent_positions);
+        PyObject *positions = get_attribute(table, s__recent_positions);
         failed = !positions;
         if (!failed && latest > known)
             failed = set_number(table, s_max_timestamp, latest) < 0 ||
@@ -93,7 +92,6 @@ int tm_index_batch(PyObject *table, int64_t relative, int64_t position, Py_ssize
 
 int tm_prepare_index_names(void)
 {
-#define INTERN(name) if (!(s_##name = PyUnicode_InternFromString(#name))) return -1;
-    NAMES(INTERN)
+    NAMES(TM_INTERN)
     return 0;
 }

@@ -49,6 +49,9 @@ int tm_prepare_index_names(void);
 int tm_index_batch(PyObject *table, int64_t relative, int64_t position, Py_ssize_t size,
                    int64_t latest, int64_t interval);
 
+/* attributes.c */
+int tm_prepare_slots(void);
+
 /* admit.c */
 int tm_prepare_admit_names(void);
 PyObject *tm_py_admit_run(PyObject *module, PyObject *args);

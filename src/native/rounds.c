@@ -22,13 +22,12 @@ enum { TOPIC_ID, PARTITION, SEGMENT_BASE, POSITION, FIRST_OFFSET, END_OFFSET, SI
     X(_sync) X(_topic_id) X(base_offset) X(chain) X(copies) X(end_offset) X(end_position) \
     X(end_segment) X(env) X(failure) X(high_watermark) X(loaded) X(named) X(partition) X(segments) \
     X(settle) X(size) X(tp) X(unstable) X(used)
-#define DECLARE(name) static PyObject *s_##name;
-NAMES(DECLARE)
+NAMES(TM_DECLARE)
 
 /* Return the length of an attribute; -1 with an error. */
-static Py_ssize_t length_of(PyObject *of, PyObject *name)
+static Py_ssize_t length_of(PyObject *of, tm_attribute *name)
 {
-    PyObject *value = PyObject_GetAttr(of, name);
+    PyObject *value = get_attribute(of, name);
     Py_ssize_t length = value ? PyObject_Size(value) : -1;
     Py_XDECREF(value);
     return length;
@@ -45,12 +44,12 @@ typedef struct {
 static int read_log(PyObject *log, Log *to)
 {
     memset(to, 0, sizeof *to);
-    if (!(to->chain = PyObject_GetAttr(log, s_chain)) || !(to->sync = PyObject_GetAttr(log, s__sync)) ||
-        !(to->env = PyObject_GetAttr(to->chain, s_env)) ||
-        !(to->copies = PyObject_GetAttr(to->env, s_copies)) ||
-        !(to->tp = PyObject_GetAttr(to->chain, s_tp)))
+    if (!(to->chain = get_attribute(log, s_chain)) || !(to->sync = get_attribute(log, s__sync)) ||
+        !(to->env = get_attribute(to->chain, s_env)) ||
+        !(to->copies = get_attribute(to->env, s_copies)) ||
+        !(to->tp = get_attribute(to->chain, s_tp)))
         return -1;
-    PyObject *segments = PyObject_GetAttr(to->chain, s_segments);
+    PyObject *segments = get_attribute(to->chain, s_segments);
     Py_ssize_t count = segments ? PyList_Size(segments) : -1;
     to->segment = count > 0 ? Py_XNewRef(PyList_GetItem(segments, count - 1)) : NULL;
     Py_XDECREF(segments);
@@ -94,10 +93,10 @@ static int fits(const Log *log)
 /* Return a Piece, which is a tuple. */
 static PyObject *make_piece(const Log *log, PyObject *type)
 {
-    PyObject *id = PyObject_GetAttr(log->sync, s__topic_id);
-    PyObject *number = id ? PyObject_GetAttr(log->tp, s_partition) : NULL;
-    PyObject *base = number ? PyObject_GetAttr(log->segment, s_base_offset) : NULL;
-    PyObject *buffers = base ? PyObject_GetAttr(log->sync, s__copies) : NULL;
+    PyObject *id = get_attribute(log->sync, s__topic_id);
+    PyObject *number = id ? get_attribute(log->tp, s_partition) : NULL;
+    PyObject *base = number ? get_attribute(log->segment, s_base_offset) : NULL;
+    PyObject *buffers = base ? get_attribute(log->sync, s__copies) : NULL;
     PyObject *piece = NULL;
     if (buffers)
         piece = tm_new_tuple(
@@ -116,7 +115,7 @@ static int begin_copies(const Log *log, int64_t limit)
 {
     PyObject *none = PyList_New(0);
     int failed = !none || add_number(log->copies, s_used, -log->copied) < 0 ||
-                 PyObject_SetAttr(log->sync, s__copies, none) < 0 ||
+                 set_attribute(log->sync, s__copies, none) < 0 ||
                  set_number(log->sync, s__copied, 0) < 0 ||
                  set_number(log->sync, s__from_offset, log->end) < 0 ||
                  set_number(log->sync, s__limit, limit) < 0;
@@ -229,7 +228,7 @@ static int raise_watermark(PyObject *sync, PyObject *piece, PyObject *segment, i
     if ((int64_t)end <= *watermark) return 0;
     *watermark = (int64_t)end;
     return set_number(sync, s_high_watermark, (int64_t)end) < 0 ||
-                   PyObject_SetAttr(sync, s_end_segment, segment) < 0 ||
+                   set_attribute(sync, s_end_segment, segment) < 0 ||
                    set_number(sync, s_end_position, (int64_t)(position + size)) < 0
                ? -1
                : 1;
@@ -238,11 +237,11 @@ static int raise_watermark(PyObject *sync, PyObject *piece, PyObject *segment, i
 /* Release transactions whose markers are synced; see LazyProducers.settle. */
 static int settle(PyObject *log, int64_t watermark)
 {
-    PyObject *producers = PyObject_GetAttr(log, s__producers), *unstable = NULL;
-    PyObject *states = producers ? PyObject_GetAttr(producers, s_loaded) : NULL;
+    PyObject *producers = get_attribute(log, s__producers), *unstable = NULL;
+    PyObject *states = producers ? get_attribute(producers, s_loaded) : NULL;
     int failed = !states;
     if (states && states != Py_None) {
-        unstable = PyObject_GetAttr(states, s_unstable);
+        unstable = get_attribute(states, s_unstable);
         Py_ssize_t ended = unstable ? length_of(unstable, s__ended) : -1;
         failed = ended < 0 || (ended > 0 && call_with_number(unstable, s_settle, watermark) < 0);
     }
@@ -257,8 +256,8 @@ static PyObject *finish_piece(PyObject *log, PyObject *taken)
 {
     PyObject *piece = PyTuple_GetItem(taken, 0), *segment = PyTuple_GetItem(taken, 1), *result = NULL;
     if (!piece || !segment) return NULL;
-    PyObject *sync = PyObject_GetAttr(log, s__sync);
-    PyObject *chain = sync ? PyObject_GetAttr(log, s_chain) : NULL;
+    PyObject *sync = get_attribute(log, s__sync);
+    PyObject *chain = sync ? get_attribute(log, s_chain) : NULL;
     int64_t watermark = 0, end;
     int risen = chain ? raise_watermark(sync, piece, segment, &watermark) : -1;
     if (risen >= 0 && get_number(chain, s_end_offset, &end) == 0 &&
@@ -289,7 +288,6 @@ PyObject *tm_py_finish_pieces(PyObject *module, PyObject *args)
 
 int tm_prepare_round_names(void)
 {
-#define INTERN(name) if (!(s_##name = PyUnicode_InternFromString(#name))) return -1;
-    NAMES(INTERN)
+    NAMES(TM_INTERN)
     return 0;
 }
