@@ -25,6 +25,18 @@ def tree_seconds(pid: int | None = None) -> float:
     return total
 
 
+def ended_children_seconds() -> float:
+    """Return the processor seconds of the programs that this process started and waited for."""
+    times = psutil.Process().cpu_times()
+    return float(times.children_user + times.children_system)
+
+
+def idle_seconds() -> float:
+    """Return for how long the processors had nothing to do, also while the disk was waited for."""
+    times = psutil.cpu_times()
+    return float(times.idle + times.iowait)
+
+
 def seconds(pid: int) -> float:
     """Return the processor seconds of one process."""
     times = psutil.Process(pid).cpu_times()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -46,10 +48,19 @@ class Contender:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a load for a server: seconds of its processors, and bytes written to disks."""
+    """The cost of a load.
+
+    Attributes:
+        cpu_seconds: Processor time of the server.
+        disk_bytes: Bytes that the server wrote to disks; None if that is not known.
+        client_seconds: Processor time of programs that the load has started and waited for.
+        idle: The part of the machine's processor time in which there was nothing to do.
+    """
 
     cpu_seconds: float
     disk_bytes: int | None
+    client_seconds: float
+    idle: float
 
 
 @contextmanager
@@ -77,12 +88,17 @@ def floors(run: Run) -> Iterator[list[Contender]]:
 def costing(target: Target, load: Callable[[], Result]) -> tuple[Result, Cost]:
     """Run a load, and return what it cost the server. Written bytes are waited for."""
     cpu_before, disk_before = cpu.seconds(target.pid), machine.written_bytes(target.pid)
+    client_before, idle_before = cpu.ended_children_seconds(), cpu.idle_seconds()
+    began = time.perf_counter()
     result = load()
+    took = time.perf_counter() - began
+    client = cpu.ended_children_seconds() - client_before
+    idle = (cpu.idle_seconds() - idle_before) / (took * (os.cpu_count() or 1))
     cpu_after = cpu.seconds(target.pid)
     machine.settle()
     disk_after = machine.written_bytes(target.pid)
     disk = None if disk_before is None or disk_after is None else disk_after - disk_before
-    return result, Cost(cpu_after - cpu_before, disk)
+    return result, Cost(cpu_after - cpu_before, disk, client, idle)
 
 
 def guarded(run: Run, target: Target, load: Callable[[], Result]) -> tuple[Result, Cost] | None:

@@ -29,12 +29,14 @@ from bench.wire import Load
 
 COLUMNS = [
     *("record", "partitions", "acks", "codec", "who", "MB/s", "p50 ms", "p99 ms", "p99.9 ms"),
-    *("CPU µs/record", "disk bytes/byte", "MB/s to kafka"),
+    *("CPU µs/record", "client's", "idle", "disk bytes/byte", "MB/s to kafka"),
 ]
 NOTE = (
     "kafka-producer-perf-test with its defaults (batches of 16 KB, linger 5 ms, idempotent), after "
     "a warm-up in the same process. Its records have random letters and are all alike, so they "
-    "compress well. CPU and bytes written to disks are the server's, the warm-up included. Raw: "
+    "compress well. CPU and bytes written to disks are the server's, the warm-up included. "
+    "Client's: processor time of the tool for each record, its start included. Idle: the part of "
+    "the processors' time in which nothing was to be done, or only the disk was waited for. Raw: "
     "the baseline with as many bytes in batches of 16 KB."
 )
 WARM_UP = 1.2
@@ -118,13 +120,13 @@ def _measure(run: Run, servers: list[Contender], case: Case) -> list[list[Cell]]
         raw = run.take_turns({"raw": copied})["raw"]
         rate = sent.batches * sent.records_per_batch * case.size / 1e6
         mb = statistics.median(rate / took.produce for took in raw)
-        rows.append([*about, "raw bytes", mb, *[None] * 6])
+        rows.append([*about, "raw bytes", mb, *[None] * 8])
     return rows
 
 
 def _cells(found: list[tuple[Produced, Cost]], count: int, size: int) -> list[Cell]:
     if not found:
-        return [None] * 6
+        return [None] * 8
     sent = count * WARM_UP
     disk = [cost.disk_bytes / (sent * size) for _, cost in found if cost.disk_bytes is not None]
 
@@ -137,6 +139,8 @@ def _cells(found: list[tuple[Produced, Cost]], count: int, size: int) -> list[Ce
         typical(lambda each: each.p99_ms),
         typical(lambda each: each.p999_ms),
         statistics.median(cost.cpu_seconds / sent * 1e6 for _, cost in found),
+        statistics.median(cost.client_seconds / sent * 1e6 for _, cost in found),
+        statistics.median(cost.idle for _, cost in found),
         statistics.median(disk) if disk else None,
     ]
 
