@@ -85,8 +85,10 @@ def test_changes_have_the_time_of_the_commit_in_milliseconds(
     assert set(times[:4]) == {times[0]}
     ends = [each.ts_ms for batch in batches for each in batch.ended]
     assert ends == [times[0], times[-1]]
-    assert isinstance(batches[0].changes, Changes)
-    assert batches[0].changes.ts_ms == times[0]
+    # The first batch can be without changes: the position moved behind CREATE TABLE.
+    first = next(each.changes for each in batches if each.changes)
+    assert isinstance(first, Changes)
+    assert first.ts_ms == times[0]
 
 
 def test_savepoints_with_tables_without_transactions(source: MySqlSource, execute: Execute) -> None:
