@@ -29,8 +29,7 @@ from tidemill.log.journal.entry import (
     Piece,
     decode_entry,
     encode_entry,
-    entry_length,
-    padded,
+    entry_bytes,
     padding,
     read_place,
 )
@@ -54,10 +53,9 @@ def piece(size: int, partition: int = 0) -> Piece:
 def entry(env: Environment, raw: RealFile, pieces: list[Piece], position: int = 0) -> JournalWrite:
     file = RingFile("the journal", raw)
     file.used = position
-    length = HEADER_BYTES + sum(PIECE_BYTES + each.size for each in pieces)
-    header, buffers = encode_entry(ID, 5, 2, pieces, length)
-    buffers.append(padding(length, padded(length)))
-    return JournalWrite(env, file, 5, 2, header, buffers, padded(entry_length(pieces)))
+    header, buffers = encode_entry(ID, 5, 2, pieces)
+    buffers.append(padding(HEADER_BYTES + sum(PIECE_BYTES + each.size for each in pieces)))
+    return JournalWrite(env, file, 5, 2, header, buffers, entry_bytes(pieces))
 
 
 class Running:

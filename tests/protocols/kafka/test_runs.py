@@ -23,6 +23,7 @@ from tests.protocols.kafka.produce_requests import (
     noted_runs,
     outcome,
     request,
+    request_to,
     run,
 )
 from tests.support.faultyfs import FaultyFileSystem
@@ -183,6 +184,8 @@ def stream(rng: random.Random, count: int) -> list[bytes]:
                 data = bytes(late)
             case 7:
                 data = batch(timestamp_ms=NOW_MS + rng.choice([0, 3_700_000]))
+            case 8 | 9 | 10:
+                data = batch(b"x" * rng.choice([50_000, 70_000, 300_000]))
             case _:
                 data = batch(b"x" * rng.randrange(200), rng.randrange(1, 5), b"k")
         topic = "t"
@@ -213,6 +216,33 @@ def test_a_stream_gets_the_same_answers_and_leaves_the_same_logs(
     assert [number for number, _ in ours[0]] == list(range(400))
     assert ours[0] == theirs[0]
     assert ours[1] == theirs[1]
+
+
+def test_topics_that_do_not_exist_are_not_remembered() -> None:
+    """Their names can be long, and there is no end of them."""
+
+    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+        connection = Connection(server)
+        runs = connection.session._runs
+        for number in range(50):
+            name = f"{number}" + "n" * 200
+            one = [(0, batch())]
+            await connection.deliver(
+                request(batch(), topic=name)
+                + request_to([(name, [*one, (1, batch())])])
+                + request_to([(name, []), ("t", one), ("u", one)])
+                + request_to([(UUID(int=number), one), (UUID(int=1), one)], version=13)
+            )
+            assert len(answers(await connection.answered())) == 4
+        assert runs._places == {}
+        assert set(runs._targets) <= {"t", "u"}
+        await connection.deliver(request_to([("t", one), ("u", one)]) + request(batch()))
+        await connection.answered()
+        assert set(runs._targets) == {"t", "u"}
+        assert len(runs._places) == 1
+        connection.close()
+
+    run(test)
 
 
 # --- what changes between runs -------------------------------------------------------------------

@@ -210,11 +210,6 @@ class Appender:
         if unsynced >= log.config.flush_messages or self._waiters.wait_for_sync(log):
             self._flusher.request(log)
 
-    def all_written(self, logs: Sequence[PartitionLog]) -> None:
-        """Note that logs have new data, as ``written`` does."""
-        for log in logs:
-            self.written(log)
-
     def _admission(
         self,
         batch: Checked,

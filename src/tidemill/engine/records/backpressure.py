@@ -89,17 +89,17 @@ class Backpressure:
         self._waiters = waiters
         self._clock = clock
         self._watched: dict[TopicPartition, _Watched] = {}
-        self.holding: dict[tuple[str, int], _Watched] = {}
+        self._holding: dict[tuple[str, int], _Watched] = {}
         """The partitions whose policy holds producers back. Usually none."""
 
     @property
     def is_holding(self) -> bool:
         """Whether there is a policy that holds producers back."""
-        return bool(self.holding)
+        return bool(self._holding)
 
     def hold_ms(self, partitions: Iterable[tuple[str, int]]) -> int:
         """Return how long a producer that wrote to these partitions must wait, in milliseconds."""
-        holding = self.holding
+        holding = self._holding
         if not holding:
             return 0
         return max((holding[tp].hold_ms() for tp in partitions if tp in holding), default=0)
@@ -119,7 +119,7 @@ class Backpressure:
         self._list_holding()
 
     def _list_holding(self) -> None:
-        self.holding = {tp: each for tp, each in self._watched.items() if each.holds}
+        self._holding = {tp: each for tp, each in self._watched.items() if each.holds}
 
     async def check(self) -> None:
         """Measure the lag in all partitions with a policy, and act.

@@ -35,16 +35,15 @@ Outcome = Checked | TidemillError
 class WriteOrder:
     """Keeps the writes of one client in order while an earlier one is still checked."""
 
-    __slots__ = ("last",)
+    __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self.last: asyncio.Future[None] | None = None
-        """Done when the last write is appended that was not appended during its call."""
+        self._last: asyncio.Future[None] | None = None
 
     @property
     def is_free(self) -> bool:
         """Whether all earlier writes are appended."""
-        return self.last is None or self.last.done()
+        return self._last is None or self._last.done()
 
     def enter(self) -> tuple[Awaitable[None] | None, Callable[[], None]]:
         """Take the next place.
@@ -52,8 +51,8 @@ class WriteOrder:
         Returns:
             What the append must wait for, and the function to call after it.
         """
-        before = None if self.is_free else self.last
-        mine = self.last = asyncio.get_running_loop().create_future()
+        before = None if self.is_free else self._last
+        mine = self._last = asyncio.get_running_loop().create_future()
         return before, lambda: mine.set_result(None)
 
 

@@ -102,9 +102,11 @@ class Records:
     @property
     def takes_runs(self) -> bool:
         """Whether ``append_run`` can be used: nothing is to be checked or waited for before."""
-        last = self._order.last
-        is_free = last is None or last.done()
-        return is_free and self._access.is_unrestricted and not self._backpressure.holding
+        return (
+            self._access.is_unrestricted
+            and self._order.is_free
+            and not self._backpressure.is_holding
+        )
 
     def append_run(
         self, run: list[RunWrite], durability: Durability, *, whole: bool = False

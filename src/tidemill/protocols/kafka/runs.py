@@ -177,13 +177,19 @@ class Runs:
 
     def _new_targets(self, name: str, topic_id: bytes | None) -> _Targets | None:
         known = None if topic_id is None else UUID(bytes=topic_id)
-        if known is not None:
-            try:
-                name = self._door.topics.by_id(known).name
-            except TidemillError:
-                return None
-        targets = self._targets[topic_id or name] = _Targets(name, known)
+        found = self._existing(name, known)
+        if found is None:
+            return None
+        targets = self._targets[topic_id or name] = _Targets(found, known)
         return targets
+
+    def _existing(self, name: str, topic_id: UUID | None) -> str | None:
+        """Return the name of a topic that exists. What clients make up must take no memory."""
+        topics = self._door.topics
+        try:
+            return (topics.get(name) if topic_id is None else topics.by_id(topic_id)).name
+        except TidemillError:
+            return None
 
     def _remember(self, more: int) -> None:
         """Count so many new targets; forget all if they are too many."""
@@ -199,12 +205,9 @@ class Runs:
             return None
         topic = request.topics[0]
         partition = topic.partitions[0][0]
-        name = topic.name
-        if topic.topic_id is not None:
-            try:
-                name = self._door.topics.by_id(topic.topic_id).name
-            except TidemillError:
-                return None
+        name = self._existing(topic.name, topic.topic_id)
+        if name is None:
+            return None
         target = Target(TopicPartition(name, partition), topic.topic_id)
         before, after = produced_template(version, topic.name, topic.topic_id, partition)
         if is_flexible(PRODUCE, version):
