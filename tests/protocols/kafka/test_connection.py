@@ -51,6 +51,41 @@ def test_frames_do_not_depend_on_how_bytes_arrive(sizes: list[int], pieces: list
     assert target.partial_bytes == 0
 
 
+@given(
+    sizes=st.lists(st.sampled_from([0, 100, 4096, 4097, 20_000, 32_763, 32_764, 40_000])),
+    pieces=st.lists(st.sampled_from([4096, 30_000, 10**6]), min_size=1, max_size=5),
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_frames_that_fill_the_buffer_do_not_depend_on_how_bytes_arrive(
+    sizes: list[int], pieces: list[int]
+) -> None:
+    bodies = [bytes([index % 256]) * size for index, size in enumerate(sizes)]
+    stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+    target = reader(scratch=65_536)
+    assert feed(target, stream, pieces) == bodies
+    assert not target.is_partial
+    assert target.partial_bytes == 0
+
+
+def test_the_rest_of_a_frame_arrives_with_the_frames_behind_it() -> None:
+    target = reader(scratch=65_536)
+    stream = memoryview(b"".join(struct.pack(">i", 20_000) + bytes(20_000) for _ in range(6)))
+    target.get_buffer()[:] = stream[:65_536]
+    assert len(target.received(65_536)) == 3
+    part = 65_536 - 3 * 20_004
+    assert target.partial_bytes == part
+    rest = stream[65_536:]
+    buffer = target.get_buffer()
+    assert len(buffer) == 65_536 - part
+    buffer[: len(rest)] = rest
+    assert len(target.received(len(rest))) == 3
+    # A buffer that is not full has all that is there: the rest goes into a place of its own.
+    target = reader(scratch=65_536)
+    target.get_buffer()[:30_000] = stream[:30_000]
+    assert len(target.received(30_000)) == 1
+    assert len(target.get_buffer()) == 2 * 20_004 - 30_000
+
+
 @pytest.mark.parametrize("size", [-1, -(2**31)])
 def test_negative_length_is_refused(size: int) -> None:
     with pytest.raises(ProtocolError, match="length"):
