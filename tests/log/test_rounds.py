@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from tests.log.partition.one_partition import NOW, batch_of
+from tests.support.editions import both_editions, needs_native, use
 from tests.support.faultyfs import FaultyFileSystem
 from tests.support.journaled import open_journaled
 from tidemill import native
@@ -22,21 +23,6 @@ from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.rounds import Taken, finish_pieces, take_pieces
 from tidemill.log.store import LogStore
-
-both_editions = pytest.mark.parametrize(
-    "edition",
-    [
-        pytest.param(
-            "native",
-            marks=pytest.mark.skipif(native.load() is None, reason="needs the extension"),
-        ),
-        "python",
-    ],
-)
-
-
-def use(monkeypatch: pytest.MonkeyPatch, edition: str) -> None:
-    monkeypatch.setattr(rounds, "_native", native.load() if edition == "native" else None)
 
 
 def opened() -> LogStore:
@@ -131,14 +117,14 @@ def rounds_of(seed: int) -> list[object]:
     return found
 
 
-@pytest.mark.skipif(native.load() is None, reason="compares the compiled extension")
+@needs_native
 @pytest.mark.parametrize("seed", range(6))
 def test_native_rounds_take_and_leave_what_those_of_python_do(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     found = {}
     for edition in ("native", "python"):
-        use(monkeypatch, edition)
+        use(monkeypatch, rounds, edition)
         found[edition] = rounds_of(seed)
     assert found["native"] == found["python"]
     taken = [each for each in found["python"] if isinstance(each, list)]
@@ -148,7 +134,7 @@ def test_native_rounds_take_and_leave_what_those_of_python_do(
 
 @both_editions
 def test_logs_behind_the_limit_get_no_result(monkeypatch: pytest.MonkeyPatch, edition: str) -> None:
-    use(monkeypatch, edition)
+    use(monkeypatch, rounds, edition)
     store = opened()
     logs = [added(store, number) for number in range(4)]
     for log in logs:
@@ -166,7 +152,7 @@ def test_logs_behind_the_limit_get_no_result(monkeypatch: pytest.MonkeyPatch, ed
 def test_a_finished_log_tells_if_there_is_more(
     monkeypatch: pytest.MonkeyPatch, edition: str
 ) -> None:
-    use(monkeypatch, edition)
+    use(monkeypatch, rounds, edition)
     store = opened()
     first, second = added(store, 0), added(store, 1)
     for log in (first, second):
@@ -179,7 +165,7 @@ def test_a_finished_log_tells_if_there_is_more(
     store.close()
 
 
-@pytest.mark.skipif(native.load() is None, reason="needs the extension")
+@needs_native
 def test_wrong_arguments_are_refused() -> None:
     extension: Any = native.load()
     store = opened()

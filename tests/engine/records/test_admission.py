@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
+from tests.support.editions import both_editions, needs_native, use
 from tidemill import native
 from tidemill.engine.records import admission
 from tidemill.engine.records.admission import admit
@@ -19,21 +20,6 @@ from tidemill.log.partition.partition import PartitionLog
 
 NOW = 1_700_000_000_000
 LIMITS = Limits(most_bytes=100, ahead_ms=1000, behind_ms=(1 << 63) - 1, needs_keys=False)
-
-both_editions = pytest.mark.parametrize(
-    "edition",
-    [
-        pytest.param(
-            "native",
-            marks=pytest.mark.skipif(native.load() is None, reason="needs the extension"),
-        ),
-        "python",
-    ],
-)
-
-
-def use(monkeypatch: pytest.MonkeyPatch, edition: str) -> None:
-    monkeypatch.setattr(admission, "_native", native.load() if edition == "native" else None)
 
 
 class FakeAppender(NamedTuple):
@@ -84,7 +70,7 @@ class World:
 def test_ordinary_batches_are_admitted_with_their_places(
     monkeypatch: pytest.MonkeyPatch, edition: str
 ) -> None:
-    use(monkeypatch, edition)
+    use(monkeypatch, admission, edition)
     world = World()
     run = [world.write(1), world.write(0, 70), world.write(1, 30)]
     assert world.admit(*run) == (3, {1: [0, 2], 0: [1]}, 150)
@@ -106,7 +92,7 @@ def test_ordinary_batches_are_admitted_with_their_places(
 def test_a_batch_beyond_the_limits_ends_the_admission(
     monkeypatch: pytest.MonkeyPatch, edition: str, limits: Limits | None, wrong: dict[str, int]
 ) -> None:
-    use(monkeypatch, edition)
+    use(monkeypatch, admission, edition)
     world = World()
     world.targets[1].limits = limits
     assert world.admit(world.write(0), world.write(1, **wrong), world.write(0)) == (1, {0: [0]}, 50)
@@ -120,7 +106,7 @@ def test_a_batch_beyond_the_limits_ends_the_admission(
 def test_a_target_that_is_not_current_ends_the_admission(
     monkeypatch: pytest.MonkeyPatch, edition: str, what: str
 ) -> None:
-    use(monkeypatch, edition)
+    use(monkeypatch, admission, edition)
     world = World()
     target = world.targets[1]
     if what == "unknown":
@@ -136,7 +122,7 @@ def test_a_target_that_is_not_current_ends_the_admission(
     assert world.admit(world.write(0), world.write(1)) == (1, {0: [0]}, 50)
 
 
-@pytest.mark.skipif(native.load() is None, reason="compares the compiled extension")
+@needs_native
 @pytest.mark.parametrize("seed", range(20))
 def test_native_code_admits_what_python_admits(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng = random.Random(seed)
@@ -157,12 +143,12 @@ def test_native_code_admits_what_python_admits(monkeypatch: pytest.MonkeyPatch, 
     ]
     found = []
     for edition in ("native", "python"):
-        use(monkeypatch, edition)
+        use(monkeypatch, admission, edition)
         found.append(world.admit(*run))
     assert found[0] == found[1]
 
 
-@pytest.mark.skipif(native.load() is None, reason="needs the extension")
+@needs_native
 def test_wrong_arguments_are_refused() -> None:
     extension: Any = native.load()
     for run in ([1], [()], [(1, 2, 3)], [(object(), b"", (1, 2, 3, 4, 5))]):

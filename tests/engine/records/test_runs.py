@@ -52,7 +52,7 @@ class Quiet:
     def writable(self, topic: str, partition: int) -> PartitionLog:
         raise AssertionError("targets of these tests know their logs")
 
-    def all_written(self, logs: Sequence[PartitionLog]) -> None:
+    def written(self, log: PartitionLog) -> None:
         pass
 
     def call_when_each_is_durable(self, awaited: Sequence[Awaited]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from tidemill import native
+from tests.support.editions import needs_native, use
 from tidemill.clock import ManualClock
 from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import RawFile, RealFileSystem
@@ -33,8 +33,7 @@ from tidemill.log.journal.entry import (
     decode_entry,
     encode_entry,
     encode_pieces,
-    entry_length,
-    padded,
+    entry_bytes,
     padding,
     read_place,
 )
@@ -52,13 +51,13 @@ PIECES = [
 
 
 def encoded(pieces: list[Piece], sequence: int = 5, head: int = 2) -> bytearray:
-    header, buffers = encode_entry(ID, sequence, head, pieces, entry_length(pieces))
+    header, buffers = encode_entry(ID, sequence, head, pieces)
     data = header + b"".join(buffers)
     data[4:8] = crc32c(memoryview(data)[CRC_START:]).to_bytes(4, "big")
-    return data + padding(len(data), padded(len(data)))
+    return data + padding(len(data))
 
 
-@pytest.mark.skipif(native.load() is None, reason="compares the compiled extension")
+@needs_native
 def test_native_code_encodes_the_pieces_that_python_encodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -69,7 +68,7 @@ def test_native_code_encodes_the_pieces_that_python_encodes(
         Piece(bytes(16), 0, 0, 0, 0, 1, 3, [bytearray(b"abc")]),
     ]
     found = encode_pieces(pieces)
-    monkeypatch.setattr(entry, "_native", None)
+    use(monkeypatch, entry, "python")
     assert found == encode_pieces(pieces)
     assert encode_pieces([]) == []
 
@@ -99,7 +98,7 @@ def read(data: bytearray | bytes, position: int = 0) -> Entry | None:
 
 def test_an_entry_is_read_as_it_was_written() -> None:
     data = encoded(PIECES)
-    assert len(data) == padded(entry_length(PIECES))
+    assert len(data) == entry_bytes(PIECES)
     assert len(data) % BLOCK == 0
     entry = read(data)
     assert entry is not None
@@ -142,11 +141,11 @@ def test_an_entry_that_was_cut_is_not_read(size: int) -> None:
 )
 def test_a_piece_that_can_not_be_makes_the_entry_invalid(piece: Piece) -> None:
     """The CRC is right, so another program wrote it, or this one has a bug."""
-    header, buffers = encode_entry(ID, 5, 2, [PIECES[0]], entry_length([PIECES[0]]))
-    buffers[0] = encode_entry(ID, 5, 2, [piece], entry_length([piece]))[1][0]
+    header, buffers = encode_entry(ID, 5, 2, [PIECES[0]])
+    buffers[0] = encode_entry(ID, 5, 2, [piece])[1][0]
     data = header + b"".join(buffers)
     data[4:8] = crc32c(memoryview(data)[CRC_START:]).to_bytes(4, "big")
-    assert read(data + padding(len(data), padded(len(data)))) is None
+    assert read(data + padding(len(data))) is None
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -180,9 +179,8 @@ def test_a_journal_of_garbage_is_never_believed_and_never_an_error(
 @pytest.mark.parametrize("count", [1, 3, 1500])
 def test_an_entry_is_written_as_it_is_encoded(count: int, tmp_path: Path) -> None:
     pieces = [PIECES[0]._replace(partition=n) for n in range(count)]
-    length = HEADER_BYTES + sum(PIECE_BYTES + each.size for each in pieces)
-    header, buffers = encode_entry(ID, 5, 2, pieces, length)
-    buffers.append(padding(length, padded(length)))
+    header, buffers = encode_entry(ID, 5, 2, pieces)
+    buffers.append(padding(HEADER_BYTES + sum(PIECE_BYTES + each.size for each in pieces)))
     raw: RawFile = RealFileSystem().open(str(tmp_path / "file"), create=True)
     write_through(raw, header, buffers, BLOCK)
     raw.close()
@@ -192,7 +190,7 @@ def test_an_entry_is_written_as_it_is_encoded(count: int, tmp_path: Path) -> Non
 
 
 def test_a_file_that_can_not_be_written_is_an_error(tmp_path: Path) -> None:
-    header, buffers = encode_entry(ID, 5, 2, PIECES, entry_length(PIECES))
+    header, buffers = encode_entry(ID, 5, 2, PIECES)
     buffers.append(b"")
     raw = RealFileSystem().open(str(tmp_path / "file"), create=True)
     raw.close()

@@ -62,7 +62,6 @@ class RunAppender:
         results: list[RunResult] = [(0, 0, 0)] * count
         pending = PendingRun(results) if durability is Durability.SYNCED else None
         ends = append_run(run, of_target, results, now_ms)
-        written: list[PartitionLog] = []
         awaited: list[Awaited] = []
         for (target, places), end in zip(of_target.items(), ends, strict=True):
             log = target.log
@@ -72,11 +71,9 @@ class RunAppender:
                 end = self._append(log, run, places, results, now_ms)
                 is_durable = log.high_watermark >= end
             if pending is None or is_durable:
-                written.append(log)
+                self._appender.written(log)
             else:
                 awaited.append((log, end, partial(pending.count, places)))
-        if written:
-            self._appender.all_written(written)
         if pending is not None and awaited:
             pending.remaining = len(awaited)
             self._flusher.call_when_each_is_durable(awaited)

@@ -100,22 +100,19 @@ def padded(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
-def entry_length(pieces: Sequence[Piece]) -> int:
-    """Return the size of an entry with these pieces, without the zeros behind it."""
-    return HEADER_BYTES + PIECE_BYTES * len(pieces) + sum([piece.size for piece in pieces])
+def entry_bytes(pieces: Sequence[Piece]) -> int:
+    """Return the size of an entry with these pieces, with the zeros behind it."""
+    return padded(HEADER_BYTES + PIECE_BYTES * len(pieces) + sum([piece.size for piece in pieces]))
 
 
 def encode_entry(
-    journal: bytes, sequence: int, head: int, pieces: Sequence[Piece], length: int
+    journal: bytes, sequence: int, head: int, pieces: Sequence[Piece]
 ) -> tuple[bytearray, list[Buffer]]:
-    """Return the header, whose CRC is still to be set, and the buffers behind it.
-
-    Args:
-        length: see ``entry_length``.
-    """
-    behind = length - HEADER_BYTES
-    header = bytearray(_HEADER.pack(MAGIC, 0, journal, sequence, head, behind, len(pieces)))
-    return header, encode_pieces(list(pieces))
+    """Return the header, whose CRC is still to be set, and the buffers behind it."""
+    buffers = encode_pieces(list(pieces))
+    length = sum(map(len, buffers))
+    header = bytearray(_HEADER.pack(MAGIC, 0, journal, sequence, head, length, len(pieces)))
+    return header, buffers
 
 
 def encode_pieces(pieces: list[Piece]) -> list[Buffer]:
@@ -130,9 +127,9 @@ def encode_pieces(pieces: list[Piece]) -> list[Buffer]:
     return buffers
 
 
-def padding(length: int, size: int) -> bytes:
-    """Return the zeros that fill an entry up to ``size``, which is ``padded(length)``."""
-    return _ZEROS[: size - length]
+def padding(size: int) -> bytes:
+    """Return the zeros behind an entry of ``size`` bytes."""
+    return _ZEROS[: padded(size) - size]
 
 
 def read_place(data: memoryview, position: int, journal: bytes) -> Place | None:

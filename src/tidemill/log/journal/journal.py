@@ -25,8 +25,7 @@ from tidemill.log.journal.entry import (
     PIECE_BYTES,
     Piece,
     encode_entry,
-    entry_length,
-    padded,
+    entry_bytes,
     padding,
 )
 from tidemill.log.journal.ring import Ring, RingFile
@@ -258,21 +257,20 @@ class Journal:
 
         ``finish`` must be called before the next one begins.
         """
-        length = entry_length(pieces)
+        size = entry_bytes(pieces)
         notes: list[Piece] = []
         if self._notes:
-            notes = self._take_notes(self._ring.file_bytes - padded(length))
+            notes = self._take_notes(self._ring.file_bytes - size)
             pieces = [*pieces, *notes]
-            length = entry_length(pieces)
-        size = padded(length)
+            size = entry_bytes(pieces)
         head = self.head
         file = self._ring.room_for(size, head, self._written_head)
         if file is None:
             for note in notes:
                 self.note(note.topic_id, note.partition, note.end_offset)
             return None
-        header, buffers = encode_entry(self._id, self.next_sequence, head, pieces, length)
-        buffers.append(padding(length, size))
+        header, buffers = encode_entry(self._id, self.next_sequence, head, pieces)
+        buffers.append(padding(len(header) + sum(map(len, buffers))))
         return JournalWrite(self._env, file, self.next_sequence, head, header, buffers, size)
 
     def _take_notes(self, room: int) -> list[Piece]:
