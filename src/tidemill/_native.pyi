@@ -151,7 +151,7 @@ def decode_produce(
 def read_run(
     frames: list[Buffer], /
 ) -> tuple[int, int, list[tuple[bytes, int, int, int, tuple[int, int, int, int, int]]]]:
-    """Decode and check the short ordinary Produce requests at the front of a list.
+    """Decode and check the ordinary Produce requests at the front of a list, up to 224 KiB.
 
     They have the same version and acks, one partition each, and no transaction.
 
@@ -243,7 +243,8 @@ def append_run(
         log_bytes: Unsynced bytes of a log that are copied for the journal.
 
     Returns:
-        The targets whose batches were not appended, because that is no ordinary append.
+        For each target, the offset behind its batches; -1 if they were not appended, because that
+        is no ordinary append.
     """
 
 def scan_batches(records: Buffer, /) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Append a run of ordinary batches: those that a client sent together, each to one partition.
 
-What many small requests have in common is done once for all of them: the partition is looked up
+What many requests have in common is done once for all of them: the partition is looked up
 once for a connection, the batches of a partition are written with one system call, and the run
 waits once for each log. Native code appends to all logs of a run in one call, where that is an
 ordinary append. The results are those of ``append``, which takes every batch that is not ordinary,

@@ -1,9 +1,10 @@
-"""Answer runs: short Produce requests at the front of what a connection has sent, all together.
+"""Answer runs: ordinary Produce requests at the front of what a connection has sent, all together.
 
-A client that sends each record in a request of its own sends many of them. Native code decodes and
-checks a run in one call (``codec.quick.read_run``), the engine appends it in one, and its responses
-are made from templates. One request to many partitions, or with a large batch, is a run of batches
-too (``read_request``). What is not ordinary is left to ``answer``, with the same results.
+A client that sends each record in a request of its own sends many of them, and so does one with
+several large requests on their way. Native code decodes and checks a run in one call
+(``codec.quick.read_run``), the engine appends it in one, and its responses are made from templates.
+One request to many partitions, or with more bytes than a run has, is a run of batches too
+(``read_request``). What is not ordinary is left to ``answer``, with the same results.
 
 Knows Produce and the engine's door, and no connection.
 """

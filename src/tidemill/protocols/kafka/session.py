@@ -44,7 +44,7 @@ SMALL_REQUEST = 1024
 """A client with a queue of requests that are smaller on average gets a small receive window."""
 _NO_FRAME = Frame(memoryview(b""), None)
 RUN_REQUESTS, TURN_REQUESTS = 64, 16
-"""Short produce requests that are started together, and those of a connection in its turn."""
+"""Most produce requests that are started together, and those of a connection in its turn."""
 FRAME_OVERHEAD = 512
 """Bytes that an unanswered request counts for besides its own."""
 
