@@ -2,9 +2,11 @@
 
 Frames have a length and no other structure. In ``write`` mode the server appends each frame to one
 of ``--files`` files and sends as many bytes as a response to Produce has. With ``--sync`` responses
-wait for fdatasync, which runs once per file for all frames that arrived meanwhile. In ``read`` mode
-it sends the next ``--chunk`` bytes of the file for each 8-byte request. It uses plain blocking
-calls: the best that Python can do without looking at the data.
+wait for fdatasync, which runs once per file for all frames that arrived meanwhile. With
+``--checked`` the server also does what a broker can't leave out: it computes the CRC of each frame,
+and it syncs the files every 50 ms unless responses wait for that. In ``read`` mode it sends the
+next ``--chunk`` bytes of the file for each 8-byte request. It uses plain blocking calls: the best
+that Python can do without looking at the data.
 """
 
 from __future__ import annotations
@@ -18,8 +20,12 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from tidemill.log.format.crc import crc32c
+
 ANSWER = struct.pack(">i", 64) + bytes(64)
 SYNC_THREADS = 4
+SYNC_INTERVAL_S = 0.05
+"""The default of ``log.sync_interval_ms``."""
 
 
 def main() -> None:
@@ -28,6 +34,7 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("--files", type=int, default=1)
     parser.add_argument("--sync", action="store_true")
+    parser.add_argument("--checked", action="store_true")
     parser.add_argument("--chunk", type=int, default=1 << 20)
     args = parser.parse_args()
     listener = socket.create_server(("127.0.0.1", 0))
@@ -38,7 +45,7 @@ def main() -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             if args.mode == "write":
-                write(sock, paths, args.sync)
+                write(sock, paths, args.sync, args.checked)
             else:
                 read(sock, paths, args.chunk)
         except ConnectionError as error:
@@ -47,13 +54,17 @@ def main() -> None:
             sock.close()
 
 
-def write(sock: socket.socket, paths: list[str], sync: bool) -> None:
+def write(sock: socket.socket, paths: list[str], sync: bool, checked: bool) -> None:
     """Append frames round robin until the client disconnects."""
     files = [os.open(p, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for p in paths]
     written: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     syncer = threading.Thread(target=_sync_and_answer, args=(sock, written), daemon=True)
     if sync:
         syncer.start()
+    stop = threading.Event()
+    behind = threading.Thread(target=_sync_behind, args=(files, stop), daemon=True)
+    if checked and not sync:
+        behind.start()
     buffer = bytearray(4 << 20)
     turn = 0
     while True:
@@ -62,6 +73,8 @@ def write(sock: socket.socket, paths: list[str], sync: bool) -> None:
             break
         fd = files[turn % len(files)]
         turn += 1
+        if checked:
+            crc32c(memoryview(buffer)[:size])
         os.write(fd, memoryview(buffer)[:size])
         if sync:
             written.put(fd)
@@ -70,8 +83,17 @@ def write(sock: socket.socket, paths: list[str], sync: bool) -> None:
     if sync:
         written.put(None)
         syncer.join()
+    stop.set()
+    if behind.is_alive():
+        behind.join()
     for fd in files:
         os.close(fd)
+
+
+def _sync_behind(files: list[int], stop: threading.Event) -> None:
+    with ThreadPoolExecutor(SYNC_THREADS) as pool:
+        while not stop.wait(SYNC_INTERVAL_S):
+            list(pool.map(os.fdatasync, files))
 
 
 def _sync_and_answer(sock: socket.socket, written: queue.SimpleQueue[int | None]) -> None:

@@ -173,11 +173,18 @@ def floor(folder: Path, *, sync: bool) -> Iterator[Target]:
 
 @contextlib.contextmanager
 def baseline(
-    mode: str, folder: Path, *, files: int, sync: bool = False, chunk: int = 1 << 20
+    mode: str,
+    folder: Path,
+    *,
+    files: int,
+    sync: bool = False,
+    checked: bool = False,
+    chunk: int = 1 << 20,
 ) -> Iterator[tuple[str, int]]:
     """Start the raw copying server of ``baseline.py`` in its own process."""
     command = [sys.executable, "-m", "bench.baseline", mode, str(folder)]
     command += ["--files", str(files), "--chunk", str(chunk)] + (["--sync"] if sync else [])
+    command += ["--checked"] if checked else []
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         assert process.stdout is not None

@@ -31,12 +31,14 @@ BATCHES = (65_536, 1_000_000)
 reaches when it is busy."""
 COLUMNS = [
     *("what", "record", "batch", "partitions", "acks", "raw MB/s", "tidemill MB/s", "tidemill/raw"),
-    *("aim", "kafka MB/s", "kafka/raw", "tidemill/kafka"),
+    *("aim", "checked/raw", "tidemill/checked", "kafka MB/s", "kafka/raw", "tidemill/kafka"),
 ]
 NOTE = (
     "Batches encoded beforehand, one connection, 8 requests unanswered at most, fetches "
     "of 1 MiB per partition. Raw: the same bytes from a socket to a file and back; with acks all "
-    "it answers after fdatasync. Apache Kafka answers acks all without any sync."
+    "it answers after fdatasync. Checked: the same server, which also computes the CRC and, with "
+    "acks 1, syncs the files every 50 ms, as a broker must. Apache Kafka answers acks all without "
+    "any sync."
 )
 
 _topic_numbers = itertools.count()
@@ -107,7 +109,8 @@ def measure(run: Run, load: Load, acks: int, targets: Sequence[Target]) -> list[
     """Produce and consume one load; return two rows of the table."""
     batch = wire.make_batch(load)
     contenders: dict[str, Callable[[], Took]] = {
-        "raw": partial(copied, run.options.folder, load, batch, acks)
+        "raw": partial(copied, run.options.folder, load, batch, acks),
+        "checked": partial(copied, run.options.folder, load, batch, acks, checked=True),
     }
     for target in targets:
         contenders[target.name] = partial(served, target, load, batch, acks)
@@ -124,6 +127,7 @@ def _row(
     what: str, load: Load, acks: int, megabytes: float, took: dict[str, list[float]]
 ) -> list[Cell]:
     raw, ours, kafka = took["raw"], took["tidemill"], took.get("kafka")
+    checked = took["checked"] if what == "produce" else None
     to_raw = ratio(raw, ours)
     verdict = None
     if load.record_bytes >= AIM_FROM_BYTES:
@@ -133,6 +137,7 @@ def _row(
         *(load.partitions, label(acks)),
         *(megabytes / statistics.median(raw), megabytes / statistics.median(ours)),
         *(to_raw, verdict),
+        *((ratio(raw, checked), ratio(checked, ours)) if checked else (None, None)),
         *(
             (megabytes / statistics.median(kafka), ratio(raw, kafka), ratio(kafka, ours))
             if kafka
@@ -164,13 +169,15 @@ def served(target: Target, load: Load, batch: bytes, acks: int) -> Took:
     return Took(write_s, read_s)
 
 
-def copied(parent: Path, load: Load, batch: bytes, acks: int) -> Took:
+def copied(parent: Path, load: Load, batch: bytes, acks: int, *, checked: bool = False) -> Took:
     """Move the same bytes through the raw baseline."""
     frame = wire.produce_frame("bench-raw", 0, batch, acks)
     with tempfile.TemporaryDirectory(prefix="raw-", dir=parent) as name:
         folder = Path(name)
         with (
-            baseline("write", folder, files=load.partitions, sync=acks == -1) as address,
+            baseline(
+                "write", folder, files=load.partitions, sync=acks == -1, checked=checked
+            ) as address,
             contextlib.closing(wire.connect(address)) as sock,
         ):
             began = time.perf_counter()

@@ -173,6 +173,30 @@ def test_a_range_is_read_into_the_page_cache(
 
 
 @pytest.mark.disk
+def test_blocks_are_allocated_behind_the_end_of_a_file(tmp_path: Path, file: int) -> None:
+    if not system.can_allocate(str(tmp_path)):
+        pytest.skip("the temporary folder is not on a disk")
+    os.write(file, b"12345")
+    system.allocate(file, 5, 1 << 20)
+    found = os.fstat(file)
+    assert (found.st_size, found.st_blocks * 512 >= 1 << 20) == (5, True)
+    system.allocate(file, 5, (1 << 63) - 1)  # larger than any file can be
+    assert os.fstat(file).st_blocks == found.st_blocks
+    os.ftruncate(file, 5)
+    assert os.fstat(file).st_blocks * 512 < 1 << 20
+
+
+def test_where_the_system_can_not_allocate_nothing_happens(
+    tmp_path: Path, file: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+    system.allocate(file, 0, 1 << 20)
+    assert os.fstat(file).st_blocks == 0
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not system.can_allocate(str(tmp_path))
+
+
+@pytest.mark.disk
 @pytest.mark.skipif(sys.platform != "linux", reason="sync_file_range is of Linux")
 def test_the_kernel_begins_to_write_a_range(tmp_path: Path) -> None:
     call = system._cachestat()

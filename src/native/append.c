@@ -35,8 +35,8 @@ enum {
     X(drop_copies) X(end_offset) X(env) X(epoch) X(failure) X(first) X(first_timestamp) \
     X(index_interval_bytes) X(known_sequences) X(last_offset) X(last_timestamp_ms) X(leader_epoch) \
     X(limit) X(loaded) X(log) X(max_compaction_lag_ms) X(max_segment_ms) X(max_timestamp) \
-    X(move_to_end) X(offsets) X(refused) X(release) X(retired) X(segment_bytes) \
-    X(segment_index_bytes) X(segment_jitter_ms) X(segment_ms) X(segments) X(size) X(start_offset) \
+    X(move_to_end) X(offsets) X(refused) X(release) X(releasing) X(retired) \
+    X(segment_bytes) X(segment_index_bytes) X(segment_jitter_ms) X(segment_ms) X(segments) X(size) X(start_offset) \
     X(times) X(txn_first_offset) X(used)
 NAMES(TM_DECLARE)
 
@@ -93,7 +93,9 @@ static int read_parts(Append *on)
 static int find_file(Append *on)
 {
     PyObject *file = on->part[FILE_];
-    if (is_true(file, s_broken) || is_true(file, s_retired) || !PyDict_Check(on->part[OPEN])) return 0;
+    if (is_true(file, s_broken) || is_true(file, s_retired) || is_true(file, s_releasing) ||
+        !PyDict_Check(on->part[OPEN]))
+        return 0;
     PyObject *raw = PyDict_GetItemWithError(on->part[OPEN], file);
     int64_t fd, size;
     if (!raw || (PyObject *)Py_TYPE(raw) != real_file || get_number(raw, s__fd, &fd) < 0) return 0;

@@ -3,15 +3,23 @@
  * A thread of Python has to take the lock before a sync and after it, from an event loop that is busy
  * with the next requests. The edition in Python is SyncTicket.run in tidemill.log.partition.sync.
  */
+#define _GNU_SOURCE /* fallocate */
 #include "native.h"
 #include "thread.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
+
+/* A file to sync, and the range behind its end for which blocks are allocated before. */
+typedef struct {
+    int fd;
+    long long position, length;
+} File;
 
 /* What the thread and Python share. */
 typedef struct {
     tm_thread thread;
-    int *files;
+    File *files;
     Py_ssize_t count;
     Py_ssize_t synced; /* files; the next one failed, if it is not all of them */
     int failed;        /* errno, or 0 */
@@ -22,34 +30,51 @@ typedef struct {
     Files *files;
 } SyncThread;
 
+/* Allocate blocks if that is possible. If not, the file can still be appended to and synced. */
+static void allocate(const File *file)
+{
+#ifdef __linux__
+    if (file->length) (void)fallocate(file->fd, FALLOC_FL_KEEP_SIZE, file->position, file->length);
+#else
+    (void)file;
+#endif
+}
+
 static void sync_files(void *given)
 {
     Files *on = given;
     on->failed = 0;
+    for (Py_ssize_t i = 0; i < on->count; i++) allocate(&on->files[i]);
     for (on->synced = 0; on->synced < on->count; on->synced++) {
-        on->failed = tm_sync_data(on->files[on->synced]);
+        on->failed = tm_sync_data(on->files[on->synced].fd);
         if (on->failed) break;
     }
 }
 
-/* Take the descriptors. Return 0, or -1 with an error. */
+/* Take the descriptors and ranges. Return 0, or -1 with an error. */
 static int take_files(Files *on, PyObject *list)
 {
     Py_ssize_t count = PyList_Size(list);
-    int *files = count ? calloc((size_t)count, sizeof *files) : NULL;
+    File *files = count ? calloc((size_t)count, sizeof *files) : NULL;
     if (!files) {
         if (count) PyErr_NoMemory();
         else PyErr_SetString(PyExc_ValueError, "there is no file to sync");
         return -1;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
-        long fd = PyLong_AsLong(PyList_GetItem(list, i));
-        if (fd < 0 || fd > INT32_MAX) {
-            if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "this is no descriptor");
+        File *file = &files[i];
+        PyObject *given = PyList_GetItem(list, i);
+        if (!PyTuple_Check(given)) PyErr_SetString(PyExc_TypeError, "a file needs a tuple");
+        if (PyErr_Occurred() || !PyArg_ParseTuple(given, "iLL:start", &file->fd,
+                                                     &file->position, &file->length)) {
             free(files);
             return -1;
         }
-        files[i] = (int)fd;
+        if (file->fd < 0 || file->position < 0 || file->length < 0) {
+            PyErr_SetString(PyExc_ValueError, "a descriptor or a range is negative");
+            free(files);
+            return -1;
+        }
     }
     free(on->files);
     on->files = files;
@@ -61,7 +86,7 @@ static PyObject *sync_start(PyObject *self, PyObject *list)
 {
     Files *on = ((SyncThread *)self)->files;
     if (!PyList_Check(list)) {
-        PyErr_SetString(PyExc_TypeError, "start() needs a list of descriptors");
+        PyErr_SetString(PyExc_TypeError, "start() needs a list of descriptors and ranges");
         return NULL;
     }
     if (!tm_thread_is_free(&on->thread) || take_files(on, list) < 0) return NULL;

@@ -355,16 +355,18 @@ class SyncThread:
     """
 
     def __init__(self, signal_fd: int, /) -> None: ...
-    def start(self, files: list[int], /) -> None:
+    def start(self, files: list[tuple[int, int, int]], /) -> None:
         """Sync files, one after the other, while Python goes on.
 
         Args:
-            files: Their descriptors, which must stay open until the result is taken.
+            files: Descriptor of each, which must stay open until the result is taken; position and
+                length of a range behind its end for which blocks are allocated before, if the
+                system can do that. A length of 0 allocates nothing.
 
         Raises:
             OSError: The thread can't be started.
             RuntimeError: A job has no result yet, or the thread is closed or another process's.
-            TypeError, ValueError, OverflowError: ``files`` is no list of descriptors, or has none.
+            TypeError, ValueError, OverflowError: ``files`` is no list of such tuples, or has none.
         """
 
     def has_synced(self) -> bool:

@@ -29,6 +29,8 @@ _F_FULLFSYNC = 51
 _NO_WRITEBACK = (errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EPERM)
 _SYNC_FILE_RANGE_WRITE = 2
 """A constant in fcntl.h. This flag alone takes no error away from a later sync."""
+_FALLOC_FL_KEEP_SIZE = 1
+"""A constant in falloc.h."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Constants in malloc.h of glibc."""
 _FILL_BYTES = 131_072
@@ -106,6 +108,25 @@ def start_writeback(fd: int, position: int, length: int) -> None:
         code = ctypes.get_errno()
         if code not in _NO_WRITEBACK:
             raise OSError(code, os.strerror(code))
+
+
+def can_allocate(folder: str) -> bool:
+    """Return whether ``allocate`` is useful in a folder: it is on a disk (Linux only).
+
+    File systems without a block device (tmpfs, network, overlays) have the major number 0.
+    """
+    return sys.platform == "linux" and os.major(os.stat(folder).st_dev) != 0
+
+
+def allocate(fd: int, position: int, length: int) -> None:
+    """Allocate blocks for a range behind the end of a file, whose size stays the same; can block.
+
+    Where the system, the file system or the free space does not allow it, nothing is allocated.
+    """
+    call = getattr(ctypes.CDLL(None), "fallocate", None)
+    if call is not None:
+        call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+        call(fd, _FALLOC_FL_KEEP_SIZE, position, length)
 
 
 def write_at(fd: int, buffers: Sequence[Buffer], position: int) -> int:

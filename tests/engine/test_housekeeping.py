@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import cast
 from uuid import UUID
@@ -176,6 +177,31 @@ def test_producers_expire_even_if_offsets_can_not() -> None:
             await bench.work.expire()
         assert len(log.producers) == 0
         assert bench.transactions.expired == 1
+
+    run(test)
+
+
+def test_room_behind_idle_segments_is_released_in_a_thread() -> None:
+    async def test(bench: Bench) -> None:
+        logs = [bench.log(number) for number in range(3)]
+        for log in logs:
+            write(log, [(b"k", b"v")], bench.clock.now_ms())
+        room = bench.store.environment.preallocation
+        room._ends = {log.segments[-1]: 1 << 20 for log in logs}
+        truncated: dict[str, threading.Thread] = {}
+
+        def check(operation: str, path: str) -> None:
+            if operation == "truncate":
+                truncated[path] = threading.current_thread()
+
+        bench.fs.check = check  # type: ignore[method-assign]
+        await bench.work.release_room()
+        assert not truncated  # none was seen before
+        await bench.work.release_room()
+        assert list(truncated) == [log.segments[-1].path() for log in logs]
+        assert threading.main_thread() not in truncated.values()
+        assert not any(room.forget(log.segments[-1]) for log in logs)
+        write(logs[0], [(b"k", b"v")], bench.clock.now_ms())
 
     run(test)
 

@@ -27,6 +27,7 @@ from tidemill.settings import Settings
 
 SLICE_MS = 2
 EXPIRY_INTERVAL_MS = 600_000
+RELEASE_INTERVAL_MS = 2_000
 PURGED_PER_TURN = 4
 """Files and folders that are removed in one turn of the loop."""
 
@@ -77,6 +78,7 @@ class Housekeeping:
             (log.checkpoint_interval_ms, self.checkpoint),
             (log.checkpoint_interval_ms, self._write_notes),
             (EXPIRY_INTERVAL_MS, self.expire),
+            (RELEASE_INTERVAL_MS, self.release_room),
         ):
             self._tasks.append(asyncio.create_task(self._every(interval_ms, work)))
         if self._check_lag is not None:
@@ -172,6 +174,14 @@ class Housekeeping:
             self._transactions.expire_ids()
         finally:
             await self._groups.expire_offsets()
+
+    async def release_room(self) -> None:
+        """Free the blocks that were allocated behind segments which do not grow any more."""
+        loop = asyncio.get_running_loop()
+        for segment in self._store.environment.preallocation.idle():
+            # A disk that is told which blocks are free (discard) can take long. At a stop of this
+            # task the work must not be dropped: an append to the segment would wait for it.
+            await asyncio.shield(loop.run_in_executor(None, segment.begin_release()))
 
     # --- slices ----------------------------------------------------------------------------------
 

@@ -114,6 +114,8 @@ class LogStore:
         )
         try:
             fs.makedirs(path)
+            if isinstance(fs, RealFileSystem):
+                env.preallocation.open(path)
             lock = fs.lock(f"{path}/{LOCK_FILE}")
             try:
                 store = cls(env, path, lock, defaults or {}, journal_bytes)
@@ -414,6 +416,7 @@ class LogStore:
         failure: StorageError | None = self._env.pool.sync_failure
         if failure is not None:
             raise failure
+        self._env.preallocation.close()
         entries = []
         live = [log for log in self._partitions.values() if log.failure is None]
         tickets = [(log, ticket) for log in live if (ticket := log.begin_sync()) is not None]

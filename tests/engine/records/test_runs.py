@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -298,6 +299,21 @@ def test_a_file_that_is_closed_or_broken_is_left_to_python(
     assert isinstance(result, TidemillError)
     assert taken == [0, 3]
     assert log.log_end_offset == 2
+
+
+def test_a_file_whose_room_is_being_released_is_left_to_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = noted(monkeypatch)
+    world = World(tmp_path)
+    log = world.add()
+    world.append([(0, batch())])
+    threading.Timer(0.05, log.segments[-1].begin_release()).start()
+    assert outcome(world.append([(0, batch())])) == [(1, -1, 0)]
+    assert taken == [0, 2]
+    assert not log.segments[-1].file.releasing  # it waited for that
+    assert outcome(world.append([(0, batch())])) == [(2, -1, 0)]
+    assert taken == [1, 2]
 
 
 def test_a_file_system_of_a_test_is_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:

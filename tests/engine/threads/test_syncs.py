@@ -301,13 +301,26 @@ def signal() -> Iterator[int]:
     os.close(fd)
 
 
-def test_a_thread_refuses_what_is_no_list_of_descriptors(signal: int, tmp_path: Path) -> None:
+WRONG_FILES: list[object] = [
+    (-1, 0, 0),
+    (1 << 31, 0, 0),
+    (1 << 80, 0, 0),
+    (3, -1, 0),
+    (3, 0, -1),
+    (3, 0, 1 << 63),
+    ("1", 0, 0),
+    (3, 0),
+    (3, 0, 0, 0),
+    3,
+    None,
+]
+
+
+def test_a_thread_refuses_what_is_no_list_of_descriptors_and_ranges(signal: int) -> None:
     thread = native.load().SyncThread(signal)  # type: ignore[union-attr]
-    for wrong in (-1, 1 << 31, 1 << 80):
-        with pytest.raises((ValueError, OverflowError)):
+    for wrong in WRONG_FILES:
+        with pytest.raises((ValueError, OverflowError, TypeError)):
             thread.start([wrong])
-    with pytest.raises(TypeError):
-        thread.start(["1"])
     with pytest.raises(TypeError):
         thread.start(1)
     with pytest.raises(ValueError, match="no file"):
@@ -319,7 +332,8 @@ def test_a_thread_takes_one_job_at_a_time_and_none_when_closed(signal: int, tmp_
     thread = native.load().SyncThread(signal)  # type: ignore[union-attr]
     files = [os.open(tmp_path / str(n), os.O_RDWR | os.O_CREAT) for n in range(2)]
     null = os.open("/dev/null", os.O_RDWR)
-    for job, synced, failed in ((files, 2, 0), ([files[0], null, files[1]], 1, 22)):
+    both = [(fd, 0, 0) for fd in files]
+    for job, synced, failed in ((both, 2, 0), ([both[0], (null, 0, 0), both[1]], 1, 22)):
         thread.start(job)
         with pytest.raises(RuntimeError):
             thread.start(job)
@@ -330,20 +344,33 @@ def test_a_thread_takes_one_job_at_a_time_and_none_when_closed(signal: int, tmp_
         assert thread.result() == (synced, failed)
         assert thread.result() is None
         assert not thread.has_synced()
-    thread.start(files)
+    thread.start(both)
     thread.close()
     thread.close()
     assert thread.result() == (2, 0)
     with pytest.raises(RuntimeError):
-        thread.start(files)
+        thread.start(both)
     for fd in (*files, null):
         os.close(fd)
+
+
+def test_a_thread_syncs_a_file_for_which_nothing_can_be_allocated(
+    signal: int, tmp_path: Path
+) -> None:
+    thread = native.load().SyncThread(signal)  # type: ignore[union-attr]
+    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    os.write(file, b"12345")
+    thread.start([(file, 5, (1 << 63) - 1)])
+    os.eventfd_read(signal)
+    assert thread.result() == (1, 0)
+    assert os.fstat(file).st_size == 5
+    os.close(file)
 
 
 def test_a_fork_has_no_thread_and_ends_without_it(signal: int, tmp_path: Path) -> None:
     thread = native.load().SyncThread(signal)  # type: ignore[union-attr]
     file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    thread.start([file])
+    thread.start([(file, 0, 0)])
     os.eventfd_read(signal)
     assert thread.result() == (1, 0)
     with warnings.catch_warnings():
@@ -354,7 +381,7 @@ def test_a_fork_has_no_thread_and_ends_without_it(signal: int, tmp_path: Path) -
         try:
             assert thread.result() is None
             try:
-                thread.start([file])
+                thread.start([(file, 0, 0)])
             except RuntimeError:
                 code = 0
             thread.close()
@@ -362,7 +389,7 @@ def test_a_fork_has_no_thread_and_ends_without_it(signal: int, tmp_path: Path) -
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    thread.start([file])
+    thread.start([(file, 0, 0)])
     os.eventfd_read(signal)
     assert thread.result() == (1, 0)
     os.close(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,6 +45,34 @@ def test_after_a_write_that_cannot_be_undone_all_writes_fail(fs: FaultyFileSyste
     fs.clear_faults()
     with pytest.raises(StorageError, match="offline"):
         file.append(b"more")
+
+
+def test_an_append_waits_while_the_blocks_behind_the_end_are_freed(tmp_path: Path) -> None:
+    pool = HandlePool(RealFileSystem(), 4)
+    file = LogFile(pool, str(tmp_path / "a"), 0, create=True)
+    file.append(b"0123456789")
+    work = file.begin_release()
+    appending = threading.Thread(target=file.append, args=(b"!",))
+    appending.start()
+    appending.join(0.05)
+    assert appending.is_alive()
+    assert file.size == 10
+    work()
+    appending.join(10)
+    assert not file.releasing
+    file.begin_release()()
+    file.append(b"?")
+    assert (tmp_path / "a").read_bytes() == b"0123456789!?"
+    pool.close_all()
+
+
+def test_an_error_while_blocks_are_freed_does_not_hold_appends(fs: FaultyFileSystem) -> None:
+    file = new_file(HandlePool(fs, 4), "a")
+    fs.fail("truncate")
+    with pytest.raises(StorageError, match="truncating"):
+        file.begin_release()()
+    file.append(b"0123456789")
+    assert fs.content("/d/a") == b"0123456789"
 
 
 def test_an_error_that_is_not_about_space_is_not_a_disk_full_error(fs: FaultyFileSystem) -> None:

@@ -87,14 +87,14 @@ class TicketRunner:
         if self._make is None or len(tickets) > MOST_TOGETHER:
             return False
         begun: list[SyncTicket] = []
-        files: list[int] = []
+        files: list[tuple[int, int, int]] = []
         for ticket in tickets:
             file = ticket.begin()
             if file is None:
                 _end(begun, None)
                 return False
             begun.append(ticket)
-            files.append(file)
+            files.append((file, *ticket.allocated))
         try:
             thread = self._idle[-1] if self._idle else self._make(self._reports.descriptor())
             thread.start(files)

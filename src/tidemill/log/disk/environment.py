@@ -12,6 +12,7 @@ from tidemill.clock import Clock
 from tidemill.log.disk.files import FileSystem
 from tidemill.log.disk.handles import HandlePool
 from tidemill.log.disk.index import MapCache
+from tidemill.log.disk.preallocation import Preallocation
 from tidemill.log.errors import StorageError
 from tidemill.log.names import TopicPartition
 
@@ -98,6 +99,7 @@ class Environment:
     offline: dict[TopicPartition, StorageError] = field(default_factory=dict)
     deletions: list[Deletion] = field(default_factory=list)
     copies: Copies = field(default_factory=Copies)
+    preallocation: Preallocation = field(default_factory=Preallocation)
     is_stored_sparse: Callable[[TopicPartition], bool] = lambda _: True
     """Return whether the checkpoint files say that a partition is compacted. Compaction must not
     remove a batch before: recovery would take the gap for damage."""

@@ -44,6 +44,8 @@ class HandlePool:
         another thread call ``relieve``. Meanwhile the limit is exceeded by a quarter at most. None:
         the caller that needs the room syncs such a file."""
         self._is_crowded = False
+        self.release_lock = threading.Lock()
+        """Held while the blocks behind one file are freed; see ``LogFile.begin_release``."""
         self.lent = 0
         """Ranges that are lent. A slow reader keeps their files open, so there is a limit."""
         self._lock = threading.Lock()

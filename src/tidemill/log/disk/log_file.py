@@ -7,6 +7,7 @@ batches.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from tidemill import system
 from tidemill.log.disk.files import Buffer, RawFile, RealFile, storage_error
@@ -25,11 +26,22 @@ class LogFile:
         creating: whether the file must be created when it is opened.
         pins: number of uses at the moment, in all threads.
         dirty: whether bytes were written since the last sync.
+        releasing: whether the blocks behind the end are being freed. Appends wait for that.
         broken: whether a failed write could not be undone. Then nothing can be appended.
         retired: whether the file will be removed. Then an open handle would keep its space.
     """
 
-    __slots__ = ("_pool", "broken", "creating", "dirty", "path", "pins", "retired", "size")
+    __slots__ = (
+        "_pool",
+        "broken",
+        "creating",
+        "dirty",
+        "path",
+        "pins",
+        "releasing",
+        "retired",
+        "size",
+    )
 
     def __init__(self, pool: HandlePool, path: str, size: int, *, create: bool = False) -> None:
         self._pool = pool
@@ -39,6 +51,7 @@ class LogFile:
         self.pins = 0
         self.dirty = False
         self.broken = False
+        self.releasing = False
         self.retired = False
 
     def create(self) -> None:
@@ -66,6 +79,9 @@ class LogFile:
         """
         if self.broken:
             raise StorageError(f"{self.path} is offline after a write that could not be undone")
+        if self.releasing:
+            with self._pool.release_lock:
+                pass
         raw = self._pool.pin(self)
         try:
             size = len(data)
@@ -172,6 +188,52 @@ class LogFile:
             raise storage_error(error, "writing to", self.path) from error
         finally:
             self._pool.unpin(self)
+
+    def allocate(self, position: int, length: int) -> None:
+        """Allocate blocks behind the end if that is possible; can block. Can run in any thread.
+
+        Raises:
+            StorageError: the file can't be opened.
+        """
+        raw = self._pool.pin(self)
+        try:
+            fd = raw.fileno()
+            if fd is not None:
+                system.allocate(fd, position, length)
+        finally:
+            self._pool.unpin(self)
+
+    def release_allocated(self) -> None:
+        """Free the blocks behind the end. Nothing can be appended meanwhile.
+
+        Raises:
+            StorageError: it failed.
+        """
+        raw = self._pool.pin(self)
+        try:
+            raw.truncate(self.size)
+        except OSError as error:
+            raise storage_error(error, "truncating", self.path) from error
+        finally:
+            self._pool.unpin(self)
+
+    def begin_release(self) -> Callable[[], None]:
+        """Return the work of ``release_allocated``, to be called once in any thread.
+
+        Call this where appends are made. Appends wait for the end of the work, so the file should
+        not grow at the time. Only one file can be released at a time.
+        """
+        self._pool.release_lock.acquire()
+        self.releasing = True
+
+        def work() -> None:
+            try:
+                self.release_allocated()
+            finally:
+                self.releasing = False
+                self._pool.release_lock.release()
+
+        return work
 
     def datasync(self) -> None:
         """Make the appended bytes durable; blocks. Can run in any thread during appends.

@@ -6,7 +6,7 @@ decide when to roll, what can be read, or how to treat damage. Knows no producer
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tidemill.log.disk.aborted_index import AbortedIndex
 from tidemill.log.disk.environment import Environment, Report
@@ -222,8 +222,23 @@ class Segment:
         self.write_index(seal=True)
         self._table = None
 
+    def release_allocated(self) -> None:
+        """Free the blocks behind the end, if there are any. Nothing can be appended meanwhile.
+
+        Raises:
+            StorageError: it failed.
+        """
+        if self._env.preallocation.forget(self):
+            self.file.release_allocated()
+
+    def begin_release(self) -> Callable[[], None]:
+        """Return work for any thread that frees the blocks; see ``LogFile.begin_release``."""
+        self._env.preallocation.forget(self)
+        return self.file.begin_release()
+
     def close(self) -> None:
         """Close the file's handle and drop mapped indexes."""
+        self._env.preallocation.forget(self)
         if self._file is not None:
             self._file.close()
         for suffix in SEGMENT_SUFFIXES[1:]:

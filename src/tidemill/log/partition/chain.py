@@ -12,6 +12,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from tidemill.log.disk.environment import Environment
+from tidemill.log.disk.preallocation import SEGMENT_BYTES
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError
 from tidemill.log.names import DELETED, TopicPartition
@@ -112,6 +113,14 @@ class SegmentChain:
         self.sparse = True
         for segment in self.segments:
             segment.dense = False
+
+    def plan_allocation(self) -> tuple[int, int]:
+        """Return position and length of what to allocate behind the active segment.
+
+        The segment before shows how large it can become.
+        """
+        most = self.segments[-2].size if len(self.segments) > 1 else SEGMENT_BYTES
+        return self.env.preallocation.plan(self.segments[-1], most)
 
     def add(self, segment: Segment) -> None:
         """Add a new active segment."""

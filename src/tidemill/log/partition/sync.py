@@ -14,6 +14,7 @@ from uuid import UUID
 
 from tidemill.log.disk.aborted_index import AbortedIndex
 from tidemill.log.disk.environment import Environment
+from tidemill.log.disk.preallocation import NOTHING
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError, SyncFailedError
 from tidemill.log.format.batch import Buffer
@@ -170,7 +171,10 @@ class SyncState:
         if active.size == active.synced_size and not self._closed and not self._new_folder:
             return None
         first_data = self.high_watermark == 0 and self._chain.end_offset > 0
-        return SyncTicket(self._chain, list(self._closed), self._new_folder, first_data)
+        ticket = SyncTicket(self._chain, list(self._closed), self._new_folder, first_data)
+        if not in_background:  # so that only one ticket at a time allocates for a segment
+            ticket.allocated = self._chain.plan_allocation()
+        return ticket
 
     def finish(self, ticket: SyncTicket) -> bool:
         """Record that a ticket was run; return whether the high watermark rose.
@@ -212,11 +216,13 @@ class SyncTicket:
         first_data: no record of the partition was synced before.
         folder_done: the folder and its entry are synced.
         done: ``run`` has succeeded.
+        allocated: position and length of what to allocate behind the active segment before.
     """
 
     __slots__ = (
         "_chain",
         "aborted",
+        "allocated",
         "closed",
         "done",
         "end_offset",
@@ -245,6 +251,7 @@ class SyncTicket:
         self.first_data = first_data
         self.folder_done = not new_folder
         self.done = False
+        self.allocated = NOTHING
 
     @property
     def environment(self) -> Environment:
@@ -268,6 +275,8 @@ class SyncTicket:
         env = self._chain.env
         if env.pool.sync_failure is not None:
             raise env.pool.sync_failure
+        if self.allocated != NOTHING:
+            self.sizes[-1][0].file.allocate(*self.allocated)
         for segment, size in self.sizes:
             if size > segment.synced_size:
                 self._sync_data(segment)
@@ -276,6 +285,7 @@ class SyncTicket:
             if self.aborted:
                 self._sync_aborted()
             for segment in self.closed:
+                segment.release_allocated()
                 env.fs.sync_file(segment.path(INDEX))
                 env.fs.sync_file(segment.path(TIME_INDEX))
             self._sync_snapshots()
@@ -296,7 +306,7 @@ class SyncTicket:
     def begin(self) -> int | None:
         """Return the descriptor of the only file to sync; None if ``run`` must do the work.
 
-        After a descriptor, ``end`` must be called.
+        ``allocated`` is to be allocated before. After a descriptor, ``end`` must be called.
         """
         if self.closed or self.aborted or self.new_folder or self.new_names or self.first_data:
             return None

@@ -256,6 +256,9 @@ class _Recovery:
 
         The recovery point can then move to the end, because all batches are verified.
         """
+        for segment in self.segments:
+            if segment.end_offset > self.recovery_point:
+                segment.file.release_allocated()  # the process before could not do that
         snapshot = snapshot_path(self.folder, end)
         self.env.fs.write_bytes(snapshot, self.producers.encode())
         try:

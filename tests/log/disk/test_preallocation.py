@@ -1,0 +1,226 @@
+"""Room behind the ends of segments: when it is allocated, how much, and when it is released."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.logs import TP, open_log, open_store, read_bytes
+from tidemill import system
+from tidemill.clock import ManualClock
+from tidemill.log.disk import preallocation
+from tidemill.log.disk.preallocation import (
+    FROM_BYTES,
+    LEAST_BYTES,
+    MOST_BYTES,
+    NOTHING,
+    SEGMENT_BYTES,
+    TIMES,
+    Preallocation,
+)
+from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.store import LogStore
+
+MIB = 1 << 20
+
+
+class Growing:
+    def __init__(self, size: int = 0) -> None:
+        self.size = size
+        self.synced_size = 0
+        self.owner: Preallocation | None = None
+
+    def release_allocated(self) -> None:
+        assert self.owner is not None
+        self.owner.forget(self)
+
+    def begin_release(self) -> Callable[[], None]:
+        return self.release_allocated
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preallocation:
+    monkeypatch.setattr(system, "can_allocate", lambda folder: True)
+    monkeypatch.setattr(preallocation, "FREE_SHARE", 1)
+    made = Preallocation()
+    made.open(str(tmp_path))
+    return made
+
+
+# --- the rule ------------------------------------------------------------------------------------
+
+
+def test_nothing_is_allocated_before_it_is_opened_or_where_there_is_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = Preallocation()
+    assert room.plan(Growing(MIB), SEGMENT_BYTES) == NOTHING
+    monkeypatch.setattr(system, "can_allocate", lambda folder: False)
+    room.open(str(tmp_path))
+    assert room.plan(Growing(MIB), SEGMENT_BYTES) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("unsynced", "length"),
+    [
+        (FROM_BYTES - 1, 0),
+        (FROM_BYTES, LEAST_BYTES),
+        (5 * MIB, 5 * MIB * TIMES),
+        (500 * MIB, MOST_BYTES),
+    ],
+)
+def test_the_room_depends_on_what_is_unsynced(
+    room: Preallocation, unsynced: int, length: int
+) -> None:
+    segment = Growing(unsynced + 7 * MIB)
+    segment.synced_size = 7 * MIB
+    expected = (segment.size, length) if length else NOTHING
+    assert room.plan(segment, SEGMENT_BYTES) == expected
+
+
+def test_the_room_ends_where_the_segment_is_expected_to_end(room: Preallocation) -> None:
+    assert room.plan(Growing(5 * MIB), 12 * MIB) == (5 * MIB, 7 * MIB)
+    assert room.plan(Growing(5 * MIB), 6 * MIB) == NOTHING  # too little to be worth it
+    assert room.plan(Growing(5 * MIB), MIB) == NOTHING  # larger than the one before
+
+
+def test_more_is_allocated_when_half_of_the_room_is_used(room: Preallocation) -> None:
+    segment = Growing(2 * MIB)
+    assert room.plan(segment, SEGMENT_BYTES) == (2 * MIB, 6 * MIB)
+    assert room.plan(segment, SEGMENT_BYTES) == NOTHING
+    segment.synced_size, segment.size = 3 * MIB, 5 * MIB
+    assert room.plan(segment, SEGMENT_BYTES) == (8 * MIB, 3 * MIB)
+    segment.size = 30 * MIB  # it has grown beyond its room
+    segment.synced_size = 28 * MIB
+    assert room.plan(segment, SEGMENT_BYTES) == (30 * MIB, 6 * MIB)
+
+
+def test_all_room_together_is_bounded(room: Preallocation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preallocation, "TOTAL_BYTES", 2 * MOST_BYTES)
+    segments = [Growing(100 * MIB) for _ in range(3)]
+    plans = [room.plan(segment, SEGMENT_BYTES) for segment in segments]
+    assert [length for _, length in plans] == [MOST_BYTES, MOST_BYTES, 0]
+    segments[0].size += MOST_BYTES  # its room is used
+    # The room that is left is counted now and then.
+    assert (100 * MIB, MOST_BYTES) in [room.plan(segments[2], SEGMENT_BYTES) for _ in segments]
+    room.forget(segments[1])
+    assert (100 * MIB, MOST_BYTES) in [room.plan(segments[1], SEGMENT_BYTES) for _ in segments]
+
+
+def test_a_disk_with_little_space_gets_no_room(
+    room: Preallocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preallocation, "FREE_SHARE", 1 << 60)
+    assert room.plan(Growing(5 * MIB), SEGMENT_BYTES) == NOTHING
+
+
+def test_segments_that_are_synced_and_do_not_grow_are_idle(room: Preallocation) -> None:
+    growing, unsynced, still = (Growing(5 * MIB) for _ in range(3))
+    for segment in (growing, unsynced, still):
+        room.plan(segment, SEGMENT_BYTES)
+    growing.synced_size = still.synced_size = 5 * MIB
+    assert room.idle() == []
+    growing.size = growing.synced_size = 6 * MIB
+    assert room.idle() == [still]
+    assert room.forget(still)
+    assert not room.forget(still)
+    assert room.idle() == [growing]
+
+
+def test_closing_releases_all_room_and_allocates_nothing_more(room: Preallocation) -> None:
+    segments = [Growing(5 * MIB) for _ in range(3)]
+    for segment in segments:
+        segment.owner = room
+        room.plan(segment, SEGMENT_BYTES)
+    room.close()
+    assert not any(room.forget(segment) for segment in segments)
+    assert room.plan(segments[0], SEGMENT_BYTES) == NOTHING
+
+
+# --- on a disk -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    if not system.can_allocate(str(tmp_path)):
+        pytest.skip("the temporary folder is not on a disk")
+    monkeypatch.setattr(preallocation, "FREE_SHARE", 1)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def store(folder: Path) -> Iterator[LogStore]:
+    opened = open_store(folder, ManualClock())
+    yield opened
+    opened.close(clean=False)
+
+
+def grow(log: PartitionLog, batches: int = 8) -> None:
+    """Append half a megabyte or more, and sync it."""
+    for _ in range(batches):
+        batch = encode_batch([NewRecord(None, os.urandom(1 << 16))], timestamp_ms=0)
+        log.append(batch, now_ms=0)
+    log.flush()
+
+
+def allocated(log: PartitionLog, index: int = -1) -> int:
+    """Return the bytes that a segment takes on the disk beyond its size."""
+    segment = log.segments[index]
+    found = os.stat(segment.path())
+    assert found.st_size == segment.size
+    return found.st_blocks * 512 - segment.size
+
+
+@pytest.mark.disk
+def test_a_sync_allocates_room_and_the_file_keeps_its_size(store: LogStore) -> None:
+    log = open_log(store, {})
+    grow(log)
+    assert LEAST_BYTES - MIB < allocated(log) < 2 * LEAST_BYTES
+    expected = b""
+    for _ in range(20):
+        grow(log)
+        assert allocated(log) > 0
+        expected = read_bytes(log)
+    assert len(expected) == log.segments[-1].size
+
+
+@pytest.mark.disk
+@pytest.mark.parametrize("clean", [True, False])
+def test_neither_a_stop_nor_the_start_after_a_crash_leaves_room(clean: bool, folder: Path) -> None:
+    store = open_store(folder, ManualClock())
+    log = open_log(store, {})
+    grow(log)
+    before = read_bytes(log)
+    assert allocated(log) > MIB
+    store.close(clean=clean)
+    assert (allocated(log) > MIB) == (not clean)
+    again = open_store(folder, ManualClock())
+    try:
+        assert allocated(again.get(TP)) < MIB
+        assert read_bytes(again.get(TP)) == before
+    finally:
+        again.close()
+
+
+@pytest.mark.disk
+def test_a_closed_segment_has_no_room(store: LogStore) -> None:
+    log = open_log(store, {})
+    grow(log)
+    log.roll(0)
+    grow(log)
+    assert allocated(log, 0) < MIB
+    assert 0 < allocated(log) < MIB  # it is expected to become as large as the one before
+    assert len(read_bytes(log)) == log.size_bytes
+
+
+@pytest.mark.disk
+def test_a_deleted_partition_is_forgotten(store: LogStore) -> None:
+    log = open_log(store, {})
+    grow(log)
+    active = log.segments[-1]
+    store.delete(TP)
+    assert not store.environment.preallocation.forget(active)
