@@ -365,7 +365,7 @@ def test_only_segments_that_no_compaction_replaces_are_restored(policy: str) -> 
         assert world.values() == [b"first", b"a" * 50, b"b" * 50]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(24))
 def test_power_cuts_lose_nothing_promised_and_take_no_partition_offline(seed: int) -> None:
     dice = random.Random(seed)
     world = World(3, internal_segment_bytes="2000")
@@ -395,6 +395,70 @@ def test_power_cuts_lose_nothing_promised_and_take_no_partition_offline(seed: in
         found = world.values(n)
         assert found[: len(promised[n])] == promised[n]
         assert found == written[n][: len(found)]
+
+
+@pytest.mark.parametrize("has_promise", [True, False])
+def test_a_segment_behind_one_that_was_closed_without_a_sync_and_lost_its_end(
+    has_promise: bool,
+) -> None:
+    """The kernel can write the new segment before the old one."""
+    world = World()
+    if has_promise:
+        world.promise(b"a" * 50)
+    world.append(0, b"b" * 50)
+    log = world.log()
+    log.roll(NOW)
+    old, new = log.segments
+    assert old.synced_size < old.size
+    world.append(0, b"c" * 50)
+    world.fs.sync_file(new.path())
+    world.fs.sync_dir(new.folder)
+    world.fs.power_cut(Unlucky())
+    if not has_promise:
+        (found,) = Inspection(world.fs, "/data").run()
+        assert found.is_repaired
+        assert "nothing from there on was acknowledged" in found.hint
+    world.reopen()
+    assert not world.store.offline
+    assert world.values() == ([b"first", b"a" * 50] if has_promise else [b"first"])
+    assert "none of its records was acknowledged" in world.reports()
+    world.promise(b"d")
+    assert world.values()[-1] == b"d"
+
+
+def test_a_segment_is_synced_before_the_next_one_without_a_journal() -> None:
+    world = World(2, cleanup_policy="delete")
+    for n, is_left in ((0, True), (1, False)):
+        if not is_left:
+            world.store.journal.give_up()
+        world.append(n, b"b" * 50)
+        log = world.log(n)
+        log.roll(NOW)
+        old = log.segments[0]
+        assert (old.synced_size < old.size) == is_left
+        log.flush()
+        assert (old.synced_size, log.high_watermark) == (old.size, 2)
+
+
+def test_a_segment_of_a_compacted_partition_is_synced_before_the_next_one() -> None:
+    world = World(cleanup_policy="compact")
+    world.append(0, b"b" * 50)
+    log = world.log()
+    log.roll(NOW)
+    assert log.segments[0].synced_size == log.segments[0].size
+
+
+def test_all_is_synced_when_a_topic_becomes_compacted() -> None:
+    world = World()
+    world.promise(b"a" * 50)
+    log = world.log()
+    log.roll(NOW)
+    log.config = parse_config({"cleanup.policy": "compact"})
+    assert [each.synced_size for each in log.segments] == [each.size for each in log.segments]
+    world.store.checkpoint()
+    world.fs.power_cut(Unlucky())
+    world.reopen()
+    assert world.values() == [b"first", b"a" * 50]
 
 
 def test_the_doctor_names_what_the_broker_will_restore_and_repairs_nothing_before() -> None:

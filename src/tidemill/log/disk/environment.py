@@ -70,6 +70,11 @@ class Copies:
         self.limit = 0
         self.used = 0
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a journal that takes them."""
+        return self.limit > 0
+
     def open(self, limit: int) -> None:
         """Allow so many bytes; 0 ends it."""
         self.limit = limit

@@ -27,7 +27,7 @@ def restore(
 
     Pieces below the recovery point are in synced segments, which compaction or retention have
     perhaps replaced since. The same is true of all segments but the last one if the topic is
-    compacted: a segment is synced before the next one begins.
+    compacted: a segment of such a topic is synced before the next one begins.
 
     Args:
         names: the folder's files with their sizes, which are updated.

@@ -274,9 +274,10 @@ class Appender:
     def roll(self, now_ms: int) -> Segment:
         """Close the active segment and start a new one; return the active segment.
 
-        An empty active segment stays. The records of the closed segment and its folder entry are
-        synced here, its indexes with the next sync. Otherwise a power cut could keep the new
-        segment and lose the end of the old one, and recovery could not tell that from damage.
+        An empty active segment stays. The next sync includes the closed one and its indexes. Where
+        the journal does not say what was promised, the closed segment and its folder entry are
+        synced here: a power cut could keep the new segment and lose the end of the old one, and
+        recovery could not tell that from damage. That can take long while the disk is busy.
         Everything that can fail for lack of space is done before the chain changes.
 
         Raises:
@@ -289,13 +290,23 @@ class Appender:
             return old
         old.write_index(seal=True)
         self._point.write_snapshot()
-        self._sync_segment(old)
+        if not self._is_proven_by_journal:
+            self._sync_segment(old)
         new = Segment.create(chain.env, chain.folder, chain.end_offset, now_ms)
         old.close_index()
         self._sync.add_closed(old)
         chain.add(new)
         self._point.pending = chain.end_offset
         return new
+
+    @property
+    def _is_proven_by_journal(self) -> bool:
+        """Whether recovery knows from the journal what was promised, in closed segments too.
+
+        Of a compacted partition, it restores only the last segment.
+        """
+        chain = self._chain
+        return chain.env.copies.is_open and self._sync.has_topic_id and not chain.sparse
 
     def _sync_segment(self, segment: Segment) -> None:
         if segment.size > segment.synced_size:

@@ -136,6 +136,7 @@ class PartitionLog:
     def config(self, config: LogConfig) -> None:
         self._appender.config = config
         if config.compact and not self.chain.sparse:
+            self.flush()  # after a power cut, only the last segment of a compacted log is restored
             self.chain.become_sparse()
 
     @property
@@ -399,13 +400,10 @@ class PartitionLog:
         return self._retention.delete_before(offset)
 
     def delete_old_segments(self, now_ms: int) -> list[Segment]:
-        """Remove the segments that the topic's retention does not keep, oldest first.
+        """Remove and return the segments that the topic's retention does not keep, oldest first.
 
         If even the active segment is too old, it is closed first. So an idle partition becomes
         empty too.
-
-        Returns:
-            The removed segments.
 
         Raises:
             SyncFailedError: the broker must stop.

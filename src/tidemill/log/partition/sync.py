@@ -87,6 +87,11 @@ class SyncState:
 
     # --- the journal -----------------------------------------------------------------------------
 
+    @property
+    def has_topic_id(self) -> bool:
+        """Whether the journal can name the partition."""
+        return self._topic_id != b""
+
     def keep(self, data: Buffer) -> None:
         """Keep a copy of appended batches for the journal, if they are few enough for it."""
         if self._from_offset < 0:

@@ -23,7 +23,7 @@ from tidemill.log.disk.log_file import LogFile
 from tidemill.log.disk.scan import BatchScanner, find_batch
 from tidemill.log.errors import CorruptLogError
 from tidemill.log.journal.entry import Piece
-from tidemill.log.journal.reading import JournalContent, read_journal
+from tidemill.log.journal.reading import JournalContent, Proof, read_journal
 from tidemill.log.journal.restore import lacking
 from tidemill.log.names import (
     INDEX,
@@ -43,6 +43,10 @@ from tidemill.log.recovery.recovery import StoredLog, check_first_segment, store
 OFFLINE_HINT = (
     "The partition will be offline: restore the file from a backup, or see "
     "'tidemill doctor --repair'."
+)
+CUT_HINT = (
+    "The broker cuts the log there when it starts: the journal proves that nothing from there on "
+    "was acknowledged."
 )
 
 
@@ -69,6 +73,23 @@ class _Batches:
 
     positions: set[tuple[int, int]]
     times: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What the next start must keep of a partition.
+
+    Attributes:
+        point: the recovery point. Everything below it was synced.
+        proven: the journal proves that nothing from this offset on was promised; -1 without proof.
+    """
+
+    point: int
+    proven: int
+
+    def nothing_from(self, offset: int) -> bool:
+        """Return whether nothing from an offset on must be kept."""
+        return offset >= self.point and 0 <= self.proven <= offset
 
 
 class Inspection:
@@ -140,7 +161,8 @@ class Inspection:
             check_first_segment(folder, bases[0], files, stored)
         except CorruptLogError as error:
             yield Damage(str(error), OFFLINE_HINT, is_repaired=False)
-        restored = self._lacking(tp, folder, names, stored, point)
+        proof = self._journal.proof(tp, topic_id_of(self._fs, folder))
+        restored = self._lacking(proof, folder, names, stored, point)
         if restored:
             first, last = restored[0].first_offset, restored[-1].end_offset - 1
             text = f"{folder}: the journal has offsets {first} to {last}, which the log lacks"
@@ -148,25 +170,25 @@ class Inspection:
             yield Damage(text, hint, is_repaired=True)
             return
         end = bases[0]
+        kept = _Kept(point, -1 if proof is None else proof.end_offset)
         for base, following in zip_longest(bases, bases[1:]):
             path = f"{folder}/{file_name(base, LOG)}"
             if base < end:
                 text = f"{path}: starts at offset {base}, but the one before ends at {end - 1}"
                 yield Damage(text, OFFLINE_HINT, is_repaired=False)
                 return
-            found, end = self._segment(path, base, names, following, point, stored)
+            found, end = self._segment(path, base, names, following, kept, stored)
             yield from found
 
     def _lacking(
         self,
-        tp: TopicPartition,
+        proof: Proof | None,
         folder: str,
         names: dict[str, int],
         stored: StoredLog,
         point: int,
     ) -> list[Piece]:
         """Return what the next start restores from the journal."""
-        proof = self._journal.proof(tp, topic_id_of(self._fs, folder))
         if proof is None:
             return []
         return lacking(
@@ -189,7 +211,7 @@ class Inspection:
         base: int,
         names: Mapping[str, int],
         following: int | None,
-        point: int,
+        kept: _Kept,
         stored: StoredLog,
     ) -> tuple[list[Damage], int]:
         """Read one segment; return its damages, and the offset where the next one must begin."""
@@ -206,28 +228,32 @@ class Inspection:
         self.size += size
         end = scanner.next_offset
         if scanner.damage is not None:
-            damage = self._damage(file, scanner, size, point, is_last=following is None)
+            damage = self._damage(file, scanner, size, kept, is_last=following is None)
             file.close()
             return [damage], end if following is None else following
         file.close()
         if following is not None and end != following:
             text = f"{path}: ends at offset {end - 1}, but the next segment begins at {following}"
+            if kept.nothing_from(end):
+                return [Damage(text, CUT_HINT, is_repaired=True)], following
             return [Damage(text, OFFLINE_HINT, is_repaired=False)], following
-        if following is None and end < point:
-            text = f"{path}: ends at offset {end - 1}, but offsets up to {point - 1} were synced"
+        if following is None and end < kept.point:
+            text = f"{path}: ends at offset {end - 1}, but up to {kept.point - 1} were synced"
             return [Damage(text, OFFLINE_HINT, is_repaired=False)], end
         return list(self._indexes(path.removesuffix(LOG), names, known, dense=dense)), end
 
     @staticmethod
     def _damage(
-        file: LogFile, scanner: BatchScanner, size: int, point: int, *, is_last: bool
+        file: LogFile, scanner: BatchScanner, size: int, kept: _Kept, *, is_last: bool
     ) -> Damage:
         where = f"{file.path}: byte {scanner.position}, offset {scanner.next_offset}"
         behind = find_batch(file, scanner.position + 1, size, scanner.next_offset)
         is_tail = is_last and behind is None and not scanner.misplaced
-        if is_tail and scanner.next_offset >= point:
+        if is_tail and scanner.next_offset >= kept.point:
             text = f"{where}: {size - scanner.position} bytes of an unfinished write"
             return Damage(text, "The broker removes it when it starts.", is_repaired=True)
+        if kept.nothing_from(scanner.next_offset) and not scanner.misplaced:
+            return Damage(f"{where}: {scanner.damage}", CUT_HINT, is_repaired=True)
         hint = OFFLINE_HINT
         if behind is not None:
             hint += f" The next valid batch is at byte {behind[0]}, offset {behind[1].base_offset}."

@@ -357,7 +357,7 @@ class _Recovery:
             else:
                 end = verifier.scan(segment, scan_from, following)
             if following and end != next_base:
-                self._drop_following(segment, end, following)
+                self._drop_following(segment, end, following, verifier)
             segment.end_offset = end
             index += 1
         if end < self.recovery_point and end >= self.log_start:
@@ -378,14 +378,22 @@ class _Recovery:
             )
         return end
 
-    def _drop_following(self, segment: Segment, end: int, following: list[Segment]) -> None:
-        """Remove the segments behind one that ends too early, if they have no valid batch."""
+    def _drop_following(
+        self, segment: Segment, end: int, following: list[Segment], verifier: SegmentVerifier
+    ) -> None:
+        """Remove the segments behind one that ends too early.
+
+        They must have no valid batch, or none that was promised.
+        """
         why = f"it ends at offset {end}, the next segment begins at {following[0].base_offset}"
         if end < self.recovery_point and following[0].base_offset <= self.recovery_point:
             raise segment.corrupt(why, segment.size, end)
-        refuse_if_valid_follows(segment, segment.size, end, why, following)
+        what = "segment behind lost records removed; none of its records was acknowledged"
+        if not verifier.nothing_promised_from(end):
+            refuse_if_valid_follows(segment, segment.size, end, why, following)
+            what = "segment without a valid batch removed"
         for later in following:
-            self.report("segment without a valid batch removed", later.path(), removed=later.size)
+            self.report(what, later.path(), removed=later.size)
             self._remove(later)
             self.segments.remove(later)
         self.env.fs.sync_dir(self.folder)

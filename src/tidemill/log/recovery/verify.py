@@ -223,14 +223,23 @@ class SegmentVerifier:
                 position,
                 offset,
             )
+        if self.nothing_promised_from(offset):
+            return
         found = find_batch(segment.file, position + 1, segment.size, offset)
-        if found is not None and not 0 <= self.proven_end <= offset:
+        if found is not None:
             raise segment.corrupt(
                 f"{why}; a valid batch (offset {found[1].base_offset}) follows at byte {found[0]}",
                 position,
                 offset,
             )
         refuse_if_valid_follows(segment, position, offset, why, following)
+
+    def nothing_promised_from(self, offset: int) -> bool:
+        """Return whether the journal proves that no record from an offset on was promised.
+
+        Then a power cut has lost what was not synced, and what follows was not synced either.
+        """
+        return 0 <= self.proven_end <= offset
 
     def _cut_tail(self, segment: Segment, scanner: BatchScanner) -> None:
         removed = segment.size - scanner.position
