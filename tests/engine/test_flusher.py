@@ -43,10 +43,12 @@ class FakeLog:
         self.high_watermark = 0
         self.syncs = 0
         self.error: Exception | None = None
+        self.is_awaited: bool | None = None
         self.gate = threading.Event()
         self.gate.set()
 
-    def begin_sync(self) -> FakeTicket | None:
+    def begin_sync(self, *, is_awaited: bool) -> FakeTicket | None:
+        self.is_awaited = is_awaited
         return FakeTicket(self) if self.high_watermark < self.log_end_offset else None
 
     def finish_sync(self, ticket: FakeTicket) -> None:
@@ -189,8 +191,21 @@ def test_without_a_waiter_data_is_synced_after_the_interval() -> None:
         while not bench.advanced:
             await asyncio.sleep(0.001)
         assert log.high_watermark == 1
+        assert log.is_awaited is False
 
     run(test, interval_ms=5)
+
+
+def test_a_sync_knows_whether_a_request_waits_for_it() -> None:
+    async def test(bench: Bench) -> None:
+        log = FakeLog()
+        await bench.durable(log, bench.write(log))
+        assert log.is_awaited is True
+        bench.write(log)
+        await bench.flusher.drain()
+        assert log.is_awaited is False
+
+    run(test)
 
 
 def test_a_request_starts_a_sync_without_waiters() -> None:

@@ -343,7 +343,7 @@ class Flusher:
     def _begin(self, state: _LogState) -> SyncTicket | None:
         if self._states.get(state.log) is not state:
             return None
-        ticket = state.log.begin_sync()
+        ticket = state.log.begin_sync(is_awaited=bool(state.waiters))
         if ticket is None:
             self._settle(state)
             return None

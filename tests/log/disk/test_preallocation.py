@@ -159,12 +159,15 @@ def store(folder: Path) -> Iterator[LogStore]:
     opened.close(clean=False)
 
 
-def grow(log: PartitionLog, batches: int = 8) -> None:
-    """Append half a megabyte or more, and sync it."""
-    for _ in range(batches):
+def grow(log: PartitionLog, *, is_awaited: bool = False) -> None:
+    """Append half a megabyte, and sync it."""
+    for _ in range(8):
         batch = encode_batch([NewRecord(None, os.urandom(1 << 16))], timestamp_ms=0)
         log.append(batch, now_ms=0)
-    log.flush()
+    ticket = log.begin_sync(is_awaited=is_awaited)
+    assert ticket is not None
+    ticket.run()
+    log.finish_sync(ticket)
 
 
 def allocated(log: PartitionLog, index: int = -1) -> int:
@@ -186,6 +189,13 @@ def test_a_sync_allocates_room_and_the_file_keeps_its_size(store: LogStore) -> N
         assert allocated(log) > 0
         expected = read_bytes(log)
     assert len(expected) == log.segments[-1].size
+
+
+@pytest.mark.disk
+def test_a_sync_for_which_a_request_waits_allocates_nothing(store: LogStore) -> None:
+    log = open_log(store, {})
+    grow(log, is_awaited=True)
+    assert allocated(log) < MIB
 
 
 @pytest.mark.disk

@@ -2,9 +2,10 @@
 
 While the kernel writes a file to the disk, it allocates blocks for what was appended to it, and
 appends to the same file wait for that: up to hundreds of milliseconds where a disk is busy. They
-don't wait where blocks were allocated before, and take less processor time. So a sync first
-allocates room behind the end of the file. It must be done then, because fallocate waits too while
-the file is being written to the disk.
+don't wait where blocks were allocated before, and take less processor time. So a sync for which no
+request waits first allocates room behind the end of the file. It must be done then, because
+fallocate waits too while the file is being written to the disk. A sync takes longer afterwards:
+with acks=all, which appends no more than clients wait for, throughput was a tenth lower.
 
 The size of the file stays the same. The room is released when the segment is closed, when it did
 not grow between two checks, and at a stop. Allocating is never necessary, so errors of it are no

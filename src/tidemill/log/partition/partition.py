@@ -337,9 +337,11 @@ class PartitionLog:
 
     # --- syncing ---------------------------------------------------------------------------------
 
-    def begin_sync(self, *, in_background: bool = False) -> SyncTicket | None:
+    def begin_sync(
+        self, *, in_background: bool = False, is_awaited: bool = True
+    ) -> SyncTicket | None:
         """Return a ticket for all unsynced files, or None; see ``SyncState.begin``."""
-        return self._sync.begin(in_background=in_background)
+        return self._sync.begin(in_background=in_background, is_awaited=is_awaited)
 
     @property
     def fits_journal(self) -> bool:

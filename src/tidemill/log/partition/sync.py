@@ -163,12 +163,13 @@ class SyncState:
 
     # --- the files -------------------------------------------------------------------------------
 
-    def begin(self, *, in_background: bool = False) -> SyncTicket | None:
+    def begin(self, *, in_background: bool = False, is_awaited: bool = True) -> SyncTicket | None:
         """Return a ticket for all unsynced files, or None if everything is synced.
 
         Args:
             in_background: the journal has what is to be synced. What was appended since can still
                 go there.
+            is_awaited: a request waits for the sync. Room behind the segment would make it longer.
         """
         if not in_background:
             self.drop_copies(self._chain.end_offset)
@@ -177,7 +178,7 @@ class SyncState:
             return None
         first_data = self.high_watermark == 0 and self._chain.end_offset > 0
         ticket = SyncTicket(self._chain, list(self._closed), self._new_folder, first_data)
-        if not in_background:  # so that only one ticket at a time allocates for a segment
+        if not is_awaited:  # in_background neither: only one ticket at a time allocates
             ticket.allocated = self._chain.plan_allocation()
         return ticket
 
