@@ -179,8 +179,8 @@ class Housekeeping:
         """Free the blocks that were allocated behind segments which do not grow any more."""
         loop = asyncio.get_running_loop()
         for segment in self._store.environment.preallocation.idle():
-            # A disk that is told which blocks are free (discard) can take long. At a stop of this
-            # task the work must not be dropped: an append to the segment would wait for it.
+            # The file system can report free blocks to the disk (discard), which can take long. The
+            # work must not be dropped when this task stops: an append to the segment waits for it.
             await asyncio.shield(loop.run_in_executor(None, segment.begin_release()))
 
     # --- slices ----------------------------------------------------------------------------------

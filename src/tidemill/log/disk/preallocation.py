@@ -8,8 +8,8 @@ fallocate waits too while the file is being written to the disk. A sync takes lo
 with acks=all, which appends no more than clients wait for, throughput was a tenth lower.
 
 The size of the file stays the same. The room is released when the segment is closed, when it did
-not grow between two checks, and at a stop. Allocating is never necessary, so errors of it are no
-errors of the log.
+not grow between two checks, and at a stop. Appends and syncs work without the room too, so an
+error of fallocate is ignored.
 
 Knows sizes of segments and the free space, and nothing of batches.
 """
@@ -38,7 +38,7 @@ NOTHING = (0, 0)
 
 
 class Growing(Hashable, Protocol):
-    """What is used of a ``Segment``."""
+    """The members of a ``Segment`` that are used here."""
 
     size: int
     synced_size: int

@@ -77,7 +77,7 @@ class _Batches:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What the next start must keep of a partition.
+    """The part of a partition that the next start must keep.
 
     Attributes:
         point: the recovery point. Everything below it was synced.
