@@ -426,6 +426,24 @@ def test_a_segment_behind_one_that_was_closed_without_a_sync_and_lost_its_end(
     assert world.values()[-1] == b"d"
 
 
+def test_segments_behind_a_changed_bit_are_kept_although_no_entry_proves_them() -> None:
+    world = World()
+    world.append(0, b"b" * 50)
+    world.append(0, b"c" * 50)
+    log = world.log()
+    log.roll(NOW)
+    world.append(0, b"d" * 50)
+    store_segments(world.store, log)  # the note about it is in no entry yet
+    old, new = (segment.path() for segment in log.segments)
+    world.fs.kill()
+    data = world.fs.content(old)
+    data[[position for position, _ in iter_headers(bytes(data))][1] + 70] ^= 1
+    before = [bytes(world.fs.content(path)) for path in (old, new)]
+    world.reopen()
+    assert world.partitions[0] in world.store.offline
+    assert [bytes(world.fs.content(path)) for path in (old, new)] == before
+
+
 def test_a_segment_is_synced_before_the_next_one_without_a_journal() -> None:
     world = World(2, cleanup_policy="delete")
     for n, is_left in ((0, True), (1, False)):

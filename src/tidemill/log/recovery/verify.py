@@ -223,10 +223,10 @@ class SegmentVerifier:
                 position,
                 offset,
             )
-        if self.nothing_promised_from(offset):
-            return
         found = find_batch(segment.file, position + 1, segment.size, offset)
-        if found is not None:
+        if found is None and self.nothing_promised_from(offset):
+            return  # the segment has lost its end
+        if found is not None and not self.nothing_promised_from(offset):
             raise segment.corrupt(
                 f"{why}; a valid batch (offset {found[1].base_offset}) follows at byte {found[0]}",
                 position,
