@@ -439,6 +439,8 @@ def test_segments_behind_a_changed_bit_are_kept_although_no_entry_proves_them() 
     data = world.fs.content(old)
     data[[position for position, _ in iter_headers(bytes(data))][1] + 70] ^= 1
     before = [bytes(world.fs.content(path)) for path in (old, new)]
+    (found,) = Inspection(world.fs, "/data").run()
+    assert not found.is_repaired
     world.reopen()
     assert world.partitions[0] in world.store.offline
     assert [bytes(world.fs.content(path)) for path in (old, new)] == before

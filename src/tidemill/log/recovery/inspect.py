@@ -252,7 +252,8 @@ class Inspection:
         if is_tail and scanner.next_offset >= kept.point:
             text = f"{where}: {size - scanner.position} bytes of an unfinished write"
             return Damage(text, "The broker removes it when it starts.", is_repaired=True)
-        if kept.nothing_from(scanner.next_offset) and not scanner.misplaced:
+        has_lost_end = is_last or behind is None
+        if has_lost_end and kept.nothing_from(scanner.next_offset) and not scanner.misplaced:
             return Damage(f"{where}: {scanner.damage}", CUT_HINT, is_repaired=True)
         hint = OFFLINE_HINT
         if behind is not None:
