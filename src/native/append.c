@@ -36,7 +36,8 @@ enum {
     X(index_interval_bytes) X(known_sequences) X(last_offset) X(last_timestamp_ms) X(leader_epoch) \
     X(limit) X(loaded) X(log) X(max_compaction_lag_ms) X(max_segment_ms) X(max_timestamp) \
     X(move_to_end) X(offsets) X(refused) X(release) X(releasing) X(retired) \
-    X(segment_bytes) X(segment_index_bytes) X(segment_jitter_ms) X(segment_ms) X(segments) X(size) X(start_offset) \
+    X(segment_bytes) X(segment_index_bytes) X(segment_jitter_ms) X(segment_ms) X(segments) \
+    X(size) X(start_offset) \
     X(times) X(txn_first_offset) X(used)
 NAMES(TM_DECLARE)
 

@@ -65,8 +65,8 @@ static int take_files(Files *on, PyObject *list)
         File *file = &files[i];
         PyObject *given = PyList_GetItem(list, i);
         if (!PyTuple_Check(given)) PyErr_SetString(PyExc_TypeError, "a file needs a tuple");
-        if (PyErr_Occurred() || !PyArg_ParseTuple(given, "iLL:start", &file->fd,
-                                                     &file->position, &file->length)) {
+        if (PyErr_Occurred() || !PyArg_ParseTuple(given, "iLL:start", &file->fd, &file->position,
+                                                  &file->length)) {
             free(files);
             return -1;
         }

@@ -366,7 +366,7 @@ class SyncThread:
         Raises:
             OSError: The thread can't be started.
             RuntimeError: A job has no result yet, or the thread is closed or another process's.
-            TypeError, ValueError, OverflowError: ``files`` is no list of such tuples, or has none.
+            TypeError, ValueError, OverflowError: ``files`` is not a list of such tuples, or empty.
         """
 
     def has_synced(self) -> bool:

@@ -181,7 +181,9 @@ class Housekeeping:
         for segment in self._store.environment.preallocation.idle():
             # The file system can report free blocks to the disk (discard), which can take long. The
             # work must not be dropped when this task stops: an append to the segment waits for it.
-            await asyncio.shield(loop.run_in_executor(None, segment.begin_release()))
+            work = segment.begin_release()
+            if work is not None:
+                await asyncio.shield(loop.run_in_executor(None, work))
 
     # --- slices ----------------------------------------------------------------------------------
 

@@ -283,37 +283,28 @@ def test_the_next_batches_of_an_idempotent_producer_are_taken(
     assert [each.last_sequence for each in entry.batches] == [1, 3, 4]
 
 
-def test_a_file_that_is_closed_or_broken_is_left_to_python(
+def test_a_file_that_is_closed_releases_room_or_is_broken_is_left_to_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = noted(monkeypatch)
     world = World(tmp_path)
     log = world.add()
     world.append([(0, batch())])
-    log.segments[-1].file.datasync()
-    log.segments[-1].file.close()
+    file = log.segments[-1].file
+    file.datasync()
+    file.close()
     assert outcome(world.append([(0, batch())])) == [(1, -1, 0)]
     assert taken == [0, 2]
-    log.segments[-1].file.broken = True
+    threading.Timer(0.05, file.begin_release()).start()
+    assert outcome(world.append([(0, batch())])) == [(2, -1, 0)]
+    assert (taken, file.releasing) == ([0, 3], False)  # it waited for the end of the release
+    assert outcome(world.append([(0, batch())])) == [(3, -1, 0)]
+    assert taken == [1, 3]
+    file.broken = True
     (result,) = world.append([(0, batch())])
     assert isinstance(result, TidemillError)
-    assert taken == [0, 3]
-    assert log.log_end_offset == 2
-
-
-def test_a_file_whose_room_is_being_released_is_left_to_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken = noted(monkeypatch)
-    world = World(tmp_path)
-    log = world.add()
-    world.append([(0, batch())])
-    threading.Timer(0.05, log.segments[-1].begin_release()).start()
-    assert outcome(world.append([(0, batch())])) == [(1, -1, 0)]
-    assert taken == [0, 2]
-    assert not log.segments[-1].file.releasing  # it waited for that
-    assert outcome(world.append([(0, batch())])) == [(2, -1, 0)]
-    assert taken == [1, 2]
+    assert taken == [1, 4]
+    assert log.log_end_offset == 4
 
 
 def test_a_file_system_of_a_test_is_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:

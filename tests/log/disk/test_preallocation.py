@@ -228,6 +228,32 @@ def test_a_closed_segment_has_no_room(store: LogStore) -> None:
 
 
 @pytest.mark.disk
+def test_a_closed_segment_has_no_room_of_a_process_before(store: LogStore) -> None:
+    log = open_log(store, {})
+    grow(log)
+    store.environment.preallocation.forget(log.segments[-1])  # as after a start
+    assert allocated(log) > MIB
+    log.roll(0)
+    log.flush()
+    assert allocated(log, 0) < MIB
+
+
+@pytest.mark.disk
+def test_the_sync_of_a_deleted_partition_releases_nothing(store: LogStore) -> None:
+    log = open_log(store, {})
+    grow(log)
+    log.roll(0)
+    ticket = log.begin_sync()
+    assert ticket is not None
+    segment = log.segments[0]
+    store.delete(TP)
+    store.purge_deleted(10)
+    assert not os.path.exists(segment.path())
+    ticket.run()
+    assert segment.begin_release() is None
+
+
+@pytest.mark.disk
 def test_a_deleted_partition_is_forgotten(store: LogStore) -> None:
     log = open_log(store, {})
     grow(log)

@@ -163,15 +163,7 @@ class LogFile:
         Raises:
             StorageError: the file can't be read.
         """
-        raw = self._pool.pin(self)
-        try:
-            fd = raw.fileno()
-            if fd is not None:
-                system.fill_cache(fd, position, length)
-        except OSError as error:
-            raise storage_error(error, "reading", self.path) from error
-        finally:
-            self._pool.unpin(self)
+        self._on_range(system.fill_cache, position, length, "reading")
 
     def write_back(self, position: int, length: int) -> None:
         """Ask the system to begin to write a range to the disk; can block. Can run in any thread.
@@ -179,15 +171,7 @@ class LogFile:
         Raises:
             StorageError: the file can't be opened, or the disk refused.
         """
-        raw = self._pool.pin(self)
-        try:
-            fd = raw.fileno()
-            if fd is not None:
-                system.start_writeback(fd, position, length)
-        except OSError as error:
-            raise storage_error(error, "writing to", self.path) from error
-        finally:
-            self._pool.unpin(self)
+        self._on_range(system.start_writeback, position, length, "writing to")
 
     def allocate(self, position: int, length: int) -> None:
         """Allocate blocks behind the end if that is possible; can block. Can run in any thread.
@@ -195,30 +179,24 @@ class LogFile:
         Raises:
             StorageError: the file can't be opened.
         """
+        self._on_range(system.allocate, position, length, "writing to")
+
+    def _on_range(
+        self, call: Callable[[int, int, int], None], position: int, length: int, doing: str
+    ) -> None:
+        """Pass descriptor, position and length to a function of ``system``, if there is one."""
         raw = self._pool.pin(self)
         try:
             fd = raw.fileno()
             if fd is not None:
-                system.allocate(fd, position, length)
-        finally:
-            self._pool.unpin(self)
-
-    def release_allocated(self) -> None:
-        """Free the blocks behind the end. Nothing can be appended meanwhile.
-
-        Raises:
-            StorageError: it failed.
-        """
-        raw = self._pool.pin(self)
-        try:
-            raw.truncate(self.size)
+                call(fd, position, length)
         except OSError as error:
-            raise storage_error(error, "truncating", self.path) from error
+            raise storage_error(error, doing, self.path) from error
         finally:
             self._pool.unpin(self)
 
     def begin_release(self) -> Callable[[], None]:
-        """Return the work of ``release_allocated``, to be called once in any thread.
+        """Return work that frees the blocks behind the end, to be called once in any thread.
 
         Call this where appends are made. Appends wait for the end of the work, so the file should
         not grow at the time. Only one file can be released at a time.
@@ -228,7 +206,7 @@ class LogFile:
 
         def work() -> None:
             try:
-                self.release_allocated()
+                self.truncate(self.size)
             finally:
                 self.releasing = False
                 self._pool.release_lock.release()

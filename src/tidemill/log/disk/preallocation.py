@@ -4,8 +4,8 @@ While the kernel writes a file to the disk, it allocates blocks for what was app
 appends to the same file wait for that: up to hundreds of milliseconds where a disk is busy. They
 don't wait where blocks were allocated before, and take less processor time. So a sync for which no
 request waits first allocates room behind the end of the file. It must be done then, because
-fallocate waits too while the file is being written to the disk. A sync takes longer afterwards:
-with acks=all, which appends no more than clients wait for, throughput was a tenth lower.
+fallocate waits too while the file is being written to the disk. A sync takes longer afterwards,
+which costs throughput where requests wait for it (acks=all).
 
 The size of the file stays the same. The room is released when the segment is closed, when it did
 not grow between two checks, and at a stop. Appends and syncs work without the room too, so an
@@ -45,7 +45,7 @@ class Growing(Hashable, Protocol):
 
     def release_allocated(self) -> None: ...
 
-    def begin_release(self) -> Callable[[], None]: ...
+    def begin_release(self) -> Callable[[], None] | None: ...
 
 
 class Preallocation:

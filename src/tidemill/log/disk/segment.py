@@ -229,12 +229,14 @@ class Segment:
             StorageError: it failed.
         """
         if self._env.preallocation.forget(self):
-            self.file.release_allocated()
+            self.file.truncate(self.size)
 
-    def begin_release(self) -> Callable[[], None]:
-        """Return work for any thread that frees the blocks; see ``LogFile.begin_release``."""
-        self._env.preallocation.forget(self)
-        return self.file.begin_release()
+    def begin_release(self) -> Callable[[], None] | None:
+        """Return work for any thread that frees the blocks; see ``LogFile.begin_release``.
+
+        None if there are none, for example because the segment was deleted.
+        """
+        return self.file.begin_release() if self._env.preallocation.forget(self) else None
 
     def close(self) -> None:
         """Close the file's handle and drop mapped indexes."""

@@ -291,7 +291,7 @@ class SyncTicket:
             if self.aborted:
                 self._sync_aborted()
             for segment in self.closed:
-                segment.release_allocated()
+                self._release_allocated(segment)
                 env.fs.sync_file(segment.path(INDEX))
                 env.fs.sync_file(segment.path(TIME_INDEX))
             self._sync_snapshots()
@@ -333,6 +333,15 @@ class SyncTicket:
         except SyncFailedError:
             raise
         except StorageError:  # the file can't be opened
+            if not self._is_removed():
+                raise
+
+    def _release_allocated(self, segment: Segment) -> None:
+        """Free the blocks behind a closed segment, also those that a process before allocated."""
+        self.environment.preallocation.forget(segment)
+        try:
+            segment.file.truncate(segment.size)
+        except StorageError:
             if not self._is_removed():
                 raise
 

@@ -258,7 +258,7 @@ class _Recovery:
         """
         for segment in self.segments:
             if segment.end_offset > self.recovery_point:
-                segment.file.release_allocated()  # the process before could not do that
+                segment.file.truncate(segment.size)  # frees blocks that were allocated behind it
         snapshot = snapshot_path(self.folder, end)
         self.env.fs.write_bytes(snapshot, self.producers.encode())
         try:
