@@ -49,9 +49,23 @@ async def broker(fs: FaultyFileSystem, journal_bytes: int = 1 << 20) -> Engine:
         await engine.topics.create([NewTopic("t", PARTITIONS)])
     await write(engine, b"first")
     async with asyncio.timeout(300):
-        while not engine._store.journal.is_open and not fs.capacity:
+        while not (fs.capacity or is_ready(engine)):
             await asyncio.sleep(0.001)
     return engine
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def is_ready(engine: Engine) -> bool:
+    """Return whether the journal is open, and says of all that is synced that it is."""
+    journal, journaling = engine._store.journal, engine._flusher._journaling
+    return (
+        journal.is_open and not journal.has_notes and journaling is not None
+    ) and not journaling.is_busy
 
 
 async def write(engine: Engine, value: bytes, partitions: int = PARTITIONS) -> None:
@@ -258,9 +272,7 @@ async def real_broker(folder: Path) -> Engine:
     await engine.start()
     await engine.topics.create([NewTopic("t", PARTITIONS)])
     await write(engine, b"first")
-    async with asyncio.timeout(60):
-        while not engine._store.journal.is_open:
-            await asyncio.sleep(0.001)
+    await until(lambda: is_ready(engine))
     await write(engine, b"second")
     return engine
 
@@ -411,6 +423,7 @@ def test_a_round_of_many_logs_that_is_noticed_during_a_turn_releases_all(tmp_pat
             return answer
 
         await begin_all()  # in their own files, which are new
+        await until(lambda: is_ready(engine))
         answer = begin_all()
         await asyncio.sleep(0)
         assert journaling.is_busy
@@ -452,12 +465,6 @@ def test_a_sync_of_a_segment_that_ends_during_a_turn_is_followed_by_the_next_one
 
 
 # --- segments behind the journal -----------------------------------------------------------------
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def test_the_system_begins_to_write_a_segment_with_much_in_the_journal(

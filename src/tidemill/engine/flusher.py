@@ -363,7 +363,7 @@ class Flusher:
             before = log.high_watermark
             log.finish_sync(ticket)
             if self._journaling is not None:
-                self._journaling.finish_store(log, number, ticket.end_offset)
+                self._journaling.finish_store(log, number, ticket)
             watermark = log.high_watermark
             finished.append((state, watermark > before, watermark < log.log_end_offset))
         self._continue(finished)

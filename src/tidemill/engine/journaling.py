@@ -31,6 +31,8 @@ from tidemill.log.partition.sync import SyncTicket, run_tickets
 TICK_S = 1.0
 STORED_AFTER = 10
 IDLE_AFTER = 2
+NOTES_S = 0.25
+"""An entry with notes only is written at most so often, in seconds."""
 STORED_TOGETHER = 16
 """Logs whose segments one job syncs."""
 STORED_BYTES = 2 << 20
@@ -69,6 +71,7 @@ class Journaling:
         self._entries = EntryWriter(self._loop, self._writer)
         self._storer = Worker(self._loop, "store")
         self._asked = False
+        self._opening = False
         self._creating = False
         self._storing = False
         self._closed = False
@@ -80,6 +83,9 @@ class Journaling:
         self._writing_back = False
         self._marks: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._notes_timer: asyncio.TimerHandle | None = None
+        self._notes_written = 0.0
+        self._notes_wait = False
         self.is_busy = False
 
     @property
@@ -92,9 +98,11 @@ class Journaling:
         if self._asked:
             return
         self._asked = True
+        self._opening = True
         self._run(self._writer, self._journal.prepare, self._opened)
 
     def _opened(self, future: Outcome[None]) -> None:
+        self._opening = False
         error = future.exception()
         if isinstance(error, SyncFailedError):
             self._on_failure(error)
@@ -102,12 +110,14 @@ class Journaling:
             logger.warning("journal.unavailable", error=str(error))
         else:
             self._tick_later()
+            self._write_notes_soon()
 
     def close(self) -> None:
         """Stop the threads and the timer."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._notes_timer):
+            if timer is not None:
+                timer.cancel()
         self._entries.close()
         self._writer.close()
         self._storer.close()
@@ -186,6 +196,8 @@ class Journaling:
             self._unmeasured_bytes = 0
             self._make_room()
         self._on_free()
+        if self._notes_wait and not self.is_busy:
+            self._write_notes()
 
     def _give_up(self, error: OSError) -> None:
         logger.error("journal.closed", error=str(error))
@@ -237,12 +249,37 @@ class Journaling:
         """Note that the segments of a log are being synced; see ``Journal.begin_store``."""
         return self._journal.begin_store(log)
 
-    def finish_store(self, log: PartitionLog, number: int, end_offset: int) -> None:
-        """Note that they are synced up to an offset."""
+    def finish_store(self, log: PartitionLog, number: int, ticket: SyncTicket) -> None:
+        """Note that they are synced, with the ticket that was finished."""
         self._journal.finish_store(number)
-        if log.topic_id is not None and self._journal.is_open:
-            self._journal.note(log.topic_id.bytes, log.tp.partition, end_offset)
+        if log.topic_id is not None and (self._journal.is_open or self._opening):
+            note = ticket.note(log.topic_id.bytes)
+            self._journal.note(log, note)
+            # Batches that are in no entry yet can't be restored, so they go there immediately.
+            self._write_notes_soon(0.0 if note.size else NOTES_S)
         self._discard_when_stored()
+
+    def _write_notes_soon(self, after_s: float = NOTES_S) -> None:
+        """Write an entry for the notes when the last one is so old, if no round has them before."""
+        due = self._notes_written + after_s - self._loop.time()
+        if due <= 0:
+            self._write_notes()
+        elif self._notes_timer is None:
+            self._notes_timer = self._loop.call_later(due, self._write_notes)
+
+    def _write_notes(self) -> None:
+        if self._notes_timer is not None:
+            self._notes_timer.cancel()
+            self._notes_timer = None
+        if not (self._journal.has_notes and self._journal.is_open):
+            return
+        self._notes_wait = self.is_busy
+        if self._notes_wait:
+            return  # the end of the round comes here again
+        self._notes_written = self._loop.time()
+        self.start((), (), lambda _: None)
+        if self._journal.has_notes:  # the journal is full, or they are too many for one entry
+            self._write_notes_soon()
 
     def forget(self, log: PartitionLog) -> None:
         """Forget a deleted log."""
@@ -267,8 +304,8 @@ class Journaling:
             self._until = self._marks[0]
         if journal.head < self._until:
             self._store_soon()
-        if journal.has_notes and not self.is_busy:
-            self.start((), (), lambda _: None)
+        if journal.has_notes:
+            self._write_notes_soon()
 
     def _write_back(self, logs: Sequence[PartitionLog]) -> None:
         """Let the system begin to write the segments of those logs that have much to be written."""
@@ -330,6 +367,6 @@ class Journaling:
             return
         for log, number, ticket in work:
             log.finish_sync(ticket)
-            self.finish_store(log, number, ticket.end_offset)
+            self.finish_store(log, number, ticket)
         if self._journal.is_half_full or self._journal.head < self._until:
             self._store_soon()

@@ -45,6 +45,7 @@ class OffsetCheckpoints:
             time when its topic is configured to be compacted, so the batches of all others follow
             each other without gaps.
         stored_starts: the log starts that are on disk.
+        stored_points: the recovery points that were written to the disk since the start.
     """
 
     def __init__(self, env: Environment, data_dir: str) -> None:
@@ -52,6 +53,7 @@ class OffsetCheckpoints:
         self.log_starts: dict[TopicPartition, int] = {}
         self.first_dirty: dict[TopicPartition, int] = {}
         self.stored_starts: dict[TopicPartition, int] = {}
+        self.stored_points: dict[TopicPartition, int] = {}
         self._aborted: dict[TopicPartition, list[StoredIndex]] = {}
         self._stored_sparse: set[TopicPartition] = set()
         self._unproven: set[TopicPartition] = set()
@@ -197,8 +199,9 @@ class OffsetCheckpoints:
         for tp in self._unproven:
             starts[tp] = ~starts.get(tp, 0)
         dirty = dict(self.first_dirty)
+        points = _known(self.recovery_points)
         files = {
-            RECOVERY_POINTS: encode_checkpoint(RECOVERY_POINTS, _known(self.recovery_points)),
+            RECOVERY_POINTS: encode_checkpoint(RECOVERY_POINTS, points),
             LOG_STARTS: encode_checkpoint(LOG_STARTS, _known(starts)),
             FIRST_DIRTY: encode_checkpoint(FIRST_DIRTY, dirty),
             ABORTED: encode_stored_indexes(ABORTED, self._aborted),
@@ -221,6 +224,7 @@ class OffsetCheckpoints:
                         self._written[name] = data
                 self._stale -= stale
                 self.stored_starts = starts
+                self.stored_points = points
                 self._stored_sparse = set(dirty)
             for sync in syncs:
                 sync.checkpoint_written()

@@ -383,6 +383,7 @@ class LogStore:
 
         It can be called in any thread; see ``OffsetCheckpoints.writes``.
         """
+        self._drop_notes()
         offsets = self._checkpoints.writes(self._partitions)
         journal = self.journal.checkpoint_write()
 
@@ -391,6 +392,13 @@ class LogStore:
             journal()
 
         return write
+
+    def _drop_notes(self) -> None:
+        """Drop the notes in the journal that are covered by the recovery points on disk."""
+        stored = self._checkpoints.stored_points
+        for log, offset in self.journal.noted():
+            if isinstance(log, PartitionLog) and offset <= stored.get(log.tp, 0):
+                self.journal.drop_note(log)
 
     def close(self, clean: bool = True) -> None:
         """Close everything and release the lock.

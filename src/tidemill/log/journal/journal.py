@@ -3,7 +3,8 @@
 Every write is begun and finished in one thread, and run in any: ``begin``, ``JournalWrite.run``,
 ``finish``, as the tickets of a partition. Only one write is on its way at a time, so at most the
 last entry can be incomplete after a crash. An entry is needed until the segments of all its owners
-are synced. An owner is a log; the journal knows nothing of it.
+are synced. What it proves is needed longer, and is written again (``notes``). An owner is a log; the
+journal knows nothing of it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from itertools import islice
 from uuid import uuid4
 
 from tidemill.log.disk.environment import Environment
@@ -22,12 +22,12 @@ from tidemill.log.journal.checkpoint import (
     encode_journal_checkpoint,
 )
 from tidemill.log.journal.entry import (
-    PIECE_BYTES,
     Piece,
     encode_entry,
     entry_bytes,
     padding,
 )
+from tidemill.log.journal.notes import Notes
 from tidemill.log.journal.ring import Ring, RingFile
 from tidemill.log.journal.write_through import EntrySyncError, write_through
 
@@ -167,7 +167,7 @@ class Journal:
         self._storing: dict[int, int] = {}
         self._stores = 0
         self._written_head = 1
-        self._notes: dict[tuple[bytes, int], int] = {}
+        self._notes = Notes()
 
     # --- opening ---------------------------------------------------------------------------------
 
@@ -258,27 +258,17 @@ class Journal:
         ``finish`` must be called before the next one begins.
         """
         size = entry_bytes(pieces)
-        notes: list[Piece] = []
-        if self._notes:
-            notes = self._take_notes(self._ring.file_bytes - size)
-            pieces = [*pieces, *notes]
+        if self._notes.are_waiting:
+            pieces = [*pieces, *self._notes.take(self._ring.file_bytes - size)]
             size = entry_bytes(pieces)
         head = self.head
         file = self._ring.room_for(size, head, self._written_head)
         if file is None:
-            for note in notes:
-                self.note(note.topic_id, note.partition, note.end_offset)
+            self._notes.give_back()
             return None
         header, buffers = encode_entry(self._id, self.next_sequence, head, pieces)
         buffers.append(padding(len(header) + sum(map(len, buffers))))
         return JournalWrite(self._env, file, self.next_sequence, head, header, buffers, size)
-
-    def _take_notes(self, room: int) -> list[Piece]:
-        taken = list(islice(self._notes, max(room, 0) // PIECE_BYTES))
-        return [
-            Piece(topic_id, partition, 0, 0, 0, self._notes.pop((topic_id, partition)), 0)
-            for topic_id, partition in taken
-        ]
 
     def finish(self, write: JournalWrite, owners: Sequence[Hashable]) -> None:
         """Record that an entry is on disk, and who needs it.
@@ -288,9 +278,13 @@ class Journal:
         """
         if not write.done:
             raise RuntimeError("can't finish a write to the journal that was not run")
+        is_first = write.position == 0
         write.accept()
         self._written_head = write.head
         self.next_sequence = write.sequence + 1
+        self._notes.written(write.sequence)
+        if is_first:  # the files before will be overwritten next
+            self._notes.renew(write.sequence)
         needed = self._needed
         for owner in owners:
             if owner not in needed:
@@ -339,16 +333,28 @@ class Journal:
     def forget(self, owner: Hashable) -> None:
         """Record that an owner was deleted: its entries are not needed."""
         self._needed.pop(owner, None)
+        self._notes.forget(owner)
 
-    def note(self, topic_id: bytes, partition: int, end_offset: int) -> None:
-        """Include in the next entry that a partition's segments are synced up to an offset."""
-        key = topic_id, partition
-        self._notes[key] = max(end_offset, self._notes.get(key, 0))
+    def note(self, owner: Hashable, note: Piece) -> None:
+        """Include in the next entry that an owner's segments are synced up to ``note.end_offset``.
+
+        Args:
+            note: it can have the batches that were just synced, to restore them.
+        """
+        self._notes.add(owner, note)
+
+    def noted(self) -> list[tuple[Hashable, int]]:
+        """Return each owner whose last note is in an entry, and the offset of the note."""
+        return self._notes.proven()
+
+    def drop_note(self, owner: Hashable) -> None:
+        """Drop the note of an owner, because the recovery point on disk covers it."""
+        self._notes.forget(owner)
 
     @property
     def has_notes(self) -> bool:
         """Whether the next entry has notes."""
-        return bool(self._notes)
+        return self._notes.are_waiting
 
     # --- room ------------------------------------------------------------------------------------
 

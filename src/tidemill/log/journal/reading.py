@@ -1,9 +1,9 @@
 """Read the journal after an unclean stop: what it proves of each partition.
 
-The newest entry says which entries were still needed, so those of earlier rounds are left out. All
-entries in between must be there. One that is missing or damaged is reported, and the others count:
-each holds all that is needed to restore its pieces. Only the last entry can be incomplete, and was
-then not promised to anyone.
+The newest entry says which entries were still needed. All of them must be there. One that is
+missing or damaged is reported, and the others count: each holds all that is needed to restore its
+pieces. Only the last entry can be incomplete, and was then not promised to anyone. Older entries
+that were not overwritten yet count too: their segments were synced, but can be damaged since.
 """
 
 from __future__ import annotations
@@ -91,11 +91,8 @@ def read_journal(env: Environment, data_dir: str) -> JournalContent:
     for name in names:
         _read_file(env, f"{folder}/{name}", checkpoint.journal, found, torn)
     is_whole = _check(env, folder, checkpoint, found, torn)
-    head = found[max(found)].head if found else 0
     proofs: dict[tuple[bytes, int], Proof] = {}
     for sequence in sorted(found):
-        if sequence < head:
-            continue
         for piece in found[sequence].pieces:
             proof = proofs.setdefault((piece.topic_id, piece.partition), Proof())
             proof.end_offset = max(proof.end_offset, piece.end_offset)

@@ -25,9 +25,9 @@ def restore(
 ) -> None:
     """Write the pieces of the journal into the segments that differ from them.
 
-    Pieces below the recovery point are in synced segments, which compaction or retention have
-    perhaps replaced since. The same is true of all segments but the last one if the topic is
-    compacted: a segment of such a topic is synced before the next one begins.
+    Where batches were never removed by compaction, a segment has the same bytes as long as it is
+    there. Otherwise only the last segment has for certain, above the recovery point: it is not
+    compacted, and those before are synced.
 
     Args:
         names: the folder's files with their sizes, which are updated.
@@ -40,7 +40,7 @@ def restore(
         name = file_name(base, LOG)
         path = f"{folder}/{name}"
         try:
-            names[name] = _restore_segment(env, tp, path, names[name], pieces)
+            names[name] = _restore_segment(env, tp, path, names[name], pieces, recovery_point)
         except OSError as error:
             raise JournalRestoreError(
                 f"{path} lacks records that were acknowledged, and they can't be restored from the "
@@ -53,14 +53,19 @@ def restore(
 def _wanted(
     names: dict[str, int], proof: Proof, recovery_point: int, is_sparse: bool
 ) -> dict[int, list[Piece]]:
-    """Return the pieces that the segments must have, by the segment's base offset."""
+    """Return the pieces that the segments must have, by the segment's base offset.
+
+    Those of a segment are in the order of their positions.
+    """
     bases = [each[0] for each in map(parse_file_name, names) if each and each[1] == LOG]
     last = max(bases, default=-1)
     by_segment: dict[int, list[Piece]] = {}
     for piece in proof.pieces:
-        is_replaced = is_sparse and piece.segment != last
-        if piece.end_offset > recovery_point and piece.segment in bases and not is_replaced:
+        is_same = not is_sparse or (piece.segment == last and piece.end_offset > recovery_point)
+        if is_same and piece.segment in bases:
             by_segment.setdefault(piece.segment, []).append(piece)
+    for pieces in by_segment.values():
+        pieces.sort(key=lambda piece: piece.position)
     return by_segment
 
 
@@ -96,7 +101,12 @@ def lacking(
 
 
 def _restore_segment(
-    env: Environment, tp: TopicPartition, path: str, size: int, pieces: list[Piece]
+    env: Environment,
+    tp: TopicPartition,
+    path: str,
+    size: int,
+    pieces: list[Piece],
+    recovery_point: int,
 ) -> int:
     """Write the pieces that differ; return the new size of the file."""
     raw = env.fs.open(path)
@@ -106,10 +116,13 @@ def _restore_segment(
             if piece.position > size:
                 # What is between is lost, from the journal too. Recovery tells where the log ends.
                 break
-            (data,) = piece.buffers
-            if raw.pread(piece.size, piece.position) != data:
-                _write(raw, memoryview(data), piece.position)
-                restored.append(piece)
+            try:
+                if _restore_piece(raw, piece):
+                    restored.append(piece)
+            except OSError:
+                if piece.end_offset > recovery_point:
+                    raise
+                continue  # the partition is recovered without it, and the first read finds damage
             size = max(size, piece.position + piece.size)
         if restored:
             try:
@@ -128,9 +141,14 @@ def _restore_segment(
     return size
 
 
-def _write(raw: RawFile, data: memoryview, position: int) -> None:
+def _restore_piece(raw: RawFile, piece: Piece) -> bool:
+    """Write a piece if the file has other bytes there; return whether it had."""
+    if raw.pread(piece.size, piece.position) == piece.buffers[0]:
+        return False
+    data, position = memoryview(piece.buffers[0]), piece.position
     while data:
         written = raw.pwrite((data,), position)
         if written == 0:
             raise OSError(28, "No space left on device")
         data, position = data[written:], position + written
+    return True

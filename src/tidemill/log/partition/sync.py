@@ -10,6 +10,7 @@ business.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 from tidemill.log.disk.aborted_index import AbortedIndex
@@ -204,8 +205,13 @@ class SyncState:
             self.drop_copies(self.stored_offset)
         if ticket.end_offset <= self.high_watermark:
             return False
+        segment, size = ticket.sizes[-1]
+        if segment is self.end_segment:
+            ticket.promised_from = self.end_position, self.high_watermark
+        else:
+            ticket.promised_from = 0, segment.base_offset
         self.high_watermark = ticket.end_offset
-        self.end_segment, self.end_position = ticket.sizes[-1]
+        self.end_segment, self.end_position = segment, size
         return True
 
 
@@ -223,6 +229,9 @@ class SyncTicket:
         folder_done: the folder and its entry are synced.
         done: ``run`` has succeeded.
         allocated: position and length of what to allocate behind the active segment before.
+        promised_from: position in the active segment, and offset, from which on the sync has
+            promised records. Set by ``SyncState.finish``; the position is at the end if there are
+            none.
     """
 
     __slots__ = (
@@ -236,6 +245,7 @@ class SyncTicket:
         "folder_done",
         "new_folder",
         "new_names",
+        "promised_from",
         "sizes",
     )
 
@@ -258,6 +268,7 @@ class SyncTicket:
         self.folder_done = not new_folder
         self.done = False
         self.allocated = NOTHING
+        self.promised_from = self.sizes[-1][1], self.end_offset
 
     @property
     def environment(self) -> Environment:
@@ -268,6 +279,11 @@ class SyncTicket:
     def folder(self) -> str:
         """The path of the partition's folder."""
         return self._chain.folder
+
+    @property
+    def has_names(self) -> bool:
+        """Whether more than the bytes of one file are synced, which the journal can't stand for."""
+        return self.first_data or self.new_folder or self.new_names or bool(self.closed)
 
     def run(self) -> None:
         """Sync the files; blocks. Can run in any thread while appends continue.
@@ -314,7 +330,7 @@ class SyncTicket:
 
         ``allocated`` is to be allocated before. After a descriptor, ``end`` must be called.
         """
-        if self.closed or self.aborted or self.new_folder or self.new_names or self.first_data:
+        if self.has_names or self.aborted:
             return None
         return self.sizes[-1][0].file.begin_datasync()
 
@@ -326,6 +342,32 @@ class SyncTicket:
         """
         self.sizes[-1][0].file.end_datasync(failed)
         self.done = failed == 0
+
+    def note(self, topic_id: bytes) -> Piece:
+        """Return what the journal notes when ``SyncState.finish`` has taken this ticket.
+
+        Batches that could not go to the journal, because a file or its name had to be synced, go
+        there afterwards if they are few: to restore them if the segment is damaged.
+        """
+        partition = self._chain.tp.partition
+        position, first_offset = self.promised_from
+        segment, size = self.sizes[-1]
+        length = size - position
+        if self.has_names and 0 < length <= LOG_BYTES:
+            with suppress(StorageError):  # the segment was removed meanwhile
+                data = segment.file.pread_nowait(length, position)
+                if data is not None and len(data) == length:
+                    return Piece(
+                        topic_id,
+                        partition,
+                        segment.base_offset,
+                        position,
+                        first_offset,
+                        self.end_offset,
+                        length,
+                        (data,),
+                    )
+        return Piece(topic_id, partition, 0, 0, 0, self.end_offset, 0)
 
     def _sync_data(self, segment: Segment) -> None:
         try:
