@@ -299,6 +299,22 @@ def test_an_exception_in_a_callback_is_reported_and_leaves_no_log_unsynced() -> 
     run(test)
 
 
+@pytest.mark.parametrize("method", ["begin_sync", "finish_sync"])
+def test_a_step_without_memory_leaves_no_request_waiting(method: str) -> None:
+    async def test(bench: Bench) -> None:
+        log = FakeLog()
+
+        def exhausted(*args: object, **options: object) -> None:
+            raise MemoryError
+
+        setattr(log, method, exhausted)
+        with pytest.raises(SyncFailedError, match="MemoryError"):
+            await asyncio.wait_for(bench.durable(log, bench.write(log)), 60)
+        assert len(bench.failures) == 1
+
+    run(test)
+
+
 def test_a_waiter_is_called_once_if_one_before_it_fails_the_flusher() -> None:
     async def test(bench: Bench) -> None:
         log = FakeLog()

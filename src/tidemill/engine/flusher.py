@@ -33,12 +33,10 @@ from tidemill.log.rounds import Taken, finish_pieces, take_pieces
 SYNC_THREADS = 4
 RELEASED_PER_TURN = 32
 """Requests of one log that are released in one turn of the event loop, of perhaps thousands."""
-
 LARGE_APPEND = 32 << 10
 """Bytes of a request that takes long enough to look after the journal while a turn lasts."""
 LONG_TURN_S = 0.0002
 """How long an append waits for others of its turn of the event loop: about as long as a sync."""
-
 ACCEPTED_PER_TURN = 64
 """Logs of one round of the journal whose requests are released in one turn."""
 
@@ -99,8 +97,6 @@ class Flusher:
         self._polling = False
         self._failure: StorageError | None = None
         self._drained: asyncio.Future[None] | None = None
-
-    # --- requests --------------------------------------------------------------------------------
 
     def written(self, log: PartitionLog) -> None:
         """Note that ``log`` has unsynced data. This is cheap, and called after each append."""
@@ -200,11 +196,7 @@ class Flusher:
         self._check_idle()
 
     async def drain(self) -> None:
-        """Sync everything that is dirty. Return when nothing is.
-
-        Raises:
-            StorageError: a sync failed.
-        """
+        """Sync everything that is dirty; raise StorageError if that fails."""
         for state in list(self._states.values()):
             self._want(state)
         while self._states:
@@ -250,8 +242,17 @@ class Flusher:
 
     def _dispatch(self) -> None:
         self._dispatching = False
-        if self._failure is not None:
-            return
+        if self._failure is None:
+            self._guard(self._start_syncs)
+
+    def _guard(self, step: Callable[..., None], *args: object) -> None:
+        """Run a step. If it ends without memory or with a bug, no request waits forever."""
+        try:
+            step(*args)
+        except Exception as error:
+            self._fail(error)
+
+    def _start_syncs(self) -> None:
         journaling = self._journaling
         if journaling is not None:
             self._gather(journaling)
@@ -268,7 +269,8 @@ class Flusher:
                     number = -1 if journaling is None else journaling.begin_store(state.log)
                     work.append((state, ticket, number))
             if work:
-                self._runner.run([ticket for _, ticket, _ in work], partial(self._finish, work))
+                finish = partial(self._guard, self._finish, work)
+                self._runner.run([ticket for _, ticket, _ in work], finish)
 
     def _gather(self, journaling: Journaling) -> None:
         """Take the logs that the journal can serve out of the queue, and start its next round."""
@@ -305,7 +307,8 @@ class Flusher:
             round_.append((state, taken))
             pieces.append(taken[0])
             logs.append(state.log)
-        if round_ and not journaling.start(pieces, logs, partial(self._accept, round_)):
+        accept = partial(self._guard, self._accept, round_)
+        if round_ and not journaling.start(pieces, logs, accept):
             self._sync_files(state for state, _ in round_)
 
     def _sync_files(self, states: Iterable[_LogState]) -> None:
@@ -330,7 +333,7 @@ class Flusher:
             finished.append((state, has_risen, has_more))
         self._continue(finished)
         if rest:
-            self._loop.call_soon(self._accept, rest, True)
+            self._loop.call_soon(self._guard, self._accept, rest, True)
 
     def _release(self, finished: Iterable[_Finished]) -> None:
         """Release the requests of logs."""
@@ -422,16 +425,12 @@ class Flusher:
             self._settle(state)
 
     def _fail(self, cause: BaseException) -> None:
-        failure = (
-            cause
-            if isinstance(cause, StorageError)
-            else SyncFailedError(f"a sync ended unexpectedly: {cause!r}")
-        )
-        first = self._failure is None
-        self._failure = failure
-        self._fail_all(failure)
-        if first:
-            self._on_failure(failure)
+        if not isinstance(cause, StorageError):
+            cause = SyncFailedError(f"a sync ended unexpectedly: {cause!r}")
+        is_first, self._failure = self._failure is None, cause
+        self._fail_all(cause)
+        if is_first:
+            self._on_failure(cause)
 
     def _fail_all(self, error: Exception) -> None:
         states, self._states = self._states, {}

@@ -3,8 +3,8 @@
 Every write is begun and finished in one thread, and run in any: ``begin``, ``JournalWrite.run``,
 ``finish``, as the tickets of a partition. Only one write is on its way at a time, so at most the
 last entry can be incomplete after a crash. An entry is needed until the segments of all its owners
-are synced. What it proves is needed longer, and is written again (``notes``). An owner is a log; the
-journal knows nothing of it.
+are synced. What it proves is needed longer, and is written again (``notes``). An owner is a log;
+the journal knows nothing of it.
 """
 
 from __future__ import annotations
