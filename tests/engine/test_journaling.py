@@ -13,7 +13,7 @@ from typing import cast
 
 import pytest
 
-from tests.engine.transactions.support import Producer, cut_power
+from tests.engine.transactions.support import Producer, cut_power, is_noted, noted
 from tests.support.faultyfs import FaultyFileSystem, Unlucky
 from tidemill import native, system
 from tidemill.engine import flusher as flusher_module
@@ -49,7 +49,7 @@ async def broker(fs: FaultyFileSystem, journal_bytes: int = 1 << 20) -> Engine:
         await engine.topics.create([NewTopic("t", PARTITIONS)])
     await write(engine, b"first")
     async with asyncio.timeout(300):
-        while not (fs.capacity or is_ready(engine)):
+        while not (fs.capacity or is_noted(engine)):
             await asyncio.sleep(0.001)
     return engine
 
@@ -58,14 +58,6 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
-
-
-def is_ready(engine: Engine) -> bool:
-    """Return whether the journal is open, and says of all that is synced that it is."""
-    journal, journaling = engine._store.journal, engine._flusher._journaling
-    return (
-        journal.is_open and not journal.has_notes and journaling is not None
-    ) and not journaling.is_busy
 
 
 async def write(engine: Engine, value: bytes, partitions: int = PARTITIONS) -> None:
@@ -114,6 +106,7 @@ def test_the_markers_of_a_transaction_share_one_sync() -> None:
         for round_ in range(2):
             for n in range(PARTITIONS):
                 await producer.send("t", b"%d" % round_, partition=n)
+            await noted(engine)
             before = fs.syncs
             await producer.commit()
         # One for the decision, one for twelve markers. The completion that no request waits for
@@ -133,6 +126,7 @@ def test_offsets_in_a_transaction_cost_no_sync_more() -> None:
             for n in range(PARTITIONS):
                 await producer.send("t", b"%d" % round_, partition=n)
             await producer.commit_offset("g", "t", round_)
+            await noted(engine)
             before = fs.syncs
             await producer.commit()
         assert fs.syncs - before <= 3
@@ -272,7 +266,7 @@ async def real_broker(folder: Path) -> Engine:
     await engine.start()
     await engine.topics.create([NewTopic("t", PARTITIONS)])
     await write(engine, b"first")
-    await until(lambda: is_ready(engine))
+    await noted(engine)
     await write(engine, b"second")
     return engine
 
@@ -423,7 +417,7 @@ def test_a_round_of_many_logs_that_is_noticed_during_a_turn_releases_all(tmp_pat
             return answer
 
         await begin_all()  # in their own files, which are new
-        await until(lambda: is_ready(engine))
+        await noted(engine)
         answer = begin_all()
         await asyncio.sleep(0)
         assert journaling.is_busy

@@ -204,6 +204,19 @@ async def cut_power(engine: Engine, fs: FaultyFileSystem, rng: random.Random) ->
     await kill(engine, fs)
 
 
+def is_noted(engine: Engine) -> bool:
+    """Return whether the journal is open, idle, and says of all that is synced that it is."""
+    journal, journaling = engine._store.journal, engine._flusher._journaling
+    assert journaling is not None
+    return journal.is_open and not journal.has_notes and not journaling.is_busy
+
+
+async def noted(engine: Engine) -> None:
+    """Wait until no more entries of the journal with notes only are to come."""
+    while not is_noted(engine):
+        await asyncio.sleep(0.001)
+
+
 @contextlib.asynccontextmanager
 async def running(
     fs: FaultyFileSystem | None = None, clock: Clock | None = None, **settings: object

@@ -14,6 +14,7 @@ from tests.engine.transactions.support import (
     Producer,
     committed,
     error_of,
+    noted,
     read,
     run,
     running,
@@ -256,6 +257,7 @@ def test_readers_that_wait_for_the_end_of_a_transaction_cause_no_sync() -> None:
             await producer.send("a", b"open")
             poll = asyncio.ensure_future(read(engine, "a", wait_ms=50_000))
             await asyncio.sleep(0)
+            await noted(engine)
             before = fs.syncs
             for _ in range(20):
                 await write_plain(engine, "a", Durability.WRITTEN)
