@@ -28,16 +28,21 @@ Record = tuple[bytes, int | None]
 
 
 class FakeSource:
-    """A table with a log of changes. ``v`` is the number of the change that wrote a row."""
+    """A table with a log of changes. ``v`` is the number of the change that wrote a row.
+
+    A change that is not captured is a gap: the source finds it later, and says so. ``early`` is one
+    that it finds in the catalog, while its stream is behind: the next batch says so.
+    """
 
     def __init__(self) -> None:
         self.states: list[dict[int, int]] = [{}]
         self.log: list[Change | None] = [None]  # the change that led to a state; None: not captured
         self.resyncs: set[int] = set()
+        self.early = self.told = 0  # gaps of the catalog, and how many of them a batch has named
         self.read = 0
         self.lag_of_chunk = 0
 
-    def commit(self, key: int, delete: bool, captured: bool) -> None:
+    def commit(self, key: int, delete: bool, captured: bool, early: bool = False) -> None:
         state = dict(self.states[-1])
         number = len(self.states)
         before = {"k": key, "v": state[key]} if key in state else None
@@ -52,20 +57,24 @@ class FakeSource:
             change = Change(TABLE, "c" if before is None else "u", before, after, number, {})
         self.states.append(state)
         self.log.append(change if captured else None)
-        if not captured:  # a gap: the source finds it later, and says so
+        if not captured and early:
+            self.early += 1
+        elif not captured:
             self.states.append(state)
             self.log.append(None)
             self.resyncs.add(len(self.states) - 1)
 
     def poll(self, timeout_s: float, limit: int = 3) -> Batch | None:
         upto = min(self.read + limit, len(self.log) - 1)
-        if upto == self.read:
+        if upto == self.read and self.told == self.early:
             return None
         numbers = range(self.read + 1, upto + 1)
         changes = [deepcopy(each) for each in (self.log[n] for n in numbers) if each is not None]
         self.read = upto
-        resync = [TABLE.id] if any(n in self.resyncs for n in numbers) else []
-        return Batch(changes, {"n": upto}, resync=resync)
+        is_gap = self.told < self.early or any(n in self.resyncs for n in numbers)
+        self.told = self.early
+        position: Position = {"n": upto, "told": self.told}
+        return Batch(changes, position, resync=[TABLE.id] if is_gap else [])
 
     def read_chunk(self, table: Table, after: list[Any] | None, limit: int) -> Chunk:
         # Any state between what was polled and what is committed keeps the contract's promise.
@@ -83,7 +92,8 @@ class FakeSource:
 
     def start(self, position: Position | None) -> Position:
         self.read = 0 if position is None else int(position["n"])
-        return {"n": self.read}
+        self.told = 0 if position is None else int(position.get("told", 0))
+        return {"n": self.read, "told": self.told}
 
     def tables(self) -> list[Table]:
         return [TABLE]

@@ -81,5 +81,5 @@ class WorkerState:
         """Put a table into the queue of snapshots. One that is there starts again."""
         there = [each for each in self.snapshots if each.table == table]
         again = TableProgress(table, resync=resync or any(each.resync for each in there))
-        self.snapshots = [each for each in self.snapshots if each.table != table]
-        self.snapshots.append(again)
+        others = [each for each in self.snapshots if each.table != table]
+        self.snapshots = [*others, again]  # at once: another thread reads it

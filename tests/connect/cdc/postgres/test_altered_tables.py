@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import psycopg
@@ -10,6 +11,7 @@ import pytest
 from tests.connect.conftest import RunningWorker, records_of, table_of
 from tidemill.connect.base.clients import Kafka
 from tidemill.connect.cdc.definition import Definition, parse
+from tidemill.connect.cdc.postgres.connection import ReplicationConnection
 
 Sql = psycopg.Connection[Any]
 
@@ -123,3 +125,65 @@ def test_changes_before_a_new_primary_key_leave_no_keys_of_before(
         worker.wait(lambda: set(rows_of(kafka, name)) == NEW_KEYS, "the new keys")
         worker.wait_for_snapshots()
     assert set(rows_of(kafka, name)) == NEW_KEYS
+
+
+class OneByOne(ReplicationConnection):
+    """Receives each message alone, as from a busy server: the source has nothing more after it."""
+
+    _has_received = _pauses = False
+
+    def receive_many(self, most: int) -> list[bytes]:
+        self._pauses, found = self._has_received, []
+        if not self._pauses:
+            found = super().receive_many(1)
+        self._has_received = bool(found)
+        return found
+
+    def wait(self, timeout_s: float) -> bool:
+        return timeout_s > 0 if self._pauses else super().wait(timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("key", "statements"),
+    [
+        ("id", ["ALTER TABLE t ADD b int DEFAULT 7"]),
+        ("id", ["ALTER TABLE t ALTER a TYPE text"]),
+        ("id", ["ALTER TABLE t RENAME a TO b"]),
+        ("a", ["ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (a)"]),
+        (
+            "id",
+            [
+                "DROP TABLE t",
+                "CREATE TABLE t (id int PRIMARY KEY, b text)",
+                "INSERT INTO t SELECT i, 'x' FROM generate_series(1, 6) i",
+            ],
+        ),
+    ],
+    ids=["a column", "a type", "a name", "a key", "a table"],
+)
+def test_no_change_of_before_replaces_a_row_of_the_altered_table(
+    kafka: Kafka,
+    name: str,
+    dsn: str,
+    sql: Sql,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+    statements: list[str],
+) -> None:
+    """Each of them comes in a batch of its own, while the table is to be read again."""
+    create(sql, 5)
+    with RunningWorker(definition(name, dsn), kafka) as worker:
+        worker.wait_for_snapshots()
+    sql.execute("INSERT INTO t VALUES (6, -6), (7, -7)")
+    sql.execute("UPDATE t SET a = -20 WHERE id = 1")
+    sql.execute("UPDATE t SET a = -1 WHERE id = 1")
+    for statement in statements:
+        sql.execute(statement.encode())
+    with psycopg.connect(dsn, row_factory=psycopg.rows.dict_row) as connection:
+        rows = connection.execute("SELECT * FROM t").fetchall()
+    expected = {json.dumps({key: row[key]}): row for row in rows}
+    monkeypatch.setattr("tidemill.connect.cdc.postgres.source.ReplicationConnection", OneByOne)
+    with RunningWorker(definition(name, dsn), kafka) as worker:
+        worker.wait(lambda: rows_of(kafka, name) == expected, "the rows of now")
+        worker.wait_for_snapshots()
+    assert rows_of(kafka, name) == expected

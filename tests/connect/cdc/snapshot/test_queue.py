@@ -22,7 +22,7 @@ class ChangingSource(FakeSource):
     def __init__(self) -> None:
         super().__init__()
         self.now: Table | None = TABLE
-        self.asked: list[tuple[Table, Any]] = []
+        self.asked: list[tuple[Table, Any, int]] = []
         for key in range(5):
             self.commit(key, False, True)
         self.read = len(self.states) - 1
@@ -31,7 +31,7 @@ class ChangingSource(FakeSource):
         return None if self.now is None else replace(self.now)
 
     def read_chunk(self, table: Table, after: list[Any] | None, limit: int) -> Chunk:
-        self.asked.append((table, after))
+        self.asked.append((table, after, limit))
         return super().read_chunk(table, after, limit)
 
 
@@ -65,7 +65,7 @@ def test_chunks_share_one_table_until_it_changes(source: ChangingSource) -> None
     snapshots.step()
     source.now = NEWER
     snapshots.step()
-    first, second, third = [table for table, _ in source.asked]
+    first, second, third = [table for table, _, _ in source.asked]
     assert first is second
     assert third.columns == NEWER.columns
 
@@ -84,11 +84,29 @@ def test_another_key_begins_the_snapshot_again(source: ChangingSource) -> None:
     assert source.asked[-1][1] is None
 
 
+def test_a_table_is_read_again_behind_the_changes_of_before(source: ChangingSource) -> None:
+    """Its catalog is ahead: the changes that come now can be of a table of the same name."""
+    state = WorkerState(snapshots=[TableProgress(TABLE.id, resync=True)])
+    snapshots = snapshots_of(source, state)
+    source.commit(0, False, True)
+    source.commit(1, False, True)
+    assert not snapshots.step()
+    for _ in range(2):
+        assert [(after, limit) for _, after, limit in source.asked] == [(None, 1)]
+        batch = source.poll(0, 1)
+        assert batch is not None
+        snapshots.see(batch)
+        state.position = batch.position
+        is_read = snapshots.step()
+    assert is_read
+    assert source.asked[-1][1:] == (None, 2)
+
+
 def test_the_progress_of_an_earlier_version_continues(source: ChangingSource) -> None:
     """It does not name the columns of its key."""
     snapshots = snapshots_of(source, WorkerState(snapshots=[TableProgress(TABLE.id, after=[1])]))
     snapshots.step()
-    assert source.asked == [(source.asked[0][0], [1])]
+    assert [after for _, after, _ in source.asked] == [[1]]
 
 
 def test_a_table_that_is_gone_is_skipped(source: ChangingSource) -> None:

@@ -1,7 +1,9 @@
 """Read tables beside the stream: the queue of snapshots, one chunk at a time.
 
 A table that is read again after a gap (``resync``) ends with deletes of the keys that its topic has
-and the table lacks. Must not know: a particular database.
+and the table lacks. It begins when the stream has delivered all that was committed when the gap was
+known: changes from before an ALTER TABLE, or of a table that was dropped and created again, must
+not replace rows that were read. Must not know: a particular database.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from tidemill.connect.cdc.contract import Batch, Change, Source, Table
+from tidemill.connect.cdc.contract import Batch, Change, Position, Source, Table
 from tidemill.connect.cdc.snapshot.chunk_size import ChunkSize
 from tidemill.connect.cdc.snapshot.keyset import KeySet
 from tidemill.connect.cdc.snapshot.window import Window
@@ -53,6 +55,7 @@ class Snapshots:
         self._read: Table | None = None  # the table of the last chunk
         self._window: Window | None = None
         self._keys: KeySet | None = None
+        self._begin: Position | None = None  # a table is read again when the stream has come here
         for progress in state.snapshots:
             if progress.resync:  # which keys were seen is not stored
                 progress.after, progress.rows = None, 0
@@ -94,7 +97,7 @@ class Snapshots:
         if not self._state.snapshots:
             return False
         progress = self._state.snapshots[0]
-        if self._window is None:
+        if self._window is None and self._has_reached(self._begin):
             table = self._present(progress.table)
             if table is None or not table.key:  # dropped, or read as a whole at the start only
                 log.warning(
@@ -104,12 +107,12 @@ class Snapshots:
                 )
                 self._end(progress)
                 return True
-            self._open(progress, table)
+            if progress.resync and self._begin is None:  # of this chunk only the place counts
+                self._begin = self._source.read_chunk(table, None, 1).high
+            if self._has_reached(self._begin):
+                self._open(progress, table)
         window = self._window
-        position = self._state.position
-        if window is None or position is None:
-            return False
-        if not self._source.reached(position, window.chunk.high):
+        if window is None or not self._has_reached(window.chunk.high):
             return False
         self._close(progress, window)
         return True
@@ -130,6 +133,11 @@ class Snapshots:
         if found is None or not found.looks_like(self._read):
             self._read = found
         return self._read
+
+    def _has_reached(self, goal: Position | None) -> bool:
+        """Return whether the stream is at or after a place. None is before every place."""
+        position = self._state.position
+        return goal is None or (position is not None and self._source.reached(position, goal))
 
     def _open(self, progress: TableProgress, table: Table) -> None:
         if progress.resync and self._keys is None:
@@ -167,23 +175,17 @@ class Snapshots:
         self._forget_keys()
 
     def _see_keys(self, keys: KeySet, name: str, changes: Iterable[Change]) -> None:
-        """Keep the keys that the stream writes, unless they are of a primary key of before."""
-        seen: list[bytes] = []
-        for change in changes:
-            if change.table is None or change.table.id != name:
-                continue
-            is_stale = self._read is not None and change.table.key != self._read.key
-            for row in (change.before, change.after):
-                if row is None or not all(key in row for key in change.table.key):
-                    continue
-                key = self._writer.key_of(change.table, row)
-                if is_stale:
-                    keys.load([(key, b"" if row is change.after else None)])
-                else:
-                    seen.append(key)
-        keys.discard(seen)
+        """Keep the keys that the stream writes."""
+        keys.discard(
+            self._writer.key_of(change.table, row)
+            for change in changes
+            if change.table is not None and change.table.id == name
+            for row in (change.before, change.after)
+            if row is not None and all(key in row for key in change.table.key)
+        )
 
     def _forget_keys(self) -> None:
+        self._begin = None
         if self._keys is not None:
             self._keys.close()
             self._keys = None
