@@ -77,11 +77,16 @@ def test_a_snapshot_begins_again_when_the_key_was_changed_while_no_worker_ran(
     with RunningWorker(definition(name, dsn), kafka) as worker:
         worker.wait(lambda: worker.worker.state.snapshot_rows > 0, "the first chunk")
     sql.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (a, id)")
+    expected = {(-number, number) for number in range(1, 7)}
+
+    def keys() -> set[tuple[int, int]]:
+        found = [key for key, _ in records_of(kafka, f"{name}.public.t")]
+        return {(key["a"], key["id"]) for key in found if "a" in key}
+
     with RunningWorker(definition(name, dsn), kafka) as worker:
+        worker.wait(lambda: keys() == expected, "the new keys")
         worker.wait_for_snapshots()
-    found = [key for key, _ in records_of(kafka, f"{name}.public.t")]
-    keys = {(key["a"], key["id"]) for key in found if "a" in key}
-    assert keys == {(-number, number) for number in range(1, 7)}
+    assert keys() == expected
 
 
 NEW_KEYS = {f'{{"a": {-number}}}' for number in range(1, 7)}
