@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Sequence
+
 import pytest
 
-from tests.engine.test_journaling import begin, broker, ends, run, write
-from tests.engine.transactions.support import cut_power
+from tests.engine.test_journaling import begin, broker, ends, run, until, write
+from tests.engine.transactions.support import cut_power, noted
 from tests.support.faultyfs import FaultyFileSystem, Unlucky
 from tidemill.engine import journaling as journaling_module
-from tidemill.log.journal.journal import LOG_BYTES
+from tidemill.engine.api import NewTopic
+from tidemill.log.journal.entry import Piece
+from tidemill.log.journal.journal import LOG_BYTES, Journal, JournalWrite
 from tidemill.log.names import TopicPartition
+from tidemill.log.partition.sync import SyncTicket
 
 
 def test_a_damaged_first_batch_of_a_partition_is_restored() -> None:
@@ -51,6 +58,73 @@ def test_entries_with_notes_only_are_rare(monkeypatch: pytest.MonkeyPatch) -> No
         await write(engine, b"third", partitions=1)
         await begin(engine, 1, 100)
         assert not journal.has_notes  # the next round had them
+        await engine.stop()
+
+    run(test)
+
+
+def test_an_append_does_not_wait_behind_an_entry_with_notes_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = threading.Event()
+    entries: list[int] = []
+    written, begun = JournalWrite.run, Journal.begin
+
+    def held(write: JournalWrite) -> None:
+        assert gate.wait(60)
+        written(write)
+
+    def counted(journal: Journal, pieces: Sequence[Piece]) -> JournalWrite | None:
+        entries.append(len(pieces))
+        return begun(journal, pieces)
+
+    async def test() -> None:
+        engine = await broker(FaultyFileSystem())
+        journal = engine._store.journal
+        await engine.topics.create([NewTopic("new", 2)])
+        await noted(engine)
+        monkeypatch.setattr(JournalWrite, "run", held)
+        monkeypatch.setattr(Journal, "begin", counted)
+        await begin(engine, 0, 100, topic="new")
+        assert entries == [0]  # its note is on its way
+        append = asyncio.ensure_future(begin(engine, 0, 100))
+        await begin(engine, 1, 100, topic="new")
+        assert journal.has_notes
+        gate.set()
+        await append
+        assert entries == [0, 1]  # with the note of the other partition
+        assert not journal.has_notes
+        await engine.stop()
+
+    run(test)
+
+
+def test_a_partition_that_is_deleted_during_its_sync_leaves_no_note(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = threading.Event()
+    synced = SyncTicket.run
+
+    def held(ticket: SyncTicket) -> None:
+        if "new" in ticket.folder:
+            assert gate.wait(60)
+        synced(ticket)
+
+    async def test() -> None:
+        engine = await broker(FaultyFileSystem())
+        await engine.topics.create([NewTopic("new", 1)])
+        log = engine._store.get(TopicPartition("new", 0))
+        monkeypatch.setattr(SyncTicket, "run", held)
+        answer = asyncio.ensure_future(begin(engine, 0, 100, topic="new"))
+        await until(lambda: engine._flusher._runner.is_busy)
+        await engine.topics.delete(["new"])
+        gate.set()
+        (result,) = await answer
+        assert result.error is not None
+        await until(lambda: not engine._flusher._runner.is_busy)
+        await noted(engine)
+        await begin(engine, 0, 100)
+        assert log not in dict(engine._store.journal.noted())
         await engine.stop()
 
     run(test)

@@ -328,10 +328,12 @@ def test_a_stop_does_not_wait_for_the_answer_of_a_round(tmp_path: Path) -> None:
 # --- long turns of the event loop ----------------------------------------------------------------
 
 
-def begin(engine: Engine, partition: int, size: int) -> Awaitable[list[WriteResult]]:
+def begin(
+    engine: Engine, partition: int, size: int, *, topic: str = "t"
+) -> Awaitable[list[WriteResult]]:
     """Begin to write a record with acks=all."""
     batch = encode_batch([NewRecord(b"k", bytes(size))], timestamp_ms=1)
-    write = PartitionWrite("t", partition, memoryview(batch))
+    write = PartitionWrite(topic, partition, memoryview(batch))
     answer = engine.records.append([write], Durability.SYNCED)
     assert not isinstance(answer, list)
     return answer

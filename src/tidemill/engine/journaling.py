@@ -32,7 +32,7 @@ TICK_S = 1.0
 STORED_AFTER = 10
 IDLE_AFTER = 2
 NOTES_S = 0.25
-"""An entry with notes only is written at most so often, in seconds."""
+"""An entry with notes only, none of which has batches, is written at most so often, in seconds."""
 STORED_TOGETHER = 16
 """Logs whose segments one job syncs."""
 STORED_BYTES = 2 << 20
@@ -196,8 +196,8 @@ class Journaling:
             self._unmeasured_bytes = 0
             self._make_room()
         self._on_free()
-        if self._notes_wait and not self.is_busy:
-            self._write_notes()
+        if self._notes_wait:  # behind the next round, which takes the notes too
+            self._loop.call_soon(self._write_notes)
 
     def _give_up(self, error: OSError) -> None:
         logger.error("journal.closed", error=str(error))
@@ -250,9 +250,10 @@ class Journaling:
         return self._journal.begin_store(log)
 
     def finish_store(self, log: PartitionLog, number: int, ticket: SyncTicket) -> None:
-        """Note that they are synced, with the ticket that was finished."""
+        """Note in the journal that a log's segments are synced. The ticket was finished."""
         self._journal.finish_store(number)
-        if log.topic_id is not None and (self._journal.is_open or self._opening):
+        is_used = self._journal.is_open or self._opening
+        if is_used and log.topic_id is not None and not log.chain.removed:
             note = ticket.note(log.topic_id.bytes)
             self._journal.note(log, note)
             # Batches that are in no entry yet can't be restored, so they go there immediately.
@@ -271,7 +272,8 @@ class Journaling:
         if self._notes_timer is not None:
             self._notes_timer.cancel()
             self._notes_timer = None
-        if not (self._journal.has_notes and self._journal.is_open):
+        self._notes_wait = False
+        if self._closed or not (self._journal.has_notes and self._journal.is_open):
             return
         self._notes_wait = self.is_busy
         if self._notes_wait:

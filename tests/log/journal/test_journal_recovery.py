@@ -189,6 +189,27 @@ def test_a_damaged_entry_is_reported_and_the_others_are_used() -> None:
     assert "entry 1 of the journal is damaged or missing" in world.reports()
 
 
+def test_a_journal_that_lacks_an_entry_does_not_prove_that_nothing_else_was_promised() -> None:
+    """Its other entries name the partition, but not the last record that was promised."""
+    world = World(2)
+    world.promise(b"a" * 50)
+    world.promise(b"b" * 50)  # entry 2, which is lost
+    world.promise(b"other", partition=1)
+    world.append(0, b"not promised")
+    path = world.segment()
+    world.fs.kill()
+    world.fs.content(FIRST)[BLOCK + 100] ^= 1
+    data = world.fs.content(path)
+    third = [position for position, _ in iter_headers(bytes(data))][2]
+    data[third + 61] ^= 1
+    before = bytes(data)
+    (found,) = (each for each in Inspection(world.fs, "/data").run() if "entry" not in each.text)
+    assert not found.is_repaired
+    world.reopen()
+    assert isinstance(world.store.offline[world.partitions[0]], CorruptLogError)
+    assert bytes(world.fs.content(path)) == before
+
+
 def test_a_log_that_ends_below_what_the_journal_proves_is_damage() -> None:
     """The piece between is lost in both places, so the log can't be continued in silence."""
     world = World()

@@ -13,11 +13,13 @@ from tests.support.faultyfs import Unlucky
 from tests.support.journaled import commit, make_durable, store_segments
 from tests.support.logs import read_records, write
 from tidemill.log.config.parse import parse_config
+from tidemill.log.disk.files import RawFile
 from tidemill.log.errors import CorruptLogError
 from tidemill.log.format.batch import iter_headers
 from tidemill.log.journal.entry import Piece
 from tidemill.log.journal.notes import BATCH_BYTES, NOTES_TOGETHER, Notes
 from tidemill.log.names import TopicPartition
+from tidemill.log.recovery.inspect import Inspection
 
 
 def flip(world: World, batch: int, partition: int = 0) -> None:
@@ -66,9 +68,9 @@ def test_a_changed_bit_below_the_recovery_point_is_restored_too(is_closed: bool)
     assert world.values() == [b"first", b"a" * 50, b"b" * 50, b"later"][: 4 if is_closed else 3]
 
 
-@pytest.mark.parametrize("operation", ["read", "write"])
+@pytest.mark.parametrize("operation", ["open", "read", "write"])
 def test_a_disk_that_refuses_to_restore_below_the_recovery_point_does_not_prevent_a_start(
-    operation: str,
+    operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(2)
     world.promise(b"a" * 50)
@@ -80,8 +82,19 @@ def test_a_disk_that_refuses_to_restore_below_the_recovery_point_does_not_preven
     world.store.checkpoint()
     world.fs.kill()
     world.fs.content(path)[80] ^= 1
-    world.fs.fail(operation, errno.EIO, times=-1, path=path)
+    if operation == "open":
+        opened = world.fs.open
+
+        def refuse(name: str, *, create: bool = False) -> RawFile:
+            if name == path:
+                raise OSError(errno.EIO, "Input/output error", path)
+            return opened(name, create=create)
+
+        monkeypatch.setattr(world.fs, "open", refuse)
+    else:
+        world.fs.fail(operation, errno.EIO, times=-1, path=path)
     world.reopen()
+    monkeypatch.undo()
     world.fs.clear_faults()
     assert world.values(1) == [b"first"]
     if not world.store.offline:
@@ -213,6 +226,87 @@ def test_no_changed_bit_loses_an_acknowledged_record_in_silence(seed: int) -> No
         assert world.values(other) == expected[other]
 
 
+def test_the_first_batches_are_restored_if_more_was_synced_before_they_were_noted() -> None:
+    """The journal is perhaps not open yet, so further batches are synced in the segment too."""
+    world = World()
+    world.partitions.append(TopicPartition("u", 0))
+    log = world.store.create(world.partitions[1], parse_config({}), UUID(int=2))
+    for value in (b"one", b"two"):
+        write(log, [(b"k", value)], NOW, sync=False)
+        ticket = log.begin_sync()
+        assert ticket is not None
+        ticket.run()
+        log.finish_sync(ticket)
+        world.store.journal.note(log, ticket.note(UUID(int=2).bytes))
+    write(log, [(b"k", b"three")], NOW, sync=False)
+    assert commit(world.store, [log]) == []
+    world.fs.kill()
+    world.fs.content(log.chain.active.path())[61] ^= 1
+    world.reopen()
+    found = read_records(world.store.get(world.partitions[1]))
+    assert [record.value for record in found] == [b"one", b"two", b"three"]
+
+
+def test_notes_without_room_do_not_keep_appends_out_of_the_journal() -> None:
+    world = World(2)
+    journal = world.store.journal
+    for _ in range(14):  # of 16 blocks of the only file
+        world.promise(b"x", partition=1)
+    journal.note(world.log(0), Piece(b"x" * 16, 0, 0, 0, 0, 5, 20_000, (bytes(20_000),)))
+    world.promise(b"small", partition=1)
+    assert journal.has_notes
+
+
+def test_the_only_copy_of_a_note_is_not_overwritten() -> None:
+    world = World(2)
+    journal = world.store.journal
+    world.promise(b"a" * 50, b"b" * 50)
+    for _ in range(14):  # the only file is full
+        world.promise(b"x", partition=1)
+    for _ in range(2):
+        store_segments(world.store, world.log(0))
+        store_segments(world.store, world.log(1))
+        first = journal.next_sequence
+        while journal.next_sequence < first + 16:
+            world.promise(b"x", partition=1)
+            store_segments(world.store, world.log(1))
+    world.promise(b"x", partition=1)  # to the beginning of the file
+    world.fs.kill()
+    flip(world, 2)
+    world.reopen()
+    assert world.partitions[0] in world.store.offline
+
+
+def test_the_doctor_names_what_is_restored_and_the_damage_of_other_segments() -> None:
+    world = World()
+    first = world.segment()
+    world.log().roll(NOW)
+    world.append(0, b"a" * 50)
+    make_durable(world.store, world.log())
+    world.promise(b"next")
+    world.fs.kill()
+    world.fs.content(first)[61] ^= 1
+    world.fs.content(world.segment())[61] ^= 1
+    restored, damage = Inspection(world.fs, "/data").run()
+    assert "the journal has offsets 1 to 1" in restored.text
+    assert restored.is_repaired
+    assert first in damage.text
+    assert not damage.is_repaired
+
+
+def test_the_doctor_does_not_take_promised_records_for_an_unfinished_write() -> None:
+    world = World(2)
+    world.promise(b"a" * 50)
+    store_segments(world.store, world.log(0))
+    overwrite_journal(world)
+    world.fs.kill()
+    flip(world, 1)
+    (damage,) = Inspection(world.fs, "/data").run()
+    assert not damage.is_repaired
+    world.reopen()
+    assert world.partitions[0] in world.store.offline
+
+
 # --- the notes -----------------------------------------------------------------------------------
 
 
@@ -233,22 +327,36 @@ def test_notes_are_taken_in_portions_and_the_latest_counts() -> None:
     assert len(notes.take(1 << 20)) == 1
     notes.written(8)
     assert not notes.are_waiting
-    assert len(notes.proven()) == NOTES_TOGETHER + 1
+    assert len(notes.noted()) == NOTES_TOGETHER + 1
 
 
-def test_notes_of_old_entries_are_written_again() -> None:
+def test_notes_are_written_again() -> None:
     notes = Notes()
-    for sequence, owner in ((1, "a"), (2, "b"), (5, "c")):
+    for sequence, owner in ((1, "a"), (2, "b")):
         notes.add(owner, note(1))
         notes.take(1 << 20)
         notes.written(sequence)
-    notes.renew(5)
+    notes.renew()
     assert len(notes.take(1 << 20)) == 2
-    assert dict(notes.proven()) == {"c": 1}
+    assert notes.noted() == []
     notes.give_back()
+    notes.add("a", note(2))
     assert len(notes.take(1 << 20)) == 2
     notes.written(6)
-    assert dict(notes.proven()) == {"c": 1, "a": 1, "b": 1}
+    assert dict(notes.noted()) == {"a": 2, "b": 1}
+
+
+def test_an_entry_that_can_not_be_written_gives_its_notes_to_the_next_one() -> None:
+    notes = Notes()
+    notes.add("a", note(1, 1000))
+    notes.take(1 << 20)
+    notes.add("b", note(1))
+    notes.add("a", note(2))
+    assert [(each.end_offset, each.size) for each in notes.take(1 << 20)] == [
+        (1, 0),
+        (1, 1000),
+        (2, 0),
+    ]
 
 
 def test_a_note_keeps_its_batches_if_there_is_room_and_no_second_time() -> None:
@@ -257,7 +365,7 @@ def test_a_note_keeps_its_batches_if_there_is_room_and_no_second_time() -> None:
     notes.add("b", note(1, 1000))
     assert [each.size for each in notes.take(1200)] == [1000, 0]
     notes.written(1)
-    notes.renew(2)
+    notes.renew()
     assert [each.size for each in notes.take(1200)] == [0, 0]
 
 
@@ -274,10 +382,19 @@ def test_the_batches_in_waiting_notes_are_bounded() -> None:
     assert [each.size for each in notes.take(1 << 30)] == [BATCH_BYTES]
 
 
+def test_a_later_note_leaves_the_batches_of_one_that_waits() -> None:
+    notes = Notes()
+    for each in (note(1, 1000), note(2), note(3, 10), note(2)):
+        notes.add("a", each)
+    assert [(each.end_offset, each.size) for each in notes.take(1 << 20)] == [(1, 1000), (3, 10)]
+    notes.written(1)
+    assert notes.noted() == [("a", 3)]
+
+
 def test_a_note_that_was_forgotten_while_it_was_written_does_not_return() -> None:
     notes = Notes()
     notes.add("a", note(1))
     notes.take(1 << 20)
     notes.forget("a")
     notes.written(1)
-    assert notes.proven() == []
+    assert notes.noted() == []

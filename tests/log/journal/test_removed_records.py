@@ -6,6 +6,7 @@ import pytest
 
 from tests.log.journal.test_journal_recovery import NOW, World
 from tests.support.faultyfs import Unlucky
+from tests.support.journaled import store_segments
 from tidemill.log.partition.partition import PartitionLog
 
 DAY_MS = 86_400_000
@@ -68,3 +69,19 @@ def test_a_start_after_removed_records_finds_no_damage(
     world.fs.power_cut(Unlucky())
     world.reopen()
     assert world.values() == [*expected, b"next"]
+
+
+def test_a_removed_segment_whose_old_name_returns_is_whole() -> None:
+    """Only the journal had its end, and does not have it any more."""
+    world = World(2, retention_ms=str(DAY_MS))
+    world.promise(b"a" * 50)
+    log = world.log()
+    assert log.delete_old_segments(NOW + 2 * DAY_MS)
+    store_segments(world.store, log)
+    for _ in range(40):  # the journal has 16 blocks
+        world.promise(b"other", partition=1)
+        store_segments(world.store, world.log(1))
+    world.fs.power_cut(Unlucky())
+    world.reopen()
+    assert not world.store.offline
+    assert world.values() == [b"first", b"a" * 50]

@@ -43,3 +43,20 @@ def test_a_file_that_does_not_fit_on_the_disk_is_removed() -> None:
     with pytest.raises(OSError, match="No space left"):
         Ring(fs, "/journal", 1 << 20, 2).create()
     assert not fs.files("/journal")
+
+
+def test_the_file_with_the_oldest_entries_is_used_next() -> None:
+    fs = FaultyFileSystem()
+    fs.makedirs("/journal")
+    ring = Ring(fs, "/journal", 8192, 3)
+    ring.files = [ring.create() for _ in range(3)]
+    used = []
+    for sequence in range(1, 13):  # two entries in each file
+        file = ring.room_for(4096, sequence, sequence - 1)
+        assert file is not None
+        file.first = sequence if file.first < 0 else file.first
+        file.last = sequence
+        file.used += 4096
+        used.append(ring.files.index(file))
+    assert used == [0, 0, 1, 1, 2, 2] * 2
+    assert ring.needs_next(4096)

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from tests.log.partition.one_partition import NOW, OnePartition, batch_of
-from tests.support.faultyfs import FaultyFileSystem
+from tests.support.faultyfs import FaultyFileSystem, Unlucky
 from tests.support.journaled import commit, make_durable, open_journaled
 from tests.support.logs import TP
 from tidemill.clock import ManualClock
@@ -102,6 +102,26 @@ def test_deleting_a_partition_during_a_sync_is_not_a_failed_sync(partition: OneP
     partition.store.purge_deleted()
     ticket.run()
     log.finish_sync(ticket)
+
+
+def test_a_segment_that_is_deleted_during_its_sync_leaves_the_name_of_the_next_one_durable(
+    partition: OnePartition,
+) -> None:
+    """A deletion renames the indexes that the sync wants."""
+    log = partition.log()
+    log.append(batch_of(), now_ms=NOW)
+    log.flush()
+    log.roll(NOW)
+    log.append(batch_of(), now_ms=NOW)
+    ticket = log.begin_sync()
+    assert ticket is not None
+    log.delete_records_before(log.high_watermark)
+    ticket.run()
+    log.finish_sync(ticket)
+    end = log.high_watermark
+    partition.fs.power_cut(Unlucky())
+    partition.reopen()
+    assert partition.store.get(TP).log_end_offset == end
 
 
 # --- what goes through the journal ----------------------------------------------------------------

@@ -27,7 +27,7 @@ from tidemill.log.journal.entry import (
     entry_bytes,
     padding,
 )
-from tidemill.log.journal.notes import Notes
+from tidemill.log.journal.notes import Notes, notes_bytes
 from tidemill.log.journal.ring import Ring, RingFile
 from tidemill.log.journal.write_through import EntrySyncError, write_through
 
@@ -258,13 +258,30 @@ class Journal:
         ``finish`` must be called before the next one begins.
         """
         size = entry_bytes(pieces)
-        if self._notes.are_waiting:
-            pieces = [*pieces, *self._notes.take(self._ring.file_bytes - size)]
-            size = entry_bytes(pieces)
+        notes = self._take_notes(size)
+        if self._ring.needs_next(size + notes_bytes(notes)):
+            self._notes.give_back()
+            self._notes.renew()  # the next file perhaps has the only copies
+            notes = self._take_notes(size)
+        if not notes:
+            return self._begin(pieces, size)
+        both = [*pieces, *notes]
+        write = self._begin(both, entry_bytes(both))
+        if write is None:
+            self._notes.give_back()
+            if pieces:  # appends don't wait for room for notes
+                write = self._begin(pieces, size)
+        return write
+
+    def _take_notes(self, size: int) -> list[Piece]:
+        """Take the notes for an entry whose pieces take ``size`` bytes."""
+        room = self._ring.file_bytes - size
+        return self._notes.take(room) if self._notes.are_waiting else []
+
+    def _begin(self, pieces: Sequence[Piece], size: int) -> JournalWrite | None:
         head = self.head
         file = self._ring.room_for(size, head, self._written_head)
         if file is None:
-            self._notes.give_back()
             return None
         header, buffers = encode_entry(self._id, self.next_sequence, head, pieces)
         buffers.append(padding(len(header) + sum(map(len, buffers))))
@@ -278,13 +295,10 @@ class Journal:
         """
         if not write.done:
             raise RuntimeError("can't finish a write to the journal that was not run")
-        is_first = write.position == 0
         write.accept()
         self._written_head = write.head
         self.next_sequence = write.sequence + 1
         self._notes.written(write.sequence)
-        if is_first:  # the files before will be overwritten next
-            self._notes.renew(write.sequence)
         needed = self._needed
         for owner in owners:
             if owner not in needed:
@@ -344,8 +358,8 @@ class Journal:
         self._notes.add(owner, note)
 
     def noted(self) -> list[tuple[Hashable, int]]:
-        """Return each owner whose last note is in an entry, and the offset of the note."""
-        return self._notes.proven()
+        """Return each owner whose latest note is in an entry, and the offset of the note."""
+        return self._notes.noted()
 
     def drop_note(self, owner: Hashable) -> None:
         """Drop the note of an owner, because the recovery point on disk covers it."""

@@ -34,10 +34,12 @@ class Proof:
 
     Attributes:
         end_offset: everything below it was promised.
+        is_complete: whether nothing else was promised. False if an entry is missing.
         pieces: the batches, in the order in which they were written.
     """
 
     end_offset: int = 0
+    is_complete: bool = True
     pieces: list[Piece] = field(default_factory=list)
 
 
@@ -94,7 +96,9 @@ def read_journal(env: Environment, data_dir: str) -> JournalContent:
     proofs: dict[tuple[bytes, int], Proof] = {}
     for sequence in sorted(found):
         for piece in found[sequence].pieces:
-            proof = proofs.setdefault((piece.topic_id, piece.partition), Proof())
+            proof = proofs.setdefault(
+                (piece.topic_id, piece.partition), Proof(is_complete=is_whole)
+            )
             proof.end_offset = max(proof.end_offset, piece.end_offset)
             if piece.size:
                 proof.pieces.append(piece)

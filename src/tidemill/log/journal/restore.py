@@ -25,9 +25,9 @@ def restore(
 ) -> None:
     """Write the pieces of the journal into the segments that differ from them.
 
-    Where batches were never removed by compaction, a segment has the same bytes as long as it is
-    there. Otherwise only the last segment has for certain, above the recovery point: it is not
-    compacted, and those before are synced.
+    Where compaction never removes batches, a segment must have the bytes of the journal as long as
+    it is there. If the topic is or was compacted, that is certain for the last segment only, above
+    the recovery point: the others are synced, and can be replaced.
 
     Args:
         names: the folder's files with their sizes, which are updated.
@@ -109,7 +109,12 @@ def _restore_segment(
     recovery_point: int,
 ) -> int:
     """Write the pieces that differ; return the new size of the file."""
-    raw = env.fs.open(path)
+    try:
+        raw = env.fs.open(path)
+    except OSError:
+        if max(piece.end_offset for piece in pieces) > recovery_point:
+            raise
+        return size
     restored: list[Piece] = []
     try:
         for piece in pieces:

@@ -115,10 +115,14 @@ class Ring:
         free = [file for file in self.files if file.last < head]
         if not free:
             return None
-        file = min(free, key=lambda each: (each is current, each.last >= written_head))
+        file = min(free, key=lambda each: (each is current, each.last >= written_head, each.last))
         file.used, file.first, file.last = 0, -1, -1
         self.current = file
         return file
+
+    def needs_next(self, size: int) -> bool:
+        """Return whether an entry of ``size`` bytes does not fit into the current file."""
+        return self.current is None or self.file_bytes - self.current.used < size
 
     def used_bytes(self, head: int) -> int:
         """Return the bytes of the files that are needed."""

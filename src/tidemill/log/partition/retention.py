@@ -72,6 +72,11 @@ class Retention:
         count = min(count, len(chain.segments) - 1)
         if count and len(self._producers.states):
             sync_snapshots(chain.env, chain.folder)
+        for segment in chain.segments[:count]:
+            # A power cut can take back the new names. The journal has the rest not much longer.
+            if segment.size > segment.synced_size:
+                segment.file.datasync()
+                segment.synced_size = segment.size
         delay_ms = self._appender.config.file_delete_delay_ms
         removed = [chain.remove_oldest(delay_ms) for _ in range(count)]
         if removed:

@@ -308,8 +308,8 @@ class SyncTicket:
                 self._sync_aborted()
             for segment in self.closed:
                 self._release_allocated(segment)
-                env.fs.sync_file(segment.path(INDEX))
-                env.fs.sync_file(segment.path(TIME_INDEX))
+                self._sync_file(segment.path(INDEX))
+                self._sync_file(segment.path(TIME_INDEX))
             self._sync_snapshots()
             # A lost file is reported when the partition is opened.
             is_new = self.first_data or not self.folder_done
@@ -391,7 +391,15 @@ class SyncTicket:
         indexes = {id(index) for index, _, _ in self.aborted}
         for segment, _ in self.sizes:
             if id(segment.aborted) in indexes:
-                self._chain.env.fs.sync_file(segment.path(TXN_INDEX))
+                self._sync_file(segment.path(TXN_INDEX))
+
+    def _sync_file(self, path: str) -> None:
+        """Sync a file. One of a removed segment needs none, but the folder does."""
+        try:
+            self._chain.env.fs.sync_file(path)
+        except FileNotFoundError:
+            if not self._is_removed():
+                raise
 
     def _sync_snapshots(self) -> None:
         for segment, _ in self.sizes[1:]:

@@ -80,16 +80,22 @@ class _Kept:
     """The part of a partition that the next start must keep.
 
     Attributes:
-        point: the recovery point. Everything below it was synced.
-        proven: the journal proves that nothing from this offset on was promised; -1 without proof.
+        point: everything below it was synced or promised.
+        is_all: the journal proves that nothing else was promised.
     """
 
     point: int
-    proven: int
+    is_all: bool
 
     def nothing_from(self, offset: int) -> bool:
         """Return whether nothing from an offset on must be kept."""
-        return offset >= self.point and 0 <= self.proven <= offset
+        return self.is_all and offset >= self.point
+
+
+def _kept(recovery_point: int, proof: Proof | None) -> _Kept:
+    if proof is None:
+        return _Kept(recovery_point, is_all=False)
+    return _Kept(max(recovery_point, proof.end_offset), proof.is_complete)
 
 
 class Inspection:
@@ -166,13 +172,16 @@ class Inspection:
         if restored:
             first, last = restored[0].first_offset, restored[-1].end_offset - 1
             text = f"{folder}: the journal has offsets {first} to {last}, which the log lacks"
-            hint = "The broker restores them when it starts, and cuts off what follows them."
+            hint = "The broker restores them when it starts. Verify the partition again after that."
             yield Damage(text, hint, is_repaired=True)
-            return
+        changing = {piece.segment for piece in restored}
         end = bases[0]
-        kept = _Kept(point, -1 if proof is None else proof.end_offset)
+        kept = _kept(point, proof)
         for base, following in zip_longest(bases, bases[1:]):
             path = f"{folder}/{file_name(base, LOG)}"
+            if base in changing:
+                end = base if following is None else following
+                continue
             if base < end:
                 text = f"{path}: starts at offset {base}, but the one before ends at {end - 1}"
                 yield Damage(text, OFFLINE_HINT, is_repaired=False)
@@ -238,7 +247,7 @@ class Inspection:
                 return [Damage(text, CUT_HINT, is_repaired=True)], following
             return [Damage(text, OFFLINE_HINT, is_repaired=False)], following
         if following is None and end < kept.point:
-            text = f"{path}: ends at offset {end - 1}, but up to {kept.point - 1} were synced"
+            text = f"{path}: ends at offset {end - 1}, but {kept.point - 1} was acknowledged"
             return [Damage(text, OFFLINE_HINT, is_repaired=False)], end
         return list(self._indexes(path.removesuffix(LOG), names, known, dense=dense)), end
 

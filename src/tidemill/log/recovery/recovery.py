@@ -212,6 +212,7 @@ class _Recovery:
             self.producers,
             self.producers_from,
             -1 if self.proof is None else self.proof.end_offset,
+            self.proof is None or self.proof.is_complete,
         )
         end = self._verify_segments(verifier)
         if end < self.log_start:

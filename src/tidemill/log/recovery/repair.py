@@ -88,7 +88,7 @@ class PartitionRepair:
                 self._folder,
                 log_start=self._proven_start(),
                 recovery_point=self._checkpoint(RECOVERY_POINTS).offsets.get(self._tp, 0),
-                dense=self._tp not in self._checkpoint(FIRST_DIRTY).offsets,
+                dense=not self._is_sparse(),
             )
         except OSError as error:
             raise storage_error(error, "reading", self._folder) from error
@@ -106,12 +106,17 @@ class PartitionRepair:
             fs.files(self._folder),
             proof,
             recovery_point=self._checkpoint(RECOVERY_POINTS).offsets.get(self._tp, 0),
-            is_sparse=self._tp in self._checkpoint(FIRST_DIRTY).offsets,
+            is_sparse=self._is_sparse(),
         ):
             raise StorageError(
                 f"the journal has records of {self._tp} that the log lacks",
                 hint="Start the broker: it restores them. Then repair what is still damaged.",
             )
+
+    def _is_sparse(self) -> bool:
+        """Return whether compaction has perhaps removed batches, as a start would decide."""
+        found = self._checkpoint(FIRST_DIRTY)
+        return self._tp in found.offsets or not found.is_checked
 
     def _proven_start(self) -> int | None:
         """Return the stored start of the log; None if the first segments are the only evidence."""

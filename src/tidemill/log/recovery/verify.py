@@ -45,6 +45,7 @@ class SegmentVerifier:
         producers: ProducerStates,
         producers_from: int,
         proven_end: int = -1,
+        is_complete: bool = True,
     ) -> None:
         """
         Args:
@@ -52,10 +53,12 @@ class SegmentVerifier:
             recovery_point: offset up to which the log was synced.
             producers: the producers at ``producers_from``.
             producers_from: offset from which batches are replayed.
-            proven_end: the journal proves that nothing at or above this offset was promised; -1 if
-                there is no journal that could.
+            proven_end: the journal proves that everything below this offset was promised; -1 if
+                there is no journal.
+            is_complete: it also proves that nothing else was promised.
         """
         self.proven_end = proven_end
+        self.is_complete = is_complete
         self.env = env
         self.interval = interval
         self.recovery_point = recovery_point
@@ -239,7 +242,7 @@ class SegmentVerifier:
 
         Then a power cut has lost what was not synced, and what follows was not synced either.
         """
-        return 0 <= self.proven_end <= offset
+        return self.is_complete and 0 <= self.proven_end <= offset
 
     def _cut_tail(self, segment: Segment, scanner: BatchScanner) -> None:
         removed = segment.size - scanner.position

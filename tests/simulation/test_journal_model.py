@@ -1,0 +1,158 @@
+"""What was acknowledged survives, whatever happens to partitions with a journal before a crash.
+
+Random steps: appends, syncs, rolls, retention, deleted records, compaction that is switched on and
+off, a full disk. Then the process is killed or the power is cut.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.log.journal.test_journal_recovery import NOW, World
+from tests.support.effort import rounds
+from tests.support.faultyfs import Unlucky
+from tests.support.journaled import commit, make_durable, store_segments
+from tests.support.logs import read_records, write
+from tidemill.log.compaction.run import Steps, compact
+from tidemill.log.config.parse import parse_config
+from tidemill.log.errors import StorageError
+from tidemill.log.partition.partition import PartitionLog
+
+PARTITIONS = 3
+Record = tuple[bytes | None, bytes | None]
+
+
+class Run:
+    """One run of random steps."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.world = World(PARTITIONS, file_delete_delay_ms="0")
+        self.configs = [dict(self.world.configs) for _ in range(PARTITIONS)]
+        self.written: list[dict[int, Record]] = [{0: (b"k", b"first")} for _ in range(PARTITIONS)]
+        self.steps = [self.append] * 10 + [
+            *(self.store, self.store, self.roll, self.delete, self.retain),
+            *(self.checkpoint, self.purge, self.switch, self.clean, self.fill_disk),
+            self.sync_during_a_delete,
+        ]
+        journal = self.world.store.journal
+        if self.dice.random() < 0.5:
+            journal.add_file(journal.create_file())
+
+    def step(self, number: int) -> None:
+        partition = self.dice.randrange(PARTITIONS)
+        self.dice.choice(self.steps)(self.world.log(partition), number)
+
+    def put(self, log: PartitionLog, key: bytes, value: bytes) -> None:
+        offset = log.log_end_offset
+        write(log, [(key, value)], NOW, sync=False)
+        self.written[log.tp.partition][offset] = key, value
+
+    def append(self, log: PartitionLog, number: int) -> None:
+        value = b"%d." % number + bytes(self.dice.randrange(1500))
+        self.put(log, b"%d" % self.dice.randrange(5), value)
+        if self.dice.random() < 0.8:
+            make_durable(self.world.store, log)
+
+    def store(self, log: PartitionLog, number: int) -> None:
+        store_segments(self.world.store, log)
+
+    def roll(self, log: PartitionLog, number: int) -> None:
+        if log.chain.active.size:
+            log.roll(NOW)
+
+    def delete(self, log: PartitionLog, number: int) -> None:
+        log.delete_records_before(self.dice.randint(log.log_start_offset, log.high_watermark))
+
+    def retain(self, log: PartitionLog, number: int) -> None:
+        config = self.configs[log.tp.partition]
+        log.config = parse_config({**config, "retention.ms": "1"})
+        log.delete_old_segments(NOW + 1000)
+        log.config = parse_config(config)
+
+    def checkpoint(self, log: PartitionLog, number: int) -> None:
+        self.world.store.checkpoint()
+
+    def purge(self, log: PartitionLog, number: int) -> None:
+        self.world.store.purge_deleted()
+
+    def switch(self, log: PartitionLog, number: int) -> None:
+        config = self.configs[log.tp.partition]
+        config["cleanup.policy"] = self.dice.choice(["delete", "compact"])
+        log.config = parse_config(config)
+
+    def clean(self, log: PartitionLog, number: int) -> None:
+        if log.config.compact:
+            finish(compact(log, NOW))
+
+    def fill_disk(self, log: PartitionLog, number: int) -> None:
+        fs = self.world.fs
+        fs.capacity = fs.used() + self.dice.randrange(100)
+        try:
+            self.put(log, b"z", bytes(500))
+        except StorageError:
+            assert log.log_end_offset not in self.written[log.tp.partition]
+        fs.capacity = None
+
+    def sync_during_a_delete(self, log: PartitionLog, number: int) -> None:
+        journal = self.world.store.journal
+        ticket = log.begin_sync()
+        stored = journal.begin_store(log)
+        if ticket is not None:
+            if self.dice.random() < 0.5:
+                self.delete(log, number)
+            ticket.run()
+            log.finish_sync(ticket)
+            assert log.topic_id is not None
+            journal.note(log, ticket.note(log.topic_id.bytes))
+        journal.finish_store(stored)
+
+    def crash(self) -> None:
+        fs = self.world.fs
+        if self.dice.random() < 0.4:
+            fs.kill()
+        else:
+            fs.page = self.dice.choice([0, 512])
+            fs.power_cut(self.dice if self.dice.random() < 0.7 else Unlucky())
+
+
+def finish(steps: Steps) -> None:
+    for work in steps:
+        if work is not None:
+            work.run()
+
+
+def check(log: PartitionLog, written: dict[int, Record], start: int, end: int) -> None:
+    """Compare a recovered log with what was acknowledged from ``start`` up to ``end``."""
+    assert log.log_start_offset <= start
+    assert log.log_end_offset >= end
+    found = {record.offset: (record.key, record.value) for record in read_records(log)}
+    assert all(written[offset] == record for offset, record in found.items() if offset < end)
+    promised = {offset: record for offset, record in written.items() if start <= offset < end}
+    if log.chain.sparse:  # the last record of each key
+        newest = {key: offset for offset, (key, _) in sorted(promised.items())}
+        promised = {offset: written[offset] for offset in newest.values()}
+    assert promised.items() <= found.items()
+
+
+@pytest.mark.parametrize("seed", range(rounds("JOURNAL_SEEDS", 100, 3000)))
+def test_a_crash_after_any_steps_loses_nothing_that_was_acknowledged(seed: int) -> None:
+    run = Run(seed)
+    for number in range(run.dice.randrange(10, 200)):
+        run.step(number)
+    world = run.world
+    if run.dice.random() < 0.5:
+        commit(world.store, [])
+    marks = [(log.log_start_offset, log.high_watermark) for log in logs(world)]
+    run.crash()
+    world.reopen()
+    assert not world.store.offline
+    for log, written, (start, end) in zip(logs(world), run.written, marks, strict=True):
+        check(log, written, start, end)
+
+
+def logs(world: World) -> Iterator[PartitionLog]:
+    return (world.log(partition) for partition in range(PARTITIONS))
