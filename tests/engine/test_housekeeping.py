@@ -206,6 +206,27 @@ def test_room_behind_idle_segments_is_released_in_a_thread() -> None:
     run(test)
 
 
+def test_room_is_released_on_the_event_loop_if_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*args: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def test(bench: Bench) -> None:
+        log = bench.log(0)
+        write(log, [(b"k", b"v")], bench.clock.now_ms())
+        room = bench.store.environment.preallocation
+        room._ends[log.segments[-1]] = 1 << 20
+        await bench.work.release_room()
+        monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", refuse)
+        with pytest.raises(RuntimeError):
+            await bench.work.release_room()
+        assert not room.forget(log.segments[-1])
+        write(log, [(b"k", b"v")], bench.clock.now_ms())
+
+    run(test)
+
+
 def test_checkpoints_of_many_partitions_are_taken_in_slices() -> None:
     async def test(bench: Bench) -> None:
         logs = [bench.log(number) for number in range(20)]

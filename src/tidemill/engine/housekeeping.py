@@ -182,8 +182,14 @@ class Housekeeping:
             # The file system can report free blocks to the disk (discard), which can take long. The
             # work must not be dropped when this task stops: an append to the segment waits for it.
             work = segment.begin_release()
-            if work is not None:
-                await asyncio.shield(loop.run_in_executor(None, work))
+            if work is None:
+                continue
+            try:
+                done = loop.run_in_executor(None, work)
+            except RuntimeError:  # no thread can be started
+                work()
+                raise
+            await asyncio.shield(done)
 
     # --- slices ----------------------------------------------------------------------------------
 

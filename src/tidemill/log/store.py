@@ -33,13 +33,14 @@ from tidemill.log.opening import open_partition
 from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.partition.opened import OpenedPartition
 from tidemill.log.partition.partition import PartitionLog
-from tidemill.log.partition.sync import METADATA, run_tickets
+from tidemill.log.partition.sync import METADATA
 from tidemill.log.recovery.clean_stop import (
     manifest_entry,
     sync_offline,
     take_manifest,
     write_manifest,
 )
+from tidemill.log.tickets import run_tickets
 
 LOCK_FILE = ".lock"
 DELETE_SUFFIX = "-delete"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.log.journal.test_journal_recovery import NOW, World
 from tests.support.logs import TP, open_log, open_store, read_bytes
 from tidemill import system
 from tidemill.clock import ManualClock
@@ -139,6 +141,93 @@ def test_closing_releases_all_room_and_allocates_nothing_more(room: Preallocatio
     room.close()
     assert not any(room.forget(segment) for segment in segments)
     assert room.plan(segments[0], SEGMENT_BYTES) == NOTHING
+
+
+@pytest.mark.parametrize("work", ["count", "list"])
+def test_the_thread_of_a_sync_can_forget_a_segment_meanwhile(
+    room: Preallocation, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    class Counted(Growing):
+        """Whoever asks for its size is interrupted by the other thread."""
+
+        @property
+        def size(self) -> int:
+            room.forget(last)
+            return MIB
+
+        @size.setter
+        def size(self, value: int) -> None:
+            pass
+
+    first, last = Counted(), Growing(MIB)
+    room.plan(first, SEGMENT_BYTES * 100)
+    room.plan(last, SEGMENT_BYTES * 100)
+    if work == "count":
+        monkeypatch.setattr(preallocation, "TOTAL_BYTES", 0)
+        for _ in range(3):
+            assert room.plan(Growing(MIB), SEGMENT_BYTES * 100) == NOTHING
+    else:
+        room.idle()
+
+
+def test_free_space_that_can_not_be_read_gives_no_room(
+    room: Preallocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str) -> os.statvfs_result:
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    monkeypatch.setattr(os, "statvfs", refuse)
+    assert room.plan(Growing(MIB), SEGMENT_BYTES * 100) == NOTHING
+
+
+# --- room that can't be allocated or released -----------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EMFILE])
+def test_a_sync_succeeds_although_room_can_not_be_released(code: int) -> None:
+    world = World()
+    world.log().roll(NOW)
+    world.append(0, b"second")
+    ticket = world.log().begin_sync()
+    assert ticket is not None
+    world.fs.fail("truncate", code)
+    ticket.run()
+    world.log().finish_sync(ticket)
+    assert world.log().high_watermark == 2
+
+
+def test_a_stop_is_clean_although_room_can_not_be_released() -> None:
+    world = World()
+    world.append(0, b"second", sync=True)
+    world.store.environment.preallocation._ends[world.log().chain.active] = 1 << 22
+    world.fs.fail("truncate", errno.ENOSPC)
+    world.store.close()
+    world.reopen()
+    assert world.store.clean_start
+
+
+def test_the_removal_of_a_file_before_its_room_is_allocated_is_no_error() -> None:
+    world = World(file_delete_delay_ms="0")
+    world.append(0, b"second")
+    log = world.log()
+    log.roll(NOW)
+    world.append(0, b"third")
+    ticket = log.begin_sync()
+    assert ticket is not None
+    ticket.allocated = 1 << 20, 1 << 22
+    world.store.delete(log.tp)
+    world.store.purge_deleted()
+    ticket.run()
+
+
+def test_an_append_does_not_wait_for_the_release_of_room_that_no_thread_takes() -> None:
+    world = World()
+    world.append(0, b"second", sync=True)
+    release = world.log().chain.active.file.begin_release()
+    release()
+    world.append(0, b"third", sync=True)
+    release()  # by an executor that had kept it
+    assert world.values() == [b"first", b"second", b"third"]
 
 
 # --- on a disk -----------------------------------------------------------------------------------

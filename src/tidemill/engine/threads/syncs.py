@@ -17,7 +17,8 @@ from typing import Any
 
 from tidemill import native, system
 from tidemill.engine.threads.reports import Reports
-from tidemill.log.partition.sync import SyncTicket, run_tickets
+from tidemill.log.partition.sync import SyncTicket
+from tidemill.log.tickets import run_tickets
 
 MOST_TOGETHER = 64
 """Tickets of a job for a native thread. All of their files stay open until it ends."""

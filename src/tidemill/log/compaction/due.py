@@ -54,7 +54,7 @@ def cleanable(log: PartitionLog, now_ms: int) -> Cleanable:
     first_dirty = log.first_dirty_offset
     if not log.log_start_offset <= first_dirty <= log.log_end_offset:
         first_dirty = log.log_start_offset
-    if not config.compact:
+    if not config.compact or not log.chain.sparse:  # its config could not be applied completely
         return Cleanable(first_dirty)
     segments: list[Segment] = []
     end_offset = clean = dirty = 0

@@ -62,11 +62,16 @@ class Deletion:
 
 
 class Copies:
-    """Bounds the memory of unsynced batches that are kept for the journal. Closed at first."""
+    """Bounds the memory of unsynced batches that are kept for the journal. Closed at first.
 
-    __slots__ = ("limit", "used")
+    Attributes:
+        closed: segments that were closed and are not synced. Recovery needs the journal until then.
+    """
+
+    __slots__ = ("closed", "limit", "used")
 
     def __init__(self) -> None:
+        self.closed = 0
         self.limit = 0
         self.used = 0
 

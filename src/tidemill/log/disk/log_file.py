@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import count
 
 from tidemill import system
 from tidemill.log.disk.files import Buffer, RawFile, RealFile, storage_error
@@ -196,15 +197,19 @@ class LogFile:
             self._pool.unpin(self)
 
     def begin_release(self) -> Callable[[], None]:
-        """Return work that frees the blocks behind the end, to be called once in any thread.
+        """Return work that frees the blocks behind the end, to be called in any thread.
 
         Call this where appends are made. Appends wait for the end of the work, so the file should
-        not grow at the time. Only one file can be released at a time.
+        not grow at the time. Only one file can be released at a time. A second call of the work
+        does nothing: an executor can keep work that it has refused.
         """
         self._pool.release_lock.acquire()
         self.releasing = True
+        calls = count()
 
         def work() -> None:
+            if next(calls):
+                return
             try:
                 self.truncate(self.size)
             finally:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Hashable
 from typing import Protocol
 
 from tidemill import system
+from tidemill.log.errors import StorageError, SyncFailedError
 
 FROM_BYTES = 256 << 10
 """Unsynced bytes of a segment from which room is allocated. Fewer go through the journal."""
@@ -93,18 +94,22 @@ class Preallocation:
         return start, length
 
     def _has_space(self, folder: str, length: int) -> bool:
-        found = os.statvfs(folder)
+        try:
+            found = os.statvfs(folder)
+        except OSError:
+            return False
         limit = min(TOTAL_BYTES, found.f_bavail * found.f_frsize // FREE_SHARE)
         self._plans += 1
         # A count takes time for each segment, so there is at most one for as many plans.
         if self._used + length > limit and self._plans >= len(self._ends):
             self._plans = 0
-            self._used = sum(max(0, end - segment.size) for segment, end in self._ends.items())
+            ends = list(self._ends.items())  # the thread of a sync can remove a segment meanwhile
+            self._used = sum(max(0, end - segment.size) for segment, end in ends)
         return self._used + length <= limit
 
     def idle(self) -> list[Growing]:
         """Return the segments with room that are synced and did not grow since the last call."""
-        before, self._seen = self._seen, {each: each.size for each in self._ends}
+        before, self._seen = self._seen, {each: each.size for each in list(self._ends)}
         return [
             segment
             for segment, size in self._seen.items()
@@ -114,12 +119,19 @@ class Preallocation:
     def close(self) -> None:
         """Release all room, and allocate nothing more.
 
+        Where that fails, only room on the disk is lost.
+
         Raises:
-            StorageError: a file can't be opened or truncated.
+            SyncFailedError: the broker must stop.
         """
         self._folder = None
         for segment in list(self._ends):
-            segment.release_allocated()
+            try:
+                segment.release_allocated()
+            except SyncFailedError:
+                raise
+            except StorageError:
+                continue
 
     def forget(self, segment: Growing) -> bool:
         """Forget the room of a segment; return whether it had any, which is to be released."""

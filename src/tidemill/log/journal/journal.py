@@ -316,8 +316,11 @@ class Journal:
 
     @property
     def is_needed(self) -> bool:
-        """Whether segments are still to be synced, so that an entry is needed until then."""
-        return bool(self._needed) or bool(self._storing)
+        """Whether segments are still to be synced, so that the journal is needed until then.
+
+        Recovery must know that what was lost at the end of a closed one was not promised.
+        """
+        return bool(self._needed) or bool(self._storing) or self._env.copies.closed > 0
 
     def oldest(self) -> Iterator[Hashable]:
         """Yield the owners whose segments are to be synced. The oldest entries come first."""

@@ -292,6 +292,9 @@ class Appender:
         self._point.write_snapshot()
         if not self._is_proven_by_journal:
             self._sync_segment(old)
+        elif old is chain.segments[0]:
+            # Recovery drops what follows a lost segment, but it must find the first one.
+            sync_name(chain.env, old)
         new = Segment.create(chain.env, chain.folder, chain.end_offset, now_ms)
         old.close_index()
         self._sync.add_closed(old)

@@ -447,4 +447,4 @@ class PartitionLog:
     def moved(self, folder: str) -> None:
         """Use the new path of the renamed folder."""
         self.chain.moved(folder)
-        self._sync.drop_copies()
+        self._sync.drop()

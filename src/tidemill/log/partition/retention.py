@@ -72,6 +72,9 @@ class Retention:
         count = min(count, len(chain.segments) - 1)
         if count and len(self._producers.states):
             sync_snapshots(chain.env, chain.folder)
+        if count:
+            # A folder without any segment is damage.
+            sync_name(chain.env, chain.segments[count])
         for segment in chain.segments[:count]:
             # A power cut can take back the new names. The journal has the rest not much longer.
             if segment.size > segment.synced_size:

@@ -9,7 +9,7 @@ business.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from uuid import UUID
 
@@ -25,9 +25,6 @@ from tidemill.log.names import INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from tidemill.log.partition.chain import SegmentChain
 
 METADATA = "partition.metadata"
-
-MANY_FOLDERS = 8
-"""Number of new folders from which one sync of the whole file system is cheaper."""
 
 
 class SyncState:
@@ -79,12 +76,20 @@ class SyncState:
     def add_closed(self, segment: Segment) -> None:
         """Include a segment that was just closed in the next sync, with its indexes."""
         self._closed.append(segment)
+        self._chain.env.copies.closed += 1
         self.drop_copies()  # the journal's pieces are of one segment
 
     def forget(self, segments: Iterable[Segment]) -> None:
         """Exclude segments that were removed from the chain."""
         gone = {id(segment) for segment in segments}
-        self._closed = [each for each in self._closed if id(each) not in gone]
+        left = [each for each in self._closed if id(each) not in gone]
+        self._chain.env.copies.closed -= len(self._closed) - len(left)
+        self._closed = left
+
+    def drop(self) -> None:
+        """Drop what is to be synced: the folder was renamed, and will be removed."""
+        self.forget(self._closed)
+        self.drop_copies()
 
     # --- the journal -----------------------------------------------------------------------------
 
@@ -298,7 +303,7 @@ class SyncTicket:
         if env.pool.sync_failure is not None:
             raise env.pool.sync_failure
         if self.allocated != NOTHING:
-            self.sizes[-1][0].file.allocate(*self.allocated)
+            self._allocate(self.sizes[-1][0])
         for segment, size in self.sizes:
             if size > segment.synced_size:
                 self._sync_data(segment)
@@ -378,14 +383,24 @@ class SyncTicket:
             if not self._is_removed():
                 raise
 
+    def _allocate(self, segment: Segment) -> None:
+        """Allocate blocks behind the active segment. The sync works without them too."""
+        try:
+            segment.file.allocate(*self.allocated)
+        except SyncFailedError:
+            raise
+        except StorageError:
+            return  # the file can't be opened: the sync of it says so, unless it was removed
+
     def _release_allocated(self, segment: Segment) -> None:
         """Free the blocks behind a closed segment, also those that a process before allocated."""
         self.environment.preallocation.forget(segment)
         try:
             segment.file.truncate(segment.size)
+        except SyncFailedError:
+            raise
         except StorageError:
-            if not self._is_removed():
-                raise
+            return  # only room on the disk is lost, until the segment is deleted
 
     def _sync_aborted(self) -> None:
         indexes = {id(index) for index, _, _ in self.aborted}
@@ -426,25 +441,3 @@ def sync_name(env: Environment, segment: Segment) -> None:
         except OSError as error:
             raise env.pool.fail_sync(error, segment.folder) from error
         segment.named = True
-
-
-def run_tickets(tickets: Sequence[SyncTicket]) -> None:
-    """Run many tickets; blocks. Can run in any thread.
-
-    Each sync of a folder flushes the disk, and creating a topic can create a thousand partitions.
-    So many new folders share one sync of the whole file system.
-
-    Raises:
-        SyncFailedError, StorageError: see ``SyncTicket.run``.
-    """
-    new = [ticket for ticket in tickets if ticket.new_folder]
-    if len(new) >= MANY_FOLDERS:
-        env, parent = new[0].environment, new[0].folder.rpartition("/")[0]
-        try:
-            all_synced = env.fs.sync_all(parent)
-        except OSError as error:
-            raise env.pool.fail_sync(error, parent) from error
-        for ticket in new:
-            ticket.folder_done = all_synced
-    for ticket in tickets:
-        ticket.run()

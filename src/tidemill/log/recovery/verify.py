@@ -106,7 +106,10 @@ class SegmentVerifier:
                 return None
             raise segment.corrupt(scanner.damage, scanner.position, scanner.next_offset)
         latest = last_time_entry(segment.time_entries())
-        if latest is None or position_of_time_entry(segment, *latest) is None:
+        if latest is None:
+            return None
+        # Where no record has a timestamp, the entry names no batch.
+        if latest[0] >= 0 and position_of_time_entry(segment, *latest) is None:
             return None
         return scanner.next_offset
 
