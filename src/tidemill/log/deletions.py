@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from tidemill.log.disk.environment import Deletion, Environment
 from tidemill.log.names import TopicPartition
+from tidemill.log.partition.partition import PartitionLog
 
 _RETRY_MS = 10_000
 
@@ -56,3 +57,20 @@ def _empty(env: Environment, path: str) -> None:
         raw.truncate(0)
     finally:
         raw.close()
+
+
+def rename_folder(env: Environment, log: PartitionLog | None, folder: str, target: str) -> None:
+    """Close a partition and rename its folder. A sync that is on its way may not find its files.
+
+    Raises:
+        OSError: it can't be renamed. The partition can still be used.
+    """
+    if log is not None:
+        log.close()
+        log.chain.removed = True
+    try:
+        env.fs.rename(folder, target)
+    except OSError:
+        if log is not None:
+            log.chain.removed = False
+        raise

@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 from tidemill.clock import Clock
 from tidemill.log.config.parse import parse_config
 from tidemill.log.config.topic import LogConfig
-from tidemill.log.deletions import delete_due, due, is_covered
+from tidemill.log.deletions import delete_due, due, is_covered, rename_folder
 from tidemill.log.disk.checkpoints import TopicNote, encode_metadata
 from tidemill.log.disk.environment import Environment, Report
 from tidemill.log.disk.files import FileSystem, Lock, RealFileSystem, storage_error
@@ -264,9 +264,7 @@ class LogStore:
         target = f"{self.path}/{folder_name(tp)[:200]}.{uuid4().hex}{DELETE_SUFFIX}"
         try:
             if self._env.fs.exists(folder):
-                if log is not None:
-                    log.close()
-                self._env.fs.rename(folder, target)
+                rename_folder(self._env, log, folder, target)
                 self._deleted_folders.append(target)
         except OSError as error:
             raise storage_error(error, "deleting", folder) from error
@@ -291,9 +289,7 @@ class LogStore:
         folder = f"{self.path}/{folder_name(tp)}"
         target = f"{self.path}/{folder_name(tp)[:200]}.{uuid4().hex}{STRAY_SUFFIX}"
         try:
-            if log is not None:
-                log.close()
-            self._env.fs.rename(folder, target)
+            rename_folder(self._env, log, folder, target)
             self._env.fs.sync_dir(self.path)
         except OSError as error:
             raise storage_error(error, "setting aside", folder) from error

@@ -13,9 +13,7 @@ from tests.support.journaled import commit, make_durable, open_journaled
 from tests.support.logs import TP
 from tidemill.clock import ManualClock
 from tidemill.log.config.parse import parse_config
-from tidemill.log.errors import (
-    SyncFailedError,
-)
+from tidemill.log.errors import StorageError, SyncFailedError
 from tidemill.log.journal.journal import LOG_BYTES, STREAM_BYTES
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.store import LogStore
@@ -102,6 +100,37 @@ def test_deleting_a_partition_during_a_sync_is_not_a_failed_sync(partition: OneP
     partition.store.purge_deleted()
     ticket.run()
     log.finish_sync(ticket)
+
+
+def test_a_sync_in_the_moment_of_a_deletion_is_not_a_failed_sync(
+    partition: OnePartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = partition.log()
+    log.append(batch_of(), now_ms=NOW)
+    log.roll(NOW)
+    log.append(batch_of(), now_ms=NOW)
+    ticket = log.begin_sync()
+    assert ticket is not None
+    rename = partition.fs.rename
+
+    def renamed(source: str, target: str) -> None:
+        rename(source, target)
+        ticket.run()  # as its thread does, before the store continues
+
+    monkeypatch.setattr(partition.fs, "rename", renamed)
+    partition.store.delete(TP)
+    assert ticket.done
+
+
+def test_a_deletion_that_fails_leaves_the_partition_in_use(partition: OnePartition) -> None:
+    log = partition.log()
+    partition.fs.fail("rename", path="/data/")
+    with pytest.raises(StorageError):
+        partition.store.delete(TP)
+    assert not log.chain.removed
+    log.append(batch_of(), now_ms=NOW)
+    log.flush()
+    assert log.high_watermark == 1
 
 
 def test_a_segment_that_is_deleted_during_its_sync_leaves_the_name_of_the_next_one_durable(

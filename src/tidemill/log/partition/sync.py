@@ -313,8 +313,8 @@ class SyncTicket:
                 self._sync_aborted()
             for segment in self.closed:
                 self._release_allocated(segment)
-                self._sync_file(segment.path(INDEX))
-                self._sync_file(segment.path(TIME_INDEX))
+                self._sync_file(segment, INDEX)
+                self._sync_file(segment, TIME_INDEX)
             self._sync_snapshots()
             # A lost file is reported when the partition is opened.
             is_new = self.first_data or not self.folder_done
@@ -325,8 +325,8 @@ class SyncTicket:
             if not self.folder_done:
                 env.fs.sync_dir(folder.rpartition("/")[0])
         except OSError as error:
-            # Topics and segments can be deleted meanwhile. Their files need no sync.
-            if not (isinstance(error, FileNotFoundError) and self._is_removed()):
+            # The partition can be deleted meanwhile. Then it needs no sync.
+            if not (isinstance(error, FileNotFoundError) and self._chain.removed):
                 raise env.pool.fail_sync(error, folder) from error
         self.done = True
 
@@ -380,7 +380,7 @@ class SyncTicket:
         except SyncFailedError:
             raise
         except StorageError:  # the file can't be opened
-            if not self._is_removed():
+            if not self._is_removed(segment):
                 raise
 
     def _allocate(self, segment: Segment) -> None:
@@ -406,14 +406,14 @@ class SyncTicket:
         indexes = {id(index) for index, _, _ in self.aborted}
         for segment, _ in self.sizes:
             if id(segment.aborted) in indexes:
-                self._sync_file(segment.path(TXN_INDEX))
+                self._sync_file(segment, TXN_INDEX)
 
-    def _sync_file(self, path: str) -> None:
-        """Sync a file. One of a removed segment needs none, but the folder does."""
+    def _sync_file(self, segment: Segment, suffix: str) -> None:
+        """Sync a file of a segment. A removed segment needs no sync, but the folder does."""
         try:
-            self._chain.env.fs.sync_file(path)
+            self._chain.env.fs.sync_file(segment.path(suffix))
         except FileNotFoundError:
-            if not self._is_removed():
+            if not self._is_removed(segment):
                 raise
 
     def _sync_snapshots(self) -> None:
@@ -423,10 +423,9 @@ class SyncTicket:
             except FileNotFoundError:
                 continue  # a newer snapshot has replaced it
 
-    def _is_removed(self) -> bool:
-        """Return whether the partition or one of the ticket's segments was removed meanwhile."""
-        live = {id(segment) for segment in self._chain.segments}
-        return self._chain.removed or any(id(segment) not in live for segment, _ in self.sizes)
+    def _is_removed(self, segment: Segment) -> bool:
+        """Return whether the partition or a segment was removed meanwhile."""
+        return self._chain.removed or all(each is not segment for each in self._chain.segments)
 
 
 def sync_name(env: Environment, segment: Segment) -> None:
