@@ -1,13 +1,13 @@
 """What was acknowledged survives, whatever happens to partitions with a journal before a crash.
 
-Random steps: appends, syncs, rolls, retention, deleted records, compaction that is switched on and
-off, a full disk. Then the process is killed or the power is cut.
+Random steps: appends, also of records without timestamps, syncs, rolls, retention, deleted records,
+compaction that is switched on and off, a full disk. Then the process is killed or the power is cut,
+and the steps go on with what was recovered.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,10 +15,11 @@ from tests.log.journal.test_journal_recovery import NOW, World
 from tests.support.effort import rounds
 from tests.support.faultyfs import Unlucky
 from tests.support.journaled import commit, make_durable, store_segments
-from tests.support.logs import read_records, write
+from tests.support.logs import read_records
 from tidemill.log.compaction.run import Steps, compact
 from tidemill.log.config.parse import parse_config
 from tidemill.log.errors import StorageError
+from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.partition.partition import PartitionLog
 
 PARTITIONS = 3
@@ -30,7 +31,8 @@ class Run:
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
-        self.world = World(PARTITIONS, file_delete_delay_ms="0")
+        size = self.dice.choice([2_000, 1 << 30])
+        self.world = World(PARTITIONS, file_delete_delay_ms="0", internal_segment_bytes=str(size))
         self.configs = [dict(self.world.configs) for _ in range(PARTITIONS)]
         self.written: list[dict[int, Record]] = [{0: (b"k", b"first")} for _ in range(PARTITIONS)]
         self.steps = [self.append] * 10 + [
@@ -48,7 +50,9 @@ class Run:
 
     def put(self, log: PartitionLog, key: bytes, value: bytes) -> None:
         offset = log.log_end_offset
-        write(log, [(key, value)], NOW, sync=False)
+        now = self.dice.choice([NOW, NOW, -1])
+        batch = encode_batch([NewRecord(key, value)], timestamp_ms=now)
+        log.append(memoryview(batch), now_ms=NOW, from_client=True)
         self.written[log.tp.partition][offset] = key, value
 
     def append(self, log: PartitionLog, number: int) -> None:
@@ -111,6 +115,24 @@ class Run:
         journal.finish_store(stored)
 
     def crash(self) -> None:
+        """End the process or cut the power, start again and check what is there."""
+        world = self.world
+        if self.dice.random() < 0.5:
+            commit(world.store, [])
+        logs = [world.log(partition) for partition in range(PARTITIONS)]
+        marks = [(log.log_start_offset, log.high_watermark) for log in logs]
+        self.stop()
+        world.fs.page = 0
+        world.reopen()
+        assert not world.store.offline
+        for number, (start, end) in enumerate(marks):
+            log = world.log(number)
+            check(log, self.written[number], start, end)
+            written = self.written[number].items()
+            self.written[number] = {k: v for k, v in written if k < log.log_end_offset}
+            log.config = parse_config(self.configs[number])
+
+    def stop(self) -> None:
         fs = self.world.fs
         if self.dice.random() < 0.4:
             fs.kill()
@@ -141,18 +163,7 @@ def check(log: PartitionLog, written: dict[int, Record], start: int, end: int) -
 @pytest.mark.parametrize("seed", range(rounds("JOURNAL_SEEDS", 100, 3000)))
 def test_a_crash_after_any_steps_loses_nothing_that_was_acknowledged(seed: int) -> None:
     run = Run(seed)
-    for number in range(run.dice.randrange(10, 200)):
-        run.step(number)
-    world = run.world
-    if run.dice.random() < 0.5:
-        commit(world.store, [])
-    marks = [(log.log_start_offset, log.high_watermark) for log in logs(world)]
-    run.crash()
-    world.reopen()
-    assert not world.store.offline
-    for log, written, (start, end) in zip(logs(world), run.written, marks, strict=True):
-        check(log, written, start, end)
-
-
-def logs(world: World) -> Iterator[PartitionLog]:
-    return (world.log(partition) for partition in range(PARTITIONS))
+    for _ in range(run.dice.randint(1, 3)):
+        for number in range(run.dice.randrange(10, 150)):
+            run.step(number)
+        run.crash()
