@@ -7,6 +7,7 @@ and the steps go on with what was recovered.
 
 from __future__ import annotations
 
+import errno
 import random
 
 import pytest
@@ -23,6 +24,7 @@ from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.partition.partition import PartitionLog
 
 PARTITIONS = 3
+OPERATIONS = ["write", "create", "rename", "truncate", "remove", "read"]
 Record = tuple[bytes | None, bytes | None]
 
 
@@ -33,6 +35,7 @@ class Run:
         self.dice = random.Random(seed)
         size = self.dice.choice([2_000, 1 << 30])
         self.world = World(PARTITIONS, file_delete_delay_ms="0", internal_segment_bytes=str(size))
+        self.has_faults = self.dice.random() < 0.5
         self.configs = [dict(self.world.configs) for _ in range(PARTITIONS)]
         self.written: list[dict[int, Record]] = [{0: (b"k", b"first")} for _ in range(PARTITIONS)]
         self.steps = [self.append] * 10 + [
@@ -40,13 +43,26 @@ class Run:
             *(self.checkpoint, self.purge, self.switch, self.clean, self.fill_disk),
             self.sync_during_a_delete,
         ]
+        self.logs = [self.world.log(partition) for partition in range(PARTITIONS)]
         journal = self.world.store.journal
         if self.dice.random() < 0.5:
             journal.add_file(journal.create_file())
 
     def step(self, number: int) -> None:
-        partition = self.dice.randrange(PARTITIONS)
-        self.dice.choice(self.steps)(self.world.log(partition), number)
+        log = self.logs[self.dice.randrange(PARTITIONS)]
+        if log.failure is not None:
+            return  # offline until the next start, because a write could not be undone
+        fs = self.world.fs
+        is_broken = self.has_faults and self.dice.random() < 0.2
+        if is_broken:
+            operation = self.dice.choice(OPERATIONS)
+            fs.fail(operation, self.dice.choice([errno.EIO, errno.ENOSPC]), path="/data/t-")
+        try:
+            self.dice.choice(self.steps)(log, number)
+        except StorageError:
+            assert is_broken or log.chain.active.file.broken
+        finally:
+            fs.clear_faults()
 
     def put(self, log: PartitionLog, key: bytes, value: bytes) -> None:
         offset = log.log_end_offset
@@ -119,14 +135,13 @@ class Run:
         world = self.world
         if self.dice.random() < 0.5:
             commit(world.store, [])
-        logs = [world.log(partition) for partition in range(PARTITIONS)]
-        marks = [(log.log_start_offset, log.high_watermark) for log in logs]
+        marks = [(log.log_start_offset, log.high_watermark) for log in self.logs]
         self.stop()
         world.fs.page = 0
         world.reopen()
         assert not world.store.offline
-        for number, (start, end) in enumerate(marks):
-            log = world.log(number)
+        self.logs = [world.log(partition) for partition in range(PARTITIONS)]
+        for number, (log, (start, end)) in enumerate(zip(self.logs, marks, strict=True)):
             check(log, self.written[number], start, end)
             written = self.written[number].items()
             self.written[number] = {k: v for k, v in written if k < log.log_end_offset}
