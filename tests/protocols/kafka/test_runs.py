@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.engine.transactions.support import noted
 from tests.protocols.kafka.in_memory import Connection, MemoryLink
 from tests.protocols.kafka.produce_requests import (
     ALL,
@@ -384,11 +385,7 @@ def test_a_lone_answer_is_sent_when_the_disk_reports_and_others_together(
         connection = Connection(server)
         await connection.deliver(request(batch()))
         await connection.answered()
-        journaling = engine._flusher._journaling
-        assert journaling is not None
-        async with asyncio.timeout(300):
-            while not journaling.is_open:
-                await asyncio.sleep(0)
+        await noted(engine)
         monkeypatch.setattr(Journaling, "_written", reporting)
         monkeypatch.setattr(MemoryLink, "write", writing)
         await connection.deliver(request(batch()))
