@@ -60,7 +60,7 @@ def _empty(env: Environment, path: str) -> None:
 
 
 def rename_folder(env: Environment, log: PartitionLog | None, folder: str, target: str) -> None:
-    """Close a partition and rename its folder. A sync that is on its way may not find its files.
+    """Close a partition and rename its folder. A sync that is on its way might not find its files.
 
     Raises:
         OSError: it can't be renamed. The partition can still be used.

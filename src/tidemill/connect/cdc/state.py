@@ -82,4 +82,4 @@ class WorkerState:
         there = [each for each in self.snapshots if each.table == table]
         again = TableProgress(table, resync=resync or any(each.resync for each in there))
         others = [each for each in self.snapshots if each.table != table]
-        self.snapshots = [*others, again]  # at once: another thread reads it
+        self.snapshots = [*others, again]  # in one step: another thread reads it
