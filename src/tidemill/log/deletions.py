@@ -4,6 +4,8 @@ The name of a segment that was removed from the log's start shows recovery that 
 lost. So the name stays until the new start of the log is stored. If the disk is too full to store
 it, the file is emptied: that frees its space, and the start can be stored then.
 
+The folder of a partition that is deleted or set aside gets another name first.
+
 Knows files; ``store`` decides when to delete, and ``partition.retention`` what.
 """
 
