@@ -1,4 +1,4 @@
-"""The compiled extension is built where it can be, and is not needed."""
+"""The compiled extension: how it is built, and what is reported where it can't be used."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import ast
 import importlib.util
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from tidemill import native
-from tidemill.cli.server import doctor
+from tidemill.errors import ExtensionError
 
 ROOT = Path(__file__).resolve().parent.parent
+IMPORT = "import sys; sys.path.insert(0, sys.argv[1]); import tidemill.native"
 
 
 @pytest.fixture(scope="module")
@@ -29,76 +32,65 @@ def build() -> ModuleType:
 
 
 @pytest.fixture
-def sources(tmp_path: Path) -> Path:
-    shutil.copytree(ROOT / "src" / "native", tmp_path / "src" / "native")
-    (tmp_path / "src" / "tidemill").mkdir()
+def checkout(tmp_path: Path) -> Path:
+    """The parts of a checkout that the extension is built from."""
+    for folder in ("scripts", "src/native"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    for module in ("__init__", "native", "errors"):
+        (tmp_path / "src" / "tidemill").mkdir(exist_ok=True)
+        shutil.copy(ROOT / "src" / "tidemill" / f"{module}.py", tmp_path / "src" / "tidemill")
     return tmp_path
 
 
-def test_a_checkout_with_a_compiler_has_the_extension() -> None:
-    if shutil.which("cc") is None:
-        pytest.skip("there is no C compiler")
-    assert native.load() is not None
-
-
-def test_the_extension_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(native.SWITCH, "0")
-    assert native.load() is None
-
-
-def test_a_build_without_a_compiler_leaves_the_extension_out(
-    build: ModuleType, sources: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(native.SWITCH, raising=False)
-    monkeypatch.setenv("CC", "no-such-compiler")
-    assert build.compile_extension(sources) is None
-    assert list((sources / "src" / "tidemill").iterdir()) == []
-
-
-def test_a_build_that_must_have_the_extension_fails_without_a_compiler(
-    build: ModuleType, sources: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(native.SWITCH, "1")
-    monkeypatch.setenv("CC", "no-such-compiler")
-    with pytest.raises(SystemExit, match="can't compile the extension"):
-        build.compile_extension(sources)
+def load(checkout: Path) -> str:
+    """Load the extension of a checkout; return the last line of what is reported."""
+    command = [sys.executable, "-S", "-c", IMPORT, str(checkout / "src")]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stderr.strip().rpartition("\n")[2]
 
 
 @pytest.mark.slow
-def test_sources_with_a_mistake_are_not_built(
-    build: ModuleType, sources: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_extension_is_loaded_until_its_sources_change(checkout: Path, build: ModuleType) -> None:
+    build.compile_extension(checkout)
+    assert load(checkout) == ""
+
+    with (checkout / "src" / "native" / "module.c").open("a") as file:
+        file.write("/* another comment */\n")
+    assert load(checkout).endswith("compiled extension was built from other sources")
+
+
+def test_a_missing_extension_is_reported(checkout: Path) -> None:
+    error = load(checkout)
+    assert error.startswith(
+        "tidemill.errors.ExtensionError: tidemill's compiled extension can't be"
+    )
+    assert "python scripts/build_native.py" in ExtensionError("it").hint
+
+
+def test_a_wheel_has_no_sources_to_compare_with(tmp_path: Path) -> None:
+    assert native.source_checksum(tmp_path) is None
+
+
+def test_a_build_without_a_compiler_names_the_packages_to_install(
+    build: ModuleType, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if shutil.which("cc") is None:
-        pytest.skip("there is no C compiler")
-    monkeypatch.delenv(native.SWITCH, raising=False)
-    (sources / "src" / "native" / "module.c").write_text("#error no\n")
-    assert build.compile_extension(sources) is None
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(SystemExit, match=r"no C compiler \(no-such-compiler\)[^$]*gcc libc6-dev"):
+        build.compile_extension(checkout)
 
 
-@pytest.mark.parametrize(("switch", "status"), [("", "ok"), ("0", "warn")])
-def test_doctor_tells_whether_the_extension_is_used(
-    switch: str, status: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if native.load() is None:
-        pytest.skip("the extension was not built")
-    monkeypatch.setenv(native.SWITCH, switch)
-    assert doctor._compiled().status == status
+@pytest.mark.slow
+def test_sources_with_a_mistake_are_not_built(build: ModuleType, checkout: Path) -> None:
+    (checkout / "src" / "native" / "module.c").write_text("#error no\n")
+    with pytest.raises(SystemExit, match="can't compile the extension"):
+        build.compile_extension(checkout)
 
 
-def test_an_extension_that_was_built_from_older_sources_is_not_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    extension = native.load()
-    if extension is None:
-        pytest.skip("the extension was not built")
-    monkeypatch.delattr(extension, "walk_records")
-    assert native.load() is None
-
-
-def test_all_that_the_extension_has_is_expected_of_it() -> None:
+def test_the_stub_describes_all_that_the_extension_has() -> None:
     stub = ast.parse((ROOT / "src" / "tidemill" / "_native.pyi").read_text())
     defined = [n.name for n in stub.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
-    assert sorted(defined) == sorted(native.NAMES)
+    had = [name for name in dir(native.extension) if not name.startswith("__")]
+    assert sorted([*defined, "SOURCES"]) == sorted(had)
 
 
 @pytest.mark.parametrize(

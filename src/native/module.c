@@ -51,6 +51,7 @@ static PyMethodDef methods[] = {
 static int add_types(PyObject *module)
 {
     tm_prepare_crc32c();
+    if (PyModule_AddIntConstant(module, "SOURCES", TM_SOURCES) < 0) return -1;
     if (tm_prepare_slots() < 0) return -1;
     if (tm_prepare_admit_names() < 0 || tm_prepare_append_names() < 0) return -1;
     if (tm_prepare_index_names() < 0 || tm_prepare_round_names() < 0) return -1;

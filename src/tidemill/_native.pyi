@@ -5,6 +5,9 @@ from typing import Any
 
 from typing_extensions import Buffer
 
+SOURCES: int
+"""The checksum of the sources; see ``tidemill.native``."""
+
 class Block:
     """Bytes of one Arrow buffer, through the buffer protocol."""
 

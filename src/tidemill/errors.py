@@ -32,6 +32,15 @@ class SettingsError(TidemillError):
     """A setting is unknown, malformed or out of range. The user corrects it and starts again."""
 
 
+class ExtensionError(TidemillError):
+    """The compiled extension is missing, or was built from other sources. The user builds it."""
+
+    default_hint = (
+        "Compile it: in a checkout with 'python scripts/build_native.py', elsewhere with "
+        "'pip install --force-reinstall --no-deps tidemill'."
+    )
+
+
 class UnknownTopicOrPartitionError(TidemillError):
     """The topic, or the partition of the topic, does not exist. The caller creates it first."""
 

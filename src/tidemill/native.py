@@ -1,36 +1,52 @@
-"""Gives access to the compiled extension, where it was built.
+"""Loads the compiled extension, or says how to compile it.
 
-Each function of the extension has an edition in Python that gives the same results, so tidemill
-works where there was no compiler. ``TIDEMILL_NATIVE=0`` in the environment switches the extension
-off. This module must not know what the functions do.
+Everything that calls C code imports it from here:
+
+    from tidemill.native import extension
+
+An extension that was compiled from other sources would fail in the middle of something, so a
+checkout refuses it here. This module must not know what the functions do.
+
+Raises:
+    ExtensionError: the extension is missing, can't be loaded, or is older than its sources.
 """
 
 from __future__ import annotations
 
 import os
+import zlib
+from pathlib import Path
 from types import ModuleType
 
+from tidemill.errors import ExtensionError
+
+__all__ = ["SWITCH", "extension", "load", "source_checksum"]
+
+CHECKOUT = Path(__file__).parents[2]
 SWITCH = "TIDEMILL_NATIVE"
-"""The environment variable that switches the extension off with 0."""
-NAMES = (
-    *("Block", "ChangeEncoder", "Decoder", "EntryThread", "JsonParser", "RecordEncoder"),
-    "SyncThread",
-    *("admit_run", "append_run", "prepare_append"),
-    *("encode_pieces", "finish_pieces", "take_pieces"),
-    *("check_batch", "crc32c", "decode_produce", "read_request", "read_run", "scan_batches"),
-    "walk_records",
-    *("encode_binlog", "encode_changelog", "encode_pgoutput"),
-    *("scan_binlog", "scan_pgoutput", "send_parts", "split_packets"),
-)
-"""What the extension must have. One that was built from older sources is not used."""
+
+
+def source_checksum(checkout: Path) -> int | None:
+    """Return the checksum of the extension's sources; None where there are none, as in a wheel.
+
+    ``scripts/build_native.py`` computes the same, and the extension has it as ``SOURCES``.
+    """
+    if not (checkout / "scripts" / "build_native.py").is_file():
+        return None
+    checksum = 0
+    for source in sorted((checkout / "src" / "native").glob("*.[ch]")):
+        checksum = zlib.crc32(source.read_bytes(), checksum)
+    return checksum
+
+
+try:
+    from tidemill import _native as extension
+except ImportError as error:
+    raise ExtensionError(f"tidemill's compiled extension can't be loaded: {error}") from error
+if source_checksum(CHECKOUT) not in (None, extension.SOURCES):
+    raise ExtensionError("tidemill's compiled extension was built from other sources")
 
 
 def load() -> ModuleType | None:
-    """Return the compiled extension; None if it was not built, is older, or is switched off."""
-    if os.environ.get(SWITCH) == "0":
-        return None
-    try:
-        from tidemill import _native
-    except ImportError:
-        return None
-    return _native if all(hasattr(_native, name) for name in NAMES) else None
+    """Return the extension; None if the environment switches it off. Will be removed."""
+    return None if os.environ.get(SWITCH) == "0" else extension

@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemill import native
 from tidemill.cli import output
 from tidemill.cli.options import Config, DataDir, Host, Json, KafkaPort, Set
 from tidemill.cli.server.doctor_extras import extras_finding
 from tidemill.cli.server.finding import Finding
 from tidemill.cli.server.serve import load_settings
-from tidemill.errors import TidemillError
+from tidemill.errors import ExtensionError, TidemillError
 from tidemill.extras import how_to_install
 
 if TYPE_CHECKING:
@@ -101,13 +100,16 @@ def _print(finding: Finding) -> None:
 
 
 def _findings(settings: Settings, *, verify: bool) -> Iterator[Finding]:
+    for check in (_python, _java, extras_finding):
+        yield check()
+    compiled = _compiled()
+    yield compiled
+    if compiled.status == "fail":
+        return  # what reads the data folder needs the extension
+
     from tidemill.cli.server import doctor_data
 
     checks: list[Callable[[], Finding]] = [
-        _python,
-        _java,
-        extras_finding,
-        _compiled,
         lambda: _open_files(settings),
         lambda: _disk(settings.data_dir),
         lambda: _port(settings.host, settings.kafka.port, doctor_data.is_in_use(settings.data_dir)),
@@ -122,16 +124,11 @@ def _findings(settings: Settings, *, verify: bool) -> Iterator[Finding]:
 
 
 def _compiled() -> Finding:
-    if native.load() is not None:
-        return Finding("ok", "compiled", "the extension in C is used")
-    if os.environ.get(native.SWITCH) == "0":
-        return Finding("warn", "compiled", f"{native.SWITCH}=0 switches the extension in C off")
-    return Finding(
-        "warn",
-        "compiled",
-        "tidemill was installed without its extension in C, and is slower",
-        "Install a C compiler and Python's headers (python3-dev), then tidemill again.",
-    )
+    try:
+        importlib.import_module("tidemill.native")
+    except ExtensionError as error:
+        return Finding("fail", "compiled", str(error), error.hint)
+    return Finding("ok", "compiled", "the extension in C can be loaded")
 
 
 def _python() -> Finding:
