@@ -99,6 +99,49 @@ def test_help_names_values_as_people_do() -> None:
         assert "...}..." not in text
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topic", "consume", b"\xff"],
+        ["topic", "produce", "t", "--key", b"k\xfe"],
+        ["topic", "delete", b"a\xffb", "--yes"],
+        ["group", "describe", b"\xff"],
+        ["group", "seek", b"\xff", "--to", "end"],
+        ["queue", "create", b"\xff"],
+        ["serve", "--data-dir", b"\xff"],
+    ],
+    ids=ascii,
+)
+def test_arguments_that_are_not_utf8_are_refused(arguments: list[str | bytes]) -> None:
+    result = run(*map(os.fsdecode, arguments))
+    assert result.exit_code == 2
+    assert re.search(r"error: argument \d is not UTF-8: \w*\\x", result.stderr)
+
+
+def test_settings_that_are_not_utf8_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMILL_BOOTSTRAP_SERVERS", os.fsdecode(b"\xfe:1"))
+    result = run("topic", "list")
+    assert result.exit_code == 2
+    assert r"error: TIDEMILL_BOOTSTRAP_SERVERS is not UTF-8: \xfe:1" in result.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("command", ["topic produce t -b {0}", "topic delete t -b {0}", "version"])
+def test_commands_work_with_standard_streams_that_are_closed(command: str, closed: str) -> None:
+    with socket.socket() as bound:  # bound but not listening: connections are refused
+        bound.bind(("127.0.0.1", 0))
+        words = command.format(f"127.0.0.1:{bound.getsockname()[1]}")
+        line = f"exec {sys.executable} -m tidemill {words} {closed}"
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
+    expected = 0 if command == "version" else 5
+    assert done.returncode == expected, done.stderr
+    if "2>&-" not in closed and expected:
+        assert done.stderr.startswith("error: ")
+        assert "bug" not in done.stderr
+    if closed == "<&-" and not expected:
+        assert done.stdout.startswith("tidemill ")
+
+
 def test_help_goes_to_stdout_and_names_every_verb() -> None:
     result = run("--help")
     assert result.exit_code == 0

@@ -47,6 +47,7 @@ class CommandLine(TyperGroup):
     ) -> Any:
         arguments = list(sys.argv[1:] if args is None else args)
         try:
+            _check_text(arguments)
             code = super().main(
                 arguments, prog_name or "tidemill", complete_var, standalone_mode=False, **extra
             )
@@ -65,6 +66,26 @@ class CommandLine(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return output.OK
         return result
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Check that arguments and settings are text: no client library takes anything else.
+
+    Python gives bytes that are not UTF-8 as single surrogates (PEP 383).
+
+    Raises:
+        UsageError: one of them has bytes that are not UTF-8.
+    """
+    given = [(f"argument {number}", text) for number, text in enumerate(arguments, 1)]
+    given += [(name, text) for name, text in os.environ.items() if name.startswith("TIDEMILL_")]
+    for name, text in given:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            shown = ascii(os.fsencode(text))[2:-1]
+            raise output.UsageError(
+                f"{name} is not UTF-8: {shown}", hint="Names and settings are UTF-8 text."
+            ) from error
 
 
 def _debug(arguments: Sequence[str]) -> bool:
@@ -171,6 +192,21 @@ def version(
         print(f"tidemill {__version__}")
 
 
+def _open_standard_streams() -> None:
+    """Open the null device for each standard stream that the caller has closed (``<&-``).
+
+    Python leaves such a stream out (None). And the next file or socket would get its descriptor,
+    so that whatever writes to the standard stream would write there.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
 def main() -> None:
     """Entry point of the ``tidemill`` script."""
+    _open_standard_streams()
     app()

@@ -64,6 +64,40 @@ def test_it_prints_ready_once_and_stops_cleanly(
     assert (process.returncode, rest) == (0, b"")
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
+def test_it_serves_and_stops_with_standard_streams_that_are_closed(
+    tmp_path: Path, closed: str
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = f"{sys.executable} -m tidemill serve --kafka-port {port} --set amqp.port=0"
+    process = subprocess.Popen(
+        ["sh", "-c", f"exec {command} --data-dir {tmp_path / 'data'} {closed}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        logged = ""
+        while "event=ready" not in logged and (line := process.stderr.readline()):
+            logged += line
+        done = subprocess.run(
+            [sys.executable, "-m", "tidemill", "topic", "list", "-b", f"127.0.0.1:{port}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        process.terminate()
+        logged += process.communicate(timeout=30)[1]
+        assert process.returncode == 0, logged
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_it_starts_beside_a_service_of_its_name_in_kubernetes(tmp_path: Path) -> None:
     env = {"TIDEMILL_PORT": "tcp://10.0.0.7:9092", "TIDEMILL_SERVICE_HOST": "10.0.0.7"}
     with BrokerProcess(tmp_path, env=env, fresh=True) as broker:

@@ -60,9 +60,30 @@ def test_bytes_that_are_not_text_are_flagged() -> None:
 
 def test_a_value_that_is_not_a_string_is_stored_as_json_text() -> None:
     record = from_line(b'{"value": {"a": [1, "\xc3\xa9"]}, "key": 5, "headers": {"h": true}}')
-    assert record.value == '{"a":[1,"é"]}'.encode()
+    assert record.value == '{"a": [1, "é"]}'.encode()
     assert record.key == b"5"
     assert record.headers == [("h", b"true")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "12345678901234567890.123456789",
+        "1e400",
+        "-0.0",
+        "1.10",
+        "9" * 5000,
+        '{"b": 1,  "a":[ 1.0 , {"a": 2, "a": 3} ] }',
+        '["\\u00e9", "\\ud83d"]',
+        "true",
+    ],
+)
+def test_json_keeps_its_bytes(text: str) -> None:
+    record = from_line(f'{{"key": {text} , "value":{text}, "headers": {{"h": {text}}}}}'.encode())
+    assert record.key == record.value == text.encode()
+    assert record.headers == [("h", text.encode())]
+    pairs = from_line(f'{{"value": null, "headers": [["h", {text}], ["h", null]]}}'.encode())
+    assert pairs.headers == [("h", text.encode()), ("h", None)]
 
 
 def test_null_is_a_tombstone() -> None:
@@ -77,7 +98,21 @@ def test_a_timestamp_is_milliseconds_or_iso_8601() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b"nonsense", "not JSON"),
+        (b"nonsense", "not JSON: Expecting value at column 1"),
+        (b'{"value": NaN}', "not JSON: NaN is not a JSON value"),
+        (b'{"value": {"a": [-Infinity]}}', "not JSON: -Infinity is not a JSON value"),
+        (b'{"value": 01}', "not JSON: .* at column 12"),
+        (b'{"value": 1} x', "not JSON: Extra data at column 14"),
+        (b'{"value": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deep"),
+        (b'{"value": "\\ud83d"}', "half of a surrogate pair in the string at column 11"),
+        (b'{"value": 1, "headers": {"\\ud83d": 1}}', "half of a surrogate pair in the header name"),
+        (b'{"value": 1, "value": 2}', "field 'value' occurs twice"),
+        (b'{"value": 1, "partition": 1e2}', "invalid partition .*: use a whole number"),
+        (b'{"value": 1, "partition": ' + b"9" * 5000 + b"}", "invalid partition"),
+        (b'{"value": 1, "partition": 2147483648}', "invalid partition 2147483648"),
+        (b'{"value": 1, "timestamp": 9223372036854775808}', "invalid timestamp"),
+        (b'{"value": 7, "value_encoding": "base64"}', "invalid base64"),
+        (b"", "not JSON: Expecting value at column 1"),
         (b"\xff", "not JSON"),
         (b"[1]", "not a JSON object"),
         (b'{"key": "k"}', "field .value. is missing"),

@@ -150,6 +150,13 @@ def test_what_is_produced_is_consumed_with_key_headers_and_time(
     assert first["timestamp"] > 1_700_000_000_000
 
 
+def test_the_end_of_a_line_is_not_stored(tidemill: CommandLine, topic: str) -> None:
+    tidemill.ok("topic", "create", topic, "-p", "1")
+    tidemill.ok("topic", "produce", topic, stdin=b"a\r\n\r\nb\rc\r\r\nd\r")
+    records = tidemill.records(topic, "--from", "beginning", "--until-end")
+    assert [record["value"] for record in records] == ["a", "", "b\rc\r", "d\r"]
+
+
 def test_consumed_json_can_be_produced_again(tidemill: CommandLine, topic: str) -> None:
     lines = [
         '{"key": "k", "value": {"n": 1}, "partition": 1, "timestamp": "2026-01-01T00:00Z"}',

@@ -57,8 +57,8 @@ Format = Annotated[
     InputFormat,
     typer.Option(
         "--format",
-        help="lines: a value per line; json: an object per line, with value, key, headers, "
-        "partition, timestamp.",
+        help="lines: a value per line, which ends with LF or CR LF; json: an object per line, "
+        "with value, key, headers, partition, timestamp.",
     ),
 ]
 Key = Annotated[
@@ -148,8 +148,9 @@ def produce(
 
 
 def _lines() -> Iterator[bytes]:
+    """Yield the lines of stdin without their ends: LF, or CR LF as in files of Windows."""
     for line in sys.stdin.buffer:
-        yield line[:-1] if line.endswith(b"\n") else line
+        yield line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
 
 
 def _lines_for(cluster: Cluster, producer: Producer, topic: str) -> Iterator[bytes]:

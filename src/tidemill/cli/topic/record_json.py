@@ -1,17 +1,19 @@
 """Records as JSON objects, one per line, as ``consume`` prints them and ``produce`` reads them.
 
 UTF-8 text is a JSON string. Other bytes are base64 with a flag: ``"value_encoding": "base64"``, and
-for a header a third element. ``produce`` writes each printed record again byte for byte. This
-module must not know a broker or a file.
+for a header a third element. ``produce`` writes each printed record again byte for byte, and stores
+JSON that is not a string with the bytes that it has on the line: numbers keep all their digits.
+This module must not know a broker or a file.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, NoReturn
 
 from tidemill.cli.positions import time_ms
 
@@ -79,71 +81,182 @@ def _header(name: str, data: bytes | None) -> list[str | None]:
     return [name, text, encoding] if encoding else [name, text]
 
 
+class _Json(NamedTuple):
+    """A JSON value and where it stands in the line."""
+
+    text: str
+    start: int
+    end: int
+
+    @property
+    def raw(self) -> str:
+        return self.text[self.start : self.end]
+
+    @property
+    def first(self) -> str:
+        return self.text[self.start]
+
+
 def from_line(line: bytes) -> InputRecord:
     """Parse a record.
 
-    A value or key that is not a JSON string is stored as JSON text. ``topic`` and ``offset``, which
-    ``consume`` prints, are ignored.
+    A value or key that is not a JSON string is stored as JSON, with the bytes that it has on the
+    line. ``topic`` and ``offset``, which ``consume`` prints, are ignored.
 
     Raises:
         ValueError: the line is not a JSON object, or a field is unknown or invalid.
     """
     try:
-        document = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
+        text = line.decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"not JSON: byte {error.start + 1} is not UTF-8") from error
-    if not isinstance(document, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004  invalid input, not a wrong type
-    unknown = document.keys() - _FIELDS
-    if unknown:
-        raise ValueError(f"unknown field {sorted(unknown)[0]!r}")
-    if "value" not in document:
+    document = _whole(text)
+    if document.first != "{":
+        raise ValueError("not a JSON object")
+    fields: dict[str, _Json] = {}
+    for name, value in _members(document):
+        if name in fields:
+            raise ValueError(f"field {name!r} occurs twice")
+        if name not in _FIELDS:
+            raise ValueError(f"unknown field {name!r}")
+        fields[name] = value
+    if "value" not in fields:
         raise ValueError("field 'value' is missing (null is a tombstone)")
     return InputRecord(
-        key=_bytes(document.get("key"), document.get("key_encoding")),
-        value=_bytes(document["value"], document.get("value_encoding")),
-        headers=_headers(document.get("headers")),
-        partition=_whole_number(document.get("partition"), "partition"),
-        timestamp_ms=_timestamp(document.get("timestamp")),
+        key=_bytes(fields.get("key"), fields.get("key_encoding")),
+        value=_bytes(fields["value"], fields.get("value_encoding")),
+        headers=_headers(fields.get("headers")),
+        partition=_whole_number(_plain(fields.get("partition")), "partition", 2**31 - 1),
+        timestamp_ms=_timestamp(_plain(fields.get("timestamp"))),
     )
 
 
-def _bytes(value: object, encoding: object) -> bytes | None:
+# --- JSON with its places ------------------------------------------------------------------------
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"not JSON: {constant} is not a JSON value")
+
+
+_scan = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse).raw_decode
+"""Numbers stay text: they are checked and not read."""
+_space = re.compile(r"[ \t\n\r]*").match
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _space(text, at)
+    return at if found is None else found.end()
+
+
+def _value_at(text: str, at: int) -> _Json:
+    """Return the JSON value that begins at a place.
+
+    Raises:
+        ValueError: there is none.
+    """
+    at = _after_space(text, at)
+    try:
+        _, end = _scan(text, at)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
+    except RecursionError as error:
+        raise ValueError(f"JSON that is nested too deep begins at column {at + 1}") from error
+    return _Json(text, at, end)
+
+
+def _whole(text: str) -> _Json:
+    """Return the one JSON value in a line."""
+    value = _value_at(text, 0)
+    end = _after_space(text, value.end)
+    if end != len(text):
+        raise ValueError(f"not JSON: Extra data at column {end + 1}")
+    return value
+
+
+def _elements(value: _Json) -> Iterator[_Json]:
+    """Yield the elements of an array, or the names and values of an object, which is valid."""
+    text = value.text
+    at = _after_space(text, value.start + 1)
+    while text[at] not in "]}":
+        element = _value_at(text, at)
+        yield element
+        at = _after_space(text, element.end)
+        if text[at] in ",:":
+            at = _after_space(text, at + 1)
+
+
+def _members(value: _Json) -> Iterator[tuple[str, _Json]]:
+    elements = _elements(value)
+    for name in elements:
+        yield json.loads(name.raw), next(elements)
+
+
+def _plain(value: _Json | None) -> object:
+    """Return a value as Python has it; a number with very many digits stays text."""
     if value is None:
         return None
-    if encoding == "base64":
+    try:
+        return json.loads(value.raw)
+    except ValueError:
+        return value.raw
+
+
+# --- fields --------------------------------------------------------------------------------------
+
+
+def _bytes(value: _Json | None, encoding: _Json | None) -> bytes | None:
+    if value is None or value.raw == "null":
+        return None
+    known = _plain(encoding)
+    if known not in (None, "base64"):
+        raise ValueError(f"unknown encoding {known!r}")
+    if value.first != '"' and known is None:
+        return value.raw.encode()
+    text = str(_plain(value))
+    if known == "base64":
         try:
-            return base64.b64decode(str(value), validate=True)
-        except binascii.Error as error:
+            return base64.b64decode(text, validate=True)
+        except ValueError as error:
             raise ValueError(f"invalid base64: {error}") from error
-    if encoding is not None:
-        raise ValueError(f"unknown encoding {encoding!r}")
-    if isinstance(value, str):
-        return value.encode()
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        column = value.start + 1
+        raise ValueError(f"half of a surrogate pair in the string at column {column}") from error
 
 
-def _headers(value: object) -> list[tuple[str, bytes | None]]:
+def _headers(value: _Json | None) -> list[tuple[str, bytes | None]]:
     """Parse headers: an object, or a list of ``[name, value]`` if a name occurs twice."""
-    if value is None:
+    if value is None or value.raw == "null":
         return []
-    if isinstance(value, dict):
-        return [(name, _bytes(content, None)) for name, content in value.items()]
-    if isinstance(value, list):
-        return [_header_pair(pair) for pair in value]
+    if value.first == "{":
+        return [(_name(name), _bytes(content, None)) for name, content in _members(value)]
+    if value.first == "[":
+        return [_header_pair(pair) for pair in _elements(value)]
     raise ValueError("headers must be an object or a list of [name, value]")
 
 
-def _header_pair(pair: object) -> tuple[str, bytes | None]:
-    if not (isinstance(pair, list) and len(pair) in (2, 3) and isinstance(pair[0], str)):
+def _header_pair(pair: _Json) -> tuple[str, bytes | None]:
+    parts = [*_elements(pair)] if pair.first == "[" else []
+    if len(parts) not in (2, 3) or parts[0].first != '"':
         raise ValueError("a header must be [name, value]")
-    return pair[0], _bytes(pair[1], pair[2] if len(pair) == 3 else None)
+    return _name(_plain(parts[0])), _bytes(parts[1], parts[2] if len(parts) == 3 else None)
 
 
-def _whole_number(value: object, name: str) -> int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+def _name(name: object) -> str:
+    text = str(name)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"half of a surrogate pair in the header name {text!r}") from error
+    return text
+
+
+def _whole_number(value: object, name: str, most: int) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most:
         return value
     raise ValueError(f"invalid {name} {value!r}: use a whole number")
 
@@ -156,4 +269,4 @@ def _timestamp(value: object) -> int | None:
             raise ValueError(
                 f"invalid timestamp {value!r}: use ISO 8601 or milliseconds"
             ) from error
-    return _whole_number(value, "timestamp")
+    return _whole_number(value, "timestamp", 2**63 - 1)
