@@ -19,15 +19,15 @@ import struct
 from typing import Any, cast
 from uuid import UUID, uuid4
 
-from tidemill.protocols.kafka.codec.headers import frame_response, parse_header, peek_header
-from tidemill.protocols.kafka.codec.hot import (
+from tidemill.kafka_codec.headers import frame_response, parse_header, peek_header
+from tidemill.kafka_codec.hot import (
     ProducedPartition,
     ProduceRequest,
     decode_produce,
     encode_produce,
 )
-from tidemill.protocols.kafka.codec.messages import decode_request, encode_response
-from tidemill.protocols.kafka.codec.quick import decode_quickly, encode_one
+from tidemill.kafka_codec.messages import decode_request, encode_response
+from tidemill.kafka_codec.quick import decode_quickly, encode_one
 
 PRODUCE, METADATA, VERSIONS, CREATE_TOPICS, PRODUCER_ID = 0, 3, 18, 19, 22
 VERSION_RANGES = {

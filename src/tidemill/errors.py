@@ -49,6 +49,10 @@ class TopicExistsError(TidemillError):
     """A topic with this name already exists. The caller uses it, or another name."""
 
 
+class ProtocolError(TidemillError):
+    """The bytes of the other side violate the protocol. The connection is closed."""
+
+
 class RequestTimedOutError(TidemillError):
     """The work was not finished in the time that the request allows. The caller can retry.
 

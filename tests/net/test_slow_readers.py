@@ -17,9 +17,9 @@ from tests.protocols.kafka.wire import request
 from tests.support import effort
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until
+from tidemill.kafka_codec.schema import response_type
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.net.responses import STUCK_SECONDS
-from tidemill.protocols.kafka.codec.schema import response_type
 
 PRODUCE, FETCH, CREATE_TOPICS = 0, 1, 19
 BATCHES, BATCH_BYTES = 16, 6_000_000

@@ -9,11 +9,11 @@ import ssl
 import time
 from collections.abc import Mapping
 
-from tidemill.kafka_client import messages
 from tidemill.kafka_client.connection import Connection
 from tidemill.kafka_client.errors import BrokerError, ConnectionFailedError
 from tidemill.kafka_client.settings import ConnectionSettings
 from tidemill.kafka_client.tls import make_context
+from tidemill.kafka_codec import connecting as messages
 
 Address = tuple[str, int]
 
@@ -122,12 +122,12 @@ class Brokers:
         """
         connection = self.any(deadline)
         try:
-            view = connection.call(
+            found = connection.call(
                 messages.METADATA,
                 messages.metadata(topic, create=create),
                 deadline - time.monotonic(),
+                lambda view: messages.parse_metadata(view, topic),
             )
-            found = messages.parse_metadata(view, topic)
         except ConnectionFailedError:
             self.drop(connection)
             raise

@@ -12,12 +12,14 @@ import ssl
 import struct
 import time
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from tidemill.kafka_client import messages, sasl
+from tidemill.errors import ProtocolError
+from tidemill.kafka_client import sasl
 from tidemill.kafka_client.errors import ConnectionFailedError, ConnectionRejectedError
 from tidemill.kafka_client.settings import ConnectionSettings
+from tidemill.kafka_codec import connecting as messages
 
 _FAMILIES = {"any": socket.AF_UNSPEC, "v4": socket.AF_INET, "v6": socket.AF_INET6}
 _FIRST_BUFFER = 64 * 1024
@@ -27,6 +29,7 @@ _SMALL_PART = 16 * 1024
 """Parts of fewer bytes are sent together."""
 _MOST_REQUEST = 0x7FFFFFFF
 
+Answer = TypeVar("Answer")
 Part = Any
 """Part of a request: bytes, or an object that has the buffer protocol."""
 
@@ -97,15 +100,13 @@ class Connection:
         if len(self._buffer) > _KEPT_BUFFER:
             self._buffer = bytearray(_FIRST_BUFFER)
 
-    def call(self, api: int, body: bytes, timeout_s: float) -> memoryview:
-        """Send a request and return the body of its response, valid until the next request.
-
-        Raises:
-            ConnectionFailedError: There is no response in time, or the connection is lost.
-        """
+    def call(
+        self, api: int, body: bytes, timeout_s: float, parse: Callable[[memoryview], Answer]
+    ) -> Answer:
+        """Send a request and return what its response says. For the rest see ``receive``."""
         assert not self._waits_for
         self.send(api, body)
-        return self.receive(timeout_s)
+        return self.receive(timeout_s, parse)
 
     def send(self, api: int, *body: Part) -> None:
         """Send a request, in the version of ``versions``.
@@ -140,14 +141,16 @@ class Connection:
             raise self._failed("Send failed", error) from error
         self._waits_for.append(self._correlation_id)
 
-    def receive(self, timeout_s: float) -> memoryview:
-        """Return the body of the response, valid until the next request.
+    def receive(self, timeout_s: float, parse: Callable[[memoryview], Answer]) -> Answer:
+        """Return what the response to the oldest request says.
 
         Args:
             timeout_s: Seconds to wait.
+            parse: Decodes the body, which is valid until the next request.
 
         Raises:
-            ConnectionFailedError: There is no response in time, or the connection is lost.
+            ConnectionFailedError: There is no response in time, it is malformed, or the connection
+                is lost.
         """
         deadline = time.monotonic() + timeout_s
         received, size = 0, 8
@@ -162,7 +165,10 @@ class Connection:
         if received != size:
             raise ConnectionFailedError(f"{self._name}: a response is longer than announced")
         self._waits_for.popleft()
-        return memoryview(self._buffer)[8:size]
+        try:
+            return parse(memoryview(self._buffer)[8:size])
+        except ProtocolError as error:
+            raise ConnectionFailedError(f"{self._name}: {error}") from error
 
     def _receive_into(self, at: int, end: int, deadline: float) -> int:
         left = deadline - time.monotonic()
@@ -195,8 +201,7 @@ class Connection:
         self._buffer = larger
 
     def _agree(self, needs: Mapping[int, tuple[int, int]], timeout_s: float) -> dict[int, int]:
-        view = self.call(messages.API_VERSIONS, b"", timeout_s)
-        error, found = messages.parse_api_versions(view)
+        error, found = self.call(messages.API_VERSIONS, b"", timeout_s, messages.parse_api_versions)
         agreed = {}
         for api, (our_least, our_most) in needs.items():
             least, most = found.get(api, (0, -1))
@@ -211,8 +216,12 @@ class Connection:
 
     def _log_in(self, timeout_s: float) -> None:
         s = self._settings
-        view = self.call(messages.SASL_HANDSHAKE, messages.sasl_handshake(s.mechanism), timeout_s)
-        error, mechanisms = messages.parse_sasl_handshake(view)
+        error, mechanisms = self.call(
+            messages.SASL_HANDSHAKE,
+            messages.sasl_handshake(s.mechanism),
+            timeout_s,
+            messages.parse_sasl_handshake,
+        )
         if error:
             raise ConnectionRejectedError(
                 f"{self._name}: the broker does not support the SASL mechanism {s.mechanism}; it "
@@ -228,8 +237,9 @@ class Connection:
 
     def _authenticate(self, message: bytes, timeout_s: float) -> bytes:
         body = messages.sasl_authenticate(message)
-        view = self.call(messages.SASL_AUTHENTICATE, body, timeout_s)
-        error, text, answer = messages.parse_sasl_authenticate(view)
+        error, text, answer = self.call(
+            messages.SASL_AUTHENTICATE, body, timeout_s, messages.parse_sasl_authenticate
+        )
         if error:
             raise ConnectionRejectedError(f"{self._name}: SASL authentication failed: {text}")
         return answer

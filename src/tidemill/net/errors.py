@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.errors import TidemillError
-
-
-class ProtocolError(TidemillError):
-    """The bytes on a connection violate the protocol. The connection is closed."""
+from tidemill.errors import ProtocolError
 
 
 class RequestTooLargeError(ProtocolError):

@@ -19,13 +19,12 @@ from typing import Any, Protocol, cast
 import structlog
 
 from tidemill import system
-from tidemill.errors import TidemillError
+from tidemill.errors import ProtocolError, TidemillError
 from tidemill.net.budget import Budget, Hold
-from tidemill.net.errors import ProtocolError
 from tidemill.net.outgoing.outbox import Outbox
-from tidemill.net.outgoing.parts import Part, has_files, memory_of
 from tidemill.net.responses import UNCOUNTED_BYTES, ResponseMemory
 from tidemill.net.room import ResponseRoom
+from tidemill.parts import Part, has_files, memory_of
 from tidemill.settings import Limits
 
 log = structlog.get_logger("tidemill.listener")

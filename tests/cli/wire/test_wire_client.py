@@ -22,10 +22,9 @@ from tidemill.cli.wire.connection import Address
 from tidemill.cli.wire.errors import LeaderMovedError, error_for_code, retry_transient
 from tidemill.cli.wire.tls import tls_context
 from tidemill.engine.errors import ClusterAuthorizationError
-from tidemill.errors import RequestTimedOutError, TidemillError, UnreachableError
+from tidemill.errors import ProtocolError, RequestTimedOutError, TidemillError, UnreachableError
+from tidemill.kafka_codec.messages import encode_response
 from tidemill.log.errors import InvalidProducerEpochError
-from tidemill.net.errors import ProtocolError
-from tidemill.protocols.kafka.codec.messages import encode_response
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
 from tidemill.state.errors import CoordinatorLoadingError, ProducerFencedError
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from tidemill.kafka_codec.headers import frame_request, parse_response_header
+from tidemill.kafka_codec.messages import decode_response, encode_request
 from tidemill.log.format.records import NewRecord, encode_batch
-from tidemill.protocols.kafka.codec.headers import frame_request, parse_response_header
-from tidemill.protocols.kafka.codec.messages import decode_response, encode_request
 
 PRODUCE, INIT, END, COMMIT = 0, 22, 26, 28
 TIMEOUT_S = 60

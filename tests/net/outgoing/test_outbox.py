@@ -18,8 +18,8 @@ from tests.net.outgoing.files import FileRange, content
 from tests.protocols.kafka.wire import eventually
 from tidemill import system
 from tidemill.net.outgoing.outbox import Outbox
-from tidemill.net.outgoing.parts import Part
 from tidemill.net.outgoing.sending import FILE_PIECE_BYTES
+from tidemill.parts import Part
 
 pytestmark = [
     pytest.mark.disk,

@@ -13,7 +13,6 @@ import pytest
 from tests.net.outgoing.files import FileRange, content
 from tidemill import system
 from tidemill.native import load
-from tidemill.net.outgoing.parts import Part
 from tidemill.net.outgoing.sending import (
     FILE_PIECE_BYTES,
     MOST_PARTS,
@@ -23,6 +22,7 @@ from tidemill.net.outgoing.sending import (
     send_parts,
     send_parts_in_python,
 )
+from tidemill.parts import Part
 
 pytestmark = [
     pytest.mark.disk,

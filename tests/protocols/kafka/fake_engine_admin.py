@@ -47,9 +47,9 @@ from tidemill.engine.api import (
 )
 from tidemill.engine.authorize import UNRESTRICTED
 from tidemill.errors import TidemillError, UnknownTopicOrPartitionError
+from tidemill.kafka_codec.messages import decode_request, encode_response
+from tidemill.kafka_codec.schema import request_type, response_type
 from tidemill.protocols.kafka.apis import REGISTRY, ConnectionState, RequestContext, load_handlers
-from tidemill.protocols.kafka.codec.messages import decode_request, encode_response
-from tidemill.protocols.kafka.codec.schema import request_type, response_type
 from tidemill.protocols.kafka.node import Node
 from tidemill.settings import Settings
 from tidemill.state.errors import GroupIdNotFoundError, UnknownTopicIdError

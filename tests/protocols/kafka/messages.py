@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from tidemill.net.outgoing.parts import Part
-from tidemill.protocols.kafka.codec.primitives import FIXED_FORMATS
-from tidemill.protocols.kafka.codec.reader import Message
-from tidemill.protocols.kafka.codec.schema import Field, Structure, structure_of, to_wire
+from tidemill.kafka_codec.primitives import FIXED_FORMATS
+from tidemill.kafka_codec.reader import Message
+from tidemill.kafka_codec.schema import Field, Structure, structure_of, to_wire
+from tidemill.parts import Part
 
 BITS = {"b": 7, "h": 15, "i": 31, "q": 63, "B": 8, "H": 16, "I": 32, "Q": 64}
 A_DAY_IN_2026 = 1_790_000_000_123

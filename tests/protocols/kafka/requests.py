@@ -7,13 +7,13 @@ import struct
 from typing import Any
 from uuid import UUID
 
-from tests.protocols.kafka.codec.test_parity import ADVERTISED
+from tests.kafka_codec.test_parity import ADVERTISED
 from tests.protocols.kafka.fake_engine import one_batch
 from tests.protocols.kafka.messages import BITS
 from tests.protocols.kafka.wire import request_bytes
-from tidemill.protocols.kafka.codec.messages import encode_request
-from tidemill.protocols.kafka.codec.primitives import FIXED_FORMATS
-from tidemill.protocols.kafka.codec.schema import Field, Structure, request_type, structure_of
+from tidemill.kafka_codec.messages import encode_request
+from tidemill.kafka_codec.primitives import FIXED_FORMATS
+from tidemill.kafka_codec.schema import Field, Structure, request_type, structure_of
 
 NAMES = ["t", "u", "g", "x", "m", "range", "consumer", "retention.ms", "", "__consumer_offsets"]
 """Names that exist, or are special."""

@@ -10,9 +10,9 @@ import uvloop
 
 from tests.protocols.kafka.fake_engine import FakeEngine
 from tidemill.engine.engine import Engine
+from tidemill.kafka_codec.schema import known_versions
 from tidemill.protocols.kafka import apis
 from tidemill.protocols.kafka.apis import handles, load_handlers
-from tidemill.protocols.kafka.codec.schema import known_versions
 from tidemill.protocols.kafka.server import KafkaServer
 from tidemill.settings import KafkaListener, Settings
 

@@ -22,15 +22,15 @@ from tests.support import effort
 from tests.support.effort import IS_NIGHTLY
 from tidemill.engine.api import NewTopic
 from tidemill.engine.engine import Engine
-from tidemill.net import garbage
-from tidemill.protocols.kafka.answer import LEAST_ELEMENTS
-from tidemill.protocols.kafka.apis import VERSIONS, load_handlers
-from tidemill.protocols.kafka.codec.messages import encode_request
-from tidemill.protocols.kafka.codec.schema import (
+from tidemill.kafka_codec.messages import encode_request
+from tidemill.kafka_codec.schema import (
     Structure,
     request_type,
     structure_of,
 )
+from tidemill.net import garbage
+from tidemill.protocols.kafka.answer import LEAST_ELEMENTS
+from tidemill.protocols.kafka.apis import VERSIONS, load_handlers
 from tidemill.protocols.kafka.server import KafkaServer
 from tidemill.settings import KafkaListener, Limits, Settings
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.effort import examples
-from tidemill.net.errors import ProtocolError, RequestTooLargeError
+from tidemill.errors import ProtocolError
+from tidemill.net.errors import RequestTooLargeError
 from tidemill.protocols.kafka.connection import FIRST_BYTES, TRUSTED_BYTES, BufferPool, FrameReader
 
 SCRATCH = 8192

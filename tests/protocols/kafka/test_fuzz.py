@@ -15,19 +15,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.protocols.kafka.codec.test_parity import ADVERTISED
+from tests.kafka_codec.test_parity import ADVERTISED
 from tests.protocols.kafka.fake_engine import FakeEngine, one_batch
 from tests.protocols.kafka.messages import full_tree, kio_bytes, null_tree
 from tests.protocols.kafka.wire import request_bytes
 from tests.support.effort import examples
 from tidemill.engine.engine import Engine
 from tidemill.errors import TidemillError
+from tidemill.kafka_codec.schema import request_type
 from tidemill.net.link import Link
 from tidemill.net.responses import ResponseMemory
 from tidemill.net.room import ResponseRoom
 from tidemill.net.turns import Turns
 from tidemill.protocols.kafka.apis import load_handlers
-from tidemill.protocols.kafka.codec.schema import request_type
 from tidemill.protocols.kafka.connection import FIRST_BYTES, GROWTH, SCRATCH_BYTES
 from tidemill.protocols.kafka.server import KafkaServer
 from tidemill.protocols.kafka.session import KafkaSession

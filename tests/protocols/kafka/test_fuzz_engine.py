@@ -19,17 +19,17 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.protocols.kafka.codec.test_parity import ADVERTISED
+from tests.kafka_codec.test_parity import ADVERTISED
 from tests.protocols.kafka.in_memory import Connection
 from tests.protocols.kafka.requests import Requests
 from tests.protocols.kafka.wire import request
 from tests.support import effort
 from tidemill.engine.api import NewTopic
 from tidemill.engine.engine import Engine
+from tidemill.kafka_codec.headers import parse_response_header
+from tidemill.kafka_codec.messages import decode_response
+from tidemill.kafka_codec.reader import Message
 from tidemill.net import garbage
-from tidemill.protocols.kafka.codec.headers import parse_response_header
-from tidemill.protocols.kafka.codec.messages import decode_response
-from tidemill.protocols.kafka.codec.reader import Message
 from tidemill.protocols.kafka.server import KafkaServer
 from tidemill.settings import Groups, KafkaListener, Limits, Settings
 

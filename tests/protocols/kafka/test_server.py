@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 from tests.protocols.kafka.fake_engine import CLUSTER_ID, FakeEngine, one_batch
 from tests.protocols.kafka.messages import kio_bytes
 from tests.protocols.kafka.wire import eventually, request, request_bytes, serving
+from tidemill.kafka_codec.schema import request_type
 from tidemill.net.responses import STUCK_SECONDS
-from tidemill.protocols.kafka.codec.schema import request_type
 from tidemill.protocols.kafka.connection import FIRST_BYTES
 from tidemill.protocols.kafka.session import MOST_UNANSWERED
 

@@ -27,17 +27,16 @@ from tests.support.faultyfs import FaultyFileSystem
 from tidemill import native
 from tidemill.engine.engine import Engine
 from tidemill.engine.records.records import Records
-from tidemill.errors import TidemillError
+from tidemill.errors import ProtocolError, TidemillError
+from tidemill.kafka_codec import quick
+from tidemill.kafka_codec.headers import parse_header as parse_request_header
+from tidemill.kafka_codec.headers import peek_header
+from tidemill.kafka_codec.hot import ProduceRequest, decode_produce
+from tidemill.kafka_codec.quick import CheckedTopic, read_request
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.format.batch import parse_header, stamp_max_timestamp
 from tidemill.log.format.validate import check_client_batch
 from tidemill.log.steps import run_steps
-from tidemill.net.errors import ProtocolError
-from tidemill.protocols.kafka.codec import quick
-from tidemill.protocols.kafka.codec.headers import parse_header as parse_request_header
-from tidemill.protocols.kafka.codec.headers import peek_header
-from tidemill.protocols.kafka.codec.hot import ProduceRequest, decode_produce
-from tidemill.protocols.kafka.codec.quick import CheckedTopic, read_request
 from tidemill.protocols.kafka.server import KafkaServer
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="runs need the compiled extension")

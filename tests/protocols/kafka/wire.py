@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 from tests.protocols.kafka.fake_engine import FakeEngine
 from tests.protocols.kafka.messages import from_kio, kio_bytes, kio_read
 from tidemill.engine.engine import Engine
-from tidemill.protocols.kafka.codec.schema import (
+from tidemill.kafka_codec.schema import (
     API_VERSIONS,
     is_flexible,
     request_type,

@@ -115,7 +115,7 @@ class WireClient:
             broker: where to send it.
             api_key: Kafka's number of the API.
             versions: those that the caller knows.
-            tree: the request, a dict of kio's field names (``protocols.kafka.codec.messages``).
+            tree: the request, a dict of kio's field names (``kafka_codec.messages``).
 
         Returns:
             The response in the same form.

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tidemill.cli.client import CONNECT_SECONDS, REQUEST_SECONDS
-from tidemill.errors import UnreachableError
-from tidemill.net.errors import ProtocolError
+from tidemill.errors import ProtocolError, UnreachableError
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
@@ -71,7 +70,7 @@ class Connection:
         known = self._versions.get(api_key, range(0))
         common = [version for version in versions if version in known]
         if not common:
-            from tidemill.protocols.kafka.codec.schema import api_name
+            from tidemill.kafka_codec.schema import api_name
 
             raise UnsupportedVersionError(
                 f"the broker at {self._broker} does not support {api_name(api_key)}",
@@ -91,8 +90,8 @@ class Connection:
 
     def _exchange(self, api_key: int, version: int, tree: Mapping[str, Any]) -> dict[str, Any]:
         # Imported here: most commands need no codec, and it takes time to load.
-        from tidemill.protocols.kafka.codec.headers import frame_request, parse_response_header
-        from tidemill.protocols.kafka.codec.messages import decode_response, encode_request
+        from tidemill.kafka_codec.headers import frame_request, parse_response_header
+        from tidemill.kafka_codec.messages import decode_response, encode_request
 
         self._correlation_id += 1
         body = encode_request(api_key, version, tree)

@@ -34,7 +34,7 @@ from tidemill.kafka_client.errors import (
     ConnectionRejectedError,
     text_of,
 )
-from tidemill.kafka_client.producing import failures, messages
+from tidemill.kafka_client.producing import failures
 from tidemill.kafka_client.producing.batching import Batching, Identity, Partition, make_encoder
 from tidemill.kafka_client.producing.cluster import Cluster
 from tidemill.kafka_client.producing.encoder import TOO_LARGE
@@ -42,6 +42,7 @@ from tidemill.kafka_client.producing.pipeline import Pipeline
 from tidemill.kafka_client.producing.record_batch import Batch
 from tidemill.kafka_client.producing.requests import Requests, check
 from tidemill.kafka_client.producing.settings import ProducerSettings, understand
+from tidemill.kafka_codec import producing as messages
 
 _TOPIC_S = 30.0
 """How long a topic that was created can be unknown to a broker."""

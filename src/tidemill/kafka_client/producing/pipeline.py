@@ -18,11 +18,12 @@ from tidemill.kafka_client.errors import (
     ConnectionRejectedError,
     text_of,
 )
-from tidemill.kafka_client.producing import failures, messages
+from tidemill.kafka_client.producing import failures
 from tidemill.kafka_client.producing.cluster import Cluster
 from tidemill.kafka_client.producing.failures import Failures
 from tidemill.kafka_client.producing.record_batch import Batch
 from tidemill.kafka_client.producing.settings import ProducerSettings
+from tidemill.kafka_codec import producing as messages
 
 _REQUEST_BYTES = 1024 * 1024
 """Most bytes of a request, unless one batch is larger."""
@@ -180,11 +181,13 @@ class Pipeline:
         flight = self._flights[address][0]
         connection = flight.connection
         try:
-            view = connection.receive(self._left_s(flight.batches))
-            codes = messages.parse_produce(
-                view,
-                connection.versions[messages.PRODUCE],
-                [(each.topic, each.partition) for each in flight.batches],
+            codes = connection.receive(
+                self._left_s(flight.batches),
+                lambda view: messages.parse_produce(
+                    view,
+                    connection.versions[messages.PRODUCE],
+                    [(each.topic, each.partition) for each in flight.batches],
+                ),
             )
         except ConnectionFailedError as error:
             self._lose(address, connection, str(error))

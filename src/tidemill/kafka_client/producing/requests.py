@@ -16,10 +16,11 @@ from tidemill.kafka_client.errors import (
     ConnectionFailedError,
     ConnectionRejectedError,
 )
-from tidemill.kafka_client.producing import failures, messages
+from tidemill.kafka_client.producing import failures
 from tidemill.kafka_client.producing.cluster import Cluster
 from tidemill.kafka_client.producing.failures import Failures
 from tidemill.kafka_client.producing.settings import ProducerSettings
+from tidemill.kafka_codec import producing as messages
 
 Answer = TypeVar("Answer")
 
@@ -111,7 +112,7 @@ class Requests:
             else:
                 address = self._coordinators.get(kind) or self._find(kind)
                 connection = brokers.at(address, REQUEST_S)
-            return parse(connection.call(api, body, REQUEST_S))
+            return connection.call(api, body, REQUEST_S, parse)
         except ConnectionFailedError:
             brokers.drop(connection)
             raise
@@ -121,12 +122,12 @@ class Requests:
         brokers = self.cluster.control
         connection = brokers.any(time.monotonic() + REQUEST_S)
         try:
-            view = connection.call(
+            code, address = connection.call(
                 messages.FIND_COORDINATOR,
                 messages.find_coordinator(self._keys[kind], kind),
                 REQUEST_S,
+                messages.parse_find_coordinator,
             )
-            code, address = messages.parse_find_coordinator(view)
         except ConnectionFailedError:
             brokers.drop(connection)
             raise

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 from tidemill import system
-from tidemill.net.outgoing.parts import FilePart, Part, memory_of
 from tidemill.net.outgoing.sending import (
     FILE_PIECE_BYTES,
     SHORT_BYTES,
@@ -28,6 +27,7 @@ from tidemill.net.outgoing.sending import (
     Known,
     send_parts,
 )
+from tidemill.parts import FilePart, Part, memory_of
 
 TURN_BYTES = 1_048_576
 """Bytes that one connection sends in one turn of the event loop."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from tidemill import system
 from tidemill.native import load
-from tidemill.net.outgoing.parts import Buffer, Part
+from tidemill.parts import Buffer, Part
 
 FILE_PIECE_BYTES = 1_048_576
 """Bytes of a file that one call sends, and that are read together if they are not cached."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tidemill.net.errors import ProtocolError
+from tidemill.errors import ProtocolError
 
 REPLY_TEXTS = {
     311: "CONTENT_TOO_LARGE",

@@ -21,7 +21,7 @@ from tidemill.errors import TidemillError
 from tidemill.net import eager
 from tidemill.net.budget import Hold
 from tidemill.net.link import Link
-from tidemill.net.outgoing.parts import Part
+from tidemill.parts import Part
 from tidemill.protocols.amqp.accounts import Accounts
 from tidemill.protocols.amqp.channels.channel import Channel
 from tidemill.protocols.amqp.codec import frames, methods

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from tidemill.net.outgoing.parts import Part
 from tidemill.net.turns import Turns
+from tidemill.parts import Part
 from tidemill.protocols.amqp.accounts import Kept
 from tidemill.protocols.amqp.messages import PropertyReader, PropertyWriter
 from tidemill.protocols.amqp.reply_to import Replies

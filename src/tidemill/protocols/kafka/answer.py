@@ -10,19 +10,20 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
-from tidemill.net.errors import ClientGoneError, ProtocolError, RequestTooLargeError
-from tidemill.net.outgoing.parts import Part
-from tidemill.protocols.kafka.apis import Api, Body, Later, Reply, RequestContext
-from tidemill.protocols.kafka.codec.headers import frame_response
-from tidemill.protocols.kafka.codec.messages import (
+from tidemill.errors import ProtocolError
+from tidemill.kafka_codec.headers import frame_response
+from tidemill.kafka_codec.messages import (
     decode_request,
     decode_request_in_steps,
     encode_response,
     encode_response_in_steps,
     has_elements,
 )
-from tidemill.protocols.kafka.codec.primitives import Buffer
-from tidemill.protocols.kafka.codec.schema import API_VERSIONS
+from tidemill.kafka_codec.primitives import Buffer
+from tidemill.kafka_codec.schema import API_VERSIONS
+from tidemill.net.errors import ClientGoneError, RequestTooLargeError
+from tidemill.parts import Part
+from tidemill.protocols.kafka.apis import Api, Body, Later, Reply, RequestContext
 from tidemill.protocols.kafka.handlers.versions import unsupported_version_body
 
 SMALL_BYTES = 2048

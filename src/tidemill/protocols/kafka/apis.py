@@ -55,10 +55,10 @@ from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from tidemill.errors import TidemillError
-from tidemill.net.outgoing.parts import Part
 from tidemill.net.room import ResponseRoom
 from tidemill.net.turns import Turns
 from tidemill.net.work import Work
+from tidemill.parts import Part
 from tidemill.protocols.kafka.fetch_sessions import FetchSessions
 from tidemill.protocols.kafka.share_sessions import ShareSessions
 

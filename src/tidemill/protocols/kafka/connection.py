@@ -20,7 +20,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from tidemill.net.errors import ProtocolError, RequestTooLargeError
+from tidemill.errors import ProtocolError
+from tidemill.net.errors import RequestTooLargeError
 
 SCRATCH_BYTES = 262_144
 FIRST_BYTES = 131_072

@@ -17,11 +17,13 @@ from tidemill.engine.errors import (
     UnknownLeaderEpochError,
 )
 from tidemill.errors import (
+    ProtocolError,
     RequestTimedOutError,
     TidemillError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
+from tidemill.kafka_codec.schema import cached
 from tidemill.log.errors import (
     BatchTooLargeError,
     CorruptBatchError,
@@ -41,8 +43,6 @@ from tidemill.log.errors import (
     UnsupportedCompressionError,
     UnsupportedFormatError,
 )
-from tidemill.net.errors import ProtocolError
-from tidemill.protocols.kafka.codec.schema import cached
 from tidemill.protocols.kafka.errors import (
     ElectionNotNeededError,
     FetchSessionNotFoundError,

@@ -21,11 +21,9 @@ from tidemill.engine.api import Durability, WriteResult
 from tidemill.engine.door import Door
 from tidemill.engine.runs import PendingRun, RunResult, RunWrite, Target
 from tidemill.errors import TidemillError
-from tidemill.log.names import TopicPartition
-from tidemill.net.outgoing.parts import Part
-from tidemill.protocols.kafka.codec.headers import frame_response, parse_header
-from tidemill.protocols.kafka.codec.hot import ProducedPartition, encode_produce
-from tidemill.protocols.kafka.codec.quick import (
+from tidemill.kafka_codec.headers import frame_response, parse_header
+from tidemill.kafka_codec.hot import ProducedPartition, encode_produce
+from tidemill.kafka_codec.quick import (
     CheckedTopic,
     decode_quickly,
     encode_all,
@@ -34,7 +32,9 @@ from tidemill.protocols.kafka.codec.quick import (
     read_request,
     read_run,
 )
-from tidemill.protocols.kafka.codec.schema import PRODUCE, is_flexible
+from tidemill.kafka_codec.schema import PRODUCE, is_flexible
+from tidemill.log.names import TopicPartition
+from tidemill.parts import Part
 from tidemill.protocols.kafka.handlers.produce import encode_result, produced_partition
 
 MOST_REQUESTS = 64

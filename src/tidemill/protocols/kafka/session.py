@@ -16,18 +16,17 @@ from typing import Any
 
 import structlog
 
-from tidemill.errors import TidemillError
+from tidemill.errors import ProtocolError, TidemillError
+from tidemill.kafka_codec.headers import parse_header, peek_header
+from tidemill.kafka_codec.schema import PRODUCE
 from tidemill.net import eager
 from tidemill.net.budget import Hold
-from tidemill.net.errors import ProtocolError
 from tidemill.net.link import Link
-from tidemill.net.outgoing.parts import Part
 from tidemill.net.pause import Pause
 from tidemill.net.work import Work
+from tidemill.parts import Part
 from tidemill.protocols.kafka.answer import Answer, LaterAnswer, answer, answer_wide, refuse_version
 from tidemill.protocols.kafka.apis import PARKED, Api, ConnectionState, RequestContext, is_urgent
-from tidemill.protocols.kafka.codec.headers import parse_header, peek_header
-from tidemill.protocols.kafka.codec.schema import PRODUCE
 from tidemill.protocols.kafka.connection import Frame, FrameReader, kept
 from tidemill.protocols.kafka.runs import Run, Runs
 from tidemill.protocols.kafka.slots import Shared, Slot

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tidemill.net.listener import Listener
-from tidemill.net.outgoing.parts import Part
 from tidemill.net.turns import Turns
+from tidemill.parts import Part
 from tidemill.protocols.kafka.apis import Api, RequestContext
 from tidemill.protocols.kafka.connection import BufferPool
 from tidemill.protocols.kafka.share_sessions import ShareSessions

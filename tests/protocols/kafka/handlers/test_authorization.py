@@ -17,8 +17,8 @@ from tests.support.faultyfs import FaultyFileSystem
 from tidemill.engine.api import NewTopic, TopicInfo
 from tidemill.engine.authorize import Operation, Principal, Resource
 from tidemill.engine.engine import Engine
+from tidemill.kafka_codec.schema import request_type
 from tidemill.protocols.kafka.apis import VERSIONS
-from tidemill.protocols.kafka.codec.schema import request_type
 from tidemill.protocols.kafka.server import KafkaServer
 from tidemill.settings import KafkaListener, Settings
 

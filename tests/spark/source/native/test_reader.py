@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -36,12 +36,16 @@ from tests.spark.source.native.fake_broker import (
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import self_signed
 from tidemill.errors import RequestTimedOutError, UnreachableError
+from tidemill.kafka_codec import fetching as messages
 from tidemill.spark.errors import DataLossError
 from tidemill.spark.source import fetch as source_fetch
 from tidemill.spark.source import librdkafka
 from tidemill.spark.source.fetch import FetchPlan
 from tidemill.spark.source.native import edition
 from tidemill.spark.source.planning.ranges import OffsetRange
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import Broker
 
 
 @pytest.fixture(autouse=True)
@@ -440,3 +444,18 @@ for _ in range(3):
 read()
 sys.exit(any(os.waitpid(child, 0)[1] for child in children))
 """
+
+
+@pytest.mark.parametrize("version", range(4, 11))
+def test_each_version_of_fetch(
+    tidemill_broker: Broker, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = {**messages.NEEDS, messages.FETCH: (version, version)}
+    monkeypatch.setattr(messages, "NEEDS", needs)
+    topic = tidemill_broker.topic()
+    tidemill_broker.produce(topic, [b"x"] * 30)
+    for isolation in ("read_committed", "read_uncommitted"):
+        kafka = {"bootstrap.servers": tidemill_broker.bootstrap, "isolation.level": isolation}
+        batches = edition.start(OffsetRange(topic, 0, 5, 30), FetchPlan(kafka, timeout_ms=10_000))
+        assert batches is not None
+        assert offsets(list(batches)) == list(range(5, 30))

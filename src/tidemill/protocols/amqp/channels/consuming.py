@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Literal, cast
 
 from tidemill.engine.queues.api import Consumer, Delivery, Holder
-from tidemill.net.outgoing.parts import Part
+from tidemill.parts import Part
 from tidemill.protocols.amqp.codec import hot
 from tidemill.protocols.amqp.codec.tables import short_string
 from tidemill.protocols.amqp.error_codes import precondition

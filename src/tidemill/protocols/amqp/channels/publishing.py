@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from tidemill.engine.queues.api import Message, OnSettled, Publisher
-from tidemill.net.outgoing.parts import Part
+from tidemill.parts import Part
 from tidemill.protocols.amqp import management, reply_to
 from tidemill.protocols.amqp.channels.confirms import Confirms
 from tidemill.protocols.amqp.channels.consuming import Consuming

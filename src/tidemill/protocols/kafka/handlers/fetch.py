@@ -12,14 +12,14 @@ from uuid import UUID
 
 from tidemill.engine.api import Isolation, PartitionRead, ReadQuery, ReadResult
 from tidemill.errors import TidemillError
-from tidemill.net.responses import UNCOUNTED_BYTES
-from tidemill.protocols.kafka.apis import Body, Reply, RequestContext, field, handles
-from tidemill.protocols.kafka.codec.hot import (
+from tidemill.kafka_codec.hot import (
     FetchedPartition,
     FetchedTopics,
     encode_fetch,
     encode_fetch_in_steps,
 )
+from tidemill.net.responses import UNCOUNTED_BYTES
+from tidemill.protocols.kafka.apis import Body, Reply, RequestContext, field, handles
 from tidemill.protocols.kafka.error_codes import error_code
 from tidemill.protocols.kafka.fetch_sessions import (
     NO_EPOCH,

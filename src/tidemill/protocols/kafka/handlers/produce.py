@@ -16,11 +16,8 @@ from tidemill.engine.api import (
     TransactionVersion,
     WriteResult,
 )
-from tidemill.errors import TidemillError
-from tidemill.log.errors import BadRecordsError, InvalidRecordError
-from tidemill.net.errors import ProtocolError
-from tidemill.protocols.kafka.apis import Later, Reply, RequestContext, handles
-from tidemill.protocols.kafka.codec.hot import (
+from tidemill.errors import ProtocolError, TidemillError
+from tidemill.kafka_codec.hot import (
     ProducedPartition,
     ProduceRequest,
     ProduceTopic,
@@ -28,8 +25,10 @@ from tidemill.protocols.kafka.codec.hot import (
     encode_produce,
     encode_produce_in_steps,
 )
-from tidemill.protocols.kafka.codec.quick import decode_quickly, encode_one
-from tidemill.protocols.kafka.codec.schema import PRODUCE
+from tidemill.kafka_codec.quick import decode_quickly, encode_one
+from tidemill.kafka_codec.schema import PRODUCE
+from tidemill.log.errors import BadRecordsError, InvalidRecordError
+from tidemill.protocols.kafka.apis import Later, Reply, RequestContext, handles
 from tidemill.protocols.kafka.error_codes import (
     InvalidRequiredAcksError,
     error_message,

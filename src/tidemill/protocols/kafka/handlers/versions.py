@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tidemill.kafka_codec.messages import encode_response
+from tidemill.kafka_codec.schema import API_VERSIONS
 from tidemill.protocols.kafka.apis import REGISTRY, Api, RequestContext, Tree, field, handles
-from tidemill.protocols.kafka.codec.messages import encode_response
-from tidemill.protocols.kafka.codec.schema import API_VERSIONS
 from tidemill.protocols.kafka.error_codes import NONE, error_code
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
 from tidemill.state.errors import InvalidRequestError

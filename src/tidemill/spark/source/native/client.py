@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from tidemill.kafka_client.brokers import Address, Brokers, leader_of
 from tidemill.kafka_client.connection import Connection
 from tidemill.kafka_client.errors import BrokerError
-from tidemill.spark.source.native import messages
+from tidemill.kafka_codec import fetching as messages
 from tidemill.spark.source.native.settings import ClientSettings
 
 _MOST_CLIENTS = 4
@@ -112,8 +112,8 @@ class Client:
         connection = self.leader(topic, partition, timeout_s)
         committed = self.settings.read_committed
         body = messages.list_offset(topic, partition, which, committed=committed)
-        error, offset = messages.parse_list_offset(
-            connection.call(messages.LIST_OFFSETS, body, timeout_s)
+        error, offset = connection.call(
+            messages.LIST_OFFSETS, body, timeout_s, messages.parse_list_offset
         )
         if error:
             raise BrokerError(error)

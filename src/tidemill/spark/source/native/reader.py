@@ -19,8 +19,8 @@ from tidemill.kafka_client.errors import (
     ConnectionFailedError,
     ConnectionRejectedError,
 )
+from tidemill.kafka_codec import fetching as messages
 from tidemill.spark.source import failures
-from tidemill.spark.source.native import messages
 from tidemill.spark.source.native.client import Client
 from tidemill.spark.source.native.codecs import Decompressor
 from tidemill.spark.source.native.columns import BatchMaker
@@ -115,8 +115,10 @@ class RangeReader:
             self._leader = self._client.leader(r.topic, r.partition, self._left_s())
             self._request(self._position)
         self._requested = None
-        view = self._leader.receive(self._left_s())
-        response = messages.parse_fetch(view, self._leader.versions[messages.FETCH])
+        version = self._leader.versions[messages.FETCH]
+        response = self._leader.receive(
+            self._left_s(), lambda view: messages.parse_fetch(view, version)
+        )
         if response.error:
             raise BrokerError(response.error)
         return response

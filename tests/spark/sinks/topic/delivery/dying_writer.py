@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Producer
 
-from tidemill.kafka_client.producing import messages
 from tidemill.kafka_client.producing.requests import Requests
+from tidemill.kafka_codec import producing as messages
 from tidemill.spark.sinks.topic.delivery import exactly_once, librdkafka
 from tidemill.spark.sinks.topic.delivery.native import transaction
 from tidemill.spark.sinks.topic.delivery.native.producer import Producer as NativeProducer

@@ -12,8 +12,8 @@ from uuid import UUID
 
 from tidemill.engine.shares.api import SharedRecords, ShareQuery, ShareRead
 from tidemill.errors import TidemillError
+from tidemill.kafka_codec.shared import SharedPartition, encode_share_fetch
 from tidemill.protocols.kafka.apis import Body, RequestContext, field, handles
-from tidemill.protocols.kafka.codec.shared import SharedPartition, encode_share_fetch
 from tidemill.protocols.kafka.error_codes import error_code, error_message
 from tidemill.protocols.kafka.handlers.shares.acknowledge import (
     NO_ID,

@@ -16,7 +16,7 @@ from tests.support.committed import read_to_end, values
 from tidemill.errors import UnreachableError
 from tidemill.kafka_client.connection import Connection
 from tidemill.kafka_client.errors import ConnectionFailedError
-from tidemill.kafka_client.producing import messages
+from tidemill.kafka_codec import producing as messages
 from tidemill.spark.errors import DeliveryError
 from tidemill.spark.sinks.topic.delivery import at_least_once, exactly_once, limits
 from tidemill.spark.sinks.topic.delivery.exactly_once import Share, write_share
@@ -42,6 +42,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     at_least_once.close_idle_producers()
 
 
+Parse = Callable[[memoryview], Any]
+
+
 class Faults:
     """Loses requests before they are sent, or their responses.
 
@@ -61,8 +64,8 @@ class Faults:
             sent.setdefault(id(connection), []).append(api)
             send(connection, api, *body)
 
-        def losing_receive(connection: Connection, timeout_s: float) -> memoryview:
-            found = receive(connection, timeout_s)
+        def losing_receive(connection: Connection, timeout_s: float, parse: Parse) -> Any:
+            found: Any = receive(connection, timeout_s, parse)
             if loses(sent[id(connection)].pop(0), True):
                 self.lost += 1
                 raise ConnectionFailedError("the response was lost")
@@ -173,7 +176,7 @@ def test_an_interruption_between_request_and_response_aborts_the_transaction(
 
         receive = Connection.receive
 
-        def interrupt(connection: Connection, timeout_s: float) -> memoryview:
+        def interrupt(connection: Connection, timeout_s: float, parse: Parse) -> Any:
             patch.setattr(Connection, "receive", receive)
             patch.setattr(Connection, "send", send)
             raise KeyboardInterrupt

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from tidemill.kafka_client.producing import messages
 from tidemill.kafka_client.producing.batching import Identity
 from tidemill.kafka_client.producing.cluster import Cluster
 from tidemill.kafka_client.producing.record_batch import NO_PRODUCER
 from tidemill.kafka_client.producing.requests import Requests, check
 from tidemill.kafka_client.producing.settings import ProducerSettings, understand
+from tidemill.kafka_codec import producing as messages
 from tidemill.spark.base.clients import ClientPool
 from tidemill.spark.sinks.topic.delivery.native import failures
 from tidemill.spark.sinks.topic.delivery.native.clusters import clusters

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from tidemill.errors import TidemillError
 from tidemill.kafka_client.errors import BrokerError, ConnectionFailedError, ConnectionRejectedError
-from tidemill.kafka_client.producing import messages
 from tidemill.kafka_client.producing.batching import Identity, Partition
 from tidemill.kafka_client.producing.cluster import Cluster
 from tidemill.kafka_client.producing.requests import Requests, check
 from tidemill.kafka_client.producing.settings import ProducerSettings
+from tidemill.kafka_codec import producing as messages
 from tidemill.spark.sinks.topic.delivery import limits
 from tidemill.spark.sinks.topic.delivery.native.clusters import clusters
 from tidemill.spark.sinks.topic.delivery.native.failures import SINK

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tidemill.kafka_client.errors import ConnectionFailedError
-from tidemill.kafka_client.producing import messages
+from tidemill.errors import ProtocolError
+from tidemill.kafka_codec import producing as messages
 
 
 def text(value: str) -> bytes:
@@ -65,10 +65,10 @@ def test_damaged_responses_are_malformed_and_nothing_else(
             del damaged[dice.randrange(len(damaged)) :]
         try:
             parse(memoryview(damaged))
-        except ConnectionFailedError:
+        except ProtocolError:
             continue
 
 
 def test_a_response_must_have_each_partition() -> None:
-    with pytest.raises(ConnectionFailedError, match="malformed"):
+    with pytest.raises(ProtocolError, match="malformed"):
         messages.parse_produce(memoryview(produced(7)), 7, [("t", 0), ("t", 1)])

@@ -8,11 +8,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from tidemill.net.errors import ProtocolError
-from tidemill.net.outgoing.parts import Part
-from tidemill.protocols.kafka.codec import primitives
-from tidemill.protocols.kafka.codec.primitives import Buffer, skip_tags
-from tidemill.protocols.kafka.codec.schema import API_VERSIONS, is_flexible
+from tidemill.errors import ProtocolError
+from tidemill.kafka_codec import primitives
+from tidemill.kafka_codec.primitives import Buffer, skip_tags
+from tidemill.kafka_codec.schema import API_VERSIONS, is_flexible
+from tidemill.parts import Part
 
 _FIXED_HEADER = struct.Struct(">hhi")
 _I16 = struct.Struct(">h")

@@ -8,7 +8,7 @@ import sys
 PROGRAM = """
 import sys
 import tidemill.protocols.kafka.server
-from tidemill.protocols.kafka.codec import messages
+from tidemill.kafka_codec import messages
 loaded = lambda: sorted(name for name in sys.modules if name.startswith("kio.schema.metadata"))
 assert loaded() == [], loaded()
 messages.decode_request(3, 12, bytes(8), 0)
@@ -24,6 +24,6 @@ def test_what_the_server_loads() -> None:
 
 
 def test_hypothesis_can_be_imported_afterwards() -> None:
-    program = "import tidemill.protocols.kafka.codec.messages, hypothesis; print(hypothesis.given)"
+    program = "import tidemill.kafka_codec.messages, hypothesis; print(hypothesis.given)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.startswith("<function given")

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 from uuid import UUID
 
-from tidemill.net.outgoing.parts import Part
-from tidemill.protocols.kafka.codec.primitives import compact_string, uvarint
+from tidemill.kafka_codec.primitives import compact_string, uvarint
+from tidemill.parts import Part
 
 _HEAD = struct.Struct(">ih")
 _I16 = struct.Struct(">h")

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from tidemill.protocols.kafka.codec.messages import encode_response
-from tidemill.protocols.kafka.codec.shared import SharedPartition, encode_share_fetch
+from tidemill.kafka_codec.messages import encode_response
+from tidemill.kafka_codec.shared import SharedPartition, encode_share_fetch
 
 SHARE_FETCH = 78
 TOPIC = UUID(int=77)

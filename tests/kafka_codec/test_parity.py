@@ -25,8 +25,7 @@ from tests.protocols.kafka.messages import (
     trees,
 )
 from tests.support.effort import examples
-from tidemill.protocols.kafka.apis import VERSIONS, load_handlers
-from tidemill.protocols.kafka.codec.messages import (
+from tidemill.kafka_codec.messages import (
     EncodeError,
     UnknownFieldError,
     decode_request,
@@ -34,7 +33,8 @@ from tidemill.protocols.kafka.codec.messages import (
     encode_request,
     encode_response,
 )
-from tidemill.protocols.kafka.codec.schema import known_versions, request_type, response_type
+from tidemill.kafka_codec.schema import known_versions, request_type, response_type
+from tidemill.protocols.kafka.apis import VERSIONS, load_handlers
 
 ADVERTISED = [
     (api.key, version)

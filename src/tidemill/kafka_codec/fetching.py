@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from tidemill.kafka_client.messages import Cursor, malformed, string
+from tidemill.kafka_codec.connecting import Cursor, malformed, string
 
 FETCH, LIST_OFFSETS = 1, 2
 NEEDS = {FETCH: (4, 10), LIST_OFFSETS: (2, 2)}

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from tests.protocols.kafka.messages import joined
-from tidemill.net.errors import ProtocolError
-from tidemill.protocols.kafka.codec.headers import (
+from tidemill.errors import ProtocolError
+from tidemill.kafka_codec.headers import (
     frame_request,
     frame_response,
     parse_header,
     parse_response_header,
     peek_header,
 )
-from tidemill.protocols.kafka.codec.messages import (
+from tidemill.kafka_codec.messages import (
     UnknownFieldError,
     decode_request,
     decode_response,

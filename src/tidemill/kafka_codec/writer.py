@@ -16,9 +16,9 @@ import struct
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeAlias
 
-from tidemill.protocols.kafka.codec.primitives import FIXED_FORMATS, uvarint
-from tidemill.protocols.kafka.codec.schema import Field, Structure
-from tidemill.protocols.kafka.codec.source import Source
+from tidemill.kafka_codec.primitives import FIXED_FORMATS, uvarint
+from tidemill.kafka_codec.schema import Field, Structure
+from tidemill.kafka_codec.source import Source
 
 Tree: TypeAlias = Mapping[str, Any]
 Writer: TypeAlias = Callable[[bytearray, Tree], None]

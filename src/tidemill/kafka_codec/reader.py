@@ -20,10 +20,10 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from tidemill.protocols.kafka.codec import primitives
-from tidemill.protocols.kafka.codec.primitives import FIXED_FORMATS, MAX_STRING_BYTES
-from tidemill.protocols.kafka.codec.schema import Field, Structure, cached
-from tidemill.protocols.kafka.codec.source import Source
+from tidemill.kafka_codec import primitives
+from tidemill.kafka_codec.primitives import FIXED_FORMATS, MAX_STRING_BYTES
+from tidemill.kafka_codec.schema import Field, Structure, cached
+from tidemill.kafka_codec.source import Source
 
 Reader: TypeAlias = Callable[[bytes, int, int, int], "tuple[Message, int]"]
 """(data, position, end of the data, elements allowed) -> message and the position behind it.

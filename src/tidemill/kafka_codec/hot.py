@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
-from tidemill.net.errors import ProtocolError
-from tidemill.net.outgoing.parts import Part
-from tidemill.protocols.kafka.codec.primitives import (
+from tidemill.errors import ProtocolError
+from tidemill.kafka_codec.primitives import (
     array_length,
     compact_string,
     legacy_string,
@@ -26,6 +25,7 @@ from tidemill.protocols.kafka.codec.primitives import (
     topic_key,
     uvarint,
 )
+from tidemill.parts import Part
 
 MAX_ELEMENTS = 5000
 """Topics and partitions in a Produce request."""

@@ -1,30 +1,25 @@
-"""Responses of brokers, whole and damaged, and each version of Fetch against a real one."""
+"""Responses of brokers to a reader, whole and damaged."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.spark.source.native.batches import batch, extension, offsets
+from tests.spark.source.native.batches import batch
 from tests.spark.source.native.fake_broker import FakeBroker, fetched, text
-from tidemill.kafka_client import messages as wire
-from tidemill.kafka_client.errors import ConnectionFailedError
-from tidemill.spark.source.native import edition, messages
-from tidemill.spark.source.plan import FetchPlan
-from tidemill.spark.source.planning.ranges import OffsetRange
-
-if TYPE_CHECKING:
-    from tests.spark.conftest import Broker
+from tidemill.errors import ProtocolError
+from tidemill.kafka_codec import connecting as wire
+from tidemill.kafka_codec import fetching as messages
 
 
 def test_leaders() -> None:
     found = wire.parse_metadata(memoryview(FakeBroker(port=9092).metadata()), "t")
     assert found.brokers == {1: ("127.0.0.1", 9092)}
     assert (found.error, found.leaders) == (0, {0: (0, 1)})
-    with pytest.raises(ConnectionFailedError, match="malformed"):
+    with pytest.raises(ProtocolError, match="malformed"):
         wire.parse_metadata(memoryview(FakeBroker().metadata()), "other")
 
 
@@ -58,23 +53,5 @@ def test_damaged_responses_are_malformed_and_nothing_else(
             del damaged[rng.randrange(len(damaged)) :]
         try:
             parse(memoryview(damaged))
-        except ConnectionFailedError:
+        except ProtocolError:
             continue
-
-
-@pytest.mark.parametrize("version", range(4, 11))
-def test_each_version_of_fetch(
-    tidemill_broker: Broker, version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    extension()
-    edition.close_idle_clients()
-    needs = {**messages.NEEDS, messages.FETCH: (version, version)}
-    monkeypatch.setattr(messages, "NEEDS", needs)
-    topic = tidemill_broker.topic()
-    tidemill_broker.produce(topic, [b"x"] * 30)
-    for isolation in ("read_committed", "read_uncommitted"):
-        kafka = {"bootstrap.servers": tidemill_broker.bootstrap, "isolation.level": isolation}
-        batches = edition.start(OffsetRange(topic, 0, 5, 30), FetchPlan(kafka, timeout_ms=10_000))
-        assert batches is not None
-        assert offsets(list(batches)) == list(range(5, 30))
-    edition.close_idle_clients()

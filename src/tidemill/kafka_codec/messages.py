@@ -10,16 +10,16 @@ import struct
 from collections.abc import Generator
 from typing import Any, Literal
 
-from tidemill.net.errors import ProtocolError
-from tidemill.protocols.kafka.codec import primitives
-from tidemill.protocols.kafka.codec.primitives import Buffer
-from tidemill.protocols.kafka.codec.reader import (
+from tidemill.errors import ProtocolError
+from tidemill.kafka_codec import primitives
+from tidemill.kafka_codec.primitives import Buffer
+from tidemill.kafka_codec.reader import (
     Reader,
     StepReader,
     compile_reader,
     compile_step_reader,
 )
-from tidemill.protocols.kafka.codec.schema import (
+from tidemill.kafka_codec.schema import (
     Structure,
     cached,
     known_versions,
@@ -27,7 +27,7 @@ from tidemill.protocols.kafka.codec.schema import (
     response_type,
     structure_of,
 )
-from tidemill.protocols.kafka.codec.writer import (
+from tidemill.kafka_codec.writer import (
     NamesInAllVersions,
     StepWriter,
     Tree,

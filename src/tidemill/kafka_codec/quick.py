@@ -12,14 +12,14 @@ from functools import lru_cache
 from typing import TypeAlias
 from uuid import UUID
 
-from tidemill.native import load
-from tidemill.protocols.kafka.codec.hot import (
+from tidemill.kafka_codec.hot import (
     ProducedPartition,
     ProduceRequest,
     ProduceTopic,
     encode_produce,
 )
-from tidemill.protocols.kafka.codec.primitives import compact_string, legacy_string, uvarint
+from tidemill.kafka_codec.primitives import compact_string, legacy_string, uvarint
+from tidemill.native import load
 
 BatchFacts: TypeAlias = tuple[int, int, int, int, int]
 """Number of records, latest and earliest timestamp, records without a key, and producer id."""

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from tests.protocols.kafka.messages import as_tree as message_tree
 from tests.protocols.kafka.messages import full_tree, joined, kio_bytes, null_tree, trees
 from tests.support.effort import examples
-from tidemill.native import load
-from tidemill.net.errors import ProtocolError
-from tidemill.protocols.kafka.codec.hot import (
+from tidemill.errors import ProtocolError
+from tidemill.kafka_codec.hot import (
     FetchedPartition,
     ProducedPartition,
     ProduceRequest,
@@ -24,9 +23,10 @@ from tidemill.protocols.kafka.codec.hot import (
     encode_fetch,
     encode_produce,
 )
-from tidemill.protocols.kafka.codec.messages import decode_request, encode_response
-from tidemill.protocols.kafka.codec.quick import decode_quickly, encode_all, encode_one
-from tidemill.protocols.kafka.codec.schema import request_type, response_type
+from tidemill.kafka_codec.messages import decode_request, encode_response
+from tidemill.kafka_codec.quick import decode_quickly, encode_all, encode_one
+from tidemill.kafka_codec.schema import request_type, response_type
+from tidemill.native import load
 
 PRODUCE, FETCH = 0, 1
 PRODUCE_VERSIONS = range(3, 14)

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemill.kafka_client.errors import ConnectionFailedError
+from tidemill.errors import ProtocolError
 
 METADATA, SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 3, 17, 18, 36
 
@@ -97,9 +97,9 @@ class Cursor:
         return max(0, number)
 
 
-def malformed() -> ConnectionFailedError:
+def malformed() -> ProtocolError:
     """Return the error for a response that does not have the form of its version."""
-    return ConnectionFailedError("a response is malformed")
+    return ProtocolError("a response is malformed")
 
 
 def string(text: str) -> bytes:

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin
 from uuid import UUID
 
-from tidemill.protocols.kafka.codec.primitives import FIXED_FORMATS
+from tidemill.kafka_codec.primitives import FIXED_FORMATS
 
 
 def _import_kio_without_hypothesis() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 from uuid import UUID
 
-from tidemill.net.errors import ProtocolError
+from tidemill.errors import ProtocolError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

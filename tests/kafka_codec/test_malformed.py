@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.protocols.kafka.codec.test_parity import ADVERTISED, NAMED
+from tests.kafka_codec.test_parity import ADVERTISED, NAMED
 from tests.protocols.kafka.messages import (
     as_tree,
     from_kio,
@@ -22,10 +22,10 @@ from tests.protocols.kafka.messages import (
     to_kio,
 )
 from tests.support.effort import examples
-from tidemill.net.errors import ProtocolError
-from tidemill.protocols.kafka.codec import primitives
-from tidemill.protocols.kafka.codec.messages import decode_request, decode_response
-from tidemill.protocols.kafka.codec.schema import (
+from tidemill.errors import ProtocolError
+from tidemill.kafka_codec import primitives
+from tidemill.kafka_codec.messages import decode_request, decode_response
+from tidemill.kafka_codec.schema import (
     is_flexible,
     request_type,
     response_type,
