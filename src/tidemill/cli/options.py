@@ -63,7 +63,7 @@ DataDir = Annotated[
         "--data-dir", metavar="DIR", help="The data folder.", show_default=False, parser=_folder
     ),
 ]
-KafkaPort = Annotated[
+Port = Annotated[
     int | None,
     typer.Option(
         "--kafka-port", metavar="N", help="Port of the Kafka protocol; 0 picks a free one."

@@ -96,19 +96,21 @@ def _topic_config_rows() -> Iterator[str]:
 
 
 def _definitions() -> Iterator[Any]:
-    from tidemill.settings import definitions
+    from tidemill.cli.server.settings_file import known_settings
 
-    return definitions()
+    return iter(known_settings().values())
 
 
 def _section_text(section: str) -> str:
     """Return the first line of the docstring of a section's class."""
+    from tidemill.cli.server.settings_file import declared_sections
     from tidemill.settings import Settings
 
-    model: Any = Settings
-    for part in section.split(".") if section else ():
-        model = model.model_fields[part].annotation
-    return "" if model is Settings else (model.__doc__ or "").strip().splitlines()[0]
+    if not section:
+        return ""
+    declared = {each.key: each for each in declared_sections()}
+    model: Any = declared.get(section) or Settings.model_fields[section].annotation
+    return (model.__doc__ or "").strip().splitlines()[0]
 
 
 def _default(value: object) -> str:

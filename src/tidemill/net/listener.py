@@ -17,7 +17,9 @@ from tidemill.net.budget import Budget
 from tidemill.net.handshake import Handshake
 from tidemill.net.link import STALL_SECONDS, Link, Session
 from tidemill.net.responses import Client, ResponseMemory
-from tidemill.settings import Limits
+from tidemill.net.tls import ListenerTls
+from tidemill.settings import Settings
+from tidemill.settings.section import ListenerSection
 
 log = structlog.get_logger("tidemill.listener")
 
@@ -29,26 +31,29 @@ class Listener:
     """A listening socket and its connections.
 
     Args:
-        name: for log lines.
-        limits: limits of the broker's settings.
-        budget: memory of requests; several listeners can share one.
+        settings: the broker's settings: the host to bind, and the limits.
+        section: those of the protocol: the port. Its key is the name for log lines.
         make_session: called for each accepted connection.
+        budget: memory of requests; several listeners can share one.
+        tls: its certificate and key; None: plain text.
     """
 
     def __init__(
         self,
-        name: str,
-        limits: Limits,
+        settings: Settings,
+        section: ListenerSection,
         make_session: Callable[[Link], Session],
         *,
         budget: Budget | None = None,
+        tls: ListenerTls | None = None,
     ) -> None:
-        self.name = name
-        self.limits = limits
+        self.name = section.key
+        self.limits = limits = settings.limits
         self.budget = budget or Budget(limits.total_inflight_bytes)
         self.responses = ResponseMemory(limits.total_inflight_bytes, self._relieve_later)
-        self.tls: ssl.SSLContext | None = None
-        """For new connections; None: plain text. It can be replaced while the listener runs."""
+        self.tls = tls or ListenerTls(self.name, None, None)
+        self._address = (settings.host, section.port)
+        self._context: ssl.SSLContext | None = None
         self._make_session = make_session
         self._links: set[Link] = set()
         self._relief: asyncio.TimerHandle | None = None
@@ -71,16 +76,19 @@ class Listener:
         """Return the event loop's time in seconds."""
         return self._loop.time() if self._loop is not None else 0.0
 
-    async def start(
-        self, host: str, port: int, *, tls: ssl.SSLContext | None = None
-    ) -> tuple[str, int]:
-        """Bind and accept connections; return host and port as bound.
+    async def start(self) -> tuple[str, int]:
+        """Bind and accept connections.
+
+        Returns:
+            Host and port as bound; with port 0 in the settings, the port that was free.
 
         Raises:
             OSError: the address can't be bound.
+            SettingsError: the certificate or the key can't be used.
         """
         self._loop = loop = asyncio.get_running_loop()
-        self.tls = tls
+        self._context = self.tls.context()
+        host, port = self._address
         if port == 0:
             # Each address of a name would get a different free port.
             found = await loop.getaddrinfo(host, 0, type=1)
@@ -92,7 +100,11 @@ class Listener:
 
     def _accept(self) -> asyncio.BaseProtocol:
         link = Link(self)
-        return link if self.tls is None else Handshake(link, self.tls, self.dismiss)
+        return link if self._context is None else Handshake(link, self._context, self.dismiss)
+
+    def reload_tls(self) -> None:
+        """Read certificate and key again, for new connections. Invalid ones don't replace them."""
+        self._context = self.tls.reloaded() or self._context
 
     async def stop(self, grace_seconds: float) -> None:
         """Accept no more connections, wait up to ``grace_seconds`` for open requests, and close."""

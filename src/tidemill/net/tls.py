@@ -14,7 +14,6 @@ from pathlib import Path
 import structlog
 
 from tidemill.errors import SettingsError
-from tidemill.net.listener import Listener
 
 log = structlog.get_logger("tidemill.listener")
 
@@ -37,6 +36,11 @@ class ListenerTls:
         self._certificate = certificate
         self._key = key
 
+    @property
+    def is_used(self) -> bool:
+        """Whether connections are encrypted."""
+        return self._certificate is not None
+
     def context(self) -> ssl.SSLContext | None:
         """Return a context for new connections; None for plain text.
 
@@ -54,24 +58,25 @@ class ListenerTls:
             )
         return None
 
-    def reload(self, listener: Listener) -> None:
-        """Read certificate and key again, for new connections. If they are invalid, keep the old.
+    def reloaded(self) -> ssl.SSLContext | None:
+        """Read certificate and key again; return None if there are none, or if they are invalid.
 
         The result is logged.
         """
         path = self._certificate
         if path is None:
-            return
+            return None
         try:
-            listener.tls = self.context()
+            context = self.context()
         except SettingsError as error:
             log.error(
                 "tls.reload_failed",
                 error=str(error),
                 hint=error.hint or "The old certificate stays in use.",
             )
-        else:
-            log.info("tls.reloaded", certificate=str(path), fingerprint=fingerprint(path))
+            return None
+        log.info("tls.reloaded", certificate=str(path), fingerprint=fingerprint(path))
+        return context
 
 
 def server_context(certificate: Path, key: Path | None, section: str = "kafka") -> ssl.SSLContext:

@@ -17,13 +17,13 @@ from tests.support.cli_runner import CliRunner
 from tidemill import telemetry
 from tidemill.cli.main import app
 from tidemill.cli.server import process
-from tidemill.cli.server.serve import load_settings
-from tidemill.cli.server.settings_file import LoadedSettings
+from tidemill.cli.server.config import load_settings
+from tidemill.cli.server.settings_file import LoadedSettings, known_settings
 from tidemill.errors import SettingsError
-from tidemill.settings import SettingDef, Settings, definitions
+from tidemill.settings import SettingDef, Settings
 
 FLAGS = {"data_dir": "--data-dir", "kafka.port": "--kafka-port", "host": "--host"}
-SETTINGS = {definition.key: definition for definition in definitions()}
+SETTINGS = known_settings()
 WAYS = ("flag", "--set", "environment", "file", "named file")
 EACH_WAY = [(key, way) for key in SETTINGS for way in WAYS if way != "flag" or key in FLAGS]
 
@@ -113,13 +113,6 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, str]]:
     return starts
 
 
-def value_of(settings: Settings, key: str) -> Any:
-    value: Any = settings
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value
-
-
 def invoke(command: str, made: Call) -> Any:
     return CliRunner().invoke(app, [*command.split(), *made.arguments], env=made.env)
 
@@ -151,7 +144,7 @@ def test_a_broker_starts_with_each_value(
     assert done.exit_code == 0, done.stderr
     ((settings, level),) = started
     for key, given in values.items():
-        assert value_of(settings, key) == given.expected
+        assert settings.value(key) == given.expected
     if "telemetry.level" in values:
         assert level == values["telemetry.level"].text
 
@@ -163,11 +156,11 @@ def test_a_value_alone_changes_no_other_setting(
     given = Given.of(SETTINGS[key])
     made = call({key: given}, way)
     loaded = _loaded(made, monkeypatch)
-    assert value_of(loaded.settings, key) == given.expected
+    assert loaded.settings.value(key) == given.expected
     assert loaded.origins == {given.shown_key: made.origins[key]}
     for other in SETTINGS.values():
         if other.key != key:
-            assert value_of(loaded.settings, other.key) == other.default
+            assert loaded.settings.value(other.key) == other.default
 
 
 def _loaded(made: Call, monkeypatch: pytest.MonkeyPatch) -> LoadedSettings:
@@ -175,7 +168,7 @@ def _loaded(made: Call, monkeypatch: pytest.MonkeyPatch) -> LoadedSettings:
     for name, value in made.env.items():
         monkeypatch.setenv(name, value)
     options: dict[str, Any] = {"config": None}
-    names = {"--data-dir": "data_dir", "--kafka-port": "kafka_port", "--host": "host"}
+    names = {"--data-dir": "data_dir", "--kafka-port": "port", "--host": "host"}
     for flag, text in zip(made.arguments[::2], made.arguments[1::2], strict=True):
         if flag == "--set":
             options.setdefault("settings", []).append(text)
@@ -195,11 +188,11 @@ def test_set_overrides_the_environment_and_that_the_file(
 ) -> None:
     in_file, in_environment, in_flag = _three_values(SETTINGS[key])
     call({key: in_file}, "file")
-    assert value_of(load_settings(None).settings, key) == in_file.expected
+    assert load_settings(None).settings.value(key) == in_file.expected
     monkeypatch.setenv(SETTINGS[key].env, in_environment.text)
-    assert value_of(load_settings(None).settings, key) == in_environment.expected
+    assert load_settings(None).settings.value(key) == in_environment.expected
     flags = [f"{key}={in_flag.text}"]
-    assert value_of(load_settings(None, settings=flags).settings, key) == in_flag.expected
+    assert load_settings(None, settings=flags).settings.value(key) == in_flag.expected
 
 
 def _three_values(definition: SettingDef) -> list[Given]:

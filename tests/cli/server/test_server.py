@@ -11,6 +11,7 @@ from tidemill.cli import output
 from tidemill.cli.server import process as server
 from tidemill.errors import SettingsError
 from tidemill.log.errors import StorageError, SyncFailedError
+from tidemill.protocols.amqp.protocol import PROTOCOL
 
 
 def test_a_storage_failure_ends_the_process_with_its_own_error() -> None:
@@ -49,6 +50,6 @@ def test_a_stop_ends_the_wait_without_an_error() -> None:
 def test_the_error_for_an_address_that_can_not_be_bound_has_the_reason(
     number: int, kind: type[Exception], said: str
 ) -> None:
-    error = server._bind_error(OSError(number, "x"), "h", 1, "amqp")
+    error = server._bind_error(OSError(number, "x"), "h", 1, PROTOCOL)
     assert type(error) is kind
     assert said in str(error)

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from tidemill.cli.output import UsageError
-from tidemill.cli.server.serve import load_settings
-from tidemill.cli.server.settings_file import OTHER_VARIABLES, load
+from tidemill.cli.server.config import load_settings
+from tidemill.cli.server.settings_file import OTHER_VARIABLES, known_settings, load
 from tidemill.errors import SettingsError
-from tidemill.settings import definitions
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +39,7 @@ def test_flags_beat_the_environment_beats_the_file_beats_the_default() -> None:
         flags={"kafka.port": ("--kafka-port", 3), "data_dir": ("--data-dir", None)},
     )
     settings = loaded.settings
-    assert (settings.kafka.port, settings.host, settings.default_partitions) == (3, "b", 2)
+    assert (settings.value("kafka.port"), settings.host, settings.default_partitions) == (3, "b", 2)
     assert settings.auto_create_topics is False
     origins = {key: origin for key, _, origin in loaded.entries()}
     assert origins["kafka.port"] == "--kafka-port"
@@ -63,7 +62,7 @@ def test_a_relative_path_is_relative_to_its_settings_file(tmp_path: Path) -> Non
     file = write('data_dir = "data"\n[kafka]\ntls_cert = "/abs/cert.pem"', "etc/t.toml")
     settings = load(file, environ={}).settings
     assert settings.data_dir == Path("etc/data")
-    assert settings.kafka.tls_cert == Path("/abs/cert.pem")
+    assert settings.value("kafka.tls_cert") == Path("/abs/cert.pem")
     assert load(environ={"TIDEMILL_DATA_DIR": "data"}).settings.data_dir == Path("data")
 
 
@@ -158,7 +157,7 @@ SERVICE = {
 
 def test_variables_that_describe_a_service_are_ignored() -> None:
     loaded = load(environ={**SERVICE, "TIDEMILL_HOST": "10.0.0.1"})
-    assert (loaded.settings.kafka.port, loaded.settings.host) == (9092, "10.0.0.1")
+    assert (loaded.settings.value("kafka.port"), loaded.settings.host) == (9092, "10.0.0.1")
     assert "kafka.port" not in loaded.origins
     assert loaded.ignored == sorted(SERVICE)
 
@@ -188,7 +187,7 @@ def test_a_wrong_value_names_the_variable_it_came_from() -> None:
 def test_other_programs_variables_and_empty_ones_are_passed_over() -> None:
     environ = dict.fromkeys(OTHER_VARIABLES, "") | {"PATH": "/bin", "TIDEMILL_KAFKA_PORT": ""}
     environ["TIDEMILL_BOOTSTRAP_SERVERS"] = "x:1"
-    assert load(environ=environ).settings.kafka.port == 9092
+    assert load(environ=environ).settings.value("kafka.port") == 9092
 
 
 def test_an_unknown_flag_key_is_refused() -> None:
@@ -250,7 +249,7 @@ def test_an_invalid_topic_default_in_a_variable_is_refused(configs: dict[str, ob
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"kafka_port": 1, "settings": ["kafka.port=2"]}, "--kafka-port 1 and --set kafka.port=2"),
+        ({"port": 1, "settings": ["kafka.port=2"]}, "--kafka-port 1 and --set kafka.port=2"),
         ({"settings": ["host=a", "host=b"]}, "--set host=a and --set host=b"),
     ],
 )
@@ -262,8 +261,8 @@ def test_two_flags_for_one_setting_that_differ_are_refused(
 
 
 def test_two_flags_for_one_setting_that_agree_are_accepted() -> None:
-    loaded = load_settings(None, kafka_port=2, settings=["kafka.port=2", "host=a", "host=a"])
-    assert (loaded.settings.kafka.port, loaded.settings.host) == (2, "a")
+    loaded = load_settings(None, port=2, settings=["kafka.port=2", "host=a", "host=a"])
+    assert (loaded.settings.value("kafka.port"), loaded.settings.host) == (2, "a")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "::1", "fe80::1%eth0", "a-b.c", "h", "höst"])
@@ -278,7 +277,7 @@ def test_everything_else_is_an_invalid_host(host: str) -> None:
 
 
 def test_each_setting_has_its_own_variable_and_says_what_it_does() -> None:
-    every = list(definitions())
+    every = list(known_settings().values())
     assert len({definition.env for definition in every}) == len(every)
     assert not {definition.env for definition in every} & set(OTHER_VARIABLES)
     for definition in every:

@@ -12,7 +12,8 @@ from tests.protocols.amqp.running import running
 from tidemill.net.budget import Hold
 from tidemill.protocols.amqp.codec import methods
 from tidemill.protocols.amqp.handshake import HEADER
-from tidemill.settings import AmqpListener, Limits, Settings
+from tidemill.protocols.amqp.settings import AmqpListener
+from tidemill.settings import Limits, Settings
 
 
 @running
@@ -109,7 +110,7 @@ async def test_an_old_client_with_a_wrong_password_is_just_closed() -> None:
 async def test_users_of_a_file_log_in_from_anywhere_and_guest_does_not(tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_text("# a comment\nann:secret:with:colons\n\nben:b\n")
-    server = make_server(Settings(amqp=AmqpListener(users_file=users)))
+    server = make_server(Settings(sections=(AmqpListener(users_file=users),)))
     for response, expected in (
         (b"\0ann\0secret:with:colons", "Connection.Tune"),
         (b"\0ben\0b", "Connection.Tune"),

@@ -19,7 +19,8 @@ from tidemill.engine.engine import Engine
 from tidemill.engine.records.records import Records
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.settings import KafkaListener, Log, Settings
+from tidemill.protocols.kafka.settings import KafkaListener
+from tidemill.settings import Log, Settings
 
 NOW_MS = 1_700_000_000_000
 ALL, LEADER, NONE = -1, 1, 0
@@ -88,7 +89,9 @@ def batch(value: bytes = b"v", records: int = 1, key: bytes | None = None, **fie
 def run(test: Test, **log: int) -> None:
     async def main() -> None:
         fs = FaultyFileSystem()
-        settings = Settings(data_dir=Path("/data"), kafka=KafkaListener(port=0), log=Log(**log))
+        settings = Settings(
+            data_dir=Path("/data"), sections=(KafkaListener(port=0),), log=Log(**log)
+        )
         engine = Engine(settings, fs=fs, clock=ManualClock(NOW_MS))
         await engine.start()
         try:

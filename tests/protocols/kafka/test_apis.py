@@ -14,7 +14,8 @@ from tidemill.kafka_codec.schema import known_versions
 from tidemill.protocols.kafka import apis
 from tidemill.protocols.kafka.apis import handles, load_handlers
 from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.settings import KafkaListener, Settings
+from tidemill.protocols.kafka.settings import KafkaListener
+from tidemill.settings import Settings
 
 
 @pytest.fixture
@@ -59,7 +60,9 @@ def test_the_advertised_address_is_one_that_clients_can_use(
     bind: str, advertised: str | None, expected: str
 ) -> None:
     async def run() -> None:
-        settings = Settings(host=bind, kafka=KafkaListener(port=0, advertised_host=advertised))
+        settings = Settings(
+            host=bind, sections=(KafkaListener(port=0, advertised_host=advertised),)
+        )
         server = KafkaServer(cast(Engine, FakeEngine(settings)), settings)
         _, port = await server.start()
         await server.stop()

@@ -32,7 +32,8 @@ from tidemill.net import garbage
 from tidemill.protocols.kafka.answer import LEAST_ELEMENTS
 from tidemill.protocols.kafka.apis import VERSIONS, load_handlers
 from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.settings import KafkaListener, Limits, Settings
+from tidemill.protocols.kafka.settings import KafkaListener
+from tidemill.settings import Limits, Settings
 
 PARTITIONS = 500
 """Of the topic that the requests name. With other topics, the elements differ in their names."""
@@ -171,7 +172,9 @@ def tuned_collections() -> Iterator[None]:
 @asynccontextmanager
 async def serving(folder: Path) -> AsyncIterator[KafkaServer]:
     settings = Settings(
-        data_dir=folder, kafka=KafkaListener(port=0), limits=Limits(partitions=PARTITIONS + 100)
+        data_dir=folder,
+        sections=(KafkaListener(port=0),),
+        limits=Limits(partitions=PARTITIONS + 100),
     )
     engine = Engine(settings)
     await engine.start()

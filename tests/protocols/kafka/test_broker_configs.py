@@ -10,7 +10,8 @@ from tidemill.protocols.kafka.broker_configs import (
     static_values,
 )
 from tidemill.protocols.kafka.node import Node
-from tidemill.settings import KafkaListener, Log, Settings
+from tidemill.protocols.kafka.settings import KafkaListener
+from tidemill.settings import Log, Settings
 from tidemill.state.catalog.broker_rules import WITHOUT_EFFECT, BrokerLayers
 from tidemill.state.catalog.types import ConfigEntry, ConfigSource, ConfigType
 
@@ -23,7 +24,7 @@ def entry(entries: list[ConfigEntry], name: str) -> ConfigEntry:
 
 
 def test_listeners_have_the_bound_and_the_advertised_address() -> None:
-    settings = Settings(host="0.0.0.0", kafka=KafkaListener(port=9999))
+    settings = Settings(host="0.0.0.0", sections=(KafkaListener(port=9999),))
     found = entries(settings, Node(7, "me", 1234), BrokerLayers({}, {}, {"log.retention.ms": "77"}))
     assert entry(found, "listeners").value == "PLAINTEXT://0.0.0.0:9999"
     assert entry(found, "advertised.listeners").value == "PLAINTEXT://me:1234"

@@ -31,7 +31,8 @@ from tidemill.kafka_codec.messages import decode_response
 from tidemill.kafka_codec.reader import Message
 from tidemill.net import garbage
 from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.settings import Groups, KafkaListener, Limits, Settings
+from tidemill.protocols.kafka.settings import KafkaListener
+from tidemill.settings import Groups, Limits, Settings
 
 FRAMES = effort.rounds("FUZZ_FRAMES", 2500, 3_000_000)
 P99_MS = effort.bound(50, normal=5_000)
@@ -136,7 +137,7 @@ def memory_bytes() -> int:
 def test_random_requests(tmp_path: Path, seed: int) -> None:
     settings = Settings(
         data_dir=tmp_path,
-        kafka=KafkaListener(port=0),
+        sections=(KafkaListener(port=0),),
         limits=Limits(partitions=300),
         groups=Groups(max_total_bytes=10_000_000),
     )
@@ -186,7 +187,7 @@ def test_what_clients_asked_for_and_left_is_given_up(tmp_path: Path) -> None:
     frame = request(CREATE_TOPICS, 7, {"topics": topics, "timeout": 1000})
 
     async def run() -> None:
-        engine = Engine(Settings(data_dir=tmp_path, kafka=KafkaListener(port=0)))
+        engine = Engine(Settings(data_dir=tmp_path, sections=(KafkaListener(port=0),)))
         await engine.start()
         try:
             server = KafkaServer(engine, engine.settings)

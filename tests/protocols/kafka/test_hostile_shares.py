@@ -16,7 +16,8 @@ from tidemill.engine.api import NewTopic
 from tidemill.engine.engine import Engine
 from tidemill.log.format.records import NewRecord
 from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.settings import Groups, KafkaListener, Settings
+from tidemill.protocols.kafka.settings import KafkaListener
+from tidemill.settings import Groups, Settings
 
 HEARTBEAT, FETCH, ACKNOWLEDGE, OFFSETS, ALTER, DELETE = 76, 78, 79, 90, 91, 92
 COUNT = 10
@@ -110,7 +111,7 @@ class Group:
 async def holding(folder: Path) -> AsyncIterator[Group]:
     """Serve a group that holds records for as long as a test can take."""
     groups = Groups(share_record_lock_ms=3_600_000, share_session_timeout_ms=3_600_000)
-    settings = Settings(data_dir=folder, kafka=KafkaListener(port=0), groups=groups)
+    settings = Settings(data_dir=folder, sections=(KafkaListener(port=0),), groups=groups)
     engine = Engine(settings)
     await engine.start()
     server = KafkaServer(engine, settings)

@@ -14,14 +14,15 @@ from tidemill.engine.api import NewTopic
 from tidemill.engine.engine import Engine
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.settings import KafkaListener, Settings
+from tidemill.protocols.kafka.settings import KafkaListener
+from tidemill.settings import Settings
 
 ALL, LEADER = -1, 1
 
 
 def run(folder: Path, test: Callable[[Engine, KafkaServer], Awaitable[None]]) -> None:
     async def main() -> None:
-        engine = Engine(Settings(data_dir=folder, kafka=KafkaListener(port=0)))
+        engine = Engine(Settings(data_dir=folder, sections=(KafkaListener(port=0),)))
         await engine.start()
         try:
             await engine.topics.create([NewTopic("t", 2)])

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from tests.protocols.kafka.fake_engine import CLUSTER_ID, one_batch
 from tests.protocols.kafka.test_server import fetch, produce
 from tests.protocols.kafka.wire import eventually, request, serving
-from tidemill.settings import KafkaListener
+from tidemill.protocols.kafka.settings import KafkaListener
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program")
 

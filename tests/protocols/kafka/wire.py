@@ -18,7 +18,8 @@ from tidemill.kafka_codec.schema import (
     response_type,
 )
 from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.settings import KafkaListener, Limits, Settings
+from tidemill.protocols.kafka.settings import KafkaListener
+from tidemill.settings import Limits, Settings
 
 
 def request_bytes(
@@ -104,7 +105,7 @@ async def serving(
     broker: FakeEngine | None = None, kafka: KafkaListener | None = None, **limits: int
 ) -> AsyncIterator[Serving]:
     """Serve on a free port of loopback."""
-    settings = Settings(kafka=kafka or KafkaListener(port=0), limits=Limits(**limits))
+    settings = Settings(sections=(kafka or KafkaListener(port=0),), limits=Limits(**limits))
     broker = broker or FakeEngine(settings)
     broker.settings = settings
     server = KafkaServer(cast(Engine, broker), settings)

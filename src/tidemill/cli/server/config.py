@@ -2,11 +2,56 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.options import Config, DataDir, Host, Json, KafkaPort, Set
-from tidemill.cli.server.serve import load_settings
+from tidemill.cli.options import Config, DataDir, Host, Json, Port, Set, pairs
+from tidemill.cli.output import UsageError
+
+if TYPE_CHECKING:
+    from tidemill.cli.server.settings_file import LoadedSettings
+
+
+def load_settings(
+    config: Path | None,
+    data_dir: Path | None = None,
+    port: int | None = None,
+    host: str | None = None,
+    settings: list[str] | None = None,
+) -> LoadedSettings:
+    """Read the settings from flags, environment, file and defaults.
+
+    Raises:
+        UsageError: a ``--set`` is not KEY=VALUE, or a setting has two flags that differ.
+        SettingsError: see ``settings_file.load``.
+    """
+    from tidemill.cli.server.settings_file import load
+    from tidemill.protocols.table import protocols
+
+    flags: dict[str, tuple[str, object]] = {
+        key: ("--set", value) for key, value in pairs(settings, "--set").items()
+    }
+    own_flags: dict[str, tuple[str, object]] = {
+        "data_dir": ("--data-dir", data_dir),
+        "host": ("--host", host),
+    }
+    for protocol in protocols():
+        if protocol.port_flag:
+            own_flags[f"{protocol.name}.port"] = (protocol.port_flag, port)
+    for key, (flag, value) in own_flags.items():
+        if value is None:
+            continue  # not given, so it must not replace a --set
+        if key in flags and flags[key][1] != str(value):
+            raise UsageError(
+                f"{key} is given twice: {flag} {value} and --set {key}={flags[key][1]}",
+                hint="Leave one of them out.",
+            )
+        flags[key] = (flag, value)
+    return load(config, flags=flags)
+
 
 app = typer.Typer(help="The broker's settings.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -20,7 +65,7 @@ def config() -> None:
 def show(
     config: Config = None,
     data_dir: DataDir = None,
-    kafka_port: KafkaPort = None,
+    port: Port = None,
     host: Host = None,
     settings: Set = None,
     as_json: Json = False,
@@ -30,7 +75,7 @@ def show(
     Flags override the environment, the environment overrides the file, and the file overrides the
     defaults.
     """
-    loaded = load_settings(config, data_dir, kafka_port, host, settings)
+    loaded = load_settings(config, data_dir, port, host, settings)
     if loaded.ignored:
         output.note(f"Ignored, because they describe a service: {', '.join(loaded.ignored)}")
     if as_json:

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.options import Config, DataDir, Host, Json, KafkaPort, Set
+from tidemill.cli.options import Config, DataDir, Host, Json, Port, Set
+from tidemill.cli.server.config import load_settings
 from tidemill.cli.server.doctor_extras import extras_finding
 from tidemill.cli.server.finding import Finding
-from tidemill.cli.server.serve import load_settings
 from tidemill.errors import ExtensionError, TidemillError
 from tidemill.extras import how_to_install
 
@@ -40,7 +40,7 @@ JAVA_NEEDED = 17
 def doctor(
     config: Config = None,
     data_dir: DataDir = None,
-    kafka_port: KafkaPort = None,
+    port: Port = None,
     host: Host = None,
     set_: Set = None,
     verify: Annotated[
@@ -70,7 +70,7 @@ def doctor(
     what it would do and what is lost, and does it with --yes. What it removes is kept in a folder
     beside.
     """
-    settings = load_settings(config, data_dir, kafka_port, host, set_).settings
+    settings = load_settings(config, data_dir, port, host, set_).settings
     if repair is not None:
         from tidemill.cli.server.doctor_repair import repair as run
         from tidemill.cli.server.repair_options import RepairOptions
@@ -108,11 +108,13 @@ def _findings(settings: Settings, *, verify: bool) -> Iterator[Finding]:
         return  # what reads the data folder needs the extension
 
     from tidemill.cli.server import doctor_data
+    from tidemill.protocols.kafka.settings import KafkaListener
 
+    kafka = settings.section(KafkaListener)
     checks: list[Callable[[], Finding]] = [
         lambda: _open_files(settings),
         lambda: _disk(settings.data_dir),
-        lambda: _port(settings.host, settings.kafka.port, doctor_data.is_in_use(settings.data_dir)),
+        lambda: _port(settings.host, kafka.port, doctor_data.is_in_use(settings.data_dir)),
         lambda: _clock(settings.data_dir),
     ]
     for check in checks:
@@ -236,7 +238,7 @@ _TLS_SERVER = "a server answers with TLS"
 def _who_answers(host: str, port: int) -> str | None:
     """Describe the server that listens on the port, or return None if there is none."""
     from tidemill.cli.client import Cluster, is_internal
-    from tidemill.cli.server.serve import address_text
+    from tidemill.protocols.contract import address_text
     from tidemill.who_answers import Protocol, addresses, who_answers
 
     servers = address_text(host, port)

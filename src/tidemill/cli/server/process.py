@@ -13,8 +13,9 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -25,13 +26,12 @@ from tidemill.cli.server.source_workers import SourceWorkers
 from tidemill.clock import SystemClock
 from tidemill.errors import SettingsError, TidemillError
 from tidemill.log.errors import StorageError
+from tidemill.protocols.contract import Address, Protocol, Server
+from tidemill.protocols.table import protocols
 from tidemill.settings import Settings
 
 if TYPE_CHECKING:
     from tidemill.engine.engine import Engine
-    from tidemill.net.budget import Budget
-    from tidemill.protocols.amqp.server import AmqpServer
-    from tidemill.protocols.kafka.server import KafkaServer
 
 SWITCH_SECONDS = 0.0005
 """How long a thread that has synced a file waits for the event loop's thread, while that is busy.
@@ -44,20 +44,19 @@ KEPT_BYTES = 16 << 20
 TRIM_SECONDS = 10.0
 """How often it returns the rest to the kernel."""
 
-_FREE_PORT = {"kafka": "--kafka-port 0", "amqp": "--set amqp.port=0"}
-
 log = structlog.get_logger("tidemill.server")
 
 
-class Addresses(NamedTuple):
-    """The addresses on which the broker listens: host and port, as bound."""
+@dataclass(frozen=True)
+class Running:
+    """A protocol that the broker serves, and the address that it is bound to."""
 
-    kafka: tuple[str, int]
-    amqp: tuple[str, int] | None
-    """None: it does not serve AMQP."""
+    protocol: Protocol
+    server: Server
+    address: Address
 
 
-Ready = Callable[[Addresses], None]
+Ready = Callable[[Sequence[Running]], None]
 """Called once, when clients can connect."""
 
 
@@ -87,32 +86,35 @@ async def _return_memory() -> None:
 async def _serve(settings: Settings, ready: Ready, stopping: Callable[[], None]) -> None:
     from tidemill.engine.engine import Engine
     from tidemill.net import garbage
-    from tidemill.protocols.kafka.server import KafkaServer
 
     engine = Engine(settings, SystemClock())
-    kafka = KafkaServer(engine, settings)
-    kafka.check_tls()
-    amqp = _amqp_server(engine, settings, kafka.listener.budget)
+    servers = _servers(engine, settings)
     start_checks.check_open_files(settings.limits)
-    with_tls = settings.kafka.tls_cert or settings.amqp.tls_cert
-    stop = _stop_on_signals(stopping, (lambda: _reload_tls(kafka, amqp)) if with_tls else None)
+    encrypted = [each.listener for each in servers.values() if each.listener.tls.is_used]
+
+    def reload() -> None:
+        for listener in encrypted:
+            listener.reload_tls()
+
+    stop = _stop_on_signals(stopping, reload if encrypted else None)
     await engine.start()
     was_ready = False
     try:
         start_checks.check_folder(settings.data_dir)
         try:
-            host, port = await _listen(kafka, settings.host, settings.kafka.port, "kafka")
-            at = None
-            if amqp is not None:
-                at = await _listen(amqp, settings.host, settings.amqp.port, "amqp")
+            running = [
+                Running(protocol, server, await _listen(protocol, server, settings))
+                for protocol, server in servers.items()
+            ]
             garbage.tune()
             sys.setswitchinterval(SWITCH_SECONDS)
+            host, port = running[0].address
             start_checks.check_address(host, port)
             log.info("ready", host=host, port=port, data_dir=str(settings.data_dir))
             was_ready = True
-            ready(Addresses((host, port), at))
+            ready(running)
             trimming = asyncio.create_task(_return_memory())
-            workers = SourceWorkers(engine, settings, host, port)
+            workers = SourceWorkers(engine, settings, client_settings(running, settings))
             workers.start()
             try:
                 await _stopped_or_failed(stop, engine.failed)
@@ -121,44 +123,39 @@ async def _serve(settings: Settings, ready: Ready, stopping: Callable[[], None])
                 await workers.stop()
         finally:
             log.info("stopping")
-            await asyncio.gather(
-                *(server.stop(GRACE_SECONDS) for server in (kafka, amqp) if server is not None)
-            )
+            await asyncio.gather(*(server.stop(GRACE_SECONDS) for server in servers.values()))
     finally:
         await engine.stop()
         if was_ready:
             log.info("stopped")
 
 
-class _Server(Protocol):
-    """A server of one protocol."""
-
-    async def start(self) -> tuple[str, int]: ...
-
-
-def _amqp_server(engine: Engine, settings: Settings, budget: Budget) -> AmqpServer | None:
-    """Return the server of AMQP; None if it is switched off.
+def _servers(engine: Engine, settings: Settings) -> dict[Protocol, Server]:
+    """Return the server of each protocol that is switched on. They share the memory of requests.
 
     Raises:
-        SettingsError: its users, its certificate or its key can't be used.
+        SettingsError: a setting, a certificate or a key can't be used.
     """
-    if not settings.amqp.enabled:
-        return None
-    from tidemill.protocols.amqp.server import AmqpServer
+    from tidemill.net.budget import Budget
 
-    server = AmqpServer(engine, settings, budget=budget)
-    server.check_tls()
-    return server
-
-
-def _reload_tls(kafka: KafkaServer, amqp: AmqpServer | None) -> None:
-    """Read the certificates again."""
-    kafka.reload_tls()
-    if amqp is not None:
-        amqp.reload_tls()
+    budget = Budget(settings.limits.total_inflight_bytes)
+    servers: dict[Protocol, Server] = {}
+    for protocol in protocols():
+        if protocol.is_enabled(settings):
+            servers[protocol] = server = protocol.server(engine, settings, budget)
+            server.listener.tls.context()  # before anything is started
+    return servers
 
 
-async def _listen(server: _Server, host: str, port: int, protocol: str) -> tuple[str, int]:
+def client_settings(running: Sequence[Running], settings: Settings) -> dict[str, str]:
+    """Return the properties with which a Kafka client on this machine reaches the broker."""
+    found: dict[str, str] = {}
+    for each in running:
+        found.update(each.protocol.client_settings(settings, each.address))
+    return found
+
+
+async def _listen(protocol: Protocol, server: Server, settings: Settings) -> Address:
     """Bind a server's socket; return host and port as bound.
 
     Raises:
@@ -167,7 +164,8 @@ async def _listen(server: _Server, host: str, port: int, protocol: str) -> tuple
     try:
         return await server.start()
     except OSError as error:
-        raise _bind_error(error, host, port, protocol) from error
+        port = settings.section(protocol.section).port
+        raise _bind_error(error, settings.host, port, protocol) from error
 
 
 def _stop_on_signals(
@@ -219,12 +217,12 @@ async def _stopped_or_failed(stop: asyncio.Event, failed: asyncio.Future[Storage
         raise failed.result()
 
 
-def _bind_error(error: OSError, host: str, port: int, protocol: str) -> TidemillError:
+def _bind_error(error: OSError, host: str, port: int, protocol: Protocol) -> TidemillError:
     where = f"{host}:{port}"
     if error.errno == errno.EADDRINUSE:
         return AddressInUseError(
             f"another process listens on {where}",
-            hint=f"Stop it, or use another port: {_FREE_PORT[protocol]} picks a free one.",
+            hint=f"Stop it, or use another port: {protocol.free_port} picks a free one.",
         )
     if error.errno == errno.EACCES:
         return SettingsError(

@@ -6,57 +6,23 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli import output
-from tidemill.cli.options import Config, DataDir, Host, KafkaPort, Set, pairs
-from tidemill.cli.output import UsageError
+from tidemill.cli.options import Config, DataDir, Host, Port, Set
+from tidemill.cli.server.config import load_settings
 from tidemill.errors import SettingsError
 
 if TYPE_CHECKING:
-    from tidemill.cli.server.process import Addresses
+    from tidemill.cli.server.process import Running
     from tidemill.cli.server.settings_file import LoadedSettings
-
-
-def load_settings(
-    config: Path | None,
-    data_dir: Path | None = None,
-    kafka_port: int | None = None,
-    host: str | None = None,
-    settings: list[str] | None = None,
-) -> LoadedSettings:
-    """Read the settings from flags, environment, file and defaults.
-
-    Raises:
-        UsageError: a ``--set`` is not KEY=VALUE, or a setting has two flags that differ.
-        SettingsError: see ``settings_file.load``.
-    """
-    from tidemill.cli.server.settings_file import load
-
-    flags: dict[str, tuple[str, object]] = {
-        key: ("--set", value) for key, value in pairs(settings, "--set").items()
-    }
-    own_flags: dict[str, tuple[str, object]] = {
-        "data_dir": ("--data-dir", data_dir),
-        "kafka.port": ("--kafka-port", kafka_port),
-        "host": ("--host", host),
-    }
-    for key, (flag, value) in own_flags.items():
-        if value is None:
-            continue  # not given, so it must not replace a --set
-        if key in flags and flags[key][1] != str(value):
-            raise UsageError(
-                f"{key} is given twice: {flag} {value} and --set {key}={flags[key][1]}",
-                hint="Leave one of them out.",
-            )
-        flags[key] = (flag, value)
-    return load(config, flags=flags)
 
 
 def dev(
     data_dir: DataDir = None,
-    kafka_port: KafkaPort = None,
+    port: Port = None,
     host: Host = None,
     config: Config = None,
     settings: Set = None,
@@ -66,14 +32,14 @@ def dev(
     Prints the address, the folder and commands to try. Ctrl-C stops it cleanly, a second Ctrl-C
     immediately.
     """
-    loaded = load_settings(config, data_dir, kafka_port, host, settings)
+    loaded = load_settings(config, data_dir, port, host, settings)
     _run(loaded, level="warning", hints=True)
 
 
 def serve(
     config: Config = None,
     data_dir: DataDir = None,
-    kafka_port: KafkaPort = None,
+    port: Port = None,
     host: Host = None,
     settings: Set = None,
 ) -> None:
@@ -81,7 +47,7 @@ def serve(
 
     Ctrl-C or SIGTERM stops it cleanly, a second one immediately.
     """
-    _run(load_settings(config, data_dir, kafka_port, host, settings), level="info", hints=False)
+    _run(load_settings(config, data_dir, port, host, settings), level="info", hints=False)
 
 
 def _run(loaded: LoadedSettings, *, level: str, hints: bool) -> None:
@@ -90,6 +56,7 @@ def _run(loaded: LoadedSettings, *, level: str, hints: bool) -> None:
 
     from tidemill import telemetry
     from tidemill.cli.server import process as server
+    from tidemill.protocols.contract import address_text
 
     settings = loaded.settings
     _check_data_dir(settings.data_dir)
@@ -109,17 +76,16 @@ def _run(loaded: LoadedSettings, *, level: str, hints: bool) -> None:
             why="they describe a service (Kubernetes, Docker) and are not settings",
         )
 
-    def ready(at: server.Addresses) -> None:
+    def ready(running: Sequence[server.Running]) -> None:
         data_dir = settings.data_dir.absolute()
         if sys.stdout.isatty():
             # The terminal may be closed by now. Then SIGHUP stops the broker, not this error.
             with contextlib.suppress(OSError):
-                print(_greeting(loaded, at, hints=hints), flush=True)
+                print(_greeting(loaded, running, hints=hints), flush=True)
         else:
             event = {
                 "event": "ready",
-                "kafka": address_text(*at.kafka),
-                **({} if at.amqp is None else {"amqp": address_text(*at.amqp)}),
+                **{each.protocol.name: address_text(*each.address) for each in running},
                 "data_dir": str(data_dir),
                 "pid": os.getpid(),
             }
@@ -153,44 +119,22 @@ def _check_data_dir(data_dir: Path) -> None:
     )
 
 
-def address_text(host: str, port: int) -> str:
-    """Return ``host:port`` for clients. A wildcard address becomes a loopback address."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _greeting(loaded: LoadedSettings, at: Addresses, *, hints: bool) -> str:
+def _greeting(loaded: LoadedSettings, running: Sequence[Running], *, hints: bool) -> str:
     from tidemill import __version__
-
-    address = address_text(*at.kafka)
-    shown = f"localhost:{at.kafka[1]}" if address.startswith("127.0.0.1:") else address
 
     def bold(text: str) -> str:
         return output.style(text, "1", sys.stdout)
 
-    lines = [
-        f"{bold('tidemill ' + __version__)} is running",
-        "",
-        f"  kafka     {bold(shown)}   (bootstrap.servers)",
-        *([] if at.amqp is None else [f"  amqp      {bold(_amqp_url(loaded, at.amqp))}"]),
+    lines = [f"{bold('tidemill ' + __version__)} is running", ""]
+    examples: list[str] = []
+    for each in running:
+        address, note = each.protocol.banner(loaded.settings, each.address)
+        lines.append(f"  {each.protocol.name:<8}  {bold(address)}{'   ' * bool(note)}{note}")
+        examples += each.protocol.examples(loaded.settings, each.address)
+    lines += [
         f"  data      {loaded.settings.data_dir.absolute()}",
         f"  settings  {loaded.file or 'defaults'}   (tidemill config show)",
     ]
     if hints:
-        to = "" if shown == "localhost:9092" else f" -b {shown}"
-        lines += [
-            "",
-            "Try, in another terminal:",
-            f"  tidemill topic create hello --partitions 3{to}",
-            f'  echo "hello, world" | tidemill topic produce hello{to}',
-            f"  tidemill topic consume hello --from beginning{to}",
-        ]
+        lines += ["", "Try, in another terminal:", *(f"  {example}" for example in examples)]
     return "\n".join([*lines, "", "Ctrl-C stops it."])
-
-
-def _amqp_url(loaded: LoadedSettings, at: tuple[str, int]) -> str:
-    """Return the URL for AMQP clients, without the passwords of a file."""
-    amqp = loaded.settings.amqp
-    scheme = "amqp" if amqp.tls_cert is None else "amqps"
-    user = "guest:guest@" if amqp.users_file is None else ""
-    return f"{scheme}://{user}{address_text(*at)}/"

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tidemill.errors import SettingsError
-from tidemill.settings import SettingDef, Settings
+from tidemill.settings import Section, SettingDef, Settings
 
 SEE_ALL = "See all settings with: tidemill config show"
 _SHOWN_CHARACTERS = 80
@@ -131,12 +131,15 @@ def _suggestion(key: str, known: Mapping[str, SettingDef]) -> str:
 # --- values --------------------------------------------------------------------------------------
 
 
-def validated(given: Mapping[str, Given], known: Mapping[str, SettingDef]) -> Settings:
+def validated(
+    given: Mapping[str, Given], known: Mapping[str, SettingDef], declared: Iterable[type[Section]]
+) -> Settings:
     """Return the settings.
 
     Args:
         given: the values by key. Each key is known.
         known: all settings by key.
+        declared: the sections of protocols and workers.
 
     Raises:
         SettingsError: a value is invalid, alone or together with another one.
@@ -157,10 +160,16 @@ def validated(given: Mapping[str, Given], known: Mapping[str, SettingDef]) -> Se
         else:
             _refuse_wrong_kind(definition, each)
             table[leaf] = each.value
+    prefix = ""
     try:
-        settings = Settings.model_validate(document)
+        sections = []
+        for kind in declared:
+            prefix = f"{kind.key}."
+            sections.append(kind.model_validate(document.pop(kind.key, {})))
+        prefix = ""
+        settings = Settings.model_validate({**document, "sections": sections})
     except ValidationError as error:
-        raise _invalid(error, given, known) from error
+        raise _invalid(error, prefix, given, known) from error
     _check_together(settings, configs, given)
     return settings
 
@@ -180,10 +189,13 @@ def _refuse_wrong_kind(definition: SettingDef, given: Given) -> None:
 
 
 def _invalid(
-    error: ValidationError, given: Mapping[str, Given], known: Mapping[str, SettingDef]
+    error: ValidationError,
+    prefix: str,
+    given: Mapping[str, Given],
+    known: Mapping[str, SettingDef],
 ) -> SettingsError:
     first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"])
+    key = prefix + ".".join(str(part) for part in first["loc"])
     place = given[key].place if key in given else "settings"
     reason = first["msg"].removeprefix("Value error, ")
     definition = definition_of(key, known)

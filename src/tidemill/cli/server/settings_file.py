@@ -14,7 +14,6 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from tidemill.cli.server.service_variables import service_variables
 from tidemill.cli.server.settings_check import (
@@ -28,7 +27,8 @@ from tidemill.cli.server.settings_check import (
     validated,
 )
 from tidemill.errors import SettingsError
-from tidemill.settings import ENV_PREFIX, SettingDef, Settings, definitions
+from tidemill.protocols.table import protocols
+from tidemill.settings import ENV_PREFIX, Section, SettingDef, Settings, definitions
 
 CONFIG_VARIABLE = "TIDEMILL_CONFIG"
 OTHER_VARIABLES = {
@@ -67,16 +67,24 @@ class LoadedSettings:
 
     def entries(self) -> Iterator[tuple[str, object, str]]:
         """Yield (key, value, origin) of each setting, and of each key in a table of free keys."""
-        for definition in definitions():
-            value: Any = self.settings
-            for part in definition.key.split("."):
-                value = getattr(value, part)
+        for definition in known_settings().values():
+            value = self.settings.value(definition.key)
             if definition.is_map and value:
                 for name, inner in sorted(value.items()):
                     key = f"{definition.key}.{name}"
                     yield key, inner, self.origins[key]
             else:
                 yield definition.key, value, self.origins.get(definition.key, "default")
+
+
+def known_settings() -> dict[str, SettingDef]:
+    """Return all settings by key, with those of protocols."""
+    return {each.key: each for each in definitions(declared_sections())}
+
+
+def declared_sections() -> list[type[Section]]:
+    """Return the sections that protocols declare, in the order of ``config show``."""
+    return [protocol.section for protocol in protocols()]
 
 
 def load(
@@ -97,7 +105,7 @@ def load(
         SettingsError: a file can't be read, a key is unknown, or a value is invalid.
     """
     environ = os.environ if environ is None else environ
-    known = {definition.key: definition for definition in definitions()}
+    known = known_settings()
     source = ""
     if file is None and environ.get(CONFIG_VARIABLE):
         file, source = Path(environ[CONFIG_VARIABLE]), f"{CONFIG_VARIABLE}: "
@@ -112,7 +120,8 @@ def load(
     for layer in layers:
         given.update(layer)
     origins = {key: each.origin for key, each in given.items()}
-    return LoadedSettings(validated(given, known), file, origins, ignored)
+    settings = validated(given, known, declared_sections())
+    return LoadedSettings(settings, file, origins, ignored)
 
 
 Layer = dict[str, Given]

@@ -12,6 +12,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Mapping
 
 import structlog
 
@@ -47,15 +48,13 @@ class SourceWorkers:
     Args:
         engine: the broker, to see whether the topic of the sources exists.
         settings: the broker's settings.
-        host: the bound address.
-        port: the bound port.
+        client: the properties of a Kafka client of this broker.
     """
 
-    def __init__(self, engine: Engine, settings: Settings, host: str, port: int) -> None:
+    def __init__(self, engine: Engine, settings: Settings, client: Mapping[str, str]) -> None:
         self._engine = engine
         self._settings = settings
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._client = client
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
 
@@ -113,13 +112,10 @@ class SourceWorkers:
         return True
 
     def _command(self) -> list[str]:
-        kafka = self._settings.kafka
-        tls: list[str] = []
-        if kafka.tls_cert is not None:
-            # The address is our own listener, whatever name its certificate is for.
-            tls = ["-X", "security.protocol=SSL", "-X", f"ssl.ca.location={kafka.tls_cert}"]
-            tls += ["-X", "ssl.endpoint.identification.algorithm=none"]
+        properties = dict(self._client)
+        servers = properties.pop("bootstrap.servers")
+        given = [text for each in properties.items() for text in ("-X", "=".join(each))]
         return [
             *(sys.executable, "-c", _LAUNCHER, str(os.getpid())),
-            *("source", "run", "--all", "--bootstrap-servers", self._address, *tls),
+            *("source", "run", "--all", "--bootstrap-servers", servers, *given),
         ]

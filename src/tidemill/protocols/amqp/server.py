@@ -15,6 +15,7 @@ from tidemill.net.tls import ListenerTls
 from tidemill.protocols.amqp.alarm import Alarm
 from tidemill.protocols.amqp.codec.frames import SCRATCH_BYTES
 from tidemill.protocols.amqp.session import AmqpSession
+from tidemill.protocols.amqp.settings import AmqpListener
 from tidemill.protocols.amqp.users import Users, read_users
 from tidemill.protocols.amqp.wire import Shared
 
@@ -39,9 +40,14 @@ class AmqpServer:
         """
         self.engine = engine
         self.settings = settings
-        amqp = settings.amqp
-        self._tls = ListenerTls("amqp", amqp.tls_cert, amqp.tls_key)
-        self.listener = Listener("amqp", settings.limits, self._make_session, budget=budget)
+        amqp = settings.section(AmqpListener)
+        self.listener = Listener(
+            settings,
+            amqp,
+            self._make_session,
+            budget=budget,
+            tls=ListenerTls("amqp", amqp.tls_cert, amqp.tls_key),
+        )
         self.shared = Shared(
             queues_for=self._queues_for,
             listener=self.listener,
@@ -57,31 +63,9 @@ class AmqpServer:
     def _make_session(self, link: Link) -> AmqpSession:
         return AmqpSession(self.shared, link)
 
-    def check_tls(self) -> None:
-        """Check certificate and key, if there are any, before anything is started.
-
-        Raises:
-            SettingsError: see ``net.tls.ListenerTls.context``.
-        """
-        self._tls.context()
-
-    def reload_tls(self) -> None:
-        """Read certificate and key again; see ``net.tls.ListenerTls.reload``."""
-        self._tls.reload(self.listener)
-
     async def start(self) -> tuple[str, int]:
-        """Bind the socket.
-
-        Returns:
-            Host and port as bound; with port 0 in the settings, the port that was free.
-
-        Raises:
-            OSError: the address can't be bound.
-            SettingsError: the certificate or the key can't be used.
-        """
-        return await self.listener.start(
-            self.settings.host, self.settings.amqp.port, tls=self._tls.context()
-        )
+        """Bind the socket; see ``Listener.start``."""
+        return await self.listener.start()
 
     async def stop(self, grace_seconds: float = 10.0) -> None:
         """Accept no more connections, ask clients to close theirs, and close."""

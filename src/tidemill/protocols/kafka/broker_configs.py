@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tidemill.log.config.parse import DEFINITIONS, topic_defaults
 from tidemill.protocols.kafka.node import Node
+from tidemill.protocols.kafka.settings import KafkaListener
 from tidemill.settings import Settings
 from tidemill.state.catalog.broker_rules import (
     DYNAMIC_BROKER_CONFIGS,
@@ -137,11 +138,12 @@ def entries(settings: Settings, node: Node, layers: BrokerLayers) -> list[Config
         node: the address for clients.
         layers: the layers of the broker's configs.
     """
-    scheme = "PLAINTEXT" if settings.kafka.tls_cert is None else "SSL"
+    kafka = settings.section(KafkaListener)
+    scheme = "PLAINTEXT" if kafka.tls_cert is None else "SSL"
     static = static_values(
         settings,
         node_id=node.node_id,
-        listener=f"{scheme}://{settings.host}:{settings.kafka.port}",
+        listener=f"{scheme}://{settings.host}:{kafka.port}",
         advertised_listener=f"{scheme}://{node.host}:{node.port}",
     )
     return broker_entries(static, layers)

@@ -9,6 +9,7 @@ import base64
 from dataclasses import dataclass
 from uuid import UUID
 
+from tidemill.protocols.kafka.settings import KafkaListener
 from tidemill.settings import Settings
 
 
@@ -29,7 +30,7 @@ class Node:
     @classmethod
     def of(cls, settings: Settings) -> Node:
         """Return the node with the address of the settings, before the server listens."""
-        kafka = settings.kafka
+        kafka = settings.section(KafkaListener)
         host = kafka.advertised_host or settings.host
         return cls(settings.node_id, host, kafka.advertised_port or kafka.port)
 

@@ -16,6 +16,7 @@ from tidemill.protocols.kafka.apis import load_handlers
 from tidemill.protocols.kafka.connection import SCRATCH_BYTES, BufferPool
 from tidemill.protocols.kafka.node import Node
 from tidemill.protocols.kafka.session import KafkaSession
+from tidemill.protocols.kafka.settings import KafkaListener
 from tidemill.protocols.kafka.slots import Shared
 
 if TYPE_CHECKING:
@@ -35,9 +36,14 @@ class KafkaServer:
         self.engine = engine
         self.node = Node.of(settings)
         self.settings = settings
-        kafka = settings.kafka
-        self._tls = ListenerTls("kafka", kafka.tls_cert, kafka.tls_key)
-        self.listener = Listener("kafka", settings.limits, self._make_session, budget=budget)
+        kafka = settings.section(KafkaListener)
+        self.listener = Listener(
+            settings,
+            kafka,
+            self._make_session,
+            budget=budget,
+            tls=ListenerTls("kafka", kafka.tls_cert, kafka.tls_key),
+        )
         self.shared = Shared(
             engine=engine,
             node=self.node,
@@ -51,31 +57,10 @@ class KafkaServer:
     def _make_session(self, link: Link) -> KafkaSession:
         return KafkaSession(self.shared, link)
 
-    def check_tls(self) -> None:
-        """Check certificate and key, if there are any, before anything is started.
-
-        Raises:
-            SettingsError: see ``net.tls.ListenerTls.context``.
-        """
-        self._tls.context()
-
-    def reload_tls(self) -> None:
-        """Read certificate and key again; see ``net.tls.ListenerTls.reload``."""
-        self._tls.reload(self.listener)
-
     async def start(self) -> tuple[str, int]:
-        """Bind the socket, and set the address that clients get.
-
-        Returns:
-            Host and port as bound; with port 0 in the settings, the port that was free.
-
-        Raises:
-            OSError: the address can't be bound.
-            SettingsError: the certificate or the key can't be used.
-        """
-        kafka = self.settings.kafka
-        tls = self._tls.context()
-        host, port = await self.listener.start(self.settings.host, kafka.port, tls=tls)
+        """Bind the socket, and set the address that clients get; see ``Listener.start``."""
+        kafka = self.settings.section(KafkaListener)
+        host, port = await self.listener.start()
         self.node.host = kafka.advertised_host or _reachable(self.settings.host)
         self.node.port = kafka.advertised_port or port
         return host, port

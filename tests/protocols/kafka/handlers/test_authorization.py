@@ -20,7 +20,8 @@ from tidemill.engine.engine import Engine
 from tidemill.kafka_codec.schema import request_type
 from tidemill.protocols.kafka.apis import VERSIONS
 from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.settings import KafkaListener, Settings
+from tidemill.protocols.kafka.settings import KafkaListener
+from tidemill.settings import Settings
 
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 29, 30, 31, 53
 
@@ -177,7 +178,7 @@ def codes(tree: Any) -> Iterator[int]:
 async def answers(key: int, versions: list[int]) -> list[dict[str, Any]]:
     """Send a request in each version to an engine that denies everything; return the answers."""
     gate = DenyAll()
-    settings = Settings.model_validate({"data_dir": "/data", "kafka": KafkaListener(port=0)})
+    settings = Settings.model_validate({"data_dir": "/data", "sections": (KafkaListener(port=0),)})
     engine = Engine(settings, fs=FaultyFileSystem(), authorizer=gate)
     await engine.start()
     try:

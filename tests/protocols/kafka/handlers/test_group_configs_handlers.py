@@ -10,7 +10,8 @@ from tests.support.faultyfs import FaultyFileSystem
 from tidemill.engine.api import NewTopic
 from tidemill.engine.engine import Engine
 from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.settings import KafkaListener, Settings
+from tidemill.protocols.kafka.settings import KafkaListener
+from tidemill.settings import Settings
 
 DESCRIBE_CONFIGS, ALTER, HEARTBEAT, LIST_RESOURCES = 32, 44, 68, 74
 GROUP = 32
@@ -54,7 +55,7 @@ def test_a_group_config_reaches_the_members_and_survives_a_restart() -> None:
     async def body() -> None:
         fs = FaultyFileSystem()
         for started in range(2):
-            values = {"data_dir": "/data", "kafka": KafkaListener(port=0)}
+            values = {"data_dir": "/data", "sections": (KafkaListener(port=0),)}
             settings = Settings.model_validate(values)
             engine = Engine(settings, fs=fs)
             await engine.start()

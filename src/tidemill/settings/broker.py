@@ -1,84 +1,12 @@
-"""The broker's settings: names, types, units, defaults and limits, each declared once.
-
-``cli.server.settings_file`` reads them from a file, the environment and flags. The configs of
-topics (Kafka's ``retention.ms`` and others) are declared in ``log.config``. This module must not
-do I/O.
-"""
+"""The sections of the settings that belong to the engine and not to a protocol."""
 
 from __future__ import annotations
 
-import re
-import types
-import typing
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic.fields import FieldInfo
+from pydantic import Field
 
-ENV_PREFIX = "TIDEMILL_"
-"""An environment variable is this prefix and the key, with '_' for '.': TIDEMILL_KAFKA_PORT."""
-
-
-_INT, _LONG = 2**31 - 1, 2**63 - 1
-"""Upper limits of numbers: Kafka's int and long, which clients see them as."""
-
-
-def _host(name: str | None) -> str | None:
-    """Check a host name or address. A URL or a port in it would reach clients and fail there.
-
-    Raises:
-        ValueError: it is not a host.
-    """
-    if name is None:
-        return None
-    is_address_6 = re.fullmatch(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%\w+)?", name)
-    if not is_address_6 and not re.fullmatch(r"[\w.-]+", name):
-        raise ValueError("expected a host name or an address, without a scheme or a port")
-    return name
-
-
-class Section(BaseModel):
-    """A table of ``tidemill.toml``. Unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class KafkaListener(Section):
-    """The listener of the Kafka protocol."""
-
-    port: int = Field(9092, ge=0, le=65535, description="TCP port; 0 picks a free one.")
-    advertised_host: Annotated[str | None, AfterValidator(_host)] = Field(
-        None, description="Host that clients connect to; default: the address in `host`."
-    )
-    advertised_port: int | None = Field(
-        None,
-        ge=1,
-        le=65535,
-        description="Port that clients connect to; default: the port it listens on.",
-    )
-    tls_cert: Path | None = Field(
-        None, description="File with a PEM certificate chain. With it, the listener uses TLS."
-    )
-    tls_key: Path | None = Field(None, description="File with the PEM private key of tls_cert.")
-
-
-class AmqpListener(Section):
-    """The listener of AMQP 0-9-1, for queues."""
-
-    port: int = Field(5672, ge=0, le=65535, description="TCP port; 0 picks a free one.")
-    enabled: bool = Field(True, description="Whether the broker serves AMQP.")
-    users_file: Path | None = Field(
-        None,
-        description="File with a user in each line: name, colon, password. Default: only guest "
-        "with the password guest, from the same machine.",
-    )
-    tls_cert: Path | None = Field(
-        None, description="File with a PEM certificate chain. With it, the listener uses TLS."
-    )
-    tls_key: Path | None = Field(None, description="File with the PEM private key of tls_cert.")
+from tidemill.settings.section import INT, LONG, Section
 
 
 class Limits(Section):
@@ -87,49 +15,49 @@ class Limits(Section):
     connections: int = Field(
         1000,
         ge=1,
-        le=_INT,
+        le=INT,
         description="Largest number of open client connections (max.connections).",
     )
     request_bytes: int = Field(
         104_857_600,
         ge=1024,
-        le=_INT,
+        le=INT,
         description="Largest request in bytes (socket.request.max.bytes).",
     )
     connection_inflight_bytes: int = Field(
         67_108_864,
         ge=1024,
-        le=_LONG,
+        le=LONG,
         description="Largest size of the unanswered requests of a connection, in bytes.",
     )
     total_inflight_bytes: int = Field(
         268_435_456,
         ge=1024,
-        le=_LONG,
+        le=LONG,
         description="Largest size of the unanswered requests of all connections, in bytes, and "
         "also of their unread responses. One batch can be more than that.",
     )
     fetch_bytes: int = Field(
         57_671_680,
         ge=1024,
-        le=_INT,
+        le=INT,
         description="Largest fetch response in bytes (fetch.max.bytes).",
     )
     idle_seconds: int = Field(
         600,
         ge=1,
-        le=_INT,
+        le=INT,
         description="How long a connection can be idle before the broker closes it, in seconds "
         "(connections.max.idle.ms).",
     )
     open_files: int = Field(
         4096,
         ge=16,
-        le=_INT,
+        le=INT,
         description="Largest number of segment files that are open at the same time.",
     )
     partitions: int = Field(
-        20_000, ge=1, le=_INT, description="Largest number of partitions of all topics together."
+        20_000, ge=1, le=INT, description="Largest number of partitions of all topics together."
     )
 
 
@@ -139,45 +67,45 @@ class Groups(Section):
     min_session_timeout_ms: int = Field(
         6000,
         ge=1,
-        le=_INT,
+        le=INT,
         description="Shortest session timeout that a member can use, in milliseconds "
         "(group.min.session.timeout.ms).",
     )
     max_session_timeout_ms: int = Field(
         1_800_000,
         ge=1,
-        le=_INT,
+        le=INT,
         description="Longest session timeout that a member can use, in milliseconds "
         "(group.max.session.timeout.ms).",
     )
     initial_rebalance_delay_ms: int = Field(
         100,
         ge=0,
-        le=_INT,
+        le=INT,
         description="How long an empty group waits for more members before its first rebalance, "
         "in milliseconds (group.initial.rebalance.delay.ms; Apache Kafka: 3000).",
     )
     max_size: int = Field(
-        1000, ge=1, le=_INT, description="Largest number of members of a group (group.max.size)."
+        1000, ge=1, le=INT, description="Largest number of members of a group (group.max.size)."
     )
     consumer_session_timeout_ms: int = Field(
         45_000,
         ge=1,
-        le=_INT,
+        le=INT,
         description="Session timeout of members with the consumer protocol, in milliseconds "
         "(group.consumer.session.timeout.ms).",
     )
     consumer_heartbeat_interval_ms: int = Field(
         5000,
         ge=1,
-        le=_INT,
+        le=INT,
         description="How often members with the consumer protocol send a heartbeat, in "
         "milliseconds (group.consumer.heartbeat.interval.ms).",
     )
     consumer_max_size: int = Field(
         1000,
         ge=1,
-        le=_INT,
+        le=INT,
         description="Largest number of members of a group with the consumer protocol "
         "(group.consumer.max.size).",
     )
@@ -189,14 +117,14 @@ class Groups(Section):
     share_session_timeout_ms: int = Field(
         45_000,
         ge=1,
-        le=_INT,
+        le=INT,
         description="Session timeout of members of share groups, in milliseconds "
         "(group.share.session.timeout.ms).",
     )
     share_heartbeat_interval_ms: int = Field(
         5000,
         ge=1,
-        le=_INT,
+        le=INT,
         description="How often members of share groups send a heartbeat, in milliseconds "
         "(group.share.heartbeat.interval.ms).",
     )
@@ -209,7 +137,7 @@ class Groups(Section):
     share_max_sessions: int = Field(
         2000,
         ge=1,
-        le=_INT,
+        le=INT,
         description="Largest number of share sessions (group.share.max.share.sessions).",
     )
     share_record_lock_ms: int = Field(
@@ -250,14 +178,14 @@ class Groups(Section):
     offset_metadata_max_bytes: int = Field(
         4096,
         ge=0,
-        le=_INT,
+        le=INT,
         description="Longest metadata string of a committed offset, in bytes "
         "(offset.metadata.max.bytes).",
     )
     offsets_retention_minutes: int = Field(
         10_080,
         ge=1,
-        le=_INT,
+        le=INT,
         description="How long the committed offsets of an empty group are kept, in minutes "
         "(offsets.retention.minutes).",
     )
@@ -273,41 +201,41 @@ class Log(Section):
     sync_interval_ms: int = Field(
         50,
         ge=1,
-        le=_INT,
+        le=INT,
         description="How long data can be unsynced if no client waits for its sync, in "
         "milliseconds.",
     )
     journal_bytes: int = Field(
         67_108_864,
         ge=1_048_576,
-        le=_LONG,
+        le=LONG,
         description="Largest size of the journal's files, in bytes. They are created as needed and "
         "kept.",
     )
     retention_check_ms: int = Field(
         300_000,
         ge=100,
-        le=_INT,
+        le=INT,
         description="How often the broker deletes what retention allows, in milliseconds "
         "(log.retention.check.interval.ms).",
     )
     cleaner_backoff_ms: int = Field(
         15_000,
         ge=100,
-        le=_INT,
+        le=INT,
         description="How often the broker looks for logs to compact, in milliseconds "
         "(log.cleaner.backoff.ms).",
     )
     checkpoint_interval_ms: int = Field(
         5000,
         ge=100,
-        le=_INT,
+        le=INT,
         description="How often the broker writes recovery points, in milliseconds.",
     )
     producer_id_expiration_ms: int = Field(
         86_400_000,
         ge=1000,
-        le=_INT,
+        le=INT,
         description="How long the sequence numbers of an idle producer are kept, in milliseconds "
         "(producer.id.expiration.ms).",
     )
@@ -319,14 +247,14 @@ class Transactions(Section):
     max_timeout_ms: int = Field(
         900_000,
         ge=1,
-        le=_INT,
+        le=INT,
         description="Longest transaction timeout that a producer can use, in milliseconds "
         "(transaction.max.timeout.ms).",
     )
     id_expiration_ms: int = Field(
         604_800_000,
         ge=1000,
-        le=_INT,
+        le=INT,
         description="How long an idle transactional id is kept, in milliseconds "
         "(transactional.id.expiration.ms).",
     )
@@ -351,99 +279,3 @@ class Sources(Section):
         description="Whether the broker starts a worker process for the sources of change data "
         "capture, as soon as the first one is created.",
     )
-
-
-class Settings(Section):
-    """All settings of a broker."""
-
-    data_dir: Path = Field(Path("tidemill-data"), description="The data folder.")
-    host: Annotated[str, AfterValidator(_host)] = Field(
-        "127.0.0.1", description="Address to listen on."
-    )
-    node_id: int = Field(1, ge=0, le=2**31 - 1, description="The broker's id (node.id).")
-    auto_create_topics: bool = Field(
-        True,
-        description="Whether the broker creates a topic when a client first uses it "
-        "(auto.create.topics.enable).",
-    )
-    default_partitions: int = Field(
-        1,
-        ge=1,
-        le=_INT,
-        description="Partitions of a topic that is created without a number (num.partitions).",
-    )
-    kafka: KafkaListener = Field(default_factory=KafkaListener)
-    amqp: AmqpListener = Field(default_factory=AmqpListener)
-    limits: Limits = Field(default_factory=Limits)
-    groups: Groups = Field(default_factory=Groups)
-    transactions: Transactions = Field(default_factory=Transactions)
-    log: Log = Field(default_factory=Log)
-    sources: Sources = Field(default_factory=Sources)
-    telemetry: Telemetry = Field(default_factory=Telemetry)
-
-
-# --- definitions for the reference and for ``config show`` ---------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SettingDef:
-    """A setting, as the reference and ``config show`` present it.
-
-    Attributes:
-        key: the dotted name, as in ``tidemill.toml``.
-        env: its environment variable.
-        type: the type and limits, for people.
-        default: the default value.
-        description: what it does.
-        is_map: whether it is a table of free keys (topic configs).
-        is_path: whether it is a path. A relative path in a file is relative to that file.
-    """
-
-    key: str
-    env: str
-    type: str
-    default: object
-    description: str
-    is_map: bool = False
-    is_path: bool = False
-
-
-def definitions(model: type[Section] = Settings, prefix: str = "") -> Iterator[SettingDef]:
-    """Yield all settings in the order of their declaration, tables after single keys."""
-    sections: list[tuple[str, type[Section]]] = []
-    for name, field in model.model_fields.items():
-        annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, Section):
-            sections.append((f"{prefix}{name}.", annotation))
-            continue
-        key = prefix + name
-        default = field.get_default(call_default_factory=True)
-        yield SettingDef(
-            key=key,
-            env=ENV_PREFIX + key.replace(".", "_").upper(),
-            type=_type_text(field),
-            default=default,
-            description=field.description or "",
-            is_map=typing.get_origin(annotation) is dict,
-            is_path=Path in (annotation, *typing.get_args(annotation)),
-        )
-    for section_prefix, section in sections:
-        yield from definitions(section, section_prefix)
-
-
-def _type_text(field: FieldInfo) -> str:
-    annotation = field.annotation
-    options = typing.get_args(annotation)
-    if typing.get_origin(annotation) is Literal:
-        return ", ".join(str(option) for option in options)
-    if typing.get_origin(annotation) is dict:
-        return "table of text"
-    if isinstance(annotation, types.UnionType):
-        annotation = next(option for option in options if option is not type(None))
-    names = {int: "integer", bool: "true or false", str: "text", Path: "path"}
-    text = names[typing.cast(type, annotation)]
-    low = next((m.ge for m in field.metadata if hasattr(m, "ge")), None)
-    high = next((m.le for m in field.metadata if hasattr(m, "le")), None)
-    if low is not None and high is not None:
-        return f"{text}, {low} to {high}"
-    return f"{text}, at least {low}" if low is not None else text

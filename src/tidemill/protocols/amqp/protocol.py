@@ -1,0 +1,44 @@
+"""Declares AMQP 0-9-1 for the table of protocols. Must not import its server early."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemill.protocols.amqp.settings import AmqpListener
+from tidemill.protocols.contract import Address, Protocol, address_text
+
+if TYPE_CHECKING:
+    from tidemill.engine.engine import Engine
+    from tidemill.net.budget import Budget
+    from tidemill.protocols.amqp.server import AmqpServer
+    from tidemill.settings import Settings
+
+
+class AmqpProtocol(Protocol):
+    """AMQP 0-9-1."""
+
+    section = AmqpListener
+
+    def is_enabled(self, settings: Settings) -> bool:
+        """Return whether the settings switch it on."""
+        return settings.section(AmqpListener).enabled
+
+    def server(self, engine: Engine, settings: Settings, budget: Budget) -> AmqpServer:
+        """Return the server.
+
+        Raises:
+            SettingsError: its users can't be used.
+        """
+        from tidemill.protocols.amqp.server import AmqpServer
+
+        return AmqpServer(engine, settings, budget=budget)
+
+    def banner(self, settings: Settings, at: Address) -> tuple[str, str]:
+        """Return the URL for clients, without the passwords of a file."""
+        amqp = settings.section(AmqpListener)
+        scheme = "amqp" if amqp.tls_cert is None else "amqps"
+        user = "guest:guest@" if amqp.users_file is None else ""
+        return f"{scheme}://{user}{address_text(*at)}/", ""
+
+
+PROTOCOL = AmqpProtocol()

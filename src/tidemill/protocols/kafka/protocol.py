@@ -1,0 +1,62 @@
+"""Declares the Kafka protocol for the table of protocols. Must not import its server early."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tidemill.protocols.contract import Address, Protocol, address_text
+from tidemill.protocols.kafka.settings import KafkaListener
+
+if TYPE_CHECKING:
+    from tidemill.engine.engine import Engine
+    from tidemill.net.budget import Budget
+    from tidemill.protocols.kafka.server import KafkaServer
+    from tidemill.settings import Settings
+
+DEFAULT_ADDRESS = "localhost:9092"
+
+
+class KafkaProtocol(Protocol):
+    """The Kafka protocol."""
+
+    section = KafkaListener
+    port_flag = "--kafka-port"
+
+    def server(self, engine: Engine, settings: Settings, budget: Budget) -> KafkaServer:
+        """Return the server."""
+        from tidemill.protocols.kafka.server import KafkaServer
+
+        return KafkaServer(engine, settings, budget=budget)
+
+    def banner(self, settings: Settings, at: Address) -> tuple[str, str]:
+        """Return the address, and that it is ``bootstrap.servers``."""
+        return _shown(at), "(bootstrap.servers)"
+
+    def examples(self, settings: Settings, at: Address) -> Sequence[str]:
+        """Return commands that create, write and read a topic."""
+        to = "" if _shown(at) == DEFAULT_ADDRESS else f" -b {_shown(at)}"
+        return (
+            f"tidemill topic create hello --partitions 3{to}",
+            f'echo "hello, world" | tidemill topic produce hello{to}',
+            f"tidemill topic consume hello --from beginning{to}",
+        )
+
+    def client_settings(self, settings: Settings, at: Address) -> Mapping[str, str]:
+        """Return the address, and how to reach it with TLS."""
+        found = {"bootstrap.servers": address_text(*at)}
+        certificate = settings.section(KafkaListener).tls_cert
+        if certificate is not None:
+            # The address is our own listener, whatever name its certificate is for.
+            found["security.protocol"] = "SSL"
+            found["ssl.ca.location"] = str(certificate)
+            found["ssl.endpoint.identification.algorithm"] = "none"
+        return found
+
+
+def _shown(at: Address) -> str:
+    address = address_text(*at)
+    return f"localhost:{at[1]}" if address.startswith("127.0.0.1:") else address
+
+
+PROTOCOL = KafkaProtocol()

@@ -1,0 +1,28 @@
+"""The section ``[kafka]`` of the settings. Must not know a server."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from tidemill.settings.section import HOST, CertificateFile, KeyFile, ListenerPort, ListenerSection
+
+
+class KafkaListener(ListenerSection):
+    """The listener of the Kafka protocol."""
+
+    key = "kafka"
+
+    port: ListenerPort = 9092
+    advertised_host: Annotated[str | None, HOST] = Field(
+        None, description="Host that clients connect to; default: the address in `host`."
+    )
+    advertised_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="Port that clients connect to; default: the port it listens on.",
+    )
+    tls_cert: CertificateFile = None
+    tls_key: KeyFile = None

@@ -1,0 +1,56 @@
+"""What sections of the settings are made of: their base class, and types that several have.
+
+Must not know a section.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+INT, LONG = 2**31 - 1, 2**63 - 1
+"""Upper limits of numbers: Kafka's int and long, which clients see them as."""
+
+
+class Section(BaseModel):
+    """A table of ``tidemill.toml``. Unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: ClassVar[str] = ""
+    """The name of the table, where a protocol or a kind of worker declares it."""
+    is_repeated: ClassVar[bool] = False
+    """Whether the file has a list of these tables: ``[[key]]`` and not ``[key]``."""
+
+
+def _host(name: str | None) -> str | None:
+    """Check a host name or address. A URL or a port in it would reach clients and fail there.
+
+    Raises:
+        ValueError: it is not a host.
+    """
+    if name is None:
+        return None
+    is_address_6 = re.fullmatch(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%\w+)?", name)
+    if not is_address_6 and not re.fullmatch(r"[\w.-]+", name):
+        raise ValueError("expected a host name or an address, without a scheme or a port")
+    return name
+
+
+HOST = AfterValidator(_host)
+"""The check of a host name or an address."""
+ListenerPort = Annotated[int, Field(ge=0, le=65535, description="TCP port; 0 picks a free one.")]
+CertificateFile = Annotated[
+    Path | None,
+    Field(description="File with a PEM certificate chain. With it, the listener uses TLS."),
+]
+KeyFile = Annotated[Path | None, Field(description="File with the PEM private key of tls_cert.")]
+
+
+class ListenerSection(Section):
+    """The settings of a protocol that listens. A subclass sets the default of its port."""
+
+    port: ListenerPort
