@@ -1,4 +1,4 @@
-"""What sections of the settings are made of: their base class, and types that several have.
+"""Parts of all sections of the settings: their base class, and types that several have.
 
 Must not know a section.
 """

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import Field
 
 from tidemill.cli.output import UsageError
+from tidemill.cli.server import settings_file
 from tidemill.cli.server.config import load_settings
 from tidemill.cli.server.settings_file import OTHER_VARIABLES, known_settings, load
 from tidemill.errors import SettingsError
+from tidemill.settings import Section
 
 
 @pytest.fixture(autouse=True)
@@ -282,3 +285,57 @@ def test_each_setting_has_its_own_variable_and_says_what_it_does() -> None:
     assert not {definition.env for definition in every} & set(OTHER_VARIABLES)
     for definition in every:
         assert definition.description.endswith("."), definition.key
+
+
+class Feed(Section):
+    """A list of tables, as a kind of worker declares it."""
+
+    key = "feed"
+    is_repeated = True
+    name: str = Field(description="The name of the feed.")
+    file: Path = Field(Path("feed.csv"), description="What is read.")
+    options: dict[str, str] = {}
+
+
+@pytest.fixture
+def _with_feeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    declared = [*settings_file.declared_sections(), Feed]
+    monkeypatch.setattr(settings_file, "declared_sections", lambda: declared)
+
+
+@pytest.mark.usefixtures("_with_feeds")
+def test_a_list_of_tables_is_read_in_its_order_with_paths_relative_to_the_file() -> None:
+    Path("etc").mkdir()
+    text = '[[feed]]\nname = "b"\noptions = {x = "1"}\n[[feed]]\nname = "a"\nfile = "/abs"\n'
+    settings = load(write(text + "[kafka]\nport = 3\n", "etc/t.toml"), environ={}).settings
+    first, second = settings.entries(Feed)
+    assert (first.name, first.file, first.options) == ("b", Path("etc/feed.csv"), {"x": "1"})
+    assert (second.name, second.file) == ("a", Path("/abs"))
+    assert settings.value("kafka.port") == 3
+    assert load(environ={}).settings.entries(Feed) == []
+
+
+@pytest.mark.usefixtures("_with_feeds")
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ('feed = "x"', "line 1: feed is not a list of tables", r"\[\[feed\]\]"),
+        ("[feed]\nname = 'a'", "line 1: feed is not a list of tables", r"\[\[feed\]\]"),
+        (
+            "[[feed]]\nname = 'a'\n[[feed]]\nfile = 'b'",
+            r"\[\[feed\]\] 2: name is missing",
+            "The name",
+        ),
+        ("[[feed]]\nname = 'a'\nfiel = 'b'", r"\[\[feed\]\] 1: unknown key fiel", "mean file"),
+        ("[[feed]]\nname = 3", r"\[\[feed\]\] 1: invalid value name = 3: ", "The name of"),
+        ("[[feed]]\nnam = 'a'", r"\[\[feed\]\] 1: unknown key nam", "mean name"),
+        ("[[fed]]\nname = 'a'", "line 1: unknown key fed", "mean feed"),
+    ],
+)
+def test_an_invalid_entry_of_a_list_is_rejected_with_its_place_and_a_hint(
+    text: str, said: str, hint: str
+) -> None:
+    write(text)
+    with pytest.raises(SettingsError, match=rf"^tidemill\.toml, {said}") as refused:
+        load(environ={})
+    assert re.search(hint, refused.value.hint)

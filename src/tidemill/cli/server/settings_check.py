@@ -7,8 +7,9 @@ same. This module must not read a file or the environment.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -93,9 +94,12 @@ def shown(value: object) -> str:
 
 
 def unknown_key(
-    key: str, place: str | PlaceInFile, known: Mapping[str, SettingDef]
+    key: str,
+    place: str | PlaceInFile,
+    known: Mapping[str, SettingDef],
+    lists: Iterable[str] = (),
 ) -> SettingsError:
-    """Return the error for a key that is not a setting."""
+    """Return the error for a key that is not a setting. ``lists`` are keys of lists of tables."""
     if key in known or any(name.startswith(key + ".") for name in known):
         example = key if key in known else next(n for n in known if n.startswith(key + "."))
         return SettingsError(
@@ -110,7 +114,7 @@ def unknown_key(
             f"{place}: {parent} is a value and not a table",
             hint=f"{parent} is: {known[parent].type}.",
         )
-    return SettingsError(f"{place}: unknown key {key}", hint=_suggestion(key, known))
+    return SettingsError(f"{place}: unknown key {key}", hint=_suggestion(key, [*known, *lists]))
 
 
 def similar(word: str, candidates: Iterable[str], cutoff: float = 0.6) -> list[str]:
@@ -120,7 +124,7 @@ def similar(word: str, candidates: Iterable[str], cutoff: float = 0.6) -> list[s
     return difflib.get_close_matches(word, list(candidates), 1, cutoff)
 
 
-def _suggestion(key: str, known: Mapping[str, SettingDef]) -> str:
+def _suggestion(key: str, known: Sequence[str]) -> str:
     close = similar(key, known, 0.7)
     last = key.rsplit(".")[-1]
     close = close or [name for name in known if name.rsplit(".")[-1] == last]
@@ -132,7 +136,10 @@ def _suggestion(key: str, known: Mapping[str, SettingDef]) -> str:
 
 
 def validated(
-    given: Mapping[str, Given], known: Mapping[str, SettingDef], declared: Iterable[type[Section]]
+    given: Mapping[str, Given],
+    known: Mapping[str, SettingDef],
+    declared: Iterable[type[Section]],
+    entries: Iterable[Section] = (),
 ) -> Settings:
     """Return the settings.
 
@@ -140,6 +147,7 @@ def validated(
         given: the values by key. Each key is known.
         known: all settings by key.
         declared: the sections of protocols and workers.
+        entries: the checked entries of lists of tables.
 
     Raises:
         SettingsError: a value is invalid, alone or together with another one.
@@ -162,8 +170,10 @@ def validated(
             table[leaf] = each.value
     prefix = ""
     try:
-        sections = []
+        sections = list(entries)
         for kind in declared:
+            if kind.is_repeated:
+                continue
             prefix = f"{kind.key}."
             sections.append(kind.model_validate(document.pop(kind.key, {})))
         prefix = ""
@@ -172,6 +182,51 @@ def validated(
         raise _invalid(error, prefix, given, known) from error
     _check_together(settings, configs, given)
     return settings
+
+
+def checked_entries(kind: type[Section], tables: object, file: Path) -> list[Section]:
+    """Return the entries of a list of tables, ``[[key]]``. Relative paths are relative to the file.
+
+    Raises:
+        SettingsError: it is not a list of tables, or a table has an unknown key or a wrong value.
+    """
+    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+        place = PlaceInFile(str(file), file.read_text("utf-8"), kind.key)
+        raise SettingsError(
+            f"{place}: {kind.key} is not a list of tables",
+            hint=f"Begin each entry with [[{kind.key}]].",
+        )
+    entries = []
+    for number, table in enumerate(tables, 1):
+        try:
+            entry = kind.model_validate(table)
+        except ValidationError as error:
+            raise _invalid_entry(kind, f"{file}, [[{kind.key}]] {number}", error) from error
+        paths = {n: v for n, v in entry if isinstance(v, Path)}
+        changed = {name: file.parent / path.expanduser() for name, path in paths.items()}
+        entries.append(entry.model_copy(update=changed))
+    return entries
+
+
+def _invalid_entry(kind: type[Section], place: str, error: ValidationError) -> SettingsError:
+    errors = error.errors(include_url=False)
+    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        close = similar(key, kind.model_fields)
+        hint = f"Did you mean {close[0]}?" if close else f"Valid: {', '.join(kind.model_fields)}."
+        return SettingsError(f"{place}: unknown key {key}", hint=hint)
+    name = str(first["loc"][0]) if first["loc"] else ""
+    about = (name in kind.model_fields and kind.model_fields[name].description) or ""
+    hint = f"{name} is: {about}" if about else ""
+    if first["type"] == "missing":
+        return SettingsError(f"{place}: {key} is missing", hint=hint)
+    reason = _lower_first(first["msg"].removeprefix("Value error, "))
+    if not key:
+        return SettingsError(f"{place}: {reason}")
+    return SettingsError(
+        f"{place}: invalid value {key} = {_value(first['input'])}: {reason}", hint=hint
+    )
 
 
 def _refuse_wrong_kind(definition: SettingDef, given: Given) -> None:

@@ -20,6 +20,7 @@ from tidemill.cli.server.settings_check import (
     SEE_ALL,
     Given,
     PlaceInFile,
+    checked_entries,
     definition_of,
     shown,
     similar,
@@ -78,8 +79,9 @@ class LoadedSettings:
 
 
 def known_settings() -> dict[str, SettingDef]:
-    """Return all settings by key, with those of protocols."""
-    return {each.key: each for each in definitions(declared_sections())}
+    """Return all settings by key, with those of protocols. Lists of tables have none."""
+    single = [kind for kind in declared_sections() if not kind.is_repeated]
+    return {each.key: each for each in definitions(single)}
 
 
 def declared_sections() -> list[type[Section]]:
@@ -114,13 +116,16 @@ def load(
     ignored = service_variables(environ)
     environ = {name: text for name, text in environ.items() if name not in ignored}
     layers = [_from_environ(environ, known), _from_flags(flags or {}, known)]
+    declared = declared_sections()
+    entries: list[Section] = []
     if file is not None:
-        layers.insert(0, _from_file(file, known, source))
+        layer, entries = _from_file(file, known, declared, source)
+        layers.insert(0, layer)
     given: dict[str, Given] = {}
     for layer in layers:
         given.update(layer)
     origins = {key: each.origin for key, each in given.items()}
-    settings = validated(given, known, declared_sections())
+    settings = validated(given, known, declared, entries)
     return LoadedSettings(settings, file, origins, ignored)
 
 
@@ -128,8 +133,13 @@ Layer = dict[str, Given]
 """The values of one source by dotted key."""
 
 
-def _from_file(file: Path, known: Mapping[str, SettingDef], source: str) -> Layer:
-    """Return the values in a file. ``source`` is the variable that names it, if there is one."""
+def _from_file(
+    file: Path, known: Mapping[str, SettingDef], declared: Sequence[type[Section]], source: str
+) -> tuple[Layer, list[Section]]:
+    """Return the values in a file, and its entries of lists of tables.
+
+    ``source`` is the variable that names the file, if there is one.
+    """
     try:
         text = file.read_text("utf-8")
         document = tomllib.loads(text)
@@ -140,16 +150,21 @@ def _from_file(file: Path, known: Mapping[str, SettingDef], source: str) -> Laye
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SettingsError(f"settings file {file} is not valid TOML: {error}") from error
+    entries: list[Section] = []
+    for kind in declared:
+        if kind.is_repeated and kind.key in document:
+            entries += checked_entries(kind, document.pop(kind.key), file)
     layer: Layer = {}
     for key, value in _flatten(document):
         place = PlaceInFile(str(file), text, key)
         definition = definition_of(key, known)
         if definition is None:
-            raise unknown_key(key, place, known)
+            lists = [kind.key for kind in declared if kind.is_repeated]
+            raise unknown_key(key, place, known, lists)
         if definition.is_path and isinstance(value, str) and value:
             value = str(file.parent / Path(value).expanduser())
         layer[key] = Given(str(file), place, value)
-    return layer
+    return layer, entries
 
 
 def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
