@@ -18,7 +18,6 @@ import pyarrow.json as pj
 from bench.report import Aim, Section, Table
 from bench.run import Run
 from tidemill.spark.source.parse import ParseSchema, make_parser
-from tidemill.spark.source.parse.json_python import JsonParser
 
 DDL = (
     "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, at TIMESTAMP, "
@@ -38,7 +37,6 @@ def section(run: Run) -> Section:
     batches = _batches(2 if run.options.quick else 12)
     schema = ParseSchema.from_ddl(DDL, event_time="at")
     parser, three = make_parser(schema), make_parser(schema, only=["auction", "price", "at"])
-    python = JsonParser(schema, (True,) * len(schema.columns))
     refused = [pa.array([b'{"auction": "x", "bidder": 1}'] * BATCH)] * len(batches)
 
     def turn(work: Callable[[pa.Array], object], given: list[pa.Array]) -> float:
@@ -49,7 +47,6 @@ def section(run: Run) -> Section:
         ("tidemill, three of the columns", turn(three.parse, batches)),
         ("tidemill, check only", turn(parser.check, batches)),
         ("tidemill, all values refused", turn(parser.parse, refused)),
-        ("tidemill without the extension", turn(python.parse, batches[:1])),
         ("pyarrow.json", turn(_arrow_reader(schema), batches)),
         ("orjson, dicts only", turn(_dicts, batches)),
     ]

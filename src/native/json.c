@@ -1,7 +1,6 @@
 /* Parses values: each becomes a row, or is refused for a reason.
  *
- * A refused value leaves nothing in the columns. Python's edition is
- * tidemill.spark.source.parse.json_python; docs/json-values.md has the rules.
+ * A refused value leaves nothing in the columns. docs/json-values.md has the rules.
  */
 #include "json.h"
 #include <string.h>

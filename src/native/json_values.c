@@ -1,6 +1,6 @@
 /* The text of one JSON string or number as a value of a column's type.
  *
- * docs/json-values.md has the rules; Python's edition is tidemill.spark.source.parse.json_values.
+ * docs/json-values.md has the rules.
  */
 #include "json.h"
 #include <float.h>

@@ -276,7 +276,7 @@ def walk_records(
     """
 
 class JsonParser:
-    """A parser of JSON values for one schema (``tidemill.spark.source.parse.json_native``)."""
+    """A parser of JSON values for one schema (``tidemill.spark.source.parse.json_parser``)."""
 
     def __new__(
         cls,

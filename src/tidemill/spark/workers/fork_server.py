@@ -48,7 +48,7 @@ MODULES = (
     "tidemill.spark.source.fetch",
     "tidemill.spark.source.librdkafka",
     "tidemill.spark.source.native.edition",
-    "tidemill.spark.source.parse.json_native",
+    "tidemill.spark.source.parse.json_parser",
     "tidemill.spark.source.parse.types",
     "tidemill.spark.source.planning.planner",
     "tidemill.spark.source.rows",

@@ -1,4 +1,4 @@
-"""Makes both editions of the parser of JSON."""
+"""Makes parsers of JSON."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidemill import native
 from tidemill.spark.source.parse import Parsed, Parser, ParseSchema, make_parser
 
 Make = Callable[..., Parser]
 Parse = Callable[..., Parsed]
 
 
-@pytest.fixture(params=["python", "native"])
-def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
+@pytest.fixture
+def make() -> Make:
     """Make a parser of a schema in DDL."""
-    if request.param == "python":
-        monkeypatch.setenv(native.SWITCH, "0")
-    elif native.load() is None:
-        pytest.skip("the extension is not built")
 
     def parser(ddl: str, *, only: list[str] | None = None, **options: Any) -> Parser:
         return make_parser(ParseSchema.from_ddl(ddl, **options), only=only)

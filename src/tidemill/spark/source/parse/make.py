@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tidemill import native
 from tidemill.spark.errors import OptionError
 from tidemill.spark.source.parse.contract import Parser
+from tidemill.spark.source.parse.debezium import DebeziumParser
+from tidemill.spark.source.parse.json_parser import JsonParser
 from tidemill.spark.source.parse.schema import ParseSchema
 
 FORMATS = ("json", "debezium")
@@ -16,7 +17,7 @@ FORMATS = ("json", "debezium")
 def make_parser(
     schema: ParseSchema, value_format: str = "json", *, only: Collection[str] | None = None
 ) -> Parser:
-    """Return a parser of a format. It is native where the extension was built.
+    """Return a parser of a format.
 
     Args:
         schema: The columns.
@@ -33,19 +34,10 @@ def make_parser(
             f"unknown format of values {value_format!r}", hint=f"Use one of: {known}."
         )
     if value_format == "debezium":
-        from tidemill.spark.source.parse.debezium import DebeziumParser
-
         return DebeziumParser(schema, make_parser(schema, only=only))
     names = {column.name for column in schema.columns}
     unknown = sorted(set(only or ()) - names)
     if unknown:
         raise OptionError(f"the schema has no column {', '.join(unknown)}")
     built = tuple(only is None or column.name in only for column in schema.columns)
-    extension = native.load()
-    if extension is not None:
-        from tidemill.spark.source.parse.json_native import NativeJsonParser
-
-        return NativeJsonParser(extension, schema, built)
-    from tidemill.spark.source.parse.json_python import JsonParser
-
     return JsonParser(schema, built)

@@ -1,4 +1,4 @@
-"""Parses JSON objects to Arrow columns: the native edition. docs/json-values.md has the rules.
+"""Parses JSON objects to Arrow columns. docs/json-values.md has the rules.
 
 The extension reads Arrow's buffers and returns Arrow's buffers. Here the schema becomes its plan,
 its buffers become arrays, and its problems become reasons. Must not know: how JSON is read.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 
+from tidemill.native import extension
 from tidemill.spark.errors import ParseLimitError, with_note
 from tidemill.spark.source.parse import reasons
 from tidemill.spark.source.parse.contract import Parsed, Reasons, require_text
@@ -44,17 +44,15 @@ _Taken = tuple[int, int, Any, Any, Any]
 """Length, nulls, and the buffers of validity, offsets and data; None where there is none."""
 
 
-class NativeJsonParser:
-    """The parser of JSON objects, in native code."""
+class JsonParser:
+    """The parser of JSON objects.
 
-    def __init__(self, extension: ModuleType, schema: ParseSchema, built: tuple[bool, ...]) -> None:
-        """Prepare for a schema.
+    Args:
+        schema: The columns.
+        built: Whether to build each column.
+    """
 
-        Args:
-            extension: The compiled extension.
-            schema: The columns.
-            built: Whether to build each column.
-        """
+    def __init__(self, schema: ParseSchema, built: tuple[bool, ...]) -> None:
         self._schema = schema
         self._built = built
         self._types = {column.name: column.type for column in schema.columns}
