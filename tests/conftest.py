@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import effort, memory, spark_archive
+from tests.support import effort, memory, other_system, spark_archive
 from tests.support.broker_process import BrokerProcess
 from tests.support.in_process import InProcess
 
@@ -75,9 +76,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(nightly)]
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--other-system",
+        action="store_true",
+        help="Take away what only Linux has, to test what runs on other systems.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Collect no garbage while tests are collected: there is almost none."""
     gc.disable()
+    if config.getoption("--other-system"):
+        monkeypatch = pytest.MonkeyPatch()
+        config.add_cleanup(monkeypatch.undo)
+        other_system.leave_linux(monkeypatch)
+        folder = Path(tempfile.mkdtemp(prefix="other-system-"))
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        for name, value in other_system.hide_linux(folder).items():
+            monkeypatch.setenv(name, value)
 
 
 def pytest_collection_finish() -> None:

@@ -105,7 +105,7 @@ def test_other_systems_without_fdatasync_use_fsync(
 def test_a_file_system_is_synced_as_a_whole_on_linux_only(
     file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert system.sync_file_system(file) == (sys.platform == "linux")
+    assert system.sync_file_system(file) == system.is_linux()
     monkeypatch.setattr(sys, "platform", "darwin")
     assert not system.sync_file_system(file)
 

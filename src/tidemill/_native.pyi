@@ -152,7 +152,7 @@ def decode_produce(
     """
 
 def read_run(
-    frames: list[Buffer], /
+    frames: list[memoryview], /
 ) -> tuple[int, int, list[tuple[bytes, int, int, int, tuple[int, int, int, int, int]]]]:
     """Decode and check the ordinary Produce requests at the front of a list, up to 224 KiB.
 
@@ -212,7 +212,7 @@ def take_pieces(logs: list[Any], most_bytes: int, piece: type, log_bytes: int, /
     """
 
 def encode_pieces(pieces: list[Any], /) -> list[Any]:
-    """Return the buffers of pieces; see ``log.journal.entry.encode_pieces``.
+    """Return the buffers of pieces: the header of each (``log.journal.entry``), and its batches.
 
     Raises:
         TypeError: A piece is no named tuple.
@@ -226,7 +226,20 @@ def finish_pieces(logs: list[Any], taken: list[Any], /) -> list[tuple[bool, bool
 def admit_run(
     run: list[Any], logs: Mapping[Any, Any], hidden: Collection[Any], now_ms: int, /
 ) -> tuple[int, dict[Any, list[int]], int]:
-    """Return what can be appended of a run; see ``engine.records.admission.admit``."""
+    """Return what of a run can be appended as it is: ordinary batches for known partitions.
+
+    Args:
+        run: For each batch its target (``engine.runs``), its bytes and what ``read_run`` returns
+            about it.
+        logs: The logs.
+        hidden: The partitions that clients must not see yet.
+        now_ms: The time of the broker.
+
+    Returns:
+        The number of batches at the front that can be appended, their places for each target, and
+        their bytes. The batch behind them is not ordinary for its topic, or its target is not
+        current.
+    """
 
 def append_run(
     run: list[Any],
@@ -394,7 +407,14 @@ class EntryThread:
     """
 
     def __init__(self, signal_fd: int, /) -> None: ...
-    def start(self, fd: int, header: bytearray, buffers: list[Buffer], position: int, /) -> None:
+    def start(
+        self,
+        fd: int,
+        header: bytearray,
+        buffers: list[bytes | bytearray | memoryview],
+        position: int,
+        /,
+    ) -> None:
         """Set the CRC of an entry, write it and sync the file, while Python goes on.
 
         Args:
@@ -407,6 +427,9 @@ class EntryThread:
             OSError: The thread can't be started.
             RuntimeError: An entry has no result yet, or the thread is closed or another process's.
         """
+
+    def has_written(self) -> bool:
+        """Return whether the entry is written and synced and the result was not taken yet."""
 
     def result(self) -> tuple[int, int] | None:
         """Return the errno of the write and that of the sync, 0 for success; None if not done."""

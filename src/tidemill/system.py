@@ -41,6 +41,11 @@ _MAC_OPEN_FILES = 10_240
 """The most open files that macOS lets a process have (OPEN_MAX), whatever the hard limit says."""
 
 
+def is_linux() -> bool:
+    """Return whether this is Linux. Tests replace it, to take away what only Linux has."""
+    return sys.platform == "linux"
+
+
 # --- files ---------------------------------------------------------------------------------------
 
 
@@ -81,7 +86,7 @@ def sync_file_system(fd: int) -> bool:
         OSError: it failed.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    syncfs = getattr(libc, "syncfs", None) if sys.platform == "linux" else None
+    syncfs = getattr(libc, "syncfs", None) if is_linux() else None
     if syncfs is None:
         return False
     if syncfs(fd) != 0:
@@ -98,7 +103,7 @@ def start_writeback(fd: int, position: int, length: int) -> None:
     Raises:
         OSError: it failed.
     """
-    if sys.platform != "linux":
+    if not is_linux():
         return
     call = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
     if call is None:
@@ -115,7 +120,7 @@ def can_allocate(folder: str) -> bool:
 
     File systems without a block device (tmpfs, network, overlays) have the major number 0.
     """
-    return sys.platform == "linux" and os.major(os.stat(folder).st_dev) != 0
+    return is_linux() and os.major(os.stat(folder).st_dev) != 0
 
 
 def allocate(fd: int, position: int, length: int) -> None:
@@ -209,16 +214,7 @@ _syscall: Callable[..., int] | None = None
 
 def can_send_files() -> bool:
     """Return whether files can be sent without reading them, and never while a disk is read."""
-    return sys.platform == "linux" and hasattr(os, "sendfile") and _cachestat() is not None
-
-
-def send_file(socket_fd: int, fd: int, position: int, count: int) -> int:
-    """Send a range of a file to a socket; return the number of sent bytes, 0 at the file's end.
-
-    Raises:
-        OSError: the socket takes nothing now (BlockingIOError), or is closed.
-    """
-    return os.sendfile(socket_fd, fd, position, count)
+    return _cachestat() is not None
 
 
 def is_cached(fd: int, position: int, length: int) -> bool:
@@ -240,7 +236,7 @@ def _cachestat() -> Callable[..., int] | None:
     global _syscall, _has_cachestat
     if _has_cachestat is None:
         _has_cachestat = False
-        if sys.platform == "linux":
+        if is_linux():
             call = ctypes.CDLL(None, use_errno=True).syscall
             ones = _CachestatRange(0, 1), _Cachestat()
             call(_SYS_CACHESTAT, -1, ctypes.byref(ones[0]), ctypes.byref(ones[1]), 0)
@@ -332,14 +328,9 @@ def has_terminal() -> bool:
     return True
 
 
-def is_linux() -> bool:
-    """Return whether this is Linux."""
-    return sys.platform == "linux"
-
-
 def end_with_parent() -> None:
     """Ask the kernel to end this process with its parent (Linux only)."""
-    if sys.platform == "linux":
+    if is_linux():
         prctl = getattr(ctypes.CDLL(None), "prctl", None)
         if prctl is not None:
             prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM

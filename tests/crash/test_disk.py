@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.crash.disk import disk, synced_sizes, unsynced_entries
-from tidemill import native
 
 PYTHON = """
 import os, sys
@@ -28,7 +27,8 @@ entry.pwrite([b"34", b"5"], 2)
 
 NATIVE = """
 import os, select, sys
-from tidemill import native, system
+from tidemill import system
+from tidemill.native import extension
 folder = sys.argv[1]
 def finish(thread, expected, *entry):
     thread.start(*entry)
@@ -39,11 +39,11 @@ def finish(thread, expected, *entry):
 signal = system.new_signal()
 segment = os.open(folder + "/a.log", os.O_CREAT | os.O_RDWR)
 os.write(segment, b"12345")
-thread = native.load().SyncThread(signal)
+thread = extension.SyncThread(signal)
 finish(thread, (1, 0), [(segment, 5, 1000)])
 os.write(segment, b"6")
 entry = os.open(folder + "/1.journal", os.O_CREAT | os.O_RDWR)
-thread = native.load().EntryThread(signal)
+thread = extension.EntryThread(signal)
 finish(thread, (0, 0), entry, bytearray(16), [b"12", bytes(8)], 0)
 os.pwrite(entry, b"345", 2)
 """
@@ -51,8 +51,6 @@ os.pwrite(entry, b"345", 2)
 
 @pytest.mark.parametrize("program", [PYTHON, NATIVE], ids=["python", "native"])
 def test_synced_segments_and_unsynced_writes_to_the_journal(program: str, tmp_path: Path) -> None:
-    if program is NATIVE and native.load() is None:
-        pytest.skip("the extension was not built")
     lines = tmp_path / "lines"
     environment = {**os.environ, **disk(tmp_path, synced=lines)}
     command = [sys.executable, "-c", program, str(tmp_path)]
@@ -92,8 +90,6 @@ os.unlink(f"{sys.argv[1]}/gone.log")
 def test_a_fault_meets_python_and_native_threads(
     program: str, texts: dict[str, str], fault: str, tmp_path: Path
 ) -> None:
-    if program is NATIVE and native.load() is None:
-        pytest.skip("the extension was not built")
     faults = tmp_path / "faults"
     environment = {**os.environ, **disk(tmp_path, faults=faults)}
     command = [sys.executable, "-c", program, str(tmp_path)]

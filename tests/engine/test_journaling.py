@@ -15,7 +15,7 @@ import pytest
 
 from tests.engine.transactions.support import Producer, cut_power, is_noted, noted
 from tests.support.faultyfs import FaultyFileSystem, Unlucky
-from tidemill import native, system
+from tidemill import system
 from tidemill.engine import flusher as flusher_module
 from tidemill.engine import journaling as journaling_module
 from tidemill.engine.api import (
@@ -27,7 +27,7 @@ from tidemill.engine.api import (
 )
 from tidemill.engine.engine import Engine
 from tidemill.engine.flusher import ACCEPTED_PER_TURN, LARGE_APPEND, LONG_TURN_S
-from tidemill.engine.journaling import WRITTEN_BYTES
+from tidemill.engine.journaling import WRITTEN_BYTES, Journaling
 from tidemill.errors import TidemillError
 from tidemill.log.errors import SyncFailedError
 from tidemill.log.format.records import NewRecord, encode_batch
@@ -329,6 +329,11 @@ def test_a_stop_does_not_wait_for_the_answer_of_a_round(tmp_path: Path) -> None:
 # --- long turns of the event loop ----------------------------------------------------------------
 
 
+NATIVE_THREADS = pytest.mark.skipif(
+    not system.is_linux(), reason="threads of Python need the lock that a busy event loop has"
+)
+
+
 def begin(
     engine: Engine, partition: int, size: int, *, topic: str = "t"
 ) -> Awaitable[list[WriteResult]]:
@@ -340,6 +345,12 @@ def begin(
     return answer
 
 
+def has_written(journaling: Journaling) -> bool:
+    """Return whether the native thread has written an entry that no turn has noticed."""
+    thread = journaling._entries._thread
+    return thread is not None and thread.has_written()
+
+
 def busy_until(condition: Callable[[], bool]) -> None:
     """Keep the event loop busy."""
     deadline = time.monotonic() + 60
@@ -347,7 +358,7 @@ def busy_until(condition: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline
 
 
-@pytest.mark.skipif(native.load() is None, reason="in Python, the journal's thread needs the lock")
+@NATIVE_THREADS
 def test_a_round_that_is_written_during_a_turn_is_followed_by_the_next_one(tmp_path: Path) -> None:
     async def test() -> None:
         engine = await real_broker(tmp_path)
@@ -357,7 +368,7 @@ def test_a_round_that_is_written_during_a_turn_is_followed_by_the_next_one(tmp_p
         first = begin(engine, 0, LARGE_APPEND)
         await asyncio.sleep(0)
         assert journaling.is_busy
-        busy_until(lambda: journaling._entries._thread.has_written())
+        busy_until(lambda: has_written(journaling))
         small = begin(engine, 1, 100)
         assert log.high_watermark == 2
         released: list[str] = []
@@ -375,7 +386,7 @@ def test_a_round_that_is_written_during_a_turn_is_followed_by_the_next_one(tmp_p
     run(test)
 
 
-@pytest.mark.skipif(native.load() is None, reason="in Python, the journal's thread needs the lock")
+@NATIVE_THREADS
 def test_a_first_round_does_not_wait_for_the_end_of_a_long_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,7 +413,7 @@ def test_a_first_round_does_not_wait_for_the_end_of_a_long_turn(
     run(test)
 
 
-@pytest.mark.skipif(native.load() is None, reason="in Python, the journal's thread needs the lock")
+@NATIVE_THREADS
 def test_a_round_of_many_logs_that_is_noticed_during_a_turn_releases_all(tmp_path: Path) -> None:
     async def test() -> None:
         engine = await real_broker(tmp_path)
@@ -424,7 +435,7 @@ def test_a_round_of_many_logs_that_is_noticed_during_a_turn_releases_all(tmp_pat
         answer = begin_all()
         await asyncio.sleep(0)
         assert journaling.is_busy
-        busy_until(lambda: journaling._entries._thread.has_written())
+        busy_until(lambda: has_written(journaling))
         other = begin(engine, 0, LARGE_APPEND)
         assert (first.high_watermark, last.high_watermark) == (2, 1)
         assert journaling.is_busy
@@ -436,7 +447,7 @@ def test_a_round_of_many_logs_that_is_noticed_during_a_turn_releases_all(tmp_pat
     run(test)
 
 
-@pytest.mark.skipif(native.load() is None, reason="in Python, threads that sync need the lock")
+@NATIVE_THREADS
 def test_a_sync_of_a_segment_that_ends_during_a_turn_is_followed_by_the_next_one(
     tmp_path: Path,
 ) -> None:

@@ -26,7 +26,6 @@ from tidemill.kafka_codec.hot import (
 from tidemill.kafka_codec.messages import decode_request, encode_response
 from tidemill.kafka_codec.quick import decode_quickly, encode_all, encode_one
 from tidemill.kafka_codec.schema import request_type, response_type
-from tidemill.native import load
 
 PRODUCE, FETCH = 0, 1
 PRODUCE_VERSIONS = range(3, 14)
@@ -281,7 +280,6 @@ def ordinary_body(version: int) -> bytes:
     return kio_bytes(request_type(PRODUCE, version), tree)
 
 
-@pytest.mark.skipif(load() is None, reason="the compiled extension was not built")
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 def test_ordinary_produce_requests_are_decoded_in_one_call(version: int) -> None:
     body = ordinary_body(version)

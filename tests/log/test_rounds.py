@@ -1,28 +1,27 @@
-"""Rounds of the journal: native code takes and finishes what Python takes and finishes."""
+"""Rounds of the journal: what is taken of logs, and what is noted when it is on disk."""
 
 from __future__ import annotations
 
 import random
-from typing import Any
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
 
 from tests.log.partition.one_partition import NOW, batch_of
-from tests.support.editions import both_editions, needs_native, use
 from tests.support.faultyfs import FaultyFileSystem
 from tests.support.journaled import open_journaled
-from tidemill import native
 from tidemill.clock import ManualClock
-from tidemill.log import rounds
 from tidemill.log.config.parse import parse_config
 from tidemill.log.errors import StorageError
 from tidemill.log.format.markers import Marker
 from tidemill.log.journal.entry import Piece
+from tidemill.log.journal.journal import LOG_BYTES
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.rounds import Taken, finish_pieces, take_pieces
 from tidemill.log.store import LogStore
+from tidemill.native import extension
 
 
 def opened() -> LogStore:
@@ -49,7 +48,7 @@ def state(log: PartitionLog) -> tuple[object, ...]:
 
 
 class Changes:
-    """What can come to logs between two rounds: the same for each edition."""
+    """What can come to logs between two rounds, the same for each seed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -89,7 +88,51 @@ def plain(taken: Taken | None) -> object:
     return (*piece[:-1], b"".join(map(bytes, piece.buffers)), segment.base_offset)
 
 
-def rounds_of(seed: int) -> list[object]:
+def take_one(log: PartitionLog) -> Taken | None:
+    """Take the unsynced batches of a log as ``take_pieces`` must do it."""
+    sync = log._sync
+    if log.failure is not None or not log.fits_journal:
+        return None
+    segment, end = log.chain.active, log.log_end_offset
+    position = segment.size - sync._copied
+    batches = sync._from_offset, end, sync._copied, sync._copies
+    piece = Piece(sync._topic_id, log.tp.partition, segment.base_offset, position, *batches)
+    sync.drop_copies(end)
+    sync._limit = LOG_BYTES
+    return piece, segment
+
+
+def take_each(logs: list[PartitionLog], most_bytes: int) -> list[Taken | None]:
+    """Take pieces as ``take_pieces`` must do it."""
+    found: list[Taken | None] = []
+    size = 0
+    for log in logs:
+        if size >= most_bytes:
+            break
+        found.append(take_one(log))
+        size += 0 if found[-1] is None else found[-1][0].size
+    return found
+
+
+def finish_each(logs: list[PartitionLog], taken: list[Taken]) -> list[tuple[bool, bool]]:
+    """Finish pieces as ``finish_pieces`` must do it."""
+    found = []
+    for log, (piece, segment) in zip(logs, taken, strict=True):
+        sync = log._sync
+        has_risen = piece.end_offset > sync.high_watermark
+        if has_risen:
+            sync.high_watermark = piece.end_offset
+            sync.end_segment, sync.end_position = segment, piece.position + piece.size
+            log._producers.settle(piece.end_offset)
+        found.append((has_risen, log.high_watermark < log.log_end_offset))
+    return found
+
+
+def rounds_of(
+    seed: int,
+    take: Callable[[list[PartitionLog], int], list[Taken | None]],
+    finish: Callable[[list[PartitionLog], list[Taken]], list[tuple[bool, bool]]],
+) -> list[object]:
     """Return what random rounds take and leave."""
     changes = Changes(seed)
     found: list[object] = []
@@ -101,7 +144,7 @@ def rounds_of(seed: int) -> list[object]:
             for _ in range(rng.choice([0, 0, 1, 3])):
                 changes.apply(log)
         some = rng.sample(logs, rng.randrange(len(logs) + 1))
-        taken = take_pieces(some, rng.choice([1, 500, 2000, 1 << 20, 1 << 20]))
+        taken = take(some, rng.choice([1, 500, 2000, 1 << 20, 1 << 20]))
         found.append([plain(each) for each in taken])
         shares = [(log, each) for log, each in zip(some, taken, strict=False) if each is not None]
         for log in rng.choices(logs, k=rng.randrange(3)):
@@ -110,31 +153,22 @@ def rounds_of(seed: int) -> list[object]:
             for log, _ in shares:
                 log.withdraw_piece()
         else:
-            moved = finish_pieces([log for log, _ in shares], [each for _, each in shares])
-            found.append(moved)
+            found.append(finish([log for log, _ in shares], [each for _, each in shares]))
         found += [state(log) for log in logs]
     store.close()
     return found
 
 
-@needs_native
 @pytest.mark.parametrize("seed", range(6))
-def test_native_rounds_take_and_leave_what_those_of_python_do(
-    monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    found = {}
-    for edition in ("native", "python"):
-        use(monkeypatch, rounds, edition)
-        found[edition] = rounds_of(seed)
-    assert found["native"] == found["python"]
-    taken = [each for each in found["python"] if isinstance(each, list)]
+def test_random_rounds_take_and_leave_what_they_must(seed: int) -> None:
+    found = rounds_of(seed, take_pieces, finish_pieces)
+    assert found == rounds_of(seed, take_each, finish_each)
+    taken = [each for each in found if isinstance(each, list)]
     assert sum(isinstance(one, tuple) and len(one) > 2 for each in taken for one in each) > 50
     assert sum(one is None for each in taken for one in each) > 20
 
 
-@both_editions
-def test_logs_behind_the_limit_get_no_result(monkeypatch: pytest.MonkeyPatch, edition: str) -> None:
-    use(monkeypatch, rounds, edition)
+def test_logs_behind_the_limit_get_no_result() -> None:
     store = opened()
     logs = [added(store, number) for number in range(4)]
     for log in logs:
@@ -148,11 +182,7 @@ def test_logs_behind_the_limit_get_no_result(monkeypatch: pytest.MonkeyPatch, ed
     store.close()
 
 
-@both_editions
-def test_a_finished_log_tells_if_there_is_more(
-    monkeypatch: pytest.MonkeyPatch, edition: str
-) -> None:
-    use(monkeypatch, rounds, edition)
+def test_a_finished_log_tells_if_there_is_more() -> None:
     store = opened()
     first, second = added(store, 0), added(store, 1)
     for log in (first, second):
@@ -165,9 +195,7 @@ def test_a_finished_log_tells_if_there_is_more(
     store.close()
 
 
-@needs_native
 def test_wrong_arguments_are_refused() -> None:
-    extension: Any = native.load()
     store = opened()
     log = added(store, 0)
     log.append(batch_of(1), now_ms=NOW)

@@ -7,10 +7,13 @@ from collections.abc import Iterable
 from tidemill.clock import ManualClock
 from tidemill.log.disk.files import FileSystem
 from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.rounds import finish_pieces, take_pieces
 from tidemill.log.store import LogStore
 
 JOURNAL_BYTES = 128 << 10
 """Two files of 64 KB."""
+ROUND = 1 << 30
+"""More than all logs have to sync."""
 
 
 def open_journaled(
@@ -30,8 +33,8 @@ def commit(store: LogStore, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
         return list(logs)
     shares = []
     direct = []
-    for log in logs:
-        taken = log.take_piece()
+    logs = list(logs)
+    for log, taken in zip(logs, take_pieces(logs, ROUND), strict=True):
         if taken is None:
             direct.append(log)
         else:
@@ -44,8 +47,7 @@ def commit(store: LogStore, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
             log.withdraw_piece()
         return direct + [log for log, _, _ in shares]
     store.journal.finish(write, [log for log, _, _ in shares])
-    for log, piece, segment in shares:
-        log.finish_journal(piece, segment)
+    finish_pieces([log for log, _, _ in shares], [(piece, segment) for _, piece, segment in shares])
     return direct
 
 

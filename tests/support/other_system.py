@@ -1,8 +1,9 @@
-"""Makes programs believe that they run on macOS: takes away what only Linux has.
+"""Makes tests and programs believe that they don't run on Linux: takes away what only Linux has.
 
-Python imports ``sitecustomize`` at its start, in the program and in all Python processes that it
-starts. So this hides calls of the system from a whole broker, or from a pipeline and its workers.
-It shows that nothing needs them, and not that macOS does what it says.
+``pytest --other-system`` does it for all tests and for the programs that they start. Python imports
+``sitecustomize`` at its start, in a program and in all Python processes that it starts. So this
+hides calls of the system from a whole broker, or from a pipeline and its workers. It shows that
+nothing needs them, and not that macOS does what it says.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
+
+from tidemill import system
 
 _PROGRAM = """
 import ctypes
@@ -64,3 +69,9 @@ def hide_linux(folder: Path, environ: Mapping[str, str] | None = None) -> dict[s
     (folder / "sitecustomize.py").write_text(_PROGRAM)
     before = (environ or os.environ).get("PYTHONPATH")
     return {"PYTHONPATH": os.pathsep.join([str(folder), *([before] if before else [])])}
+
+
+def leave_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the portable code run in this process, where it has another way for Linux."""
+    monkeypatch.setattr(system, "is_linux", lambda: False)
+    monkeypatch.setattr(system, "_has_cachestat", False)

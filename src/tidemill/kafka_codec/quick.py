@@ -19,7 +19,7 @@ from tidemill.kafka_codec.hot import (
     encode_produce,
 )
 from tidemill.kafka_codec.primitives import compact_string, legacy_string, uvarint
-from tidemill.native import load
+from tidemill.native import extension
 
 BatchFacts: TypeAlias = tuple[int, int, int, int, int]
 """Number of records, latest and earliest timestamp, records without a key, and producer id."""
@@ -29,7 +29,6 @@ is known about it."""
 CheckedTopic: TypeAlias = tuple[str, bytes | None, list[tuple[int, int, int, BatchFacts]]]
 """Name, id, and partitions: index, start and end of the batch, and what is known about it."""
 
-_native = load()
 _OFFSETS = struct.Struct(">qqq")
 _OFFSETS_BYTES = _OFFSETS.size
 _WITH_LOG_START = 5
@@ -58,9 +57,7 @@ def decode_quickly(frame: memoryview, position: int, version: int) -> ProduceReq
     Returns:
         What ``decode_produce`` returns; None for another request, also if it is malformed.
     """
-    if _native is None:
-        return None
-    found = _native.decode_produce(frame, position, version)
+    found = extension.decode_produce(frame, position, version)
     if found is None:
         return None
     transactional_id, acks, timeout_ms, topics = found
@@ -91,10 +88,7 @@ def read_run(frames: list[memoryview]) -> tuple[int, int, list[RunRequest]]:
     Returns:
         The version, acks, and the requests; (0, 0, []) if the first is not like that.
     """
-    if _native is None:
-        return 0, 0, []
-    found: tuple[int, int, list[RunRequest]] = _native.read_run(frames)
-    return found
+    return extension.read_run(frames)
 
 
 def read_request(frame: memoryview) -> tuple[int, int, int, list[CheckedTopic]] | None:
@@ -105,7 +99,7 @@ def read_request(frame: memoryview) -> tuple[int, int, int, list[CheckedTopic]] 
     Returns:
         The version, acks, the correlation id and the topics; None for any other request.
     """
-    return None if _native is None else _native.read_request(frame)
+    return extension.read_request(frame)
 
 
 @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""Runs that native code appends leave the same logs as those that Python appends."""
+"""Runs that one call appends leave the same logs as batches that are appended one by one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 from tests.log.partition.one_partition import NOW
 from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import open_store
-from tidemill import native
 from tidemill.clock import ManualClock
 from tidemill.engine.api import Durability, PartitionWrite
 from tidemill.engine.flusher import Awaited, Flusher
@@ -33,8 +32,7 @@ from tidemill.log.names import TopicPartition
 from tidemill.log.partition import append
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.store import LogStore
-
-pytestmark = pytest.mark.skipif(native.load() is None, reason="compares the compiled extension")
+from tidemill.native import extension
 
 COPIES = 1 << 20
 
@@ -118,14 +116,17 @@ def batch(
     )
 
 
-def without_native(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(append, "_native", None)
+class OneByOne:
+    """Stands for the extension, and leaves all batches to the appender of Python."""
+
+    @staticmethod
+    def append_run(run: list[Any], targets: dict[Any, Any], *rest: Any) -> list[int]:
+        return [-1] * len(targets)
 
 
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets the number of logs that native code took, and that it left."""
     found = [0, 0]
-    extension: Any = native.load()
 
     class Noting:
         @staticmethod
@@ -135,7 +136,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             found[1] += ends.count(-1)
             return ends
 
-    monkeypatch.setattr(append, "_native", Noting)
+    monkeypatch.setattr(append, "extension", Noting)
     return found
 
 
@@ -206,7 +207,7 @@ def test_a_run_leaves_what_python_leaves(
     taken = noted(monkeypatch)
     for who in ("native", "python"):
         if who == "python":
-            without_native(monkeypatch)
+            monkeypatch.setattr(append, "extension", OneByOne)
         world = World(tmp_path / who)
         world.add()
         world.add(index_interval_bytes="0")
@@ -238,7 +239,7 @@ def test_many_batches_of_a_producer_leave_what_python_leaves(
     taken = noted(monkeypatch)
     for who in ("native", "python"):
         if who == "python":
-            without_native(monkeypatch)
+            monkeypatch.setattr(append, "extension", OneByOne)
         world = World(tmp_path / who)
         log = world.add()
         for number in range(1200):

@@ -1,17 +1,23 @@
-"""Which edition of the threads a test runs: the native one, or Python's."""
+"""Which threads do the work: native ones, or Python's, as on other systems than Linux."""
 
 from __future__ import annotations
 
 import pytest
 
-from tidemill import native, system
+from tests.support.other_system import leave_linux
+from tidemill import system
+
+
+@pytest.fixture
+def linux() -> None:
+    if not system.is_linux():
+        pytest.skip("native threads report through an eventfd, which only Linux has")
 
 
 @pytest.fixture(params=["native", "python"])
-def edition(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "native":
-        if native.load() is None or not system.is_linux():
-            pytest.skip("the extension is not built")
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "python":
+        leave_linux(monkeypatch)
     else:
-        monkeypatch.setenv(native.SWITCH, "0")
+        request.getfixturevalue("linux")
     return str(request.param)

@@ -1,4 +1,4 @@
-"""The thread that writes the journal's entries: one contract for both editions."""
+"""The thread that writes the journal's entries: native, or of Python."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import asyncio
 import gc
 import os
 import resource
-import sys
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tidemill import native
 from tidemill.clock import ManualClock
 from tidemill.engine.threads.entries import EntryWriter
 from tidemill.engine.threads.worker import Outcome, Worker
@@ -35,6 +33,7 @@ from tidemill.log.journal.entry import (
 )
 from tidemill.log.journal.journal import JournalWrite
 from tidemill.log.journal.ring import RingFile
+from tidemill.native import extension
 
 ID = bytes(range(16))
 
@@ -97,7 +96,7 @@ def new_file(path: Path, size: int = 64 * BLOCK) -> RealFile:
 
 
 def test_entries_are_on_disk_as_they_are_encoded(
-    edition: str, env: Environment, tmp_path: Path
+    threads: str, env: Environment, tmp_path: Path
 ) -> None:
     async def test(running: Running) -> None:
         raw = new_file(tmp_path / "file", 2000 * BLOCK)
@@ -115,13 +114,13 @@ def test_entries_are_on_disk_as_they_are_encoded(
             content = [b"".join(map(bytes, each.buffers)) for each in found.pieces]
             assert content == [b"".join(each.buffers) for each in pieces]
             position += found.size
-        assert running.is_native == (edition == "native")
+        assert running.is_native == (threads == "native")
         raw.close()
 
     run(test)
 
 
-def test_a_full_disk_refuses_the_entry(edition: str, env: Environment) -> None:
+def test_a_full_disk_refuses_the_entry(threads: str, env: Environment) -> None:
     async def test(running: Running) -> None:
         raw = RealFile(os.open("/dev/full", os.O_RDWR))
         write = entry(env, raw, [piece(10)])
@@ -136,7 +135,7 @@ def test_a_full_disk_refuses_the_entry(edition: str, env: Environment) -> None:
 
 
 def test_a_file_that_ends_within_the_entry_refuses_it(
-    edition: str, env: Environment, tmp_path: Path
+    threads: str, env: Environment, tmp_path: Path
 ) -> None:
     async def test(running: Running) -> None:
         # The first write of the limit's last bytes is short, and the second one fails.
@@ -158,7 +157,7 @@ def test_a_file_that_ends_within_the_entry_refuses_it(
     run(test)
 
 
-def test_a_failed_sync_stops_everything(edition: str, env: Environment) -> None:
+def test_a_failed_sync_stops_everything(threads: str, env: Environment) -> None:
     async def test(running: Running) -> None:
         raw = RealFile(os.open("/dev/null", os.O_RDWR))  # takes all bytes, and refuses syncs
         write = entry(env, raw, [piece(10)])
@@ -171,7 +170,7 @@ def test_a_failed_sync_stops_everything(edition: str, env: Environment) -> None:
     run(test)
 
 
-def test_a_closed_file_refuses_the_entry(edition: str, env: Environment, tmp_path: Path) -> None:
+def test_a_closed_file_refuses_the_entry(threads: str, env: Environment, tmp_path: Path) -> None:
     async def test(running: Running) -> None:
         raw = new_file(tmp_path / "file")
         raw.close()
@@ -183,18 +182,18 @@ def test_a_closed_file_refuses_the_entry(edition: str, env: Environment, tmp_pat
 
 
 def test_a_stop_waits_for_the_entry_on_its_way(
-    edition: str, env: Environment, tmp_path: Path
+    threads: str, env: Environment, tmp_path: Path
 ) -> None:
     async def test(running: Running) -> None:
         raw = new_file(tmp_path / "file", 1024 * BLOCK)
         write = entry(env, raw, [piece(3 << 20)])
         reports: list[Outcome[None]] = []
         running.writer.run(write, reports.append)
-        if edition == "python":  # work that has not begun is dropped
+        if threads == "python":  # work that has not begun is dropped
             running.worker.run(lambda: None, lambda _: None)
         running.close()
         raw.close()
-        if edition == "native":
+        if threads == "native":
             data = memoryview((tmp_path / "file").read_bytes())
             place = read_place(data, 0, ID)
             assert place is not None
@@ -204,8 +203,7 @@ def test_a_stop_waits_for_the_entry_on_its_way(
     run(test)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="eventfd is of Linux")
-def test_without_a_thread_python_writes(env: Environment, tmp_path: Path) -> None:
+def test_without_a_thread_python_writes(linux: None, env: Environment, tmp_path: Path) -> None:
     class NoThread:
         def __init__(self, signal: int) -> None: ...
 
@@ -215,7 +213,7 @@ def test_without_a_thread_python_writes(env: Environment, tmp_path: Path) -> Non
         def close(self) -> None: ...
 
     async def test(running: Running) -> None:
-        running.writer._make = NoThread
+        running.writer._make = NoThread  # type: ignore[assignment]
         raw = new_file(tmp_path / "file")
         for n in range(3):
             write = entry(env, raw, [piece(10)], n * BLOCK)
@@ -230,23 +228,16 @@ def test_without_a_thread_python_writes(env: Environment, tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def signal() -> Iterator[int]:
+def signal(linux: None) -> Iterator[int]:
     fd = os.eventfd(0)
     yield fd
     os.close(fd)
 
 
-def extension() -> object:
-    found = native.load()
-    if found is None or sys.platform != "linux":
-        pytest.skip("the extension is not built")
-    return found
-
-
 def test_a_thread_takes_one_entry_at_a_time_and_none_when_closed(
     signal: int, tmp_path: Path
 ) -> None:
-    thread = extension().EntryThread(signal)  # type: ignore[attr-defined]
+    thread = extension.EntryThread(signal)
     assert thread.result() is None
     raw = new_file(tmp_path / "file")
     with pytest.raises(ValueError, match="an entry has"):
@@ -254,7 +245,7 @@ def test_a_thread_takes_one_entry_at_a_time_and_none_when_closed(
     with pytest.raises(ValueError, match="an entry has"):
         thread.start(raw.fileno(), bytearray(7), [b""], 0)
     with pytest.raises(TypeError):
-        thread.start(raw.fileno(), bytearray(56), [b"x", 5], 0)
+        thread.start(raw.fileno(), bytearray(56), [b"x", 5], 0)  # type: ignore[list-item]
     thread.start(raw.fileno(), bytearray(56), [b"x" * 5000, bytes(100)], 3)
     with pytest.raises(RuntimeError):
         thread.start(raw.fileno(), bytearray(56), [b""], 0)
@@ -272,7 +263,7 @@ def test_a_thread_takes_one_entry_at_a_time_and_none_when_closed(
 
 
 def test_a_thread_keeps_no_buffer_of_a_finished_entry(signal: int, tmp_path: Path) -> None:
-    thread = extension().EntryThread(signal)  # type: ignore[attr-defined]
+    thread = extension.EntryThread(signal)
     raw = new_file(tmp_path / "file")
     data = bytearray(100)
     for _ in range(3):
@@ -288,8 +279,7 @@ def test_a_thread_keeps_no_buffer_of_a_finished_entry(signal: int, tmp_path: Pat
 
 
 def test_a_fork_has_no_thread_and_ends_without_it(signal: int, tmp_path: Path) -> None:
-    made = extension()
-    thread = made.EntryThread(signal)  # type: ignore[attr-defined]
+    thread = extension.EntryThread(signal)
     raw = new_file(tmp_path / "file", 1024 * BLOCK)
     for state in ("idle", "busy"):
         thread.start(raw.fileno(), bytearray(56), [bytes(3 << 20), b""], 0)
@@ -310,7 +300,7 @@ def test_a_fork_has_no_thread_and_ends_without_it(signal: int, tmp_path: Path) -
                 thread.close()
                 del thread
                 other = os.eventfd(0)
-                own = made.EntryThread(other)  # type: ignore[attr-defined]
+                own = extension.EntryThread(other)
                 own.start(raw.fileno(), bytearray(56), [b"x", b""], 4 << 20)
                 os.eventfd_read(other)
                 code += own.result() != (0, 0)

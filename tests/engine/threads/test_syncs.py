@@ -1,11 +1,10 @@
-"""The threads that sync the files of partitions: one contract for both editions."""
+"""The threads that sync the files of partitions: native, or of Python."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import select
-import sys
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,7 +14,6 @@ from uuid import UUID
 import pytest
 
 from tests.support.logs import write
-from tidemill import native, system
 from tidemill.clock import ManualClock
 from tidemill.engine.threads.syncs import MOST_TOGETHER, TicketRunner
 from tidemill.log.config.parse import parse_config
@@ -25,14 +23,9 @@ from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.partition.sync import SyncTicket
 from tidemill.log.store import LogStore
+from tidemill.native import extension
 
 NOW = 1_700_000_000_000
-
-
-@pytest.fixture
-def native_edition() -> None:
-    if native.load() is None or not system.is_linux():
-        pytest.skip("the extension is not built")
 
 
 @pytest.fixture
@@ -98,7 +91,7 @@ def run(test: Callable[[Running], Awaitable[None]]) -> None:
     asyncio.run(within())
 
 
-def test_a_job_syncs_the_files_of_its_tickets(edition: str, store: LogStore) -> None:
+def test_a_job_syncs_the_files_of_its_tickets(threads: str, store: LogStore) -> None:
     async def test(running: Running) -> None:
         logs = [new_log(store, n) for n in range(20)]
         for _ in range(3):
@@ -110,15 +103,13 @@ def test_a_job_syncs_the_files_of_its_tickets(edition: str, store: LogStore) -> 
                 assert log.chain.active.file.pins == 0
                 assert not log.chain.active.file.dirty
                 append(log)
-        assert running.is_native == (edition == "native")
+        assert running.is_native == (threads == "native")
         assert running.runner.free == 2
 
     run(test)
 
 
-def test_a_job_with_many_files_keeps_few_of_them_open(
-    native_edition: None, store: LogStore
-) -> None:
+def test_a_job_with_many_files_keeps_few_of_them_open(linux: None, store: LogStore) -> None:
     async def test(running: Running) -> None:
         logs = [new_log(store, n) for n in range(MOST_TOGETHER + 1)]
         tickets = [ticket_of(log) for log in logs]
@@ -132,7 +123,7 @@ def test_a_job_with_many_files_keeps_few_of_them_open(
     run(test)
 
 
-def test_jobs_run_side_by_side(edition: str, store: LogStore) -> None:
+def test_jobs_run_side_by_side(threads: str, store: LogStore) -> None:
     async def test(running: Running) -> None:
         logs = [new_log(store, n) for n in range(2)]
         jobs = [asyncio.ensure_future(running.run(ticket_of(log))) for log in logs]
@@ -144,9 +135,7 @@ def test_jobs_run_side_by_side(edition: str, store: LogStore) -> None:
     run(test)
 
 
-def test_an_append_during_a_sync_leaves_the_file_unsynced(
-    native_edition: None, store: LogStore
-) -> None:
+def test_an_append_during_a_sync_leaves_the_file_unsynced(linux: None, store: LogStore) -> None:
     log = new_log(store)
     ticket = ticket_of(log)
     assert ticket.begin() is not None
@@ -157,7 +146,7 @@ def test_an_append_during_a_sync_leaves_the_file_unsynced(
     assert (log.high_watermark, log.log_end_offset) == (2, 3)
 
 
-def test_a_failed_sync_stops_everything(edition: str, store: LogStore) -> None:
+def test_a_failed_sync_stops_everything(threads: str, store: LogStore) -> None:
     async def test(running: Running) -> None:
         logs = [new_log(store, n) for n in range(3)]
         tickets = [ticket_of(log) for log in logs]
@@ -172,7 +161,7 @@ def test_a_failed_sync_stops_everything(edition: str, store: LogStore) -> None:
     run(test)
 
 
-def test_a_file_that_is_not_open_is_opened(edition: str, store: LogStore) -> None:
+def test_a_file_that_is_not_open_is_opened(threads: str, store: LogStore) -> None:
     async def test(running: Running) -> None:
         log = new_log(store)
         ticket = ticket_of(log)
@@ -183,7 +172,7 @@ def test_a_file_that_is_not_open_is_opened(edition: str, store: LogStore) -> Non
     run(test)
 
 
-def test_a_new_folder_is_synced_too(edition: str, store: LogStore) -> None:
+def test_a_new_folder_is_synced_too(threads: str, store: LogStore) -> None:
     async def test(running: Running) -> None:
         log = store.create(TopicPartition("new", 0), parse_config({}), UUID(int=2))
         append(log)
@@ -197,7 +186,7 @@ def test_a_new_folder_is_synced_too(edition: str, store: LogStore) -> None:
     run(test)
 
 
-def test_a_bug_in_a_ticket_is_reported(edition: str, store: LogStore) -> None:
+def test_a_bug_in_a_ticket_is_reported(threads: str, store: LogStore) -> None:
     class Broken(SyncTicket):
         __slots__ = ()
 
@@ -216,7 +205,7 @@ def test_a_bug_in_a_ticket_is_reported(edition: str, store: LogStore) -> None:
     run(test)
 
 
-def test_without_a_thread_python_syncs(native_edition: None, store: LogStore) -> None:
+def test_without_a_thread_python_syncs(linux: None, store: LogStore) -> None:
     class NoThread:
         def __init__(self, signal: int) -> None: ...
 
@@ -224,7 +213,7 @@ def test_without_a_thread_python_syncs(native_edition: None, store: LogStore) ->
             raise OSError(11, "no thread is left")
 
     async def test(running: Running) -> None:
-        running.runner._make = NoThread
+        running.runner._make = NoThread  # type: ignore[assignment]
         log = new_log(store)
         for _ in range(2):
             ticket = ticket_of(log)
@@ -237,7 +226,7 @@ def test_without_a_thread_python_syncs(native_edition: None, store: LogStore) ->
 
 
 def test_a_job_that_is_done_is_found_before_the_event_loop_reports_it(
-    native_edition: None, store: LogStore
+    linux: None, store: LogStore
 ) -> None:
     async def test(running: Running) -> None:
         log = new_log(store)
@@ -257,7 +246,7 @@ def test_a_job_that_is_done_is_found_before_the_event_loop_reports_it(
     run(test)
 
 
-def test_a_failed_job_is_left_to_the_event_loop(native_edition: None, store: LogStore) -> None:
+def test_a_failed_job_is_left_to_the_event_loop(linux: None, store: LogStore) -> None:
     async def test(running: Running) -> None:
         log = new_log(store)
         use_refusing_file(log)
@@ -274,7 +263,7 @@ def test_a_failed_job_is_left_to_the_event_loop(native_edition: None, store: Log
     run(test)
 
 
-def test_a_stop_waits_for_a_job_without_a_report(edition: str, store: LogStore) -> None:
+def test_a_stop_waits_for_a_job_without_a_report(threads: str, store: LogStore) -> None:
     async def test(running: Running) -> None:
         log = new_log(store)
         found: list[BaseException | None] = []
@@ -282,7 +271,7 @@ def test_a_stop_waits_for_a_job_without_a_report(edition: str, store: LogStore) 
         running.runner.run([ticket], found.append)
         running.runner.close()
         await asyncio.sleep(0)
-        assert ticket.done or edition == "python"  # work that has not begun is dropped there
+        assert ticket.done or threads == "python"  # work that has not begun is dropped there
         assert log.chain.active.file.pins == 0
         assert found == []
 
@@ -293,9 +282,7 @@ def test_a_stop_waits_for_a_job_without_a_report(edition: str, store: LogStore) 
 
 
 @pytest.fixture
-def signal() -> Iterator[int]:
-    if native.load() is None or sys.platform != "linux":
-        pytest.skip("the extension is not built")
+def signal(linux: None) -> Iterator[int]:
     fd = os.eventfd(0)
     yield fd
     os.close(fd)
@@ -317,19 +304,19 @@ WRONG_FILES: list[object] = [
 
 
 def test_a_thread_refuses_what_is_no_list_of_descriptors_and_ranges(signal: int) -> None:
-    thread = native.load().SyncThread(signal)  # type: ignore[union-attr]
+    thread = extension.SyncThread(signal)
     for wrong in WRONG_FILES:
         with pytest.raises((ValueError, OverflowError, TypeError)):
-            thread.start([wrong])
+            thread.start([wrong])  # type: ignore[list-item]
     with pytest.raises(TypeError):
-        thread.start(1)
+        thread.start(1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no file"):
         thread.start([])
     assert thread.result() is None
 
 
 def test_a_thread_takes_one_job_at_a_time_and_none_when_closed(signal: int, tmp_path: Path) -> None:
-    thread = native.load().SyncThread(signal)  # type: ignore[union-attr]
+    thread = extension.SyncThread(signal)
     files = [os.open(tmp_path / str(n), os.O_RDWR | os.O_CREAT) for n in range(2)]
     null = os.open("/dev/null", os.O_RDWR)
     both = [(fd, 0, 0) for fd in files]
@@ -357,7 +344,7 @@ def test_a_thread_takes_one_job_at_a_time_and_none_when_closed(signal: int, tmp_
 def test_a_thread_syncs_a_file_for_which_nothing_can_be_allocated(
     signal: int, tmp_path: Path
 ) -> None:
-    thread = native.load().SyncThread(signal)  # type: ignore[union-attr]
+    thread = extension.SyncThread(signal)
     file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     os.write(file, b"12345")
     thread.start([(file, 5, (1 << 63) - 1)])
@@ -368,7 +355,7 @@ def test_a_thread_syncs_a_file_for_which_nothing_can_be_allocated(
 
 
 def test_a_fork_has_no_thread_and_ends_without_it(signal: int, tmp_path: Path) -> None:
-    thread = native.load().SyncThread(signal)  # type: ignore[union-attr]
+    thread = extension.SyncThread(signal)
     file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     thread.start([(file, 0, 0)])
     os.eventfd_read(signal)

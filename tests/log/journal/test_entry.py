@@ -9,14 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.editions import needs_native, use
 from tidemill.clock import ManualClock
 from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import RawFile, RealFileSystem
 from tidemill.log.disk.handles import HandlePool
 from tidemill.log.disk.index import MapCache
 from tidemill.log.format.crc import crc32c
-from tidemill.log.journal import entry
 from tidemill.log.journal.checkpoint import (
     CHECKPOINT,
     JournalCheckpoint,
@@ -32,7 +30,6 @@ from tidemill.log.journal.entry import (
     Piece,
     decode_entry,
     encode_entry,
-    encode_pieces,
     entry_bytes,
     padding,
     read_place,
@@ -41,6 +38,7 @@ from tidemill.log.journal.journal import Journal
 from tidemill.log.journal.reading import read_journal
 from tidemill.log.journal.write_through import write_through
 from tidemill.log.names import TopicPartition
+from tidemill.native import extension
 
 ID = bytes(range(16))
 PIECES = [
@@ -57,20 +55,18 @@ def encoded(pieces: list[Piece], sequence: int = 5, head: int = 2) -> bytearray:
     return data + padding(len(data))
 
 
-@needs_native
-def test_native_code_encodes_the_pieces_that_python_encodes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_pieces_are_encoded_as_they_are_described() -> None:
     largest = (1 << 64) - 1
     pieces = [
         *PIECES,
         Piece(bytes(16), (1 << 32) - 1, largest, largest, largest, largest, (1 << 32) - 1),
         Piece(bytes(16), 0, 0, 0, 0, 1, 3, [bytearray(b"abc")]),
     ]
-    found = encode_pieces(pieces)
-    use(monkeypatch, entry, "python")
-    assert found == encode_pieces(pieces)
-    assert encode_pieces([]) == []
+    expected: list[object] = []
+    for piece in pieces:
+        expected += [struct.pack(">16sIQQQQI", *piece[:-1]), *piece.buffers]
+    assert extension.encode_pieces(pieces) == expected
+    assert extension.encode_pieces([]) == []
 
 
 @pytest.mark.parametrize(
@@ -87,7 +83,7 @@ def test_native_code_encodes_the_pieces_that_python_encodes(
 )
 def test_a_piece_that_does_not_fit_is_refused(wrong: Any) -> None:
     with pytest.raises((OverflowError, ValueError, TypeError, AttributeError, struct.error)):
-        encode_pieces([wrong])
+        extension.encode_pieces([wrong])
 
 
 def read(data: bytearray | bytes, position: int = 0) -> Entry | None:

@@ -27,6 +27,7 @@ from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.recovery.inspect import Inspection
 from tidemill.log.recovery.repair import PartitionRepair
+from tidemill.log.rounds import take_pieces
 from tidemill.log.store import LogStore
 
 NOW = 1_700_000_000_000
@@ -156,7 +157,7 @@ def test_an_unfinished_entry_is_not_believed_and_reported() -> None:
     world = World()
     world.promise(b"a")
     world.append(0, b"b")
-    taken = world.log().take_piece()
+    (taken,) = take_pieces([world.log()], 1)
     assert taken is not None
     entry = world.store.journal.begin([taken[0]])
     assert entry is not None

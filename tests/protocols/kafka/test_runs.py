@@ -28,7 +28,6 @@ from tests.protocols.kafka.produce_requests import (
     run,
 )
 from tests.support.faultyfs import FaultyFileSystem
-from tidemill import native
 from tidemill.engine.api import AlterOp, ConfigChange, NewTopic
 from tidemill.engine.engine import Engine
 from tidemill.engine.journaling import Journaling
@@ -43,8 +42,6 @@ from tidemill.log.format.batch import parse_header, stamp_max_timestamp
 from tidemill.log.format.validate import check_client_batch
 from tidemill.log.steps import run_steps
 from tidemill.protocols.kafka.server import KafkaServer
-
-pytestmark = pytest.mark.skipif(native.load() is None, reason="runs need the compiled extension")
 
 
 @pytest.fixture

@@ -24,11 +24,9 @@ from tests.protocols.kafka.produce_requests import (
     run,
 )
 from tests.support.faultyfs import FaultyFileSystem
-from tidemill import native
 from tidemill.engine.engine import Engine
 from tidemill.engine.records.records import Records
 from tidemill.errors import ProtocolError, TidemillError
-from tidemill.kafka_codec import quick
 from tidemill.kafka_codec.headers import parse_header as parse_request_header
 from tidemill.kafka_codec.headers import peek_header
 from tidemill.kafka_codec.hot import ProduceRequest, decode_produce
@@ -38,8 +36,6 @@ from tidemill.log.format.batch import parse_header, stamp_max_timestamp
 from tidemill.log.format.validate import check_client_batch
 from tidemill.log.steps import run_steps
 from tidemill.protocols.kafka.server import KafkaServer
-
-pytestmark = pytest.mark.skipif(native.load() is None, reason="runs need the compiled extension")
 
 
 @pytest.fixture
@@ -153,11 +149,6 @@ def test_a_large_request_is_left_to_the_handler() -> None:
     assert read(partitions(4, batch(records=2048))) is not None
     assert read(partitions(5, batch(records=2048))) is None
     assert read(request(batch(b"x" * 900_000))) is not None
-
-
-def test_without_the_extension_all_is_left_to_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quick, "_native", None)
-    assert read(request(batch())) is None
 
 
 # --- two brokers ---------------------------------------------------------------------------------

@@ -2,28 +2,49 @@
 
 What many requests have in common is done once for all of them: the partition is looked up
 once for a connection, the batches of a partition are written with one system call, and the run
-waits once for each log. Native code appends to all logs of a run in one call, where that is an
-ordinary append. The results are those of ``append``, which takes every batch that is not ordinary,
-and everything that goes wrong. Knows logs and the flusher, and no protocol.
+waits once for each log. One call of the extension decides which batches can be appended as they
+are, and a second one appends to all logs of a run, where that is an ordinary append. The results
+are those of ``append``, which takes every batch that is not ordinary, and everything that goes
+wrong. Knows logs and the flusher, and no protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 
 from tidemill.clock import Clock
 from tidemill.engine.api import Durability, PartitionWrite
 from tidemill.engine.flusher import Awaited, Flusher
-from tidemill.engine.records.admission import admit, is_current
 from tidemill.engine.records.append import Appender
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.runs import PendingRun, RunResult, RunWrite, Target
 from tidemill.errors import TidemillError
 from tidemill.log.format.batch import parse_header
 from tidemill.log.format.validate import Checked, limits_of
+from tidemill.log.names import TopicPartition
 from tidemill.log.partition.append import append_run
 from tidemill.log.partition.partition import PartitionLog
+from tidemill.native import extension
+
+
+def is_current(
+    target: Target, logs: Mapping[TopicPartition, PartitionLog], hidden: Set[TopicPartition]
+) -> bool:
+    """Return whether clients can still write to what was found out about a partition.
+
+    Args:
+        target: the partition.
+        logs: the logs.
+        hidden: the partitions that clients must not see yet.
+    """
+    log = target.log
+    return (
+        log is not None
+        and log.config is target.config
+        and logs.get(target.tp) is log
+        and not (hidden and target.tp in hidden)
+    )
 
 
 class RunAppender:
@@ -83,13 +104,19 @@ class RunAppender:
     def _admitted(
         self, run: list[RunWrite], now_ms: int
     ) -> tuple[int, dict[Target, list[int]], int]:
-        """Return what can be appended; see ``admit``. Look up what is not current."""
+        """Return what of a run can be appended as it is. Look up targets that are not current.
+
+        Returns:
+            The number of batches at the front that can be appended, their places for each target,
+            and their bytes. The batch behind them is not ordinary for its topic, or clients can't
+            write to its partition.
+        """
         partitions = self._partitions
         logs, hidden = partitions.logs, partitions.uncommitted
         if partitions.is_stopping:
             return 0, {}, 0
         while True:
-            admitted = admit(run, logs, hidden, now_ms)
+            admitted = extension.admit_run(run, logs, hidden, now_ms)
             if admitted[0] == len(run):
                 return admitted
             target = run[admitted[0]][0]

@@ -1,9 +1,9 @@
 """Writes the journal's entries on a thread, and reports each to the event loop.
 
-Where the extension is built, the thread is a native one. It needs Python's lock for nothing, so a
-busy event loop does not delay it, and it does not delay the loop. Its reports come through a
-descriptor that the loop watches. Anything else is written on a thread of Python, with the same
-results: a file of a test, a machine that gives no thread, a broker after a failed sync.
+On Linux, the thread is a native one. It needs Python's lock for nothing, so a busy event loop does
+not delay it, and it does not delay the loop. Its reports come through a descriptor (eventfd) that
+the loop watches. Anything else is written on a thread of Python, with the same results: another
+system, a file of a test, a machine that gives no thread, a broker after a failed sync.
 
 Knows writes and the event loop, and not what is in an entry.
 """
@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
-from tidemill import native, system
+from tidemill import system
 from tidemill.engine.threads.reports import Reports
 from tidemill.engine.threads.worker import Outcome, Worker
 from tidemill.log.journal.journal import JournalWrite
+from tidemill.native import extension
 
 Finished = Callable[[Outcome[None]], None]
 
@@ -27,15 +27,14 @@ class EntryWriter:
 
     Args:
         loop: the event loop, on which everything is called.
-        worker: runs the edition in Python.
+        worker: writes what the native thread does not.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, worker: Worker) -> None:
         self._loop = loop
         self._worker = worker
-        extension: Any = native.load() if system.is_linux() else None
-        self._make = None if extension is None else extension.EntryThread
-        self._thread: Any = None
+        self._make = extension.EntryThread if system.is_linux() else None
+        self._thread: extension.EntryThread | None = None
         self._reports = Reports(loop, self._take_result)
         self._running: tuple[JournalWrite, Finished] | None = None
 
@@ -65,13 +64,13 @@ class EntryWriter:
         Returns:
             Whether it was called. An error is left to the event loop.
         """
-        if self._running is None or not self._thread.has_written():
+        if self._running is None or self._thread is None or not self._thread.has_written():
             return False
         self._take_result()
         return True
 
     def _take_result(self) -> None:
-        result = self._thread.result()
+        result = None if self._thread is None else self._thread.result()
         if result is None or self._running is None:
             return
         (write, finished), self._running = self._running, None

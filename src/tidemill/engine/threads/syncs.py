@@ -1,9 +1,9 @@
 """Runs tickets, the syncs of partitions' own files, on a few threads.
 
-Where the extension is built, a ticket that has only one open file to sync goes to a native thread.
-A thread of Python must take Python's lock before a sync and after it, and a busy event loop makes
-it wait for longer than the sync takes. All other tickets are run on threads of Python, with the
-same results.
+On Linux, a ticket that has only one open file to sync goes to a native thread. A thread of Python
+must take Python's lock before a sync and after it, and a busy event loop makes it wait for longer
+than the sync takes. All other tickets, and all of other systems, are run on threads of Python,
+with the same results.
 
 Knows tickets and the event loop, and nothing of the requests that wait.
 """
@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
-from tidemill import native, system
+from tidemill import system
 from tidemill.engine.threads.reports import Reports
 from tidemill.log.partition.sync import SyncTicket
 from tidemill.log.tickets import run_tickets
+from tidemill.native import extension
 
 MOST_TOGETHER = 64
 """Tickets of a job for a native thread. All of their files stay open until it ends."""
@@ -37,11 +37,10 @@ class TicketRunner:
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int) -> None:
         self._loop = loop
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sync")
-        extension: Any = native.load() if system.is_linux() else None
-        self._make = None if extension is None else extension.SyncThread
+        self._make = extension.SyncThread if system.is_linux() else None
         self._reports = Reports(loop, self._take_results)
-        self._idle: list[Any] = []
-        self._running: dict[Any, tuple[Sequence[SyncTicket], Finished]] = {}
+        self._idle: list[extension.SyncThread] = []
+        self._running: dict[extension.SyncThread, tuple[Sequence[SyncTicket], Finished]] = {}
         self._closed = False
         self._threads = threads
         self.free = threads
@@ -122,7 +121,7 @@ class TicketRunner:
         for thread in list(self._running):
             self._take_result(thread)
 
-    def _take_result(self, thread: Any) -> None:
+    def _take_result(self, thread: extension.SyncThread) -> None:
         result = thread.result()
         if result is not None:
             tickets, finished = self._running.pop(thread)

@@ -1,6 +1,7 @@
 """Compute CRC-32C, the checksum of record batches, producer snapshots and the manifest.
 
-This module is the only one that names the library.
+The log gets it from here. ``kafka_client``, which must not know the log, and the extension have
+their own.
 
 CRC-32C is the CRC of iSCSI (RFC 3720, section 12.1). ``fastcrc`` uses the processor's instructions,
 reads any buffer without a copy and has a permissive license.

@@ -42,7 +42,7 @@ from tidemill.log.format.crc import crc32c
 from tidemill.log.format.records import MEDIUM_OUTPUT, QUICK_OUTPUT, load_records
 from tidemill.log.format.walk import Walked, walk_records
 from tidemill.log.steps import Steps, elsewhere
-from tidemill.native import load
+from tidemill.native import extension
 
 LOG_APPEND_TIME = "LogAppendTime"
 BUILT_BYTES = 1 << 24
@@ -57,7 +57,6 @@ default (``receive.message.max.bytes``)."""
 _MIN_DECOMPRESSED = 1 << 20
 _PRODUCER = "producer"
 _NOT_FOR_CLIENTS = ~(CODEC_MASK | TRANSACTIONAL_BIT)
-_native = load()
 _SHORT_BYTES = 16_384
 """A CRC of more bytes is computed by the library, which uses wider instructions."""
 
@@ -151,7 +150,7 @@ def check_client_batch(records: Buffer, config: LogConfig, now_ms: int) -> Steps
 
 
 def check_quickly(records: Buffer, config: LogConfig, now_ms: int) -> Checked | None:
-    """Check an ordinary batch in one call of the compiled extension.
+    """Check an ordinary batch in one call of the extension.
 
     Ordinary is a batch that is not compressed and not too large, has at most 8192 records, and is
     stored as it is.
@@ -159,13 +158,11 @@ def check_quickly(records: Buffer, config: LogConfig, now_ms: int) -> Checked | 
     Returns:
         What ``check_client_batch`` returns; None for another batch, also if it is invalid.
     """
-    if _native is None:
-        return None
     size = len(records)
     if size > config.max_message_bytes or size > config.segment_bytes:
         return None
     crc = crc32c(memoryview(records)[CRC_START:]) if size > _SHORT_BYTES else -1
-    found = _native.check_batch(records, crc)
+    found = extension.check_batch(records, crc)
     if found is None or config.compression_type != _PRODUCER:
         return None
     header = BatchHeader._make(found[0])

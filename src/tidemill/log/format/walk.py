@@ -4,9 +4,9 @@ A record is walked from length to length: its parts must fill it exactly, offset
 and so on, and keys of headers must be there. Contents are not decoded. ``records`` has the layout
 of a record, ``validate`` decides which batches are walked. Knows no codecs and no topics.
 
-This is the broker's most expensive loop per record, so the compiled extension does it, where there
-is one. The edition in Python is written out without calls for lengths of one and two bytes, and
-``uniform`` spares it for runs of records that have the same lengths.
+This is the broker's most expensive loop per record, so the extension does it. It stops in front of
+a record with many headers, which is walked here with pauses, and of a malformed one, for which the
+error is made here.
 """
 
 from __future__ import annotations
@@ -15,24 +15,17 @@ from typing import NamedTuple
 
 from tidemill.log.errors import InvalidRecordError
 from tidemill.log.format.batch import Buffer
-from tidemill.log.format.uniform import count_uniform
-from tidemill.log.steps import Steps, run_steps
-from tidemill.native import load
+from tidemill.log.steps import Steps
+from tidemill.native import extension
 
 SMALLEST_RECORD = 7
 """Bytes of a record without key, value and headers: each of its parts takes one."""
 
-PAUSE_AFTER = 512
-"""Number of records, or headers of a record, between two pauses: at most about 0.5 ms."""
+PAUSE_AFTER = 8192
+"""Number of records between two pauses: at most about 0.5 ms."""
 
-COMPILED_PAUSE_AFTER = 8192
-"""The same for the compiled edition: at most about 0.5 ms."""
-
-_native = load()
-_TWO_BYTES = 1 << 14
-"""Above every number that is encoded in two bytes."""
-_FEW_HEADERS = 128
-"""Records with fewer than 64 headers (in zigzag) are walked without a pause."""
+PAUSE_AFTER_HEADERS = 512
+"""Number of headers of a record with many of them between two pauses: at most about 0.5 ms."""
 
 
 class Walked(NamedTuple):
@@ -105,12 +98,9 @@ def walk_records(body: Buffer, count: int) -> Steps[Walked]:
     position = index = 0
     try:
         while True:
-            if _native is None:
-                last, index, position = _next_in_python(body, position, index, count, seen)
-            else:
-                last = min(index + COMPILED_PAUSE_AFTER, count)
-                position, index, *summary = _native.walk_records(body, position, index, last)
-                seen.add(*summary)
+            last = min(index + PAUSE_AFTER, count)
+            position, index, *summary = extension.walk_records(body, position, index, last)
+            seen.add(*summary)
             if index < last:
                 position = yield from _walk_one(body, position, index, seen)
                 index += 1
@@ -124,86 +114,8 @@ def walk_records(body: Buffer, count: int) -> Steps[Walked]:
     return seen.result()
 
 
-def _next_in_python(
-    body: Buffer, position: int, index: int, count: int, seen: _Seen
-) -> tuple[int, int, int]:
-    """Check some records.
-
-    Returns:
-        The end of what was to be checked; index and position of the next record. If that is before
-        the end, the record has many headers.
-    """
-    run = count_uniform(body, position, index, count)
-    if run is None:
-        last = min(index + PAUSE_AFTER, count)
-        return last, *_walk_some(body, position, index, last, seen)
-    seen.add(run.latest_delta >> 1, 0, 0, run.without_key)
-    return index + run.records, index + run.records, run.end
-
-
-def _walk_some(body: Buffer, position: int, first: int, last: int, seen: _Seen) -> tuple[int, int]:
-    """Check records up to ``last`` or one with many headers; return index and position of that."""
-    ahead, without_key = seen.ahead, seen.without_key
-    for expected in range(2 * first, 2 * last, 2):
-        record = position
-        size = body[position]
-        position += 1
-        if size > 127:
-            size = size & 127 | body[position] << 7
-            position += 1
-            if size >= _TWO_BYTES:
-                size, position = _number(body, record)
-        start, position = position, position + 2
-        delta = body[start + 1]
-        if delta > 127:
-            delta, position = _number(body, start + 1, 64)
-        if delta & 1:
-            seen.add_behind(delta)
-        elif delta > ahead:
-            ahead = delta
-        offset = body[position]
-        position += 1
-        if offset > 127:
-            offset = offset & 127 | body[position] << 7
-            position += 1
-            if offset >= _TWO_BYTES:
-                offset, position = _number(body, position - 2)
-        key = body[position]
-        position += 1
-        if key == 1:
-            without_key += 1
-        else:
-            if key > 127:
-                key, position = _number(body, position - 1)
-            if key & 1:
-                raise _negative(expected >> 1, "key")
-            position += key >> 1
-        value = body[position]
-        position += 1
-        if value > 127:
-            value = value & 127 | body[position] << 7
-            position += 1
-            if value >= _TWO_BYTES:
-                value, position = _number(body, position - 2)
-        if not value & 1:
-            position += value >> 1
-        elif value != 1:
-            raise _negative(expected >> 1, "value")
-        headers = body[position]
-        if headers >= _FEW_HEADERS:
-            last, position, without_key = expected >> 1, record, without_key - (key == 1)
-            break
-        position += 1
-        if headers:
-            position = run_steps(_walk_headers(body, position, headers))
-        if offset != expected or (position - start) << 1 != size:
-            raise _mismatch(expected >> 1, offset, size, position - start)
-    seen.ahead, seen.without_key = ahead, without_key
-    return last, position
-
-
 def _walk_one(body: Buffer, position: int, index: int, seen: _Seen) -> Steps[int]:
-    """Check a record with many headers; return the position behind it."""
+    """Check a record that the extension has left; return the position behind it."""
     size, start = _number(body, position)
     delta, position = _number(body, start + 1, 64)
     if delta & 1:
@@ -250,7 +162,7 @@ def _walk_headers(body: Buffer, position: int, number: int) -> Steps[int]:
             position += length >> 1
         elif length != 1:
             raise InvalidRecordError("the length of a header's value is negative")
-        if not each % PAUSE_AFTER:
+        if not each % PAUSE_AFTER_HEADERS:
             yield None
     return position
 

@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tidemill.log.format.crc import crc32c
-from tidemill.native import load
+from tidemill.native import extension
 
 BLOCK = 4096
 MAGIC = b"TMJ1"
@@ -44,7 +44,6 @@ HEADER_BYTES = _HEADER.size
 PIECE_BYTES = _PIECE.size
 _LARGEST = (1 << 63) - 1
 _ZEROS = bytes(BLOCK)
-_native = load()
 
 Buffer = bytes | bytearray | memoryview
 
@@ -109,22 +108,10 @@ def encode_entry(
     journal: bytes, sequence: int, head: int, pieces: Sequence[Piece]
 ) -> tuple[bytearray, list[Buffer]]:
     """Return the header, whose CRC is still to be set, and the buffers behind it."""
-    buffers = encode_pieces(list(pieces))
+    buffers: list[Buffer] = extension.encode_pieces(list(pieces))
     length = sum(map(len, buffers))
     header = bytearray(_HEADER.pack(MAGIC, 0, journal, sequence, head, length, len(pieces)))
     return header, buffers
-
-
-def encode_pieces(pieces: list[Piece]) -> list[Buffer]:
-    """Return the buffers of pieces: what comes before the batches of each, and its batches."""
-    if _native is not None:
-        encoded: list[Buffer] = _native.encode_pieces(pieces)
-        return encoded
-    buffers: list[Buffer] = []
-    for piece in pieces:
-        buffers.append(_PIECE.pack(*piece[:-1]))
-        buffers.extend(piece.buffers)
-    return buffers
 
 
 def padding(size: int) -> bytes:

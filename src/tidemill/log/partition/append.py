@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from tidemill import native
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.disk.aborted_index import AbortedIndex, AbortedTransaction
 from tidemill.log.disk.files import RealFile
@@ -35,10 +34,9 @@ from tidemill.log.partition.refused import RefusedBatches
 from tidemill.log.partition.rolling import must_roll
 from tidemill.log.partition.sync import SyncState, sync_name
 from tidemill.log.steps import run_steps
+from tidemill.native import extension
 
-_native = native.load()
-if _native is not None:
-    _native.prepare_append(RealFile, StoredBatch)
+extension.prepare_append(RealFile, StoredBatch)
 
 
 def append_run(
@@ -54,13 +52,9 @@ def append_run(
 
     Returns:
         For each target, the offset behind its batches. It is -1 where ``Appender.append_together``
-        and ``Appender.append`` must do it: for all of them without the extension, and for those
-        that need more than an ordinary append.
+        and ``Appender.append`` must do it, because it needs more than an ordinary append.
     """
-    if _native is None:
-        return [-1] * len(targets)
-    ends: list[int] = _native.append_run(run, targets, results, now_ms, STREAM_BYTES)
-    return ends
+    return extension.append_run(run, targets, results, now_ms, STREAM_BYTES)
 
 
 class AppendInfo(NamedTuple):

@@ -26,7 +26,6 @@ from tidemill.log.errors import OffsetOutOfRangeError, StorageError
 from tidemill.log.format.batch import HEADER_SIZE, Buffer, parse_header
 from tidemill.log.format.markers import Marker
 from tidemill.log.format.validate import Checked, check_client_batch
-from tidemill.log.journal.entry import Piece
 from tidemill.log.partition import reading
 from tidemill.log.partition.append import Appender, AppendInfo, PlainBatch
 from tidemill.log.partition.lazy_producers import LazyProducers
@@ -348,20 +347,9 @@ class PartitionLog:
         """Whether the journal can take what is unsynced; see ``SyncState.fits_journal``."""
         return self._sync.fits_journal
 
-    def take_piece(self) -> tuple[Piece, Segment] | None:
-        """Return the unsynced batches for the journal; see ``SyncState.take_piece``."""
-        return None if self.chain.failure is not None else self._sync.take_piece()
-
     def withdraw_piece(self) -> None:
         """Note that a piece is not in the journal. None can follow before the next ticket."""
         self._sync.drop_copies()
-
-    def finish_journal(self, piece: Piece, segment: Segment) -> bool:
-        """Raise the high watermark to the end of a piece in the journal; return if it was below."""
-        has_risen = self._sync.journaled(piece, segment)
-        if has_risen:
-            self._producers.settle(self._sync.high_watermark)
-        return has_risen
 
     def finish_sync(self, ticket: SyncTicket) -> None:
         """Raise the high watermark to the end of a ticket; see ``SyncState.finish``."""

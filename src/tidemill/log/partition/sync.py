@@ -1,10 +1,9 @@
 """Group commit: track what of a partition is synced, and sync the rest in one step.
 
 ``SyncState.begin`` collects the unsynced files in a ticket, ``SyncTicket.run`` syncs them in any
-thread, and ``SyncState.finish`` raises the high watermark. Or ``SyncState.take_piece`` gives the
-unsynced batches to the journal, and ``SyncState.journaled`` raises the high watermark; then a later
-ticket syncs the files. Knows files and folders. The requests that wait for a sync are the engine's
-business.
+thread, and ``SyncState.finish`` raises the high watermark. Or the unsynced batches go to the
+journal (``log.rounds``), and a later ticket syncs the files. Knows files and folders. The requests
+that wait for a sync are the engine's business.
 """
 
 from __future__ import annotations
@@ -136,36 +135,6 @@ class SyncState:
             and not self._new_folder
             and self._chain.segments[-1].named
         )
-
-    def take_piece(self) -> tuple[Piece, Segment] | None:
-        """Return the unsynced batches for the journal, and their segment; None if it can't be.
-
-        Where they don't reach the journal after all, a ticket must sync them.
-        """
-        if not self.fits_journal:
-            return None
-        segment, end = self._chain.segments[-1], self._chain.end_offset
-        piece = Piece(
-            self._topic_id,
-            self._chain.tp.partition,
-            segment.base_offset,
-            segment.size - self._copied,
-            self._from_offset,
-            end,
-            self._copied,
-            self._copies,
-        )
-        self.drop_copies(end)
-        self._limit = LOG_BYTES
-        return piece, segment
-
-    def journaled(self, piece: Piece, segment: Segment) -> bool:
-        """Record that a piece is in the journal; return whether the high watermark rose."""
-        if piece.end_offset <= self.high_watermark:
-            return False
-        self.high_watermark = piece.end_offset
-        self.end_segment, self.end_position = segment, piece.position + piece.size
-        return True
 
     # --- the files -------------------------------------------------------------------------------
 
