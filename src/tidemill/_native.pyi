@@ -11,6 +11,8 @@ SOURCES: int
 class Block:
     """Bytes of one Arrow buffer, through the buffer protocol."""
 
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
 class Decoder:
     """Turns record batches (message format v2) into Arrow columns.
 
@@ -61,7 +63,7 @@ class Decoder:
         """Release the record set."""
 
 class RecordEncoder:
-    """Turns Arrow columns into records, by partition. ``encoder.py`` has the edition in Python.
+    """Turns Arrow columns into records, by partition.
 
     Args:
         partitions: Number of partitions.
@@ -104,8 +106,17 @@ class RecordEncoder:
             ValueError: The columns are not valid Arrow columns.
         """
 
-    def append(self, key: bytes | None, value: bytes | None, timestamp: int, /) -> int:
-        """Add one record without headers; return 0, or 2 if it is too large and was not added."""
+    def append(
+        self, key: bytes | None, value: bytes | None, timestamp: int, headers: bytes = b"\0", /
+    ) -> int:
+        """Add one record; return 0, or 2 if it is too large and was not added.
+
+        Args:
+            key: Its key.
+            value: Its value.
+            timestamp: Its time in ms since 1970.
+            headers: Its headers, encoded as in a record: their number, and each with its lengths.
+        """
 
     def closed(self) -> list[tuple[int, int, int, int, Block]]:
         """Return the bodies that ``append`` has closed."""
@@ -547,13 +558,13 @@ def split_packets(buffer: bytearray, filled: int, number: int, /) -> tuple[list[
     """
 
 def scan_binlog(
-    tables: dict[int, tuple[bytes, bytes, Any]],
+    tables: dict[int, Any],
     packets: list[bytes],
     begin: int,
     most: int,
     checksums: bool,
     /,
-) -> tuple[int, int, int, int, dict[int, tuple[bytes, bytes, Any]]]:
+) -> tuple[int, int, int, int, dict[int, Any]]:
     """Find the events of a binary log that need nothing but ``encode_binlog``.
 
     Args:
@@ -571,7 +582,7 @@ def scan_binlog(
     """
 
 def encode_binlog(
-    encoders: dict[int, tuple[ChangeEncoder, bytes] | None],
+    encoders: dict[int, Any],
     packets: list[bytes],
     parts: tuple[bytes, bytes],
     checksums: bool,

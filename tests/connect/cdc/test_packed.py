@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.effort import examples
-from tidemill import native
 from tidemill.connect.cdc.contract import Change, Column, Table
 from tidemill.connect.cdc.envelope import Encoder, Record, source_tail
 from tidemill.connect.cdc.packed import Changes, ColumnRule, PackedRows
@@ -32,9 +31,7 @@ from tidemill.connect.cdc.sqlite.logged import LoggedChanges, value_columns
 from tidemill.connect.cdc.writing.compiled import CompiledEncoders
 from tidemill.log.format.batch import check_batch
 from tidemill.log.format.records import decode_records
-
-EXTENSION = native.load()
-pytestmark = pytest.mark.skipif(EXTENSION is None, reason="the extension is not built")
+from tidemill.native import extension
 
 OID, STAMP = 16384, 1_790_000_000_123
 array = partial(types.array, convert=int, delimiter=b",")
@@ -66,18 +63,17 @@ class Taken:
     """A producer that keeps the records."""
 
     def __init__(self, record_bytes: int = 1 << 24) -> None:
-        assert EXTENSION is not None
-        self.encoder = EXTENSION.RecordEncoder(1, 100_000, record_bytes, 1 << 25, 1, 0)
+        self._encoder = extension.RecordEncoder(1, 100_000, record_bytes, 1 << 25, 1, 0)
 
     def begin(self) -> None: ...
 
-    def records(self, topic: str) -> Any:
+    def encoder(self, topic: str) -> Any:
         self.topic = topic
-        return self.encoder
+        return self._encoder
 
     def taken(self) -> list[Record]:
         found = []
-        for _, count, base, most, body in self.encoder.take():
+        for _, count, base, most, body in self._encoder.take():
             records = decode_body(bytes(body), count, base)
             assert max(each.ts_ms for each in records) == most
             found += [each._replace(topic=self.topic) for each in records]
@@ -158,7 +154,7 @@ MESSAGE = st.one_of(
 def test_rows_of_pgoutput_are_encoded_as_changes_are(contents: list[bytes], plain: bool) -> None:
     received = [framed(2**63 + at // 2, each) for at, each in enumerate(contents)]
     layouts = pg_layouts()
-    found = scan(EXTENSION, layouts.counts, received, 0)
+    found = scan(layouts.counts, received, 0)
     assert found.end == len(received)
     assert (found.lsn, found.size) == (2**63 + (len(received) - 1) // 2, sum(map(len, received)))
     assert found.same == 2 - len(received) % 2
@@ -184,10 +180,10 @@ def test_a_run_ends_before_a_message_that_python_must_see() -> None:
         "empty": b"w",
     }
     for what, other in others.items():
-        assert scan(EXTENSION, {OID: 10}, [insert, insert, other], 0).end == 2, what
-        assert scan(EXTENSION, {OID: 10}, [insert, insert, other], 2)[:3] == (2, 0, 0), what
+        assert scan({OID: 10}, [insert, insert, other], 0).end == 2, what
+        assert scan({OID: 10}, [insert, insert, other], 2)[:3] == (2, 0, 0), what
     for size in range(len(insert)):
-        assert scan(EXTENSION, {OID: 10}, [insert[:size]], 0).end == 0, size
+        assert scan({OID: 10}, [insert[:size]], 0).end == 0, size
 
 
 COPY_ESCAPES = {8: b"\\b", 9: b"\\t", 10: b"\\n", 11: b"\\v", 12: b"\\f", 13: b"\\r", 92: b"\\\\"}

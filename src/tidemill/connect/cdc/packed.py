@@ -1,8 +1,8 @@
 """Changes and rows that stay as the database delivered them, until they are needed as objects.
 
 The compiled extension turns them into records without an object for each row, which is several
-times faster. Where it is missing, or rules, a router or a snapshot must see each row, they are
-unpacked: both ways give the same records. Must not know: Kafka, or a particular database.
+times faster. Where rules, a router or a snapshot must see each row, they are unpacked: both ways
+give the same records. Must not know: Kafka, or a particular database.
 """
 
 from __future__ import annotations

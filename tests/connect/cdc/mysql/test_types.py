@@ -13,7 +13,6 @@ from tests.connect.cdc.mysql.conftest import Execute, poll_all
 from tests.connect.cdc.test_packed import STAMP, both
 from tests.support.effort import examples
 from tests.support.mysql import MySql
-from tidemill import native
 from tidemill.connect.cdc.mysql import MySqlSource
 from tidemill.connect.cdc.packed import Changes
 
@@ -110,7 +109,6 @@ def test_values_of_all_types_are_the_same_in_snapshot_and_stream(
     assert [each.kind for each in full.table.columns[1 : len(kinds) + 1]] == kinds
 
 
-@pytest.mark.skipif(native.load() is None, reason="the extension is not built")
 @pytest.mark.parametrize("compression", ["OFF", "ON"])
 def test_compiled_records_of_all_types_equal_unpacked_ones(
     source: MySqlSource, execute: Execute, compression: str

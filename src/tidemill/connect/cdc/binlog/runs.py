@@ -6,17 +6,17 @@ Must not know connections, the catalog, Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import NamedTuple
 
 import orjson
 
-from tidemill import native
 from tidemill.connect.cdc.binlog.decoding.events import EventParser, RowsEvent, RowsKind
 from tidemill.connect.cdc.binlog.decoding.rows import UNDECODABLE, undecodable
 from tidemill.connect.cdc.binlog.shapes import Packable, Shape
 from tidemill.connect.cdc.contract import Change, Operation, Table
 from tidemill.connect.cdc.packed import Encoders
+from tidemill.native import extension
 
 OPERATIONS: dict[RowsKind, Operation] = {
     RowsKind.INSERT: "c",
@@ -59,7 +59,7 @@ class Scan(NamedTuple):
 
 
 def scan(
-    tables: Mapping[int, Packable],
+    tables: dict[int, Packable],
     received: list[bytes],
     begin: int,
     *,
@@ -75,9 +75,6 @@ def scan(
         checksums: whether the events have checksums.
         most: the number of changes at which to stop, at the end of an event.
     """
-    extension = native.load()
-    if extension is None:
-        return Scan(begin, 0, 0, 0, {})
     return Scan(*extension.scan_binlog(tables, received, begin, most, checksums))
 
 
@@ -145,8 +142,6 @@ class Run:
         Raises:
             BinlogError: a value is damaged.
         """
-        extension = native.load()
-        assert extension is not None
         found = {
             number: None if shape is None else (encoders.of(shape.table, shape.columns), layout)
             for number, (_, layout, shape) in self._used.items()

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tidemill import native
 from tidemill.connect.cdc.contract import (
     Batch,
     Capture,
@@ -380,13 +379,13 @@ def _now_ms() -> int:
 def _read(
     reader: Reader | None, table: Table, after: list[Any] | None, limit: int
 ) -> tuple[Sequence[Row], list[Any] | None]:
-    """Return a chunk, packed if the extension can encode it and no column has disappeared."""
+    """Return a chunk. Its rows are packed unless a column has disappeared from the table."""
     if reader is None:
         return [], None
+    rows, last = reader.chunk(after, limit)
     names = [name for name, _, _, _ in reader.columns]
-    if native.load() is None or names != [each.name for each in table.columns]:
-        return reader.chunk(after, limit)
-    return reader.copy(after, limit)
+    is_complete = names == [each.name for each in table.columns]
+    return rows if is_complete else rows.unpacked(), last
 
 
 def _before(lsn: int) -> Row:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from tidemill import native
 from tidemill.connect.cdc.contract import Change, Row, Table
 from tidemill.connect.cdc.packed import VALUE_RULE, ColumnRule, Encoders
 from tidemill.connect.cdc.sqlite import rows as cells
 from tidemill.connect.cdc.sqlite.changelog import SHAPED, Layout
+from tidemill.native import extension
 
 LayoutOf = Callable[[int], Layout]
 
@@ -76,8 +76,6 @@ class LoggedChanges:
 
     def encode(self, encoders: Encoders, stamp_ms: int) -> int:
         """Encode the changes, and return the number of records."""
-        extension = native.load()
-        assert extension is not None
         found = {
             number: encoders.of(layout.table, value_columns(layout.names))
             for number, layout in self._layouts.items()

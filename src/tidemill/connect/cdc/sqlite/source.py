@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tidemill import native
 from tidemill.connect.cdc.contract import (
     Batch,
     Capture,
@@ -234,7 +233,7 @@ class SqliteSource:
         last = found[-1]
         self._read = last[0]
         position = self._position(last[0], last[3])
-        if native.load() is not None and not any(row[2] == SHAPED for row in found):
+        if not any(row[2] == SHAPED for row in found):
             changes = Changes()
             changes.add(LoggedChanges(found, self._log.layout))
             return Batch(changes, position)
@@ -318,8 +317,7 @@ class SqliteSource:
         if len(found) == limit:
             at = [names.index(key) for key in table.key]
             last = [cells.cell_key(found[-1][index]) for index in at]
-        rows: Sequence[Row] = _packed(names, found) if native.load() else _rows(names, found)
-        return Chunk(rows, last, high, _now_ms(), {"change_id": high["id"]})
+        return Chunk(_packed(names, found), last, high, _now_ms(), {"change_id": high["id"]})
 
     def _refuse_null_keys(self, table: Table) -> None:
         """Raise if a key is NULL: no comparison finds such a row, so the chunks would skip it.

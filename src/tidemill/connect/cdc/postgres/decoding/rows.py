@@ -1,7 +1,8 @@
-"""Decodes rows of pgoutput: one decoder for each shape of a table, made once.
+"""Decodes rows of pgoutput to objects: one decoder for each shape of a table, made once.
 
-This is the hot path: it takes most of the time of a change. Must not know: connections, the
-catalog, transactions.
+Rows that rules, a router or a snapshot must see pass here, and those that lack values. The
+extension encodes all others from the bytes of their messages (``runs``). Must not know:
+connections, the catalog, transactions.
 """
 
 from __future__ import annotations

@@ -6,16 +6,16 @@ reader. Must not know: connections, the catalog, Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tidemill import native
 from tidemill.connect.cdc.contract import Change, Operation, Row, Table
 from tidemill.connect.cdc.packed import Encoders
 from tidemill.connect.cdc.postgres.decoding import messages
 from tidemill.connect.cdc.postgres.decoding.shapes import Layouts, Shape
 from tidemill.connect.cdc.postgres.errors import ProtocolError
+from tidemill.native import extension
 
 _u32 = Struct(">I").unpack_from
 _u64 = Struct(">Q").unpack_from
@@ -138,8 +138,6 @@ class Run:
     def encode(self, encoders: Encoders, stamp_ms: int) -> int:
         """Encode the changes, and return the number of records."""
         transaction = self._transaction
-        extension = native.load()
-        assert extension is not None
         return int(
             extension.encode_pgoutput(
                 self._layouts.encoders(encoders),
@@ -150,11 +148,10 @@ class Run:
         )
 
 
-def scan(extension: Any, counts: Mapping[int, int], received: list[bytes], begin: int) -> Scan:
+def scan(counts: dict[int, int], received: list[bytes], begin: int) -> Scan:
     """Find the rows from a place on that need no work of Python.
 
     Args:
-        extension: The compiled extension.
         counts: The number of columns of each captured table, by OID.
         received: Messages with their headers.
         begin: The place.

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from struct import Struct, error
 from typing import NamedTuple
 
-from tidemill import native
 from tidemill.connect.cdc.contract import Change, Table, TransactionEnd
 from tidemill.connect.cdc.packed import Changes
 from tidemill.connect.cdc.postgres.decoding import messages
@@ -80,7 +79,6 @@ class Stream:
         self.truncated: list[str] = []
         self.delivered: set[int] = set()
         self.size = 0
-        self._extension = native.load()
 
     @property
     def place(self) -> Place:
@@ -114,7 +112,7 @@ class Stream:
     def feed_all(self, received: list[bytes], at: int) -> int:
         """Take messages with their headers until a large transaction has to be replayed.
 
-        Rows that need no decision are kept as they are, if the extension can encode them.
+        Rows that need no decision are kept as they are.
 
         Args:
             received: The messages. They must not be changed afterwards.
@@ -127,9 +125,8 @@ class Stream:
             ProtocolError: A message is malformed.
         """
         while at < len(received) and self._replayed is None:
-            extension = self._extension
-            if extension is not None and not (self._streamed or self._is_skipped or self._resume):
-                found = scan(extension, self._shapes.layouts().counts, received, at)
+            if not (self._streamed or self._is_skipped or self._resume):
+                found = scan(self._shapes.layouts().counts, received, at)
                 if found.end > at and self._commit:
                     self._take_run(received, at, found)
                     at = found.end

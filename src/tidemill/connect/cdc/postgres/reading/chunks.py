@@ -60,7 +60,7 @@ class Reader:
         self._filter = sql.SQL(f"({row_filter})" if row_filter else "true")
         self._from = only + sql.Identifier(found.schema, found.name)
 
-    def chunk(self, after: Sequence[Any] | None, limit: int) -> tuple[list[Row], list[Any] | None]:
+    def chunk(self, after: Sequence[Any] | None, limit: int) -> tuple[PackedRows, list[Any] | None]:
         """Return rows in the order of the key, and the text of the last row's key.
 
         Args:
@@ -68,39 +68,7 @@ class Reader:
             limit: Largest number of rows. Fewer rows mean the end of the table.
 
         Returns:
-            The rows, and the last key, or None at the end of the table.
-        """
-        from psycopg import sql
-
-        key = [sql.Identifier(name) for name in self._table.key]
-        condition: sql.Composable = self._filter
-        values: list[bytes] = []
-        if after is not None:
-            values = [str(value).encode() for value in after]
-            marks = [
-                sql.SQL(f"${place}::{self._types[name]}")
-                for place, name in enumerate(self._table.key, 1)
-            ]
-            condition = sql.SQL("{} AND ({}) > ({})").format(
-                condition, sql.SQL(", ").join(key), sql.SQL(", ").join(marks)
-            )
-        query = sql.SQL("SELECT {} FROM {} WHERE {} ORDER BY {} LIMIT {}").format(
-            self._columns(), self._from, condition, sql.SQL(", ").join(key), sql.Literal(limit)
-        )
-        result = self._result(query, values)
-        rows = self._rows(result)
-        if len(rows) < limit:
-            return rows, None
-        places = [[name for name, _ in self._converts].index(name) for name in self._table.key]
-        last = [result.get_value(len(rows) - 1, place) for place in places]
-        return rows, [(value or b"").decode("utf-8", "backslashreplace") for value in last]
-
-    def copy(self, after: Sequence[Any] | None, limit: int) -> tuple[PackedRows, list[Any] | None]:
-        """Return what ``chunk`` returns, with the rows as the lines of a COPY.
-
-        Args:
-            after: The text of a key; rows behind it are returned. None: from the beginning.
-            limit: Largest number of rows.
+            The rows as the lines of a COPY, and the last key, or None at the end of the table.
         """
         from psycopg import sql
 
