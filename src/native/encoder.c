@@ -395,13 +395,18 @@ static PyObject *encoder_add(PyObject *self, PyObject *args)
     return Py_BuildValue("(niN)", row, status, list);
 }
 
-/* Append a record without headers; a length of -1 is null. Return 0, TOO_LARGE, or -1 with an error.
- * Bodies that are full wait for closed() and take(). */
+static const uint8_t no_headers = 0;
+
+/* Append a record; a length of -1 is null, and the headers are as in a record. Return 0, TOO_LARGE,
+ * or -1 with an error. Bodies that are full wait for closed() and take(). */
 static int append(Encoder *e, const uint8_t *key, int64_t key_length, const uint8_t *value,
-                  int64_t value_length, int64_t timestamp)
+                  int64_t value_length, const uint8_t *headers, size_t headers_length,
+                  int64_t timestamp)
 {
-    if (key_length > INT32_MAX || value_length > INT32_MAX) return TOO_LARGE;
-    size_t most = sized(key_length) + sized(value_length) + 1 + LENGTHS;
+    if (key_length > INT32_MAX || value_length > INT32_MAX || headers_length > INT32_MAX)
+        return TOO_LARGE;
+    size_t rest = sized(key_length) + sized(value_length) + headers_length;
+    size_t most = rest + LENGTHS;
     if (most > e->record_bytes) return TOO_LARGE;
     if (e->closed == NULL && (e->closed = PyList_New(0)) == NULL) return -1;
     static const Rows no_rows;
@@ -409,10 +414,11 @@ static int append(Encoder *e, const uint8_t *key, int64_t key_length, const uint
     if (make_room(e, partition, most, timestamp, e->closed) < 0) return -1;
     Open *open = &e->open[partition];
     uint8_t *begin = open->body.data + open->body.size;
-    uint8_t *p = put_start(begin, open, sized(key_length) + sized(value_length) + 1, timestamp);
+    uint8_t *p = put_start(begin, open, rest, timestamp);
     p = put_sized(p, key, key_length);
     p = put_sized(p, value, value_length);
-    *p++ = 0; /* no headers */
+    memcpy(p, headers, headers_length);
+    p += headers_length;
     count_record(e, partition, (size_t)(p - begin), timestamp);
     return 0;
 }
@@ -425,7 +431,8 @@ int tm_is_record_encoder(PyObject *object)
 int tm_append_record(PyObject *encoder, const uint8_t *key, int64_t key_length,
                      const uint8_t *value, int64_t value_length, int64_t timestamp)
 {
-    return append((Encoder *)encoder, key, key_length, value, value_length, timestamp);
+    return append((Encoder *)encoder, key, key_length, value, value_length, &no_headers, 1,
+                  timestamp);
 }
 
 static int optional_bytes(PyObject *from, const uint8_t **data, int64_t *length)
@@ -444,10 +451,14 @@ static PyObject *encoder_append(PyObject *self, PyObject *args)
     long long timestamp;
     const uint8_t *key_data, *value_data;
     int64_t key_length, value_length;
-    if (!PyArg_ParseTuple(args, "OOL", &key, &value, &timestamp)) return NULL;
+    const char *headers = (const char *)&no_headers;
+    Py_ssize_t headers_length = 1;
+    if (!PyArg_ParseTuple(args, "OOL|y#", &key, &value, &timestamp, &headers, &headers_length))
+        return NULL;
     if (optional_bytes(key, &key_data, &key_length) < 0) return NULL;
     if (optional_bytes(value, &value_data, &value_length) < 0) return NULL;
-    int status = append((Encoder *)self, key_data, key_length, value_data, value_length, timestamp);
+    int status = append((Encoder *)self, key_data, key_length, value_data, value_length,
+                        (const uint8_t *)headers, (size_t)headers_length, timestamp);
     return status < 0 ? NULL : PyLong_FromLong(status);
 }
 
@@ -551,7 +562,7 @@ static void encoder_dealloc(PyObject *self)
 
 static PyMethodDef encoder_methods[] = {
     {"add", encoder_add, METH_VARARGS, "Add rows from one on, until a body is closed."},
-    {"append", encoder_append, METH_VARARGS, "Add one record without headers."},
+    {"append", encoder_append, METH_VARARGS, "Add one record."},
     {"closed", encoder_closed, METH_NOARGS, "Return the bodies that append() has closed."},
     {"take", encoder_take, METH_NOARGS, "Return all bodies, and begin new ones."},
     {"grow", encoder_grow, METH_O, "Raise the number of partitions."},

@@ -59,21 +59,26 @@ class Kafka:
 
     def producer(self, client: str, **more: Any) -> Producer:
         """Return a producer."""
-        made: Producer = self._make(Producer, self.config(client, **more))
+        made: Producer = self.make(Producer, self.config(client, **more))
         return made
 
     def consumer(self, client: str, **more: Any) -> Consumer:
         """Return a consumer that commits nothing. Its group id is not used."""
         config = self.config(client, group_id=client, enable_auto_commit=False, **more)
-        made: Consumer = self._make(Consumer, config)
+        made: Consumer = self.make(Consumer, config)
         return made
 
     def admin(self, client: str) -> AdminClient:
         """Return an admin client."""
-        made: AdminClient = self._make(AdminClient, self.config(client))
+        made: AdminClient = self.make(AdminClient, self.config(client))
         return made
 
-    def _make(self, kind: Any, config: dict[str, Any]) -> Any:
+    def make(self, kind: Any, config: dict[str, Any]) -> Any:
+        """Return a client of a class.
+
+        Raises:
+            SettingsError: librdkafka rejects a property.
+        """
         try:
             return kind(config)
         except KafkaException as error:
@@ -88,11 +93,20 @@ class Kafka:
         """
         if error.code() not in _UNREACHABLE:
             return TidemillError(f"can't {what}: {error.str()}")
+        return self.unreachable(what, error.str())
+
+    def unreachable(self, what: str, cause: str) -> UnreachableError:
+        """Return the error if no broker answers, with what can be found out about the cause.
+
+        Args:
+            what: what failed, as "can't <what>".
+            cause: the client's words.
+        """
         found = explain(self.servers, self.properties, "-X ")
         if found is not None:
             return UnreachableError(f"can't {what}: {found[0]}", hint=found[1])
         return UnreachableError(
-            f"can't {what}: no answer from the brokers at {self.servers}: {error.str()}",
+            f"can't {what}: no answer from the brokers at {self.servers}: {cause}",
             hint="Check the address, and that the broker runs.",
         )
 

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from tidemill.connect.base.batched import Producer, open_producer
 from tidemill.connect.base.clients import Kafka
 from tidemill.connect.base.compacted import read_table, read_to_end
 from tidemill.connect.base.errors import ProducerFencedError
+from tidemill.connect.base.producer import Producer, open_producer
 from tidemill.connect.cdc.contract import Capture, Lag, Source, Table
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.errors import FencedError, PositionLostError, SetupError
@@ -102,8 +102,7 @@ class Worker:
         producer = None
         source = None
         try:
-            with_headers = self._definition.outbox is not None
-            producer = open_producer(self._kafka, self._client, with_headers=with_headers)
+            producer = open_producer(self._kafka, self._client)
             self.state = self._stored_state()
             source = self._make_source(self._definition.capture())
             self._capture(source, producer)

@@ -1,4 +1,5 @@
 """The part of the client that writes: record batches, requests under way, transactions.
 
-``encoder`` is the Python edition of the compiled ``RecordEncoder``.
+``producer`` sends records, and ``transactional`` sends them in transactions. ``RecordEncoder`` of
+the extension encodes them.
 """

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemill import native
-from tidemill.kafka_client.producing.encoder import Body, RecordEncoder
 from tidemill.kafka_client.producing.record_batch import NO_PRODUCER, Batch, compressed
 from tidemill.kafka_client.producing.settings import ProducerSettings
+from tidemill.native import extension
 
 OPEN_BYTES = 32 * 1024 * 1024
 """Most bytes of records that are encoded and not sent."""
 
+ALL_READ, FULL, TOO_LARGE, UNKNOWN_PARTITION, NULL_HEADER_KEY = range(5)
+"""What ended a call of ``RecordEncoder.add`` or ``append``."""
+
+Body = tuple[int, int, int, int, Any]
+"""Partition, number of records, first and greatest timestamp in ms, and the records."""
 Partition = tuple[str, int]
 
 
@@ -71,13 +75,30 @@ class Batching:
 
 
 def make_encoder(partitions: int, settings: ProducerSettings) -> Any:
-    """Return an encoder: the compiled one, or the one in Python where that was not built.
+    """Return an encoder for the records of a topic.
 
     Raises:
         ValueError: The topic has more partitions than the encoder takes.
     """
-    extension = native.load()
-    kind = RecordEncoder if extension is None else extension.RecordEncoder
     start = random.randrange(partitions)
     limits = (settings.batch_bytes, settings.record_bytes, OPEN_BYTES)
-    return kind(partitions, *limits, settings.method, start)
+    return extension.RecordEncoder(partitions, *limits, settings.method, start)
+
+
+def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    """Return headers as ``RecordEncoder.append`` takes them: as they are in a record (KIP-82)."""
+    out = bytearray()
+    _put_varint(out, len(headers))
+    for name, value in headers:
+        for part in (name.encode(), value):
+            _put_varint(out, -1 if part is None else len(part))
+            out += part or b""
+    return bytes(out)
+
+
+def _put_varint(to: bytearray, number: int) -> None:
+    left = number << 1 ^ number >> 63
+    while left >= 0x80:
+        to.append(left & 0x7F | 0x80)
+        left >>= 7
+    to.append(left)

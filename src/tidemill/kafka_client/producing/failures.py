@@ -37,6 +37,14 @@ class Failures(Protocol):
         """
         ...
 
+    def unsendable(self, topic: str, cause: str) -> TidemillError:
+        """Return the error if rows can't become records of their topic."""
+        ...
+
+    def too_large(self, topic: str, size: int, cause: str) -> TidemillError:
+        """Return the error of a record of so many bytes, which the producer does not send."""
+        ...
+
     def rejected(self, servers: str, cause: str) -> TidemillError:
         """Return the error if waiting can't help: wrong credentials, or TLS does not match."""
         ...

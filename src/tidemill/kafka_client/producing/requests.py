@@ -96,6 +96,30 @@ class Requests:
                 raise self._words.not_answered(what, cause)
             time.sleep(_PAUSE_S)
 
+    def init_producer_id(
+        self, what: str, transactional_id: str, timeout_ms: int, timeout_s: float | None
+    ) -> tuple[int, int]:
+        """Return the id and the epoch of a new producer. It fences others of its transactional id.
+
+        Args:
+            what: What the request does, for messages.
+            transactional_id: The transactional id; empty without transactions.
+            timeout_ms: Milliseconds that a transaction can take; -1 without transactions.
+            timeout_s: As for ``ask``.
+
+        Raises:
+            TidemillError: As for ``ask``.
+        """
+
+        def parse(view: memoryview) -> tuple[int, int]:
+            code, found = messages.parse_init_producer_id(view)
+            check(code)
+            return found
+
+        body = messages.init_producer_id(transactional_id, timeout_ms)
+        kind = messages.TRANSACTION if transactional_id else None
+        return self.ask(what, messages.INIT_PRODUCER_ID, body, parse, kind, timeout_s=timeout_s)
+
     @property
     def _servers(self) -> str:
         return ",".join(f"{host}:{port}" for host, port in self._settings.connection.servers)

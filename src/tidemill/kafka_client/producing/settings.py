@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemill.kafka_client.producing.encoder import MURMUR2, MURMUR2_RANDOM
 from tidemill.kafka_client.producing.record_batch import CODECS
 from tidemill.kafka_client.settings import (
     WITHOUT_EFFECT,
@@ -23,6 +22,7 @@ from tidemill.kafka_client.settings import (
     text,
 )
 
+MURMUR2, MURMUR2_RANDOM = range(2)
 _METHODS = {"murmur2": MURMUR2, "murmur2_random": MURMUR2_RANDOM}
 _MOST_IDEMPOTENT = 5
 """Requests of an idempotent producer that a broker can put in order."""

@@ -11,46 +11,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
+from tidemill.confluent.errors import RAISED, LastError
 from tidemill.errors import UnreachableError
 from tidemill.spark.errors import OptionError, with_note
 from tidemill.who_answers import explain
 
 log = logging.getLogger("tidemill.spark")
-
-RETRIABLE = frozenset(
-    {
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.REPLICA_NOT_AVAILABLE,
-        KafkaError.KAFKA_STORAGE_ERROR,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError._NOENT,  # no leader known for a partition
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        KafkaError._ALL_BROKERS_DOWN,
-    }
-)
-"""Codes of temporary errors: the same request may succeed a moment later."""
-
-_PERMANENT = frozenset(
-    {
-        KafkaError._AUTHENTICATION,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError.UNSUPPORTED_SASL_MECHANISM,
-        KafkaError._SSL,
-    }
-)
-
-# After a fatal error a client raises a bare KafkaError, which can be caught but does not derive
-# from Exception. If the error occurs in a callback, it raises a SystemError.
-RAISED = cast("tuple[type[BaseException], ...]", (KafkaException, KafkaError, SystemError))
-"""Types that a call to librdkafka may raise."""
 
 _UNUSED_S = 60.0
 """A client that was idle for so long makes room for another one."""
@@ -58,42 +28,23 @@ _UNUSED_S = 60.0
 Client = TypeVar("Client")
 
 
-class LastError:
-    """Keeps the last error of a client, so that a timeout can name its cause.
+def raise_if_permanent(last: LastError, servers: str) -> None:
+    """Raise an error if waiting can't help: wrong credentials, or TLS does not match.
 
-    librdkafka retries forever and reports errors only to this callback.
+    Args:
+        last: The last error of a client.
+        servers: Addresses of the brokers, for the message.
 
-    Attributes:
-        error: The last error, or None.
+    Raises:
+        UnreachableError: The last error is of this kind.
     """
-
-    def __init__(self) -> None:
-        self.error: KafkaError | None = None
-
-    def __call__(self, error: KafkaError) -> None:
-        self.error = error
-
-    @property
-    def text(self) -> str:
-        """The last error as the end of a sentence, or an empty string."""
-        return "" if self.error is None else f": {self.error.str()}"
-
-    def raise_if_permanent(self, servers: str) -> None:
-        """Raise an error if waiting can't help: wrong credentials, or TLS does not match.
-
-        Args:
-            servers: Addresses of the brokers, for the message.
-
-        Raises:
-            UnreachableError: The last error is of this kind.
-        """
-        if self.error is not None and self.error.code() in _PERMANENT:
-            raise with_note(
-                UnreachableError(
-                    f"the brokers at {servers} rejected the connection{self.text}",
-                    hint="Check the options kafka.security.protocol, kafka.sasl.* and kafka.ssl.*.",
-                )
+    if last.is_permanent:
+        raise with_note(
+            UnreachableError(
+                f"the brokers at {servers} rejected the connection{last.text}",
+                hint="Check the options kafka.security.protocol, kafka.sasl.* and kafka.ssl.*.",
             )
+        )
 
 
 def make_client(

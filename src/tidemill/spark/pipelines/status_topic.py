@@ -15,8 +15,9 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tidemill.confluent.errors import LastError
 from tidemill.errors import UnreachableError
-from tidemill.spark.base.clients import LastError, make_client, unreachable
+from tidemill.spark.base.clients import make_client, unreachable
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.pipelines.progress import (
     HEARTBEAT_S,

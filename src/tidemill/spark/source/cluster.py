@@ -21,8 +21,9 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
+from tidemill.confluent.errors import RETRIABLE, LastError
 from tidemill.errors import TidemillError, UnknownTopicOrPartitionError, UnreachableError
-from tidemill.spark.base.clients import RETRIABLE, LastError, make_client, unreachable
+from tidemill.spark.base.clients import make_client, raise_if_permanent, unreachable
 from tidemill.spark.source.planning.options import EARLIEST, LATEST, Subscription
 from tidemill.spark.source.planning.ranges import Offsets, TopicPartition
 from tidemill.spark.source.planning.topics import Topic
@@ -172,7 +173,7 @@ class KafkaCluster:
                 answer = ask()
             except KafkaException as error:
                 self._client().poll(0)  # runs the callback that receives the cause
-                self._last_error.raise_if_permanent(self._settings.get("bootstrap.servers", ""))
+                raise_if_permanent(self._last_error, self._settings.get("bootstrap.servers", ""))
                 code = _code(error)
                 if code not in RETRIABLE:
                     raise _translated(error, what) from error

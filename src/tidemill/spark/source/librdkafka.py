@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tidemill.spark.base.clients import ClientPool, LastError, make_client
+from tidemill.confluent.errors import LastError
+from tidemill.spark.base.clients import ClientPool, make_client, raise_if_permanent
 from tidemill.spark.source import failures
 from tidemill.spark.source.plan import (
     BATCH_BYTES,
@@ -196,7 +197,7 @@ class _RangeReader:
 
     def _check_deadline(self) -> None:
         last = self._pooled.last_error
-        last.raise_if_permanent(self._settings["bootstrap.servers"])
+        raise_if_permanent(last, self._settings["bootstrap.servers"])
         if time.monotonic() > self._deadline:
             raise failures.timed_out(self._range, self._position, self._plan, last.text)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import orjson
 
-from tidemill import native
-from tidemill.connect.base.batched import BatchProducer
 from tidemill.connect.cdc.contract import Table
 from tidemill.connect.cdc.envelope import Encoder
 from tidemill.connect.cdc.packed import ColumnRule
+from tidemill.kafka_client.producing.transactional import TransactionalProducer
+from tidemill.native import extension
 
 
 class CompiledEncoders:
@@ -27,7 +27,7 @@ class CompiledEncoders:
     """
 
     def __init__(
-        self, producer: BatchProducer, envelope: Encoder, create: Callable[[str], None]
+        self, producer: TransactionalProducer, envelope: Encoder, create: Callable[[str], None]
     ) -> None:
         self._producer = producer
         self._envelope = envelope
@@ -47,14 +47,15 @@ class CompiledEncoders:
         return found[1]
 
     def _make(self, table: Table, columns: tuple[ColumnRule, ...]) -> Any:
-        extension = native.load()
-        assert extension is not None, "packed rows need the extension"
         known = self._envelope.prepared(table)
         self._create(known.topic)
         names = [name for name, _, _, _ in columns]
         return extension.ChangeEncoder(
-            self._producer.records(known.topic),
-            tuple((orjson.dumps(name) + b":", *rest) for name, *rest in columns),
+            self._producer.encoder(known.topic),
+            tuple(
+                (orjson.dumps(name) + b":", rule, convert, is_key)
+                for name, rule, convert, is_key in columns
+            ),
             tuple(names.index(name) for name in known.key),
             known.source[:-1],
             self._envelope.is_plain,

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from tidemill.connect.base.batched import BatchProducer, Producer, record_too_large
 from tidemill.connect.base.clients import Kafka
+from tidemill.connect.base.producer import Producer, record_too_large
 from tidemill.connect.cdc.contract import Batch, Change, Chunk, ConsistentRead, Row, Table
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.envelope import Encoder, source_tail
@@ -29,6 +29,7 @@ from tidemill.connect.cdc.topics import (
     transactional_id,
 )
 from tidemill.connect.cdc.writing.compiled import CompiledEncoders
+from tidemill.kafka_client.producing.transactional import TransactionalProducer
 
 
 class Writer:
@@ -66,7 +67,7 @@ class Writer:
             definition.table or definition.outbox or definition.transactions
         )
         self._compiled: CompiledEncoders | None = None
-        if self._is_plain_stream and isinstance(producer, BatchProducer):
+        if self._is_plain_stream and isinstance(producer, TransactionalProducer):
             self._compiled = CompiledEncoders(producer, self._encoder, self._create_table_topic)
         self._topics: dict[str, str] = {}
         self._known: set[str] = set()

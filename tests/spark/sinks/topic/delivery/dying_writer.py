@@ -17,11 +17,12 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Producer
 
+from tidemill.confluent import producing as librdkafka
+from tidemill.kafka_client.producing import transactional
+from tidemill.kafka_client.producing.producer import Producer as OwnProducer
 from tidemill.kafka_client.producing.requests import Requests
 from tidemill.kafka_codec import producing as messages
-from tidemill.spark.sinks.topic.delivery import exactly_once, librdkafka
-from tidemill.spark.sinks.topic.delivery.native import transaction
-from tidemill.spark.sinks.topic.delivery.native.producer import Producer as NativeProducer
+from tidemill.spark.sinks.topic.delivery import exactly_once
 
 MOMENTS = (
     "before the marker",
@@ -84,8 +85,8 @@ def prepare(moment: str, flushes: list[Callable[[], Any]]) -> None:
         flushes.append(lambda: made.flush(60))
         return made
 
-    def make_native(*args: Any) -> NativeProducer:
-        made = NativeProducer(*args)
+    def make_own(*args: Any) -> OwnProducer:
+        made = OwnProducer(*args)
         flushes.append(made.flush)
         return made
 
@@ -99,7 +100,7 @@ def prepare(moment: str, flushes: list[Callable[[], Any]]) -> None:
 
     asked = Requests.ask
     librdkafka.Producer = make  # type: ignore[attr-defined,assignment]
-    transaction.Producer = make_native  # type: ignore[attr-defined,assignment]
+    transactional.Producer = make_own  # type: ignore[attr-defined,assignment]
     Requests.ask = ask  # type: ignore[method-assign]
 
 

@@ -8,7 +8,6 @@ import pytest
 from pyspark.sql.types import IntegerType, StringType, StructType
 
 from tests.contracts.deliver import DeliverContract
-from tidemill import native as native_extension
 from tidemill.spark.datasource.writers import check_columns
 from tidemill.spark.errors import OptionError
 from tidemill.spark.sinks.topic.delivery import at_least_once
@@ -23,19 +22,9 @@ class TestThroughLibrdkafka(DeliverContract):
         return at_least_once.write_rows
 
 
-class TestNative(DeliverContract):
+class TestOwn(DeliverContract):
     @pytest.fixture
     def write(self) -> Callable[..., int]:
-        if native_extension.load() is None:
-            pytest.skip("the extension was not built")
-        return at_least_once.write_rows
-
-
-class TestNativeWithoutExtension(DeliverContract):
-    @pytest.fixture
-    def write(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-        monkeypatch.setenv(native_extension.SWITCH, "0")
-        monkeypatch.setenv(at_least_once.SWITCH, "native")
         return at_least_once.write_rows
 
 

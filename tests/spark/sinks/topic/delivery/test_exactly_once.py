@@ -32,15 +32,16 @@ from tests.spark.sinks.topic.delivery.dying_writer import MOMENTS
 from tests.support.committed import read_to_end, values
 from tests.support.ports import reserve_port
 from tests.support.processes import poll_until
+from tidemill.confluent import producing as librdkafka
 from tidemill.errors import UnreachableError
 from tidemill.spark.base.clients import ClientPool
 from tidemill.spark.errors import CheckpointRestoredError, DeliveryError, OptionError
-from tidemill.spark.sinks.topic.delivery import exactly_once, librdkafka, limits
+from tidemill.spark.sinks.topic.delivery import exactly_once
 from tidemill.spark.sinks.topic.delivery.at_least_once import SWITCH
 from tidemill.spark.sinks.topic.delivery.exactly_once import Share, write_share
 
 
-@pytest.fixture(autouse=True, params=["native", "librdkafka"])
+@pytest.fixture(autouse=True, params=["own", "librdkafka"])
 def edition(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The client that writes."""
     monkeypatch.setenv(SWITCH, request.param)
@@ -107,8 +108,7 @@ class TestInTransactions(DeliverContract):
     def test_no_broker_fails_the_task_in_time(self, write: Write) -> None:
         nowhere = {"bootstrap.servers": f"127.0.0.1:{reserve_port()}"}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(limits, "REQUEST_S", 0.3)
-            patch.setattr(limits, "TRANSACTION_TIMEOUT_MS", 1000)
+            patch.setattr(exactly_once, "TRANSACTION_TIMEOUT_MS", 1000)
             with pytest.raises(UnreachableError, match="not answer in time to start a producer"):
                 write(rows(1), "t", nowhere)
 
@@ -414,7 +414,7 @@ def test_the_marker_of_the_other_edition_is_understood(
     share = new_share(6, owner="q")
     sink.write(share, rows(6))
     exactly_once.close_idle_writers()
-    monkeypatch.setenv(SWITCH, "librdkafka" if edition == "native" else "native")
+    monkeypatch.setenv(SWITCH, "librdkafka" if edition == "own" else "own")
     assert sink.write(share, rows(6)) == 0
     with pytest.raises(DeliveryError, match="the query of another checkpoint wrote batch 6"):
         sink.write(replace(share, owner="other"), rows(6))
@@ -465,7 +465,7 @@ def test_a_marker_of_another_checkpoint_is_an_error_so_that_no_row_is_lost(
 def test_a_commit_whose_answer_is_lost_is_found_out_about(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, edition: str, *, retriable: bool
 ) -> None:
-    if edition == "native":
+    if edition == "own":
         pytest.skip("the native producer sends the request again: test_transaction.py")
     lost: list[int] = []
 

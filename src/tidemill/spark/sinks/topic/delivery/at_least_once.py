@@ -1,8 +1,8 @@
 """Writes Arrow rows to Kafka topics at least once, until the brokers have acknowledged all rows.
 
-There are two editions with the same contract (``tests/contracts/deliver.py``): the native one, and
-the one with librdkafka for settings that the native one does not understand. Must not know: Spark,
-options' names, queries.
+There are two editions with the same contract (``tests/contracts/deliver.py``): our own producer,
+which makes no object of a row, and librdkafka's for settings that ours does not understand
+(Kerberos, OAUTHBEARER). Must not know: Spark, options' names, queries.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from tidemill import native as extension
-from tidemill.spark.sinks.topic.delivery import librdkafka
+from tidemill.spark.sinks.topic.delivery import librdkafka, own
 from tidemill.spark.sinks.topic.delivery.defaults import producer_settings
-from tidemill.spark.sinks.topic.delivery.native import edition as native
 
 SWITCH = "TIDEMILL_SINK_CLIENT"
-"""The environment variable that chooses an edition: ``native`` or ``librdkafka``."""
+"""The environment variable that chooses librdkafka with ``librdkafka``."""
 
 
 def write_rows(
@@ -41,11 +39,7 @@ def write_rows(
         OptionError: librdkafka does not know a setting.
     """
     settings = producer_settings(kafka)
-    delivery: native.Delivery | librdkafka.Delivery | None = None
-    if use_native():
-        delivery = native.delivery(settings)
-    if delivery is None:
-        delivery = librdkafka.Delivery(settings)
+    delivery = (use_own() and own.delivery(settings)) or librdkafka.Delivery(settings)
     rows = 0
     try:
         for batch in batches:
@@ -58,16 +52,12 @@ def write_rows(
     return rows
 
 
-def use_native() -> bool:
-    """Whether to use the native edition.
-
-    Without the compiled extension, librdkafka is faster than the encoder in Python.
-    """
-    chosen = os.environ.get(SWITCH)
-    return chosen == "native" or (chosen != "librdkafka" and extension.load() is not None)
+def use_own() -> bool:
+    """Whether to use our own producer for the settings that it understands."""
+    return os.environ.get(SWITCH) != "librdkafka"
 
 
 def close_idle_producers() -> None:
     """Close the connections that this process keeps for its next task."""
-    native.close_idle()
+    own.close_idle()
     librdkafka.close_idle_producers()

@@ -14,9 +14,8 @@ marker again, however many batches had no rows. It writes its marker first: if a
 process has taken over meanwhile, the broker says so before a row is sent, and a new producer takes
 over in turn.
 
-There are two editions of the producer with the same contract: the native one, and the one with
-librdkafka for settings that the native one does not understand. A producer of the native edition is
-an id and a few numbers, and shares its connections with the next task.
+The producer is our own, or librdkafka's for settings that ours does not understand. One of our own
+is an id and a few numbers, and shares its connections with the next task.
 
 Must not know: Spark, options' names, queries. Sources: KIP-98, KIP-129 (the idea in Kafka Streams),
 KIP-447.
@@ -32,30 +31,30 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidemill.confluent.producing import TransactionalProducer as LibrdkafkaProducer
+from tidemill.kafka_client.producing.transactional import TransactionalProducer
 from tidemill.spark.base.clients import ClientPool
 from tidemill.spark.errors import DeliveryError
-from tidemill.spark.sinks.topic.delivery import limits
-from tidemill.spark.sinks.topic.delivery.at_least_once import use_native
+from tidemill.spark.sinks.topic.delivery import librdkafka, own
+from tidemill.spark.sinks.topic.delivery.at_least_once import use_own
 from tidemill.spark.sinks.topic.delivery.defaults import producer_settings
-from tidemill.spark.sinks.topic.delivery.librdkafka_transaction import (
-    Transaction as LibrdkafkaTransaction,
-)
-from tidemill.spark.sinks.topic.delivery.native import edition as native
 from tidemill.spark.sinks.topic.delivery.share import (
     Share,
     check_marker,
     marker_of,
     timed_out,
 )
-from tidemill.spark.sinks.topic.delivery.transactional import TransactionalClient
 
 __all__ = ["Share", "close_idle_writers", "transactional_settings", "write_share"]
 
+TRANSACTION_TIMEOUT_MS = 120_000
+"""The broker aborts the transaction of a dead task after this time, and readers continue. The next
+attempt of the task aborts it immediately."""
 _POOLED = 32
 """Most producers of librdkafka that a process keeps. Each costs four threads, eight file
 descriptors and half a megabyte."""
-_POOLED_NATIVE = 1024
-"""Most native producers that a process keeps. They cost nothing but their sequence numbers."""
+_POOLED_OWN = 1024
+"""Most producers of our own that a process keeps. They cost nothing but their sequence numbers."""
 
 
 def write_share(
@@ -96,7 +95,7 @@ def write_share(
     rows = 0
     try:
         for batch in itertools.chain([first], rest):
-            writer.client.send(batch, topic)
+            writer.send(batch, topic)
             rows += batch.num_rows
         writer.client.commit(f"commit batch {share.batch_id}")
     except BaseException as error:
@@ -112,7 +111,7 @@ def write_share(
 
 def transactional_settings(kafka: Mapping[str, str], transactional_id: str) -> dict[str, str]:
     """Return the settings of a transactional producer: the user's, then the defaults."""
-    timeout = kafka.get("transaction.timeout.ms", str(limits.TRANSACTION_TIMEOUT_MS))
+    timeout = kafka.get("transaction.timeout.ms", str(TRANSACTION_TIMEOUT_MS))
     # By default librdkafka 2.16 forgets its brokers when none answers. It may then never send the
     # offsets of a transaction, although the broker is back.
     settings = {
@@ -129,7 +128,7 @@ def close_idle_writers() -> None:
     """Close the transactional producers that this process keeps for its next task."""
     for pool in _pools.values():
         pool.clear()
-    native.close_idle()
+    own.close_idle()
 
 
 @dataclass(slots=True)
@@ -138,7 +137,6 @@ class _Writer:
 
     Attributes:
         client: The producer.
-        is_native: Its edition.
         next_batch: First batch whose share is not written to ``marker_topic``, unless another
             producer has fenced this one.
         run: The run of the share that it was created for.
@@ -147,13 +145,19 @@ class _Writer:
         began: When its last transaction began, on the monotonic clock in seconds.
     """
 
-    client: TransactionalClient
-    is_native: bool
+    client: TransactionalProducer | LibrdkafkaProducer
     next_batch: int
     run: str
     owner: str
     marker_topic: str
     began: float = 0.0
+
+    def send(self, batch: pa.RecordBatch, topic: str | None) -> None:
+        """Send rows, or keep them for a moment."""
+        if isinstance(self.client, TransactionalProducer):
+            own.send_rows(self.client, batch, topic)
+        else:
+            librdkafka.send_rows(self.client.records, batch, topic)
 
     def can_continue_with(self, share: Share, marker_topic: str) -> bool:
         """Whether the marker that it knows was checked for this share's query and run."""
@@ -169,15 +173,17 @@ def _close(writer: _Writer | None) -> None:
 
 
 _pools: dict[bool, ClientPool[_Writer | None]] = {
-    True: ClientPool(_close, limit=_POOLED_NATIVE),
+    True: ClientPool(_close, limit=_POOLED_OWN),
     False: ClientPool(_close, limit=_POOLED),
 }
-"""The idle producers of this process, by whether they are native."""
+"""The idle producers of this process, by whether they are our own."""
 
 
 def _give(settings: Mapping[str, str], writer: _Writer) -> None:
-    writer.client.rest()
-    _pools[writer.is_native].give(settings, writer)
+    is_own = isinstance(writer.client, TransactionalProducer)
+    if isinstance(writer.client, TransactionalProducer):
+        own.rest(writer.client, settings)
+    _pools[is_own].give(settings, writer)
 
 
 def _begin(settings: Mapping[str, str], share: Share, marker_topic: str) -> _Writer | None:
@@ -185,7 +191,7 @@ def _begin(settings: Mapping[str, str], share: Share, marker_topic: str) -> _Wri
 
     It is the writer of an earlier batch in the same run, or a new one. No row has been sent yet.
     """
-    pooled = _pools[True].take(settings, lambda: None) if use_native() else None
+    pooled = _pools[True].take(settings, lambda: None) if use_own() else None
     pooled = pooled or _pools[False].take(settings, lambda: None)
     if pooled is not None:
         if pooled.can_continue_with(share, marker_topic):
@@ -203,8 +209,8 @@ def _begin_with(writer: _Writer, settings: Mapping[str, str], share: Share) -> _
         return None
     try:
         writer.began = time.monotonic()
-        what = f"begin the transaction of batch {share.batch_id}"
-        writer.client.begin(writer.marker_topic, marker_of(share), what)
+        writer.client.begin(f"begin the transaction of batch {share.batch_id}")
+        writer.client.mark(writer.marker_topic, marker_of(share))
     except BaseException:
         writer.client.close()
         raise
@@ -212,20 +218,17 @@ def _begin_with(writer: _Writer, settings: Mapping[str, str], share: Share) -> _
 
 
 def _connect(settings: Mapping[str, str], share: Share, marker_topic: str) -> _Writer:
-    client: TransactionalClient | None = native.transaction(settings) if use_native() else None
-    is_native = client is not None
-    if client is None:
-        client = LibrdkafkaTransaction(settings)
+    client = (use_own() and own.transactional(settings)) or librdkafka.transactional(settings)
     try:
+        client.start(topic=marker_topic)
         what = f"read whether batch {share.batch_id} was written by {share.name}"
-        marker = client.connect(marker_topic, what)
+        marker = client.marker(marker_topic, what)
         check_marker(marker, share, marker_topic)
     except BaseException:
         client.close()
         raise
     return _Writer(
         client=client,
-        is_native=is_native,
         next_batch=max(marker.offset, 0),
         run=share.run,
         owner=share.owner,

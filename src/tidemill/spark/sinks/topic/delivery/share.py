@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from tidemill.kafka_client.producing.transactional import Marker
 from tidemill.spark.errors import CheckpointRestoredError, DeliveryError, with_note
-from tidemill.spark.sinks.topic.delivery.transactional import Marker
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from tidemill.kafka_client.connection import Connection
 from tidemill.spark.sinks.topic.delivery import at_least_once, exactly_once
 from tidemill.spark.sinks.topic.delivery.at_least_once import write_rows
 from tidemill.spark.sinks.topic.delivery.exactly_once import Share, write_share
-from tidemill.spark.sinks.topic.delivery.native.clusters import clusters
+from tidemill.spark.sinks.topic.delivery.own import clusters
 from tidemill.spark.source.fetch import FetchPlan, fetch
 from tidemill.spark.source.planning.ranges import OffsetRange
 
@@ -31,7 +31,7 @@ from tidemill.spark.source.planning.ranges import OffsetRange
 @pytest.fixture(autouse=True)
 def edition(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     exactly_once.close_idle_writers()
-    monkeypatch.setenv(at_least_once.SWITCH, "native")
+    monkeypatch.setenv(at_least_once.SWITCH, "own")
     yield
     exactly_once.close_idle_writers()
 

@@ -1,4 +1,7 @@
-"""The native edition of delivering rows. Must not know: Spark, queries, shares."""
+"""Sends Arrow rows with our own producer: columns become records without an object for each row.
+
+Must not know: Spark, queries, shares.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,17 @@ import pyarrow as pa
 
 from tidemill.kafka_client.producing.batching import Identity
 from tidemill.kafka_client.producing.cluster import Cluster
+from tidemill.kafka_client.producing.producer import Producer
 from tidemill.kafka_client.producing.record_batch import NO_PRODUCER
-from tidemill.kafka_client.producing.requests import Requests, check
+from tidemill.kafka_client.producing.requests import Requests
 from tidemill.kafka_client.producing.settings import ProducerSettings, understand
-from tidemill.kafka_codec import producing as messages
+from tidemill.kafka_client.producing.transactional import TransactionalProducer
 from tidemill.spark.base.clients import ClientPool
-from tidemill.spark.sinks.topic.delivery.native import failures
-from tidemill.spark.sinks.topic.delivery.native.clusters import clusters
-from tidemill.spark.sinks.topic.delivery.native.producer import Producer
-from tidemill.spark.sinks.topic.delivery.native.transaction import Transaction
+from tidemill.spark.sinks.topic.delivery.columns import by_topic, columns
+from tidemill.spark.sinks.topic.delivery.failures import SINK, NotAnsweredError
 
+clusters: ClientPool[Cluster] = ClientPool(Cluster.close, limit=4)
+"""The idle connections of this process, by the settings of librdkafka."""
 _identities: ClientPool[Identity] = ClientPool(lambda identity: None, limit=4)
 
 
@@ -42,8 +46,10 @@ def delivery(kafka: Mapping[str, str]) -> Delivery | None:
         return None
 
 
-def transaction(kafka: Mapping[str, str]) -> Transaction | None:
-    """Return a client with transactions; None if a setting is left to librdkafka.
+def transactional(kafka: Mapping[str, str]) -> TransactionalProducer | None:
+    """Return a producer with transactions; None if a setting is left to librdkafka.
+
+    While it rests (``rest``), it has no connections.
 
     Args:
         kafka: Settings of librdkafka, with a transactional id.
@@ -56,7 +62,21 @@ def transaction(kafka: Mapping[str, str]) -> Transaction | None:
             Cluster(settings).close()
     except OSError:  # a certificate can't be read: librdkafka says which
         return None
-    return Transaction(kafka, settings)
+    shared = _shared(kafka)
+    return TransactionalProducer(
+        settings, SINK, lambda: clusters.take(shared, lambda: Cluster(settings))
+    )
+
+
+def rest(producer: TransactionalProducer, kafka: Mapping[str, str]) -> None:
+    """Leave the connections of a producer to other transactions with the same settings."""
+    cluster = producer.rest()
+    if cluster is not None:
+        clusters.give(_shared(kafka), cluster)
+
+
+def _shared(kafka: Mapping[str, str]) -> dict[str, str]:
+    return {key: kafka[key] for key in kafka if key != "transactional.id"}
 
 
 class Delivery:
@@ -78,21 +98,12 @@ class Delivery:
         self._identity = Identity()
 
     def send(self, batch: pa.RecordBatch, topic: str | None) -> None:
-        """Send rows, or keep them for a moment.
-
-        Args:
-            batch: The rows.
-            topic: Topic for all rows; None for the topic in each row.
-
-        Raises:
-            DeliveryError: A row can't be sent, its topic is null, or an earlier row was rejected.
-            UnreachableError: The brokers reject the connection.
-        """
+        """Send rows, as ``send_rows``."""
         if not batch.num_rows:
             return
         if self._producer is None:
             self._producer = self._start(topic)
-        self._producer.send(batch, topic)
+        send_rows(self._producer, batch, topic)
 
     def finish(self) -> None:
         """Wait until all records are acknowledged.
@@ -114,21 +125,32 @@ class Delivery:
     def _start(self, topic: str | None) -> Producer:
         self._identity = _identities.take(self._kafka, Identity)
         if self._settings.idempotent and self._identity.producer == NO_PRODUCER:
-            requests = Requests(self._settings, {}, failures.SINK)
+            requests = Requests(self._settings, {}, SINK)
             requests.cluster = self._cluster
-
-            def parse(view: memoryview) -> tuple[int, int]:
-                code, found = messages.parse_init_producer_id(view)
-                check(code)
-                return found
-
-            body = messages.init_producer_id("", -1)
+            timeout_s = self._settings.timeout_ms / 1000
             try:
-                self._identity.producer = requests.ask(
-                    "start a producer",
-                    *(messages.INIT_PRODUCER_ID, body, parse, None),
-                    timeout_s=self._settings.timeout_ms / 1000,
+                self._identity.producer = requests.init_producer_id(
+                    "start a producer", "", -1, timeout_s
                 )
-            except failures.NotAnsweredError as error:
-                raise failures.SINK.not_accepted(1, topic or "of the row", str(error)) from error
-        return Producer(self._cluster, self._settings, self._identity)
+            except NotAnsweredError as error:
+                raise SINK.not_accepted(1, topic or "of the row", str(error)) from error
+        return Producer(self._cluster, self._settings, self._identity, SINK)
+
+
+def send_rows(
+    to: Producer | TransactionalProducer, batch: pa.RecordBatch, topic: str | None
+) -> None:
+    """Send rows, or keep them for a moment.
+
+    Args:
+        to: The producer.
+        batch: The rows.
+        topic: Topic for all rows; None for the topic in each row.
+
+    Raises:
+        DeliveryError: A row can't be sent, its topic is null, or an earlier row was rejected.
+        UnreachableError: The brokers reject the connection.
+    """
+    for name, rows in by_topic(batch, topic):
+        to.add(name, columns(rows))
+    to.post_if_due()

@@ -1,4 +1,4 @@
-"""The errors of the native producer, worded as with librdkafka.
+"""The errors of the sink's producers.
 
 Must not know: sockets, Spark.
 """
@@ -8,7 +8,12 @@ from __future__ import annotations
 from tidemill.errors import UnreachableError
 from tidemill.kafka_client.producing.failures import TOO_LARGE
 from tidemill.spark.errors import DeliveryError, with_note
-from tidemill.spark.sinks.topic.delivery import limits
+
+ALL_OR_NONE = (
+    "Readers of committed records see all rows of the task or none. A restart writes what is "
+    "missing."
+)
+"""The hint of an error of a transaction."""
 
 
 class NotAnsweredError(UnreachableError):
@@ -30,6 +35,14 @@ class SinkFailures:
             )
         )
 
+    def unsendable(self, topic: str, cause: str) -> DeliveryError:
+        """Return the error if a row can't become a record of its topic."""
+        return DeliveryError(f"can't send a record to topic {topic}: {cause}")
+
+    def too_large(self, topic: str, size: int, cause: str) -> DeliveryError:
+        """Return the error of a record of so many bytes, which the producer does not send."""
+        return self.unsendable(topic, cause)
+
     def rejected(self, servers: str, cause: str) -> UnreachableError:
         """Return the error if waiting can't help: wrong credentials, or TLS does not match."""
         return with_note(
@@ -41,16 +54,11 @@ class SinkFailures:
 
     def refused(self, what: str, cause: str, code: int) -> DeliveryError:
         """Return the error if a broker answers with a permanent error."""
-        return with_note(DeliveryError(f"could not {what}: {cause}", hint=limits.ALL_OR_NONE))
+        return with_note(DeliveryError(f"could not {what}: {cause}", hint=ALL_OR_NONE))
 
     def not_answered(self, what: str, cause: str) -> NotAnsweredError:
         """Return the error if the brokers did not answer in time."""
         return with_note(NotAnsweredError(f"the brokers did not answer in time to {what}: {cause}"))
-
-
-def unsendable(topic: str, cause: str) -> DeliveryError:
-    """Return the error if a row can't become a record of its topic."""
-    return DeliveryError(f"can't send a record to topic {topic}: {cause}")
 
 
 SINK = SinkFailures()

@@ -1,4 +1,4 @@
-"""Our own producer: what a transaction shows, when, and who is fenced."""
+"""The producers of connectors: what a transaction shows, when, and who is fenced."""
 
 from __future__ import annotations
 
@@ -8,26 +8,33 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import TopicPartition
 
+from tests.support.committed import read_to_end
 from tests.support.hidden_packages import python_without
-from tidemill import native
-from tidemill.connect.base.batched import BatchProducer, Words, open_producer
+from tidemill.confluent.producing import TransactionalProducer as LibrdkafkaProducer
 from tidemill.connect.base.clients import Kafka
-from tidemill.connect.base.compacted import read_to_end
+from tidemill.connect.base.compacted import read_to_end as pairs
 from tidemill.connect.base.errors import (
     MAX_RECORD_BYTES,
     DeliveryError,
     ProducerFencedError,
     RecordTooLargeError,
 )
-from tidemill.connect.base.transactional import TransactionalProducer
+from tidemill.connect.base.producer import Producer, Words, open_producer
 from tidemill.errors import UnreachableError
+from tidemill.kafka_client.producing.transactional import TransactionalProducer
 
-needs_extension = pytest.mark.skipif(native.load() is None, reason="the extension is not built")
+UNKNOWN = {"debug": "msg"}
+"""Our own producer leaves this property to librdkafka."""
 
 
-def opened(kafka: Kafka, name: str) -> BatchProducer:
-    made = open_producer(kafka, name, with_headers=False)
-    assert isinstance(made, BatchProducer)
+@pytest.fixture(params=["own", "librdkafka"])
+def kafka(request: pytest.FixtureRequest, kafka: Kafka) -> Kafka:
+    return replace(kafka, properties=UNKNOWN) if request.param == "librdkafka" else kafka
+
+
+def opened(kafka: Kafka, name: str) -> Producer:
+    made = open_producer(kafka, name)
+    assert isinstance(made, LibrdkafkaProducer if kafka.properties else TransactionalProducer)
     return made
 
 
@@ -40,7 +47,6 @@ def committed_end(kafka: Kafka, topic: str) -> int:
         consumer.close()
 
 
-@needs_extension
 def test_records_are_visible_after_the_commit_and_in_order(kafka: Kafka, name: str) -> None:
     kafka.create_topics("tests", {f"{name}.a": (1, {}), f"{name}.b": (3, {})})
     producer = opened(kafka, name)
@@ -55,13 +61,12 @@ def test_records_are_visible_after_the_commit_and_in_order(kafka: Kafka, name: s
         assert committed_end(kafka, f"{name}.a") == 9_001 * (round_number - 1)  # with the marker
         producer.commit()
         assert not producer.is_open
-        assert list(read_to_end(kafka, "tests", f"{name}.a")) == wanted * round_number
-        assert len(list(read_to_end(kafka, "tests", f"{name}.b"))) == 2 * round_number
+        assert list(pairs(kafka, "tests", f"{name}.a")) == wanted * round_number
+        assert len(list(pairs(kafka, "tests", f"{name}.b"))) == 2 * round_number
     producer.commit()  # nothing is open
     producer.close()
 
 
-@needs_extension
 def test_closing_aborts_what_is_open(kafka: Kafka, name: str) -> None:
     kafka.create_topics("tests", {name: (1, {})})
     producer = opened(kafka, name)
@@ -72,11 +77,10 @@ def test_closing_aborts_what_is_open(kafka: Kafka, name: str) -> None:
     again = opened(kafka, name)
     again.send(name, b"k", b"v")
     again.commit()
-    assert list(read_to_end(kafka, "tests", name)) == [(b"k", b"v")]
+    assert list(pairs(kafka, "tests", name)) == [(b"k", b"v")]
     again.close()
 
 
-@needs_extension
 def test_a_new_producer_fences_the_one_before(kafka: Kafka, name: str) -> None:
     kafka.create_topics("tests", {name: (1, {})})
     first = opened(kafka, name)
@@ -88,10 +92,9 @@ def test_a_new_producer_fences_the_one_before(kafka: Kafka, name: str) -> None:
         first.commit()
     first.close()
     second.close()
-    assert list(read_to_end(kafka, "tests", name)) == [(b"k", b"second")]
+    assert list(pairs(kafka, "tests", name)) == [(b"k", b"second")]
 
 
-@needs_extension
 def test_a_record_that_is_too_large_is_named(kafka: Kafka, name: str) -> None:
     kafka.create_topics("tests", {name: (1, {"max.message.bytes": "100000"})})
     producer = opened(kafka, name)
@@ -103,29 +106,35 @@ def test_a_record_that_is_too_large_is_named(kafka: Kafka, name: str) -> None:
     producer.close()
 
 
-@needs_extension
-def test_a_topic_that_does_not_exist_fails_when_the_broker_says_so(
-    kafka: Kafka, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tidemill.connect.base.batched._TOPIC_S", 2.0)
-    producer = opened(replace(kafka, properties={"allow.auto.create.topics": "false"}), name)
-    with pytest.raises(UnreachableError, match="can't write to topic"):
+def test_a_topic_that_does_not_exist_fails_when_the_broker_says_so(kafka: Kafka, name: str) -> None:
+    patience = {
+        "allow.auto.create.topics": "false",
+        "topic.metadata.propagation.max.ms": "2000",
+    }
+    producer = open_producer(replace(kafka, properties={**kafka.properties, **patience}), name)
+
+    def write() -> None:
         producer.send(f"{name}.missing", b"k", b"v")
+        producer.commit()
+
+    with pytest.raises(UnreachableError, match="can't write to topic"):
+        write()
     producer.close()
 
 
-def test_librdkafka_does_what_ours_can_not(
-    kafka: Kafka, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unknown = replace(kafka, properties={"sticky.partitioning.linger.ms": "10", "debug": "msg"})
-    for number, (given, with_headers) in enumerate([(kafka, True), (unknown, False)]):
-        made = open_producer(given, f"{name}{number}", with_headers=with_headers)
-        assert isinstance(made, TransactionalProducer)
-        made.close()
-    monkeypatch.setenv(native.SWITCH, "0")
-    made = open_producer(kafka, f"{name}-python", with_headers=False)
-    assert isinstance(made, TransactionalProducer)
-    made.close()
+def test_records_have_headers(kafka: Kafka, name: str) -> None:
+    kafka.create_topics("tests", {name: (1, {})})
+    producer = opened(kafka, name)
+    headers = [("id", b"1"), ("nothing", None), ("id", "ключ".encode() * 40)]
+    producer.send(name, b"k", b"v", 5, headers)
+    producer.send(name, None, None, 6)
+    producer.commit()
+    found = read_to_end(kafka.servers, name)
+    assert [(each.key(), each.value(), each.headers()) for each in found] == [
+        (b"k", b"v", headers),
+        (None, None, None),
+    ]
+    producer.close()
 
 
 def test_errors_of_brokers_are_told_apart() -> None:
@@ -140,6 +149,6 @@ def test_errors_of_brokers_are_told_apart() -> None:
 
 def test_a_worker_needs_the_packages_of_a_plain_installation_only() -> None:
     hidden = ("crc32c", "pyarrow", "pyspark", "kafka", "psycopg", "pymysql")
-    code = "import tidemill.connect.cdc.runner, tidemill.connect.base.batched; print('imported')"
+    code = "import tidemill.connect.cdc.runner, tidemill.connect.base.producer; print('imported')"
     done = python_without(hidden, code)
     assert (done.returncode, done.stdout.strip()) == (0, "imported"), done.stderr

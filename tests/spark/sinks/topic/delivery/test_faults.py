@@ -16,9 +16,10 @@ from tests.support.committed import read_to_end, values
 from tidemill.errors import UnreachableError
 from tidemill.kafka_client.connection import Connection
 from tidemill.kafka_client.errors import ConnectionFailedError
+from tidemill.kafka_client.producing import transactional
 from tidemill.kafka_codec import producing as messages
 from tidemill.spark.errors import DeliveryError
-from tidemill.spark.sinks.topic.delivery import at_least_once, exactly_once, limits
+from tidemill.spark.sinks.topic.delivery import at_least_once, exactly_once
 from tidemill.spark.sinks.topic.delivery.exactly_once import Share, write_share
 
 TRANSACTIONAL = (
@@ -35,8 +36,7 @@ TRANSACTIONAL = (
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(at_least_once.SWITCH, "native")
-    monkeypatch.setattr(limits, "PAUSE_S", 0.01)
+    monkeypatch.setenv(at_least_once.SWITCH, "own")
     yield
     exactly_once.close_idle_writers()
     at_least_once.close_idle_producers()
@@ -149,9 +149,9 @@ def test_a_network_that_stays_bad_ends_the_transaction_in_time(
     tidemill_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = tidemill_broker.topic()
-    monkeypatch.setattr(limits, "TRANSACTION_TIMEOUT_MS", 1000)
+    monkeypatch.setattr(exactly_once, "TRANSACTION_TIMEOUT_MS", 1000)
     Faults(monkeypatch, lambda api, _: api == messages.END_TRANSACTION)
-    monkeypatch.setattr(limits, "ABORT_S", 0.1)
+    monkeypatch.setattr(transactional, "ABORT_S", 0.1)
     share = Share(f"sink-{uuid.uuid4().hex[:8]}", 0, 0)
     kafka = {"bootstrap.servers": tidemill_broker.bootstrap}
     with pytest.raises(UnreachableError, match=r"in time to commit batch 0: .*lost"):

@@ -1,17 +1,19 @@
-"""The transactional producer reports that it was fenced, wherever its client notices it."""
+"""librdkafka's producer reports that it was fenced, wherever the client notices it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.support.processes import poll_until
+from tidemill.confluent.producing import TransactionalProducer
 from tidemill.connect.base.clients import Kafka
 from tidemill.connect.base.errors import DeliveryError, ProducerFencedError
-from tidemill.connect.base.transactional import TransactionalProducer
+from tidemill.connect.base.producer import open_producer
 
 
 def _is_given_up(client: Any, topic: str) -> bool:
@@ -23,14 +25,20 @@ def _is_given_up(client: Any, topic: str) -> bool:
     return False
 
 
+def opened(kafka: Kafka, name: str) -> TransactionalProducer:
+    made = open_producer(replace(kafka, properties={"debug": "msg"}), name)
+    assert isinstance(made, TransactionalProducer)
+    return made
+
+
 @pytest.fixture
 def fenced(kafka: Kafka, name: str) -> TransactionalProducer:
     """A producer in a transaction that was aborted by a new one, and whose client knows it."""
     kafka.create_topics("tests", {name: (1, {})})
-    producer = TransactionalProducer(kafka, name)
+    producer = opened(kafka, name)
     producer.send(name, b"k", b"v")
-    TransactionalProducer(kafka, name).close()
-    poll_until(lambda: _is_given_up(producer._producer, name), 30, "the client notices")
+    opened(kafka, name).close()
+    poll_until(lambda: _is_given_up(producer.records.client, name), 30, "the client notices")
     return producer
 
 
@@ -39,12 +47,12 @@ def _full_queue(*_: object, **__: object) -> None:
 
 
 def _send_with_a_full_queue(producer: TransactionalProducer, topic: str) -> None:
-    producer._produce = _full_queue
+    producer.records._produce = _full_queue
     producer.send(topic, b"k", b"v")
 
 
 def _begin(producer: TransactionalProducer, topic: str) -> None:
-    producer._open = False
+    producer.is_open = False
     producer.send(topic, b"k", b"v")
 
 
@@ -84,6 +92,12 @@ class _Failing:
     def __init__(self) -> None:
         self.waits: list[float] = []
 
+    def flush(self, _: float) -> int:
+        return 0
+
+    def poll(self, _: float) -> int:
+        return 0
+
     def commit_transaction(self, timeout_s: float) -> None:
         self.waits.append(timeout_s)
         if len(self.waits) == 1:
@@ -95,12 +109,12 @@ class _Failing:
 
 def test_a_commit_reports_soon_that_the_transaction_has_failed(kafka: Kafka, name: str) -> None:
     kafka.create_topics("tests", {name: (1, {})})
-    producer = TransactionalProducer(kafka, name)
+    producer = opened(kafka, name)
     producer.send(name, b"k", b"v")
-    real, failing = producer._producer, _Failing()
-    producer._producer = failing
+    real, failing = producer.records.client, _Failing()
+    producer.records.client = failing
     with pytest.raises(DeliveryError, match="can't commit a transaction: failed"):
         producer.commit()
     assert sum(failing.waits) <= 2, failing.waits
-    producer._producer = real
+    producer.records.client = real
     producer.close()

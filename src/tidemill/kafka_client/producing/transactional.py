@@ -1,0 +1,307 @@
+"""Writes records in Kafka transactions, one after the other, and notices when it is fenced.
+
+Partitions are added to a transaction by AddPartitionsToTxn, as brokers with transaction.version 1
+demand and those with 2 accept. Must not know: connectors, Spark, what the records mean. Sources:
+KIP-98, KIP-447, KIP-890.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from tidemill.errors import TidemillError
+from tidemill.kafka_client.errors import (
+    BrokerError,
+    ConnectionFailedError,
+    ConnectionRejectedError,
+    text_of,
+)
+from tidemill.kafka_client.producing import failures
+from tidemill.kafka_client.producing.batching import (
+    TOO_LARGE,
+    Identity,
+    Partition,
+    encode_headers,
+)
+from tidemill.kafka_client.producing.cluster import Cluster
+from tidemill.kafka_client.producing.failures import Failures
+from tidemill.kafka_client.producing.producer import Columns, Producer
+from tidemill.kafka_client.producing.requests import REQUEST_S, Requests, check
+from tidemill.kafka_client.producing.settings import ProducerSettings
+from tidemill.kafka_codec import producing as messages
+
+ABORT_S = 5.0
+"""Seconds to wait for the abort of a failed transaction. The next producer aborts it, too."""
+_TRANSACTION, _GROUP = messages.TRANSACTION, messages.GROUP
+_END = "\0"
+"""Ends the metadata of a marker. confluent-kafka writes it too, and reads on without it."""
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Marker(NamedTuple):
+    """A committed offset with its metadata. The offset is below 0 if there is none."""
+
+    offset: int
+    metadata: str
+
+
+class TransactionalProducer:
+    """A producer whose records appear together when ``commit`` returns.
+
+    A new one with the same transactional id fences this one, and aborts its open transaction. Its
+    consumer group, for the marker, has the name of the transactional id. After an error it can't be
+    used any more: close it and make a new one.
+
+    Args:
+        settings: The settings, with a transactional id.
+        words: Words the errors.
+        take: Returns connections for this producer only. It is called when they are needed.
+        patience_s: Seconds to wait for an answer; None for the time of a transaction.
+
+    Attributes:
+        is_open: Whether a transaction has begun.
+    """
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        words: Failures,
+        take: Callable[[], Cluster],
+        *,
+        patience_s: float | None = None,
+    ) -> None:
+        self._settings = settings
+        self._words = words
+        self._take = take
+        self._patience_s = patience_s
+        self._name = name = settings.transactional_id
+        self._requests = Requests(settings, {_TRANSACTION: name, _GROUP: name}, words)
+        self._identity = Identity()
+        self._producer: Producer | None = None
+        self._encoders: Any = {}
+        self._announced: set[Partition] = set()
+        self._is_known = False  # whether the coordinator may know of an open transaction
+        self._what = ""
+        self.is_open = False
+
+    def start(self, what: str = "start a producer", topic: str | None = None) -> None:
+        """Fence earlier producers, and end their transactions.
+
+        Args:
+            what: What fails, for messages.
+            topic: A topic to ask for first. A broker that creates topics by itself does so.
+
+        Raises:
+            TidemillError: As ``Failures`` words it.
+        """
+        control = self._cluster().control
+        if topic is not None:
+            deadline = time.monotonic() + REQUEST_S
+            with contextlib.suppress(ConnectionFailedError, ConnectionRejectedError, BrokerError):
+                control.metadata(topic, deadline, create=self._settings.create)
+        timeout_ms = self._settings.transaction_timeout_ms
+        self._identity = Identity(
+            self._requests.init_producer_id(what, self._name, timeout_ms, self._patience_s)
+        )
+
+    def marker(self, topic: str, what: str) -> Marker:
+        """Return what the group has committed for partition 0 of a topic.
+
+        Args:
+            topic: The topic.
+            what: What fails, for messages.
+
+        Raises:
+            TidemillError: As ``Failures`` words it.
+        """
+
+        def parse(view: memoryview) -> Marker:
+            code, offset, metadata = messages.parse_fetch_offset(view)
+            check(code)
+            return Marker(offset, metadata.partition(_END)[0])
+
+        body = messages.fetch_offset(self._name, topic)
+        return self._requests.ask(what, messages.OFFSET_FETCH, body, parse, _GROUP)
+
+    def begin(self, what: str = "add partitions to a transaction") -> None:
+        """Begin a transaction if none is open.
+
+        Args:
+            what: What fails, for messages.
+        """
+        if not self.is_open:
+            self._what, self.is_open = what, True
+            self._records()
+
+    def mark(self, topic: str, marker: Marker) -> None:
+        """Add an offset of the group to the transaction.
+
+        Raises:
+            TidemillError: As ``Failures`` words it.
+        """
+        self._is_known = True
+        body = messages.add_offsets(self._me(), self._name)
+        self._ask(self._what, messages.ADD_OFFSETS, body, _check_one)
+        metadata = marker.metadata + _END
+        body = messages.commit_offset(self._me(), self._name, topic, marker.offset, metadata)
+        self._ask(self._what, messages.COMMIT_OFFSETS, body, _check_each, _GROUP)
+
+    def encoder(self, topic: str) -> Any:
+        """Return the encoder of a topic, as ``Producer.encoder``. It is valid until ``rest``.
+
+        Call ``begin`` before records are written, and ``post`` from time to time.
+        """
+        return self._records().encoder(topic)
+
+    def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        ts_ms: int = 0,
+        headers: Headers = (),
+    ) -> None:
+        """Add a record to the transaction, which begins if none is open.
+
+        Args:
+            topic: The topic.
+            key: The key.
+            value: The value.
+            ts_ms: The time in ms since 1970; 0 for now.
+            headers: The headers.
+
+        Raises:
+            TidemillError: As ``Failures`` words it: the record is too large, or the topic does not
+                exist.
+        """
+        if not self.is_open:
+            self.begin()
+        encoder = self._encoders.get(topic)
+        if encoder is None:
+            encoder = self.encoder(topic)
+        now = ts_ms or time.time_ns() // 1_000_000
+        if headers:
+            status = encoder.append(key, value, now, encode_headers(headers))
+        else:
+            status = encoder.append(key, value, now)
+        if status == TOO_LARGE:
+            size = len(key or b"") + len(value or b"")
+            raise self._words.too_large(topic, size, text_of(failures.TOO_LARGE))
+
+    def add(self, topic: str, rows: Columns) -> None:
+        """Add rows to the transaction that is open, as ``Producer.add``."""
+        self._records().add(topic, rows)
+
+    def post_if_due(self) -> None:
+        """Send rows as ``Producer.post_if_due``."""
+        self._records().post_if_due()
+
+    def post(self) -> None:
+        """Send the batches that are full, and don't wait for their acknowledgement.
+
+        Raises:
+            TidemillError: As ``Failures`` words it: the transaction failed.
+        """
+        if self._producer is not None:
+            self._producer.post()
+
+    def commit(self, what: str = "commit a transaction") -> None:
+        """Commit the transaction. When it returns, the records are durable and visible.
+
+        Args:
+            what: What fails, for messages.
+
+        Raises:
+            TidemillError: As ``Failures`` words it: the transaction failed, and none of its records
+                is visible; or another producer has the transactional id.
+        """
+        if not self.is_open:
+            return
+        self._records().flush()
+        if self._is_known:
+            body = messages.end_transaction(self._me(), commit=True)
+            self._ask(what, messages.END_TRANSACTION, body, _check_one)
+        self._announced.clear()
+        self.is_open = self._is_known = False
+        self._records().follow_partitions()
+
+    def rest(self) -> Cluster | None:
+        """Return the connections, so that others can use them until the next transaction."""
+        cluster, self._requests.cluster = self._requests.cluster, None
+        self._producer, self._encoders = None, {}
+        if cluster is not None:
+            cluster.rest()
+        return cluster
+
+    def close(self) -> None:
+        """Abort an open transaction if the broker can be reached, and close the connections."""
+        self._producer, self._encoders = None, {}
+        cluster = self._requests.cluster
+        if cluster is None:
+            return
+        if self._is_known:
+            cluster.data.close()  # a request under way must not come after the abort
+            cluster.control.rest()  # an interruption may have left a response under way
+            body = messages.end_transaction(self._me(), commit=False)
+            with contextlib.suppress(TidemillError):
+                self._requests.ask(
+                    "abort a transaction",
+                    *(messages.END_TRANSACTION, body, _check_one, _TRANSACTION),
+                    timeout_s=ABORT_S,
+                )
+        self.is_open = self._is_known = False
+        self._requests.cluster = None
+        cluster.close()
+
+    def _cluster(self) -> Cluster:
+        if self._requests.cluster is None:
+            self._requests.cluster = self._take()
+        return self._requests.cluster
+
+    def _records(self) -> Producer:
+        if self._producer is None:
+            cluster, identity = self._cluster(), self._identity
+            self._producer = made = Producer(
+                cluster, self._settings, identity, self._words, self._announce
+            )
+            self._encoders = made.encoders
+        return self._producer
+
+    def _me(self) -> messages.Producer:
+        return messages.Producer(self._name, self._identity.producer)
+
+    def _announce(self, partitions: set[Partition]) -> None:
+        new = partitions - self._announced
+        if new:
+            self._is_known = True
+            body = messages.add_partitions(self._me(), sorted(new))
+            self._ask(self._what, messages.ADD_PARTITIONS, body, _check_each)
+            self._announced |= new
+
+    def _ask(
+        self,
+        what: str,
+        api: int,
+        body: bytes,
+        check_answer: Callable[[memoryview], None],
+        kind: int = _TRANSACTION,
+    ) -> None:
+        self._requests.ask(what, api, body, check_answer, kind, timeout_s=self._patience_s)
+
+
+def _check_one(view: memoryview) -> None:
+    check(messages.parse_error(view))
+
+
+def _check_each(view: memoryview) -> None:
+    # A partition that was not tried because of another one has OPERATION_NOT_ATTEMPTED.
+    codes = [code for code in messages.parse_add_partitions(view).values() if code]
+    for code in sorted(codes, key=lambda each: each == _NOT_ATTEMPTED):
+        check(code)
+
+
+_NOT_ATTEMPTED = 55
