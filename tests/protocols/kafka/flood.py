@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from tests.protocols.kafka.fake_engine import one_batch
+from tests.protocols.kafka.messages import one_batch
 from tests.protocols.kafka.wire import request
 from tidemill.protocols.kafka.answer import LEAST_ELEMENTS
 

@@ -16,10 +16,21 @@ from kio.serial import entity_reader, entity_writer
 from tidemill.kafka_codec.primitives import FIXED_FORMATS
 from tidemill.kafka_codec.reader import Message
 from tidemill.kafka_codec.schema import Field, Structure, structure_of, to_wire
+from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.parts import Part
 
 BITS = {"b": 7, "h": 15, "i": 31, "q": 63, "B": 8, "H": 16, "I": 32, "Q": 64}
 A_DAY_IN_2026 = 1_790_000_000_123
+
+# --- records -------------------------------------------------------------------------------------
+
+
+def one_batch(
+    value: bytes = b"hello", records: int = 1, timestamp: int = 1_700_000_000_000
+) -> bytes:
+    """Return a batch of records with this value, as a producer builds it."""
+    return bytes(encode_batch([NewRecord(None, value)] * records, timestamp_ms=timestamp))
+
 
 # --- trees ---------------------------------------------------------------------------------------
 

@@ -8,8 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.kafka_codec.test_parity import ADVERTISED
-from tests.protocols.kafka.fake_engine import one_batch
-from tests.protocols.kafka.messages import BITS
+from tests.protocols.kafka.messages import BITS, one_batch
 from tests.protocols.kafka.wire import request_bytes
 from tidemill.kafka_codec.messages import encode_request
 from tidemill.kafka_codec.primitives import FIXED_FORMATS

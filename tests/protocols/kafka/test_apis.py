@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import socket
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import uvloop
 
-from tests.protocols.kafka.fake_engine import FakeEngine
 from tidemill.engine.engine import Engine
 from tidemill.kafka_codec.schema import known_versions
 from tidemill.protocols.kafka import apis
@@ -63,7 +62,7 @@ def test_the_advertised_address_is_one_that_clients_can_use(
         settings = Settings(
             host=bind, sections=(KafkaListener(port=0, advertised_host=advertised),)
         )
-        server = KafkaServer(cast(Engine, FakeEngine(settings)), settings)
+        server = KafkaServer(Engine(settings), settings)
         _, port = await server.start()
         await server.stop()
         assert (server.node.host, server.node.port) == (expected, port)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import BrokerFactory
-from tests.protocols.kafka.fake_engine import one_batch
+from tests.protocols.kafka.messages import one_batch
 from tests.protocols.kafka.wire import Client
 from tests.support import effort
 

@@ -8,31 +8,30 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-from collections.abc import Iterable
-from typing import Any, cast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.kafka_codec.test_parity import ADVERTISED
-from tests.protocols.kafka.fake_engine import FakeEngine, one_batch
-from tests.protocols.kafka.messages import full_tree, kio_bytes, null_tree
+from tests.protocols.kafka.in_memory import Connection, MemoryLink
+from tests.protocols.kafka.messages import full_tree, kio_bytes, null_tree, one_batch
 from tests.protocols.kafka.wire import request_bytes
 from tests.support.effort import examples
+from tests.support.faultyfs import FaultyFileSystem
+from tidemill.engine.api import NewTopic
 from tidemill.engine.engine import Engine
-from tidemill.errors import TidemillError
 from tidemill.kafka_codec.schema import request_type
-from tidemill.net.link import Link
-from tidemill.net.responses import ResponseMemory
-from tidemill.net.room import ResponseRoom
-from tidemill.net.turns import Turns
 from tidemill.protocols.kafka.apis import load_handlers
 from tidemill.protocols.kafka.connection import FIRST_BYTES, GROWTH, SCRATCH_BYTES
 from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.protocols.kafka.session import KafkaSession
+from tidemill.protocols.kafka.settings import KafkaListener
 from tidemill.settings import Settings
 
+TURNS = 20
+"""Milliseconds that a client waits for an answer. A fetch may be told to wait for weeks."""
 DATA_APIS = {0, 1, 2, 3, 10, 18, 21, 22, 23, 60, 61, 75} | {24, 25, 26, 27, 28, 65, 66}
 SAMPLES = [
     request_bytes(
@@ -44,86 +43,54 @@ SAMPLES = [
 ]
 
 
-class FakeLink:
-    """Collects responses, and the error that closed it."""
-
-    peer, host = "fuzz:1", "fuzz"
-    is_congested = False
-    sends_files = False
+class Served:
+    """A server in memory, and the loop that it runs on."""
 
     def __init__(self) -> None:
-        self.room = ResponseRoom(ResponseMemory(1 << 30))
-        self.is_closing = False
-        self.error: BaseException | None = None
-        self.held = 0
-        self.sent = bytearray()
+        self._runner = asyncio.Runner()
+        config = Settings(data_dir=Path("/data"), sections=(KafkaListener(port=0),))
+        self.engine = Engine(config, fs=FaultyFileSystem())
+        self._runner.run(self.engine.start())
+        self._runner.run(self.engine.topics.create([NewTopic("t", 1)]))
+        self.server = KafkaServer(self.engine, config)
 
-    def write(self, buffers: Iterable[bytes]) -> None:
-        self.sent += b"".join(buffers)
+    def deliver(self, *streams: bytes) -> list[MemoryLink]:
+        """Let each stream arrive on a new connection; return when nothing more happens."""
+        return self._runner.run(self._deliver(streams))
 
-    def hold_request(self, size: int) -> None:
-        self.held += size
+    async def _deliver(self, streams: Iterable[bytes]) -> list[MemoryLink]:
+        links = []
+        for stream in streams:
+            connection = Connection(self.server)
+            await connection.deliver(stream)
+            allowed = max(FIRST_BYTES, 2 * GROWTH * len(stream))
+            assert connection.session._reader.partial_bytes <= allowed
+            await self._settle(connection)
+            connection.close()
+            links.append(connection.link)
+        return links
 
-    def release_request(self, size: int) -> None:
-        self.held -= size
-
-    def gather(self) -> None: ...
-
-    def send(self) -> None: ...
-
-    def limit_window(self) -> None: ...
-
-    def hold(self, why: Any) -> None: ...
-
-    def unhold(self, why: Any) -> None: ...
+    async def _settle(self, connection: Connection) -> None:
+        for _ in range(TURNS):
+            if not connection.session.is_busy or connection.link.is_closing:
+                return
+            await asyncio.sleep(0.001)
 
     def close(self) -> None:
-        self.is_closing = True
-
-    def fail(self, error: BaseException, **about: object) -> None:
-        self.is_closing, self.error = True, error
+        self._runner.run(self.engine.stop())
+        self._runner.close()
 
 
 @pytest.fixture(scope="module")
-def server() -> KafkaServer:
-    broker = FakeEngine()
-    broker.make_topic("t")
-    return KafkaServer(cast(Engine, broker), Settings())
+def served() -> Iterator[Served]:
+    served = Served()
+    yield served
+    served.close()
 
 
-async def deliver(server: KafkaServer, stream: bytes) -> FakeLink:
-    """Let a stream arrive on a new connection; return when nothing more happens."""
-    link = FakeLink()
-    server.shared.turns = Turns()  # of this loop
-    session = KafkaSession(server.shared, cast(Link, link))
-    position = 0
-    while position < len(stream) and not link.is_closing:
-        buffer = session.get_buffer()
-        count = min(len(buffer), len(stream) - position)
-        buffer[:count] = stream[position : position + count]
-        position += count
-        try:
-            session.received(count)
-        except TidemillError as error:
-            link.fail(error)
-        allowed = max(FIRST_BYTES, 2 * GROWTH * len(stream))
-        assert session._reader.partial_bytes <= allowed
-    async with asyncio.timeout(300):
-        while session.is_busy and not link.is_closing:
-            cast(FakeEngine, server.engine).tell_news()  # a fetch may be told to wait for weeks
-            await asyncio.sleep(0)
-    session.closed()
-    assert link.error is None or isinstance(link.error, TidemillError), repr(link.error)
-    return link
-
-
-def test_samples_are_answered_or_refused(server: KafkaServer) -> None:
-    async def run() -> None:
-        for sample in SAMPLES:
-            link = await deliver(server, sample)
-            assert link.sent or link.error
-
-    asyncio.run(run())
+def test_samples_are_answered_or_refused(served: Served) -> None:
+    for link in served.deliver(*SAMPLES):
+        assert link.sent or link.error
 
 
 @given(stream=st.binary(max_size=2000))
@@ -132,8 +99,8 @@ def test_samples_are_answered_or_refused(server: KafkaServer) -> None:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_random_bytes(server: KafkaServer, stream: bytes) -> None:
-    asyncio.run(deliver(server, stream))
+def test_random_bytes(served: Served, stream: bytes) -> None:
+    served.deliver(stream)
 
 
 @given(
@@ -143,17 +110,17 @@ def test_random_bytes(server: KafkaServer, stream: bytes) -> None:
 )
 @settings(max_examples=examples(150), deadline=None)
 def test_random_bodies_behind_valid_headers(
-    server: KafkaServer, key: int, version: int, body: bytes
+    served: Served, key: int, version: int, body: bytes
 ) -> None:
     header = struct.pack(">hhih", key, version, 1, -1)
     for start in (header, header + b"\0"):
         stream = struct.pack(">i", len(start) + len(body)) + start + body
-        asyncio.run(deliver(server, stream))
+        served.deliver(stream)
 
 
 @given(sample=st.sampled_from(SAMPLES), data=st.data())
 @settings(max_examples=examples(150), deadline=None)
-def test_mutated_requests(server: KafkaServer, sample: bytes, data: st.DataObject) -> None:
+def test_mutated_requests(served: Served, sample: bytes, data: st.DataObject) -> None:
     stream = bytearray(sample)
     for _ in range(data.draw(st.integers(1, 6))):
         position = data.draw(st.integers(4, len(stream) - 1))
@@ -172,25 +139,21 @@ def test_mutated_requests(server: KafkaServer, sample: bytes, data: st.DataObjec
         if len(stream) < 6:
             break
     stream[:4] = struct.pack(">i", len(stream) - 4)
-    asyncio.run(deliver(server, bytes(stream)))
+    served.deliver(bytes(stream))
 
 
-def test_every_sample_with_every_byte_blown_up(server: KafkaServer) -> None:
+def test_every_sample_with_every_byte_blown_up(served: Served) -> None:
     """Some positions in turn hold the largest varint: if a length is expected, it is absurd."""
 
-    async def run() -> None:
-        chance = random.Random(7)
-        for sample in SAMPLES:
-            positions = range(12, len(sample))
-            for position in chance.sample(positions, min(len(positions), 15)):
-                stream = sample[:position] + b"\xff\xff\xff\xff\x0f" + sample[position + 5 :]
-                stream = struct.pack(">i", len(stream) - 4) + stream[4:]
-                await deliver(server, stream)
-
-    asyncio.run(run())
+    chance = random.Random(7)
+    for sample in SAMPLES:
+        positions = range(12, len(sample))
+        for position in chance.sample(positions, min(len(positions), 15)):
+            stream = sample[:position] + b"\xff\xff\xff\xff\x0f" + sample[position + 5 :]
+            served.deliver(struct.pack(">i", len(stream) - 4) + stream[4:])
 
 
-def test_a_valid_request_is_answered_after_all_the_others(server: KafkaServer) -> None:
+def test_a_valid_request_is_answered_after_all_the_others(served: Served) -> None:
     body = kio_bytes(
         request_type(0, 9),
         {
@@ -198,8 +161,8 @@ def test_a_valid_request_is_answered_after_all_the_others(server: KafkaServer) -
             "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": one_batch()}]}],
         },
     )
-    link = asyncio.run(deliver(server, request_bytes(0, 9, body)))
+    (link,) = served.deliver(request_bytes(0, 9, body))
     assert link.error is None
     assert link.sent
     assert set(load_handlers()) >= DATA_APIS
-    assert len(server.shared.scratch) == SCRATCH_BYTES
+    assert len(served.server.shared.scratch) == SCRATCH_BYTES

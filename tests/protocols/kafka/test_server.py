@@ -13,13 +13,14 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from tests.protocols.kafka.fake_engine import CLUSTER_ID, FakeEngine, one_batch
-from tests.protocols.kafka.messages import kio_bytes
+from tests.protocols.kafka.messages import kio_bytes, one_batch
 from tests.protocols.kafka.wire import eventually, request, request_bytes, serving
+from tests.support.logs import read_bytes
 from tidemill.kafka_codec.schema import request_type
 from tidemill.net.responses import STUCK_SECONDS
 from tidemill.protocols.kafka.connection import FIRST_BYTES
 from tidemill.protocols.kafka.session import MOST_UNANSWERED
+from tidemill.settings import Groups
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 ALL_TOPICS: dict[str, Any] = {"topics": None}
@@ -70,7 +71,7 @@ def fetch(topic: str, offset: int = 0, max_wait: int = 0, min_bytes: int = 1) ->
 @on_both_loops
 async def test_produce_and_fetch_give_the_same_bytes_but_for_the_offset() -> None:
     async with serving() as s:
-        s.broker.make_topic("t")
+        await s.make_topic("t")
         client = await s.client()
         sent = [one_batch(b"x" * size) for size in (10, 70_000, 1_000_000, 300, 5_000_000)]
         for index, records in enumerate(sent):
@@ -90,16 +91,14 @@ async def test_produce_and_fetch_give_the_same_bytes_but_for_the_offset() -> Non
 @on_both_loops
 async def test_produce_requests_overlap_and_are_answered_in_order() -> None:
     async with serving() as s:
-        s.broker.make_topic("t")
-        s.broker.hold_acks = True
+        await s.make_topic("t")
+        s.disk.hold()
         client = await s.client()
         first = client.send(PRODUCE, 9, produce("t", one_batch(b"1")))
         second = client.send(PRODUCE, 9, produce("t", one_batch(b"2")))
         third = client.send(PRODUCE, 9, produce("t", one_batch(b"3"), acks=1))
-        await eventually(lambda: s.broker.appended == 3)
-        s.broker.unacked[1].set_result(s.broker.held[1])  # the second first
-        await asyncio.sleep(0)
-        s.broker.ack_all()
+        await eventually(lambda: s.appended == 3)
+        s.disk.release()
         assert [(await client.response(PRODUCE, 9))[0] for _ in range(3)] == [first, second, third]
 
 
@@ -122,11 +121,11 @@ def test_a_produce_request_to_many_partitions_is_answered_in_order(size: int) ->
     async def run() -> None:
         async with serving() as s:
             for t in range(topics):
-                s.broker.make_topic(f"wide{t}", partitions)
+                await s.make_topic(f"wide{t}", partitions)
             client, other = await s.client(), await s.client()
             first = client.send(PRODUCE, 9, wide)
             second = client.send(PRODUCE, 9, produce("wide0", one_batch(b"later")))
-            s.broker.make_topic("t")
+            await s.make_topic("t")
             for _ in range(50):
                 await other.call(PRODUCE, 9, produce("t", one_batch(b"x" * 100_000)))
             correlation, answer = await client.response(PRODUCE, 9)
@@ -154,17 +153,17 @@ def test_a_produce_request_to_many_partitions_is_answered_in_order(size: int) ->
 @on_both_loops
 async def test_other_requests_wait_for_the_answers_before_them() -> None:
     async with serving() as s:
-        s.broker.make_topic("t")
-        s.broker.hold_acks = True
+        await s.make_topic("t")
+        s.disk.hold()
         client = await s.client()
         first = client.send(PRODUCE, 9, produce("t", one_batch()))
         second = client.send(FETCH, 11, fetch("t"))
         third = client.send(PRODUCE, 9, produce("t", one_batch(), acks=1))
-        await eventually(lambda: s.broker.appended == 1)
+        await eventually(lambda: s.appended == 1)
         other = await s.client()
         await other.call(METADATA, 9, ALL_TOPICS)  # another connection is served meanwhile
-        assert s.broker.fetches == []
-        s.broker.ack_all()
+        assert not s.reads
+        s.disk.release()
         assert (await client.response(PRODUCE, 9))[0] == first
         assert (await client.response(FETCH, 11))[0] == second
         assert (await client.response(PRODUCE, 9))[0] == third
@@ -173,36 +172,34 @@ async def test_other_requests_wait_for_the_answers_before_them() -> None:
 @on_both_loops
 async def test_most_produce_requests_of_a_connection_wait_until_others_are_answered() -> None:
     async with serving() as s:
-        s.broker.make_topic("t")
-        s.broker.hold_acks = True
+        await s.make_topic("t")
+        s.disk.hold()
         client = await s.client()
         sent = [client.send(PRODUCE, 9, produce("t", one_batch())) for _ in range(3000)]
-        await eventually(lambda: s.broker.appended == MOST_UNANSWERED)
+        await eventually(lambda: s.appended == MOST_UNANSWERED)
         (link,) = s.server.listener._links
         transport = link._transport
         await eventually(lambda: transport is not None and not transport.is_reading())
         other = await s.client()
         await other.call(METADATA, 9, ALL_TOPICS)  # another connection is served meanwhile
-        assert s.broker.appended == MOST_UNANSWERED
+        assert s.appended == MOST_UNANSWERED
         assert s.server.listener.budget.used < 1000 * (len(one_batch()) + 1000)
-        s.broker.hold_acks = False
-        s.broker.ack_all()
+        s.disk.release()
         assert [(await client.response(PRODUCE, 9))[0] for _ in sent] == sent
-        assert s.broker.appended == len(sent)
+        assert s.appended == len(sent)
 
 
 @on_both_loops
 async def test_a_long_poll_behind_many_produce_requests_ends() -> None:
     async with serving() as s:
-        s.broker.make_topic("t")
-        s.broker.hold_acks = True
+        await s.make_topic("t")
+        s.disk.hold()
         client = await s.client()
         sent = [client.send(PRODUCE, 9, produce("t", one_batch())) for _ in range(400)]
         sent.append(client.send(FETCH, 11, fetch("t")))
         sent += [client.send(PRODUCE, 9, produce("t", one_batch(), acks=1)) for _ in range(400)]
-        await eventually(lambda: s.broker.appended == MOST_UNANSWERED)
-        s.broker.hold_acks = False
-        s.broker.ack_all()
+        await eventually(lambda: s.appended == MOST_UNANSWERED)
+        s.disk.release()
         kinds = [FETCH if number == 400 else PRODUCE for number in range(len(sent))]
         versions = {FETCH: 11, PRODUCE: 9}
         answered = [(await client.response(kind, versions[kind]))[0] for kind in kinds]
@@ -226,7 +223,7 @@ async def test_bytes_may_arrive_one_at_a_time() -> None:
             await client.writer.drain()
             await asyncio.sleep(0)
         for _ in range(2):
-            assert (await client.response(METADATA, 9))[1]["cluster_id"] == CLUSTER_ID
+            assert (await client.response(METADATA, 9))[1]["cluster_id"] == s.cluster_id
 
 
 # --- acks=0 --------------------------------------------------------------------------------------
@@ -235,11 +232,11 @@ async def test_bytes_may_arrive_one_at_a_time() -> None:
 @on_both_loops
 async def test_acks_0_gets_no_answer_and_an_error_closes() -> None:
     async with serving() as s:
-        s.broker.make_topic("t")
+        await s.make_topic("t")
         client = await s.client()
         client.send(PRODUCE, 9, produce("t", one_batch(), acks=0))
         await client.call(METADATA, 9, ALL_TOPICS)
-        assert s.broker.appended == 1
+        assert s.appended == 1
         client.send(PRODUCE, 9, produce("missing", one_batch(), acks=0))
         assert await client.is_closed()
 
@@ -287,7 +284,7 @@ async def test_feature_that_starts_at_zero_is_hidden_from_clients_that_fail_on_i
 @on_both_loops
 async def test_produce_of_old_clients_is_refused_in_their_own_version() -> None:
     async with serving() as s:
-        s.broker.make_topic("t")
+        await s.make_topic("t")
         client = await s.client()
         body = struct.pack(">hiih1sii", 1, 500, 1, 1, b"t", 1, 0) + struct.pack(">i2s", 2, b"ab")
         client.writer.write(request_bytes(PRODUCE, 2, body, 9))
@@ -353,8 +350,8 @@ async def test_connections_over_the_limit_are_closed() -> None:
 @on_both_loops
 async def test_unanswered_bytes_stop_the_reading_until_they_are_answered() -> None:
     async with serving(connection_inflight_bytes=50_000) as s:
-        s.broker.make_topic("t")
-        s.broker.hold_acks = True
+        await s.make_topic("t")
+        s.disk.hold()
         client = await s.client()
         body = produce("t", one_batch(b"x" * 10_000))
         sent = [client.send(PRODUCE, 9, body) for _ in range(400)]
@@ -365,24 +362,23 @@ async def test_unanswered_bytes_stop_the_reading_until_they_are_answered() -> No
             held = budget.unanswered
             await asyncio.sleep(0.02)
         assert held < 1_000_000
-        assert s.broker.appended < 400
-        s.broker.hold_acks = False
-        s.broker.ack_all()
+        assert s.appended < 400
+        s.disk.release()
         assert [(await client.response(PRODUCE, 9))[0] for _ in sent] == sent
 
 
 @on_both_loops
 async def test_client_that_does_not_read_is_not_read() -> None:
     async with serving() as s:
-        s.broker.make_topic("t")
+        await s.make_topic("t")
         writer = await s.client()
         await writer.call(PRODUCE, 9, produce("t", one_batch(b"x" * 5_000_000)))
         client = await s.client(limit=1)
         sent = [client.send(FETCH, 11, fetch("t")) for _ in range(30)]
-        await eventually(lambda: len(s.broker.fetches) >= 1)
+        await eventually(lambda: len(s.reads) >= 1)
         seen = -1
-        while seen != len(s.broker.fetches):
-            seen = len(s.broker.fetches)
+        while seen != len(s.reads):
+            seen = len(s.reads)
             await asyncio.sleep(0.05)
         assert seen < 5
         await writer.call(METADATA, 9, ALL_TOPICS)
@@ -393,7 +389,7 @@ async def test_client_that_does_not_read_is_not_read() -> None:
 async def test_responses_over_the_bound_wait_until_others_are_read() -> None:
     async with serving(total_inflight_bytes=8_000_000) as s:
         memory = s.server.listener.responses
-        s.broker.make_topic("t")
+        await s.make_topic("t")
         writer = await s.client()
         await writer.call(PRODUCE, 9, produce("t", one_batch(b"x" * 20_000_000)))
         clients = [await s.client(limit=1) for _ in range(4)]
@@ -413,13 +409,13 @@ async def test_responses_over_the_bound_wait_until_others_are_read() -> None:
 async def test_client_that_leaves_while_it_waits_for_its_turn_takes_no_memory() -> None:
     async with serving(total_inflight_bytes=8_000_000) as s:
         memory = s.server.listener.responses
-        s.broker.make_topic("t")
+        await s.make_topic("t")
         writer = await s.client()
         await writer.call(PRODUCE, 9, produce("t", one_batch(b"x" * 20_000_000)))
         slow, leaving, patient = [await s.client(limit=1) for _ in range(3)]
         for number, client in enumerate((slow, leaving, patient)):
             client.send(FETCH, 11, fetch("t"))
-            await eventually(lambda n=number: len(s.broker.fetches) == n + 1)
+            await eventually(lambda n=number: len(s.reads) == n + 1)
         await eventually(lambda: memory.waiting == 2)
         leaving.close()
         await eventually(lambda: memory.waiting == 1)
@@ -432,7 +428,7 @@ async def test_client_that_leaves_while_it_waits_for_its_turn_takes_no_memory() 
 @on_both_loops
 async def test_client_that_does_not_read_while_others_wait_is_closed() -> None:
     async with serving(total_inflight_bytes=8_000_000) as s:
-        s.broker.make_topic("t")
+        await s.make_topic("t")
         writer = await s.client()
         await writer.call(PRODUCE, 9, produce("t", one_batch(b"x" * 20_000_000)))
         with capture_logs() as logs:
@@ -448,7 +444,7 @@ async def test_client_that_does_not_read_while_others_wait_is_closed() -> None:
 @on_both_loops
 async def test_total_bound_holds_over_connections_and_gives_way_to_one_at_a_time() -> None:
     async with serving(total_inflight_bytes=300_000) as s:
-        s.broker.make_topic("t")
+        await s.make_topic("t")
         clients = [await s.client() for _ in range(6)]
         body = kio_bytes(request_type(PRODUCE, 9), produce("t", one_batch(b"x" * 400_000)))
         message = request_bytes(PRODUCE, 9, body)
@@ -458,7 +454,7 @@ async def test_total_bound_holds_over_connections_and_gives_way_to_one_at_a_time
             client.writer.write(message[200_000:])
         for client in clients:
             assert (await client.response(PRODUCE, 9))[1]["responses"]
-        assert s.broker.appended == 6
+        assert s.appended == 6
 
 
 def test_idle_connection_is_closed() -> None:
@@ -547,24 +543,25 @@ async def test_fault_in_a_handler_closes_one_connection() -> None:
     def fail(*_: object) -> Any:
         raise ZeroDivisionError
 
-    faulty = FakeEngine()
-    faulty.topics.all = fail  # type: ignore[method-assign]
-    faulty.records.read = fail  # type: ignore[assignment, method-assign]
-    async with serving(faulty) as s:
-        s.broker.make_topic("t")
+    async with serving() as s:
+        await s.make_topic("t")
+        s.engine._services.records.reader.read_now = fail  # type: ignore[assignment, method-assign]
+        s.engine._topic_admin.listed = fail  # type: ignore[method-assign]
+        other = await s.client()
         for key, version, tree in ((METADATA, 9, ALL_TOPICS), (FETCH, 11, fetch("t"))):
             client = await s.client()
             client.send(key, version, tree)
             assert await client.is_closed()
+        await other.call(METADATA, 9, {"topics": []})
 
 
 @on_both_loops
 async def test_client_that_leaves_during_a_long_poll_frees_it() -> None:
     async with serving() as s:
-        s.broker.make_topic("t")
+        await s.make_topic("t")
         client = await s.client()
         client.send(FETCH, 11, fetch("t", max_wait=60_000))
-        await eventually(lambda: len(s.broker.fetches) == 1)
+        await eventually(lambda: len(s.reads) == 1)
         client.close()
         await eventually(lambda: not s.server.shared.tasks and not s.server.listener.connections)
 
@@ -574,21 +571,20 @@ async def test_client_that_leaves_during_a_long_poll_frees_it() -> None:
 
 @on_both_loops
 async def test_stop_answers_long_polls_and_open_produces_then_closes() -> None:
-    broker = FakeEngine()
-    async with serving(broker) as s:
-        broker.make_topic("t")
-        broker.hold_acks = True
+    async with serving() as s:
+        await s.make_topic("t")
+        s.disk.hold()
         poller, producer, idle = await s.client(), await s.client(), await s.client()
         producer.send(PRODUCE, 9, produce("t", one_batch(), acks=-1))
-        await eventually(lambda: broker.appended == 1)
-        poller.send(FETCH, 11, fetch("t", offset=1, max_wait=60_000))
-        await eventually(lambda: len(broker.fetches) == 1)
+        await eventually(lambda: s.appended == 1)
+        poller.send(FETCH, 11, fetch("t", max_wait=60_000))
+        await eventually(lambda: len(s.reads) == 1)
         poller.send(METADATA, 9, ALL_TOPICS)  # never starts
         stopping = asyncio.ensure_future(s.server.stop(grace_seconds=10))
         assert (await poller.response(FETCH, 11))[1]["error_code"] == 0
         assert await poller.is_closed()
         assert await idle.is_closed()
-        broker.ack_all()
+        s.disk.release()
         assert (await producer.response(PRODUCE, 9))[1]["responses"]
         assert await producer.is_closed()
         await stopping
@@ -596,18 +592,12 @@ async def test_stop_answers_long_polls_and_open_produces_then_closes() -> None:
 
 @on_both_loops
 async def test_stop_does_not_wait_for_members_of_a_group() -> None:
-    joins = []
-
-    async def join(request: Any) -> None:
-        joins.append(request)
-        await asyncio.Event().wait()
-
-    broker = FakeEngine()
-    broker.groups.join = join
-    async with serving(broker) as s:
+    async with serving(groups=Groups(initial_rebalance_delay_ms=600_000)) as s:
         client = await s.client()
-        client.send(11, 5, {"group_id": "g", "protocol_type": "consumer"})
-        await eventually(lambda: len(joins) == 1)
+        asked = {"group_id": "g", "session_timeout": 10_000, "rebalance_timeout": 10_000}
+        protocols = [{"name": "range", "metadata": b""}]
+        client.send(11, 3, asked | {"protocol_type": "consumer", "protocols": protocols})
+        await eventually(lambda: len(list(s.engine.groups.listings())) == 1)
         async with asyncio.timeout(300):
             await s.server.stop(grace_seconds=60)
         assert await client.is_closed()
@@ -616,21 +606,21 @@ async def test_stop_does_not_wait_for_members_of_a_group() -> None:
 @on_both_loops
 async def test_stop_cuts_what_does_not_end_in_time() -> None:
     async with serving() as s:
-        s.broker.make_topic("t")
-        s.broker.hold_acks = True
+        await s.make_topic("t")
+        s.disk.hold()
         client = await s.client()
         client.send(PRODUCE, 9, produce("t", one_batch()))
-        await eventually(lambda: s.broker.appended == 1)
+        await eventually(lambda: s.appended == 1)
         await s.server.stop(grace_seconds=0.05)
         assert await client.is_closed()
-        s.broker.ack_all()
+        s.disk.release()
         await eventually(lambda: s.server.listener.budget.used == 0, "the end of the request")
 
 
 @on_both_loops
 async def test_a_write_to_many_partitions_comes_before_the_next_one() -> None:
     async with serving() as s:
-        s.broker.make_topic("t", 300)
+        await s.make_topic("t", 300)
         client = await s.client()
         many = produce("t", b"")
         many["topic_data"][0]["partition_data"] = [
@@ -650,4 +640,4 @@ async def test_a_write_to_many_partitions_comes_before_the_next_one() -> None:
         assert correlation == second
         assert answer["responses"][0]["partition_responses"][0]["base_offset"] == 1
         for index in range(300):
-            assert s.broker.log("t", index).batches[0][1].endswith(b"first %d" % index)
+            assert b"first %d" % index in read_bytes(s.log("t", index))

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from tests.protocols.kafka.fake_engine import CLUSTER_ID, one_batch
+from tests.protocols.kafka.messages import one_batch
 from tests.protocols.kafka.test_server import fetch, produce
 from tests.protocols.kafka.wire import eventually, request, serving
 from tidemill.protocols.kafka.settings import KafkaListener
@@ -39,13 +39,15 @@ def test_large_and_small_requests_inside_tls(certificate: tuple[Path, Path]) -> 
     async def run() -> None:
         listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
         async with serving(kafka=listener) as s:
-            s.broker.make_topic("t")
+            await s.make_topic("t")
             client = await s.client(ssl=trust, server_hostname="localhost")
-            for size in (10, 3_000_000, 200_000):
-                answer = await client.call(0, 9, produce("t", one_batch(b"x" * size)))
+            batches = [one_batch(b"x" * size) for size in (10, 3_000_000, 200_000)]
+            for batch in batches:
+                answer = await client.call(0, 9, produce("t", batch))
                 assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
             answer = await client.call(1, 11, fetch("t"))
-            assert len(answer["responses"][0]["partitions"][0]["records"]) == 3_200_010 + 3 * 61
+            stored = answer["responses"][0]["partitions"][0]["records"]
+            assert len(stored) == sum(map(len, batches))
             client.close()
 
     uvloop.run(run())
@@ -58,7 +60,7 @@ def test_unread_responses_inside_tls_are_counted(certificate: tuple[Path, Path])
     async def run() -> None:
         listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
         async with serving(kafka=listener) as s:
-            s.broker.make_topic("t")
+            await s.make_topic("t")
             client = await s.client(ssl=trust, server_hostname="localhost", limit=1)
             await client.call(0, 9, produce("t", one_batch(b"x" * 20_000_000)))
             client.send(1, 11, fetch("t"))
@@ -86,7 +88,7 @@ def test_plain_bytes_to_a_tls_port_close_one_connection(
             plain.writer.write_eof()
             await plain.reader.read()
             client = await s.client(ssl=trust, server_hostname="localhost")
-            assert (await client.call(3, 9, {"topics": None}))["cluster_id"] == CLUSTER_ID
+            assert (await client.call(3, 9, {"topics": None}))["cluster_id"] == s.cluster_id
             client.close()
 
     uvloop.run(run())
@@ -114,7 +116,7 @@ def test_connections_in_a_handshake_count_and_fail_with_one_line(
             ]
             assert "security.protocol=SSL" in logs[0]["hint"]
             client = await s.client(ssl=trust, server_hostname="localhost")
-            assert (await client.call(3, 9, {"topics": None}))["cluster_id"] == CLUSTER_ID
+            assert (await client.call(3, 9, {"topics": None}))["cluster_id"] == s.cluster_id
             assert s.server.listener.connections == 3
             client.close()
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
+import threading
 from collections.abc import AsyncIterator
-from typing import Any, Self, cast
+from pathlib import Path
+from typing import Any, Self
+from uuid import UUID
 
-from tests.protocols.kafka.fake_engine import FakeEngine
 from tests.protocols.kafka.messages import from_kio, kio_bytes, kio_read
+from tests.support.faultyfs import FaultyFileSystem
+from tidemill.engine.api import NewTopic, ReadQuery, ReadResult, TopicInfo
 from tidemill.engine.engine import Engine
 from tidemill.kafka_codec.schema import (
     API_VERSIONS,
@@ -17,9 +21,12 @@ from tidemill.kafka_codec.schema import (
     request_type,
     response_type,
 )
+from tidemill.log.names import TopicPartition
+from tidemill.log.partition.partition import PartitionLog
+from tidemill.protocols.kafka.node import cluster_id_text
 from tidemill.protocols.kafka.server import KafkaServer
 from tidemill.protocols.kafka.settings import KafkaListener
-from tidemill.settings import Limits, Settings
+from tidemill.settings import Groups, Limits, Settings
 
 
 def request_bytes(
@@ -90,31 +97,112 @@ class Client:
         self.writer.close()
 
 
-class Serving:
-    """A server over a fake engine."""
+class HeldDisk(FaultyFileSystem):
+    """A disk in memory whose syncs wait while it is held."""
 
-    def __init__(self, server: KafkaServer, broker: FakeEngine, address: tuple[str, int]) -> None:
-        self.server, self.broker, self.address = server, broker, address
+    def __init__(self) -> None:
+        super().__init__()
+        self._may_sync = threading.Event()
+        self._may_sync.set()
+
+    def hold(self) -> None:
+        """Let no sync of another thread end before ``release``."""
+        self._may_sync.clear()
+
+    def release(self) -> None:
+        """Let syncs continue."""
+        self._may_sync.set()
+
+    def check(self, operation: str, path: str) -> None:
+        """Wait in a sync while the disk is held."""
+        if operation == "sync" and threading.current_thread() is not threading.main_thread():
+            assert self._may_sync.wait(300)
+        super().check(operation, path)
+
+
+class Serving:
+    """A server over an engine on files in memory.
+
+    Attributes:
+        reads: the reads that the engine has begun.
+    """
+
+    def __init__(
+        self, server: KafkaServer, engine: Engine, disk: HeldDisk, address: tuple[str, int]
+    ) -> None:
+        self.server, self.engine, self.disk, self.address = server, engine, disk, address
+        self.reads: list[ReadQuery] = []
+        self._note_reads()
+
+    def _note_reads(self) -> None:
+        reader = self.engine._services.records.reader
+        read, read_now = reader.read, reader.read_now
+
+        async def noted(query: ReadQuery) -> list[ReadResult]:
+            self.reads.append(query)
+            return await read(query)
+
+        def noted_now(query: ReadQuery) -> list[ReadResult] | None:
+            found = read_now(query)
+            if found is not None:
+                self.reads.append(query)
+            return found
+
+        reader.read, reader.read_now = noted, noted_now  # type: ignore[method-assign]
 
     async def client(self, **options: Any) -> Client:
         return await Client.connect(self.address, **options)
 
+    async def make_topic(self, name: str, partitions: int = 1, **configs: str) -> TopicInfo:
+        """Create a topic for batches of any size; names of configs have _ for a dot."""
+        named = {key.replace("_", "."): value for key, value in configs.items()}
+        new = NewTopic(name, partitions, configs={"max.message.bytes": "100000000"} | named)
+        (topic,) = await self.engine.topics.create([new])
+        assert isinstance(topic, TopicInfo), topic
+        return topic
+
+    def log(self, topic: str, partition: int = 0) -> PartitionLog:
+        return self.engine._store.get(TopicPartition(topic, partition))
+
+    def has_topic(self, name: str) -> bool:
+        return any(topic.name == name for topic in self.engine.topics.all())
+
+    def topic_id(self, name: str) -> UUID:
+        return self.engine.topics.get(name).topic_id
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster id, as clients get it."""
+        return cluster_id_text(self.engine.storage.cluster_id)
+
+    @property
+    def appended(self) -> int:
+        """The records in all topics of clients."""
+        logs = self.engine._store.partitions.values()
+        return sum(log.log_end_offset for log in logs if not log.tp.topic.startswith("__"))
+
 
 @contextlib.asynccontextmanager
 async def serving(
-    broker: FakeEngine | None = None, kafka: KafkaListener | None = None, **limits: int
+    kafka: KafkaListener | None = None, groups: Groups | None = None, **limits: int
 ) -> AsyncIterator[Serving]:
     """Serve on a free port of loopback."""
-    settings = Settings(sections=(kafka or KafkaListener(port=0),), limits=Limits(**limits))
-    broker = broker or FakeEngine(settings)
-    broker.settings = settings
-    server = KafkaServer(cast(Engine, broker), settings)
-    address = await server.start()
-    broker.port = address[1]
+    settings = Settings(
+        data_dir=Path("/tmp"),  # in memory
+        sections=(kafka or KafkaListener(port=0),),
+        limits=Limits(**limits),
+        groups=groups or Groups(initial_rebalance_delay_ms=0),
+    )
+    disk = HeldDisk()
+    engine = Engine(settings, fs=disk)
+    await engine.start()
+    server = KafkaServer(engine, settings)
     try:
-        yield Serving(server, broker, address)
+        yield Serving(server, engine, disk, await server.start())
     finally:
+        disk.release()
         await server.stop(grace_seconds=1)
+        await engine.stop()
         assert server.listener.connections == 0
         assert server.listener.budget.used == 0
         assert server.listener.budget.unanswered == 0

@@ -10,8 +10,7 @@ from uuid import UUID
 import pytest
 
 from tests.engine.transactions.support import Producer, committed
-from tests.protocols.kafka.fake_engine import one_batch
-from tests.protocols.kafka.messages import full_tree
+from tests.protocols.kafka.messages import full_tree, one_batch
 from tests.protocols.kafka.wire import Client
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.engine.api import NewTopic, TopicInfo

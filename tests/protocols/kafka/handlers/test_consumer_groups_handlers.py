@@ -6,16 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from tests.protocols.kafka.fake_engine_admin import FakeEngine, call, versions
-from tidemill.engine.api import (
-    ConsumerGroupInfo,
-    ConsumerHeartbeat,
-    ConsumerMemberInfo,
-    HeartbeatResult,
-)
+from tests.protocols.kafka.broker import Broker, versions
+from tidemill.engine.api import ConsumerMemberInfo
 from tidemill.engine.errors import BrokerStoppingError, GroupAuthorizationError
 from tidemill.errors import TidemillError
-from tidemill.state.consumer_groups.types import ClassicProtocols, ConsumerMember
 from tidemill.state.errors import (
     FencedInstanceIdError,
     FencedMemberEpochError,
@@ -27,66 +21,84 @@ from tidemill.state.errors import (
     UnsupportedAssignorError,
 )
 
-HEARTBEAT, DESCRIBE = 68, 69
+JOIN, HEARTBEAT, DESCRIBE = 11, 68, 69
 T = UUID(int=7)
 
 REQUEST = {
     "group_id": "g",
     "member_id": "m",
-    "member_epoch": 3,
+    "member_epoch": 0,
     "instance_id": "i",
     "rack_id": "r",
     "rebalance_timeout": 60_000,
-    "subscribed_topic_names": ["t", "u"],
-    "subscribed_topic_regex": "t.*",
+    "subscribed_topic_names": ["orders", "missing"],
+    "subscribed_topic_regex": "user.*",
     "server_assignor": "range",
-    "topic_partitions": [{"topic_id": T, "partitions": [1, 0]}],
+    "topic_partitions": [],
 }
+UNCHANGED = {
+    "group_id": "g",
+    "instance_id": "i",
+    "subscribed_topic_names": None,
+    "topic_partitions": None,
+}
+"""A heartbeat with nothing new."""
 
 
-@pytest.fixture
-def broker() -> FakeEngine:
-    return FakeEngine()
-
-
-@pytest.mark.parametrize("version", versions(HEARTBEAT))
-def test_a_heartbeat_passes_on_the_fields_of_its_version(broker: FakeEngine, version: int) -> None:
-    call(broker, HEARTBEAT, version, REQUEST)
-    (sent,) = [request for name, request in broker.calls if name == "consumer_heartbeat"]
-    assert isinstance(sent, ConsumerHeartbeat)
-    assert (sent.group_id, sent.member_id, sent.member_epoch) == ("g", "m", 3)
-    assert (sent.instance_id, sent.rack_id, sent.assignor) == ("i", "r", "range")
-    assert (sent.rebalance_timeout_ms, sent.topic_names) == (60_000, ("t", "u"))
-    assert sent.owned == {T: frozenset([0, 1])}
-    assert sent.topic_pattern == ("t.*" if version >= 1 else None)
-    assert sent.chooses_member_id is (version >= 1)
+def member_of(broker: Broker) -> ConsumerMemberInfo:
+    (found,) = broker.engine.groups.describe_consumer_group("g").members
+    return found
 
 
 @pytest.mark.parametrize("version", versions(HEARTBEAT))
-def test_what_a_heartbeat_leaves_out_is_unchanged(broker: FakeEngine, version: int) -> None:
-    short = {
-        "group_id": "g",
-        "member_id": "m",
-        "member_epoch": 3,
-        "subscribed_topic_names": None,
-        "topic_partitions": None,
+def test_a_heartbeat_passes_on_the_fields_of_its_version(broker: Broker, version: int) -> None:
+    broker.call(HEARTBEAT, version, REQUEST)
+    assert broker.engine.groups.describe_consumer_group("g").assignor == "range"
+    found = member_of(broker)
+    member = found.member
+    assert (found.member_id, found.epoch) == ("m", 1)
+    assert (member.instance_id, member.rack_id) == ("i", "r")
+    assert (member.rebalance_timeout_ms, member.assignor) == (60_000, "range")
+    assert member.topic_names == ("missing", "orders")
+    assert (member.topic_pattern or None) == ("user.*" if version >= 1 else None)
+    assert (member.client_id, member.client_host) == ("client", "10.0.0.7")
+
+
+@pytest.mark.parametrize("version", versions(HEARTBEAT))
+def test_clients_choose_their_member_id_since_v1(broker: Broker, version: int) -> None:
+    answer = broker.call(HEARTBEAT, version, REQUEST | {"member_id": ""})
+    assert answer["error_code"] == (0 if version < 1 else 42)
+    assert bool(answer["member_id"]) is (version < 1)
+
+
+@pytest.mark.parametrize("version", versions(HEARTBEAT))
+def test_what_a_heartbeat_leaves_out_is_unchanged(broker: Broker, version: int) -> None:
+    joined = broker.call(HEARTBEAT, version, REQUEST)
+    member = {key: joined[key] for key in ("member_id", "member_epoch")}
+    before = member_of(broker).member
+    answer = broker.call(HEARTBEAT, version, UNCHANGED | member)
+    assert (answer["error_code"], answer["assignment"]) == (0, None)
+    assert member_of(broker).member == before
+
+
+@pytest.mark.parametrize("version", versions(HEARTBEAT))
+def test_the_answer_has_the_assignment_where_it_changed(broker: Broker, version: int) -> None:
+    answer = broker.call(HEARTBEAT, version, REQUEST)
+    assert (answer["error_code"], answer["member_epoch"]) == (0, 1)
+    given = {
+        each["topic_id"]: each["partitions"] for each in answer["assignment"]["topic_partitions"]
     }
-    call(broker, HEARTBEAT, version, short)
-    (sent,) = [request for name, request in broker.calls if name == "consumer_heartbeat"]
-    assert sent.rebalance_timeout_ms == -1
-    assert (sent.instance_id, sent.topic_names, sent.owned, sent.assignor) == (None,) * 4
-
-
-@pytest.mark.parametrize("version", versions(HEARTBEAT))
-def test_the_answer_has_the_assignment_where_it_changed(broker: FakeEngine, version: int) -> None:
-    broker.answers["consumer_heartbeat"] = HeartbeatResult("m", 4, 5000, {T: frozenset([2, 1])})
-    answer = call(broker, HEARTBEAT, version, REQUEST)
-    assert (answer["error_code"], answer["member_id"], answer["member_epoch"]) == (0, "m", 4)
-    assert answer["assignment"] == {"topic_partitions": [{"topic_id": T, "partitions": [1, 2]}]}
-    broker.answers["consumer_heartbeat"] = HeartbeatResult("m", 4, 5000, None)
-    assert call(broker, HEARTBEAT, version, REQUEST)["assignment"] is None
-    broker.answers["consumer_heartbeat"] = HeartbeatResult("m", 4, 5000, {})
-    assert call(broker, HEARTBEAT, version, REQUEST)["assignment"] == {"topic_partitions": []}
+    wanted = {broker.topic_id("orders"): [0, 1, 2]}
+    if version >= 1:  # the pattern
+        wanted[broker.topic_id("users")] = [0]
+    assert given == wanted
+    member = {key: answer[key] for key in ("member_id", "member_epoch")}
+    owned = answer["assignment"]["topic_partitions"]
+    answer = broker.call(HEARTBEAT, version, UNCHANGED | member | {"topic_partitions": owned})
+    assert (answer["error_code"], answer["assignment"]) == (0, None)
+    second = REQUEST | {"member_id": "", "instance_id": None, "subscribed_topic_names": ["no"]}
+    answer = broker.call(HEARTBEAT, 0, second)
+    assert answer["assignment"] == {"topic_partitions": []}
 
 
 ERRORS: list[tuple[TidemillError, int]] = [
@@ -105,59 +117,55 @@ ERRORS: list[tuple[TidemillError, int]] = [
 
 @pytest.mark.parametrize(("error", "code"), ERRORS)
 def test_a_refused_heartbeat_has_a_code_and_a_message(
-    broker: FakeEngine, error: TidemillError, code: int
+    broker: Broker, error: TidemillError, code: int
 ) -> None:
-    broker.answers["consumer_heartbeat"] = error
-    answer = call(broker, HEARTBEAT, 1, REQUEST)
+    broker.fail("groups", "consumer_heartbeat", error)
+    answer = broker.call(HEARTBEAT, 1, REQUEST)
     assert answer["error_code"] == code
     assert answer["error_message"].startswith("x")
     assert answer["assignment"] is None
 
 
-GROUP = ConsumerGroupInfo(
-    "g",
-    "Reconciling",
-    5,
-    4,
-    "uniform",
-    (
-        ConsumerMemberInfo(
-            "m",
-            ConsumerMember("i", "r", "client", "host", ("t",), "t.*", 1000, "uniform"),
-            4,
-            ((T, "t", (0, 1)),),
-            ((T, "t", (0,)),),
-        ),
-        ConsumerMemberInfo(
-            "old", ConsumerMember(classic=ClassicProtocols(1000, (("range", b""),))), 5, (), ()
-        ),
-    ),
-)
-
-
 @pytest.mark.parametrize("version", versions(DESCRIBE))
 def test_a_group_is_described_with_present_and_target_assignment(
-    broker: FakeEngine, version: int
+    broker: Broker, version: int
 ) -> None:
-    broker.answers["describe_consumer_group"] = {"g": GROUP}
+    first = broker.call(HEARTBEAT, 1, REQUEST | {"server_assignor": "uniform"})
+    # A consumer with the classic protocol joins, so the first member has to give partitions up.
+    subscription = b"\0\0" + b"\0\0\0\1" + b"\0\6orders" + b"\xff\xff\xff\xff"
+    classic = {
+        "group_id": "g",
+        "session_timeout": 10_000,
+        "rebalance_timeout": 60_000,
+        "member_id": "",
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": subscription}],
+    }
+    assert broker.call(JOIN, 3, classic)["error_code"] == 0
     request = {"group_ids": ["g", "x"], "include_authorized_operations": False}
-    answer = call(broker, DESCRIBE, version, request)
-    group, unknown = answer["groups"]
-    assert (group["group_state"], group["group_epoch"]) == ("Reconciling", 5)
-    assert (group["assignment_epoch"], group["assignor_name"]) == (4, "uniform")
-    member, old = group["members"]
-    named = {"topic_id": T, "topic_name": "t"}
-    assert member["assignment"]["topic_partitions"] == [{**named, "partitions": [0, 1]}]
-    assert member["target_assignment"]["topic_partitions"] == [{**named, "partitions": [0]}]
-    assert (member["subscribed_topic_names"], member["subscribed_topic_regex"]) == (["t"], "t.*")
-    assert (member["instance_id"], member["rack_id"], member["member_epoch"]) == ("i", "r", 4)
+    group, unknown = broker.call(DESCRIBE, version, request)["groups"]
+    assert (group["group_state"], group["assignor_name"]) == ("Reconciling", "uniform")
+    assert group["group_epoch"] == group["assignment_epoch"] == first["member_epoch"] + 1
+    assert (unknown["error_code"], unknown["group_id"]) == (69, "x")
+    member, old = sorted(group["members"], key=lambda each: each["member_id"] != "m")
+
+    def partitions(kind: str) -> dict[str, list[int]]:
+        found = member[kind]["topic_partitions"]
+        for each in found:
+            assert each["topic_id"] == broker.topic_id(each["topic_name"])
+        return {each["topic_name"]: each["partitions"] for each in found}
+
+    assert partitions("assignment") == {"orders": [0, 1, 2], "users": [0]}
+    assert set(partitions("target_assignment")["orders"]) < {0, 1, 2}
+    assert (member["instance_id"], member["rack_id"], member["member_epoch"]) == ("i", "r", 1)
+    assert member["subscribed_topic_names"] == ["missing", "orders"]
+    assert member["subscribed_topic_regex"] == "user.*"
     if version >= 1:
         assert (member["member_type"], old["member_type"]) == (1, 0)
-    assert (unknown["error_code"], unknown["group_id"]) == (69, "x")
 
 
-def test_operations_are_shown_on_request(broker: FakeEngine) -> None:
-    broker.answers["describe_consumer_group"] = {"g": GROUP}
+def test_operations_are_shown_on_request(broker: Broker) -> None:
+    broker.call(HEARTBEAT, 1, REQUEST)
     request = {"group_ids": ["g"], "include_authorized_operations": True}
-    (group,) = call(broker, DESCRIBE, 1, request)["groups"]
+    (group,) = broker.call(DESCRIBE, 1, request)["groups"]
     assert group["authorized_operations"] > 0

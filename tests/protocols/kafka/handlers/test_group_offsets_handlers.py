@@ -6,63 +6,31 @@ from typing import Any
 
 import pytest
 
-from tests.protocols.kafka.fake_engine_admin import (
-    MISSING_ID,
-    OTHER_ID,
-    TOPIC_ID,
-    FakeEngine,
-    call,
-    versions,
-)
-from tidemill.engine.api import CommittedOffset, OffsetToCommit
-from tidemill.errors import UnknownTopicOrPartitionError
-from tidemill.state.errors import (
-    CoordinatorLoadingError,
-    GroupIdNotFoundError,
-    GroupSubscribedToTopicError,
-    IllegalGenerationError,
-    OffsetMetadataTooLargeError,
-    UnstableOffsetCommitError,
-)
+from tests.engine.transactions.support import Producer
+from tests.protocols.kafka.broker import MISSING_ID, Broker, versions
+from tidemill.state.errors import CoordinatorLoadingError, IllegalGenerationError
 
 COMMIT, FETCH, OFFSET_DELETE = 8, 9, 47
+JOIN, SYNC, CONSUMER_HEARTBEAT = 11, 14, 68
 
 
-@pytest.fixture
-def broker() -> FakeEngine:
-    broker = FakeEngine()
-    broker.answers["fetch_offsets"] = {
-        ("orders", 0): CommittedOffset(42, 3, "note", 1_000),
-        ("users", 0): CommittedOffset(7, -1, "", 1_000),
-    }
-    return broker
-
-
-def commit_request(*topic_ids: Any) -> dict[str, Any]:
-    names = {TOPIC_ID: "orders", OTHER_ID: "users", MISSING_ID: "nope"}
+def partition(index: int, offset: int, note: str | None = "note") -> dict[str, Any]:
     return {
-        "group_id": "g",
-        "generation_id_or_member_epoch": 5,
-        "member_id": "m",
-        "group_instance_id": "s",
-        "retention_time": 9000,
-        "topics": [
-            {
-                "name": names[topic_id],
-                "topic_id": topic_id,
-                "partitions": [
-                    {
-                        "partition_index": partition,
-                        "committed_offset": 10 + partition,
-                        "committed_leader_epoch": 2,
-                        "committed_metadata": None if partition else "note",
-                    }
-                    for partition in (0, 1)
-                ],
-            }
-            for topic_id in topic_ids
-        ],
+        "partition_index": index,
+        "committed_offset": offset,
+        "committed_leader_epoch": 2,
+        "committed_metadata": note,
     }
+
+
+def topic(broker: Broker, name: str, *partitions: dict[str, Any]) -> dict[str, Any]:
+    topic_id = MISSING_ID if name == "nope" else broker.topic_id(name)
+    return {"name": name, "topic_id": topic_id, "partitions": list(partitions)}
+
+
+def commit_request(*topics: dict[str, Any], **member: object) -> dict[str, Any]:
+    nobody = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+    return {"group_id": "g", "retention_time": -1, "topics": list(topics)} | nobody | member
 
 
 def codes(answer: dict[str, Any]) -> list[list[int]]:
@@ -70,45 +38,82 @@ def codes(answer: dict[str, Any]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("version", versions(COMMIT))
-def test_commit_passes_on_every_offset_and_answers_each(broker: FakeEngine, version: int) -> None:
-    broker.answers["commit_offsets"] = [None, OffsetMetadataTooLargeError("long"), None, None]
-    answer = call(broker, COMMIT, version, commit_request(TOPIC_ID, OTHER_ID))
-    assert codes(answer) == [[0, 12], [0, 0]]
-    ((_, commit),) = broker.calls
+def test_commit_stores_every_offset_and_answers_each(broker: Broker, version: int) -> None:
+    topics = [
+        topic(broker, "orders", partition(0, 10), partition(1, 11, "n" * 5000)),
+        topic(broker, "users", partition(0, 12, None), partition(1, 13)),
+    ]
+    answer = broker.call(COMMIT, version, commit_request(*topics))
+    assert codes(answer) == [[0, 12], [0, 3]]
     epoch = 2 if version >= 6 else -1
-    assert commit.offsets == (
-        OffsetToCommit("orders", 0, 10, epoch, "note"),
-        OffsetToCommit("orders", 1, 11, epoch, None),
-        OffsetToCommit("users", 0, 10, epoch, "note"),
-        OffsetToCommit("users", 1, 11, epoch, None),
-    )
-    assert (commit.group_id, commit.generation, commit.member_id) == ("g", 5, "m")
-    assert commit.instance_id == ("s" if version >= 7 else None)
-    assert commit.retention_ms == (9000 if version <= 4 else -1)
-    if version >= 10:
-        assert [topic["topic_id"] for topic in answer["topics"]] == [TOPIC_ID, OTHER_ID]
-    else:
-        assert [topic["name"] for topic in answer["topics"]] == ["orders", "users"]
+    assert broker.committed("g") == {
+        ("orders", 0): (10, epoch, "note"),
+        ("users", 0): (12, epoch, ""),
+    }
+    key = "topic_id" if version >= 10 else "name"
+    assert [each[key] for each in answer["topics"]] == [each[key] for each in topics]
 
 
 @pytest.mark.parametrize("version", versions(COMMIT))
-def test_a_refused_commit_is_an_error_of_each_partition(broker: FakeEngine, version: int) -> None:
-    broker.answers["commit_offsets"] = IllegalGenerationError("old")
-    answer = call(broker, COMMIT, version, commit_request(TOPIC_ID))
-    assert codes(answer) == [[22, 22]]
+def test_only_the_present_member_of_a_group_commits(broker: Broker, version: int) -> None:
+    static = {"group_id": "g", "group_instance_id": "s"}
+    joined = broker.call(
+        JOIN,
+        5,
+        static
+        | {"session_timeout": 10_000, "rebalance_timeout": 1000, "member_id": ""}
+        | {"protocol_type": "consumer", "protocols": [{"name": "range"}]},
+    )
+    member = {"member_id": joined["member_id"], **static}
+    broker.call(SYNC, 3, member | {"generation_id": 1, "assignments": []})
+
+    def commit(generation: int, **fields: object) -> list[list[int]]:
+        named = member | {"generation_id_or_member_epoch": generation} | fields
+        asked = topic(broker, "orders", partition(0, 10), partition(1, 11))
+        return codes(broker.call(COMMIT, version, commit_request(asked, **named)))
+
+    assert commit(2) == [[22, 22]]
+    assert commit(1, group_instance_id="other") == ([[25, 25]] if version >= 7 else [[0, 0]])
+    assert commit(1) == [[0, 0]]
 
 
-def test_commit_to_an_unknown_id_leaves_the_others_alone(broker: FakeEngine) -> None:
-    answer = call(broker, COMMIT, 10, commit_request(MISSING_ID, OTHER_ID))
-    assert codes(answer) == [[100, 100], [0, 0]]
-    ((_, commit),) = broker.calls
-    assert {offset.topic for offset in commit.offsets} == {"users"}
+@pytest.mark.parametrize("version", [v for v in versions(COMMIT) if v <= 5])
+def test_a_commit_of_an_old_client_says_how_long_it_lasts(broker: Broker, version: int) -> None:
+    asked = topic(broker, "orders", partition(0, 10))
+    broker.call(COMMIT, version, commit_request(asked, retention_time=9000))
+    broker.clock.advance(10_000)
+    broker.run(broker.engine._group_coordinator.expire_offsets())
+    assert broker.committed("g") == ({} if version <= 4 else {("orders", 0): (10, -1, "note")})
+
+
+@pytest.mark.parametrize("version", versions(COMMIT))
+def test_a_refused_commit_is_an_error_of_each_partition(broker: Broker, version: int) -> None:
+    broker.fail("groups", "commit", IllegalGenerationError("old"))
+    asked = topic(broker, "orders", partition(0, 10), partition(1, 11))
+    assert codes(broker.call(COMMIT, version, commit_request(asked))) == [[22, 22]]
+
+
+def test_commit_to_an_unknown_id_leaves_the_others_alone(broker: Broker) -> None:
+    topics = [topic(broker, name, partition(0, 10)) for name in ("nope", "users")]
+    answer = broker.call(COMMIT, 10, commit_request(*topics))
+    assert codes(answer) == [[100], [0]]
+    assert set(broker.committed("g")) == {("users", 0)}
+
+
+@pytest.fixture
+def committed(broker: Broker) -> None:
+    """Group ``g`` has committed offsets of two partitions."""
+    topics = [
+        topic(broker, "orders", partition(0, 42)),
+        topic(broker, "users", partition(0, 7, None)),
+    ]
+    assert codes(broker.call(COMMIT, 9, commit_request(*topics))) == [[0], [0]]
 
 
 FOUND = {
     "partition_index": 0,
     "committed_offset": 42,
-    "committed_leader_epoch": 3,
+    "committed_leader_epoch": 2,
     "metadata": "note",
     "error_code": 0,
 }
@@ -121,154 +126,164 @@ ABSENT = {
 }
 
 
-def lookups(broker: FakeEngine) -> list[tuple[str, tuple[str, int], bool]]:
-    """The partitions that were looked up: group, partition, whether they had to be stable."""
-    return [
-        (group, at, stable)
-        for name, (group, partitions, stable) in broker.calls
-        if name == "fetch_offsets"
-        for at in partitions or ()
+def fetch(
+    broker: Broker, version: int, *indexes: int, require_stable: bool = False
+) -> dict[str, Any]:
+    """Fetch offsets of ``orders``, of all topics if no partition is given; return the group's."""
+    name = {"name": "orders", "topic_id": broker.topic_id("orders")}
+    asked: dict[str, Any] = {"group_id": "g", "topics": [name | {"partition_indexes": indexes}]}
+    if not indexes:
+        asked["topics"] = None
+    request = {"groups": [asked]} if version >= 8 else asked
+    answer = broker.call(FETCH, version, request | {"require_stable": require_stable})
+    return dict(answer["groups"][0]) if version >= 8 else answer
+
+
+@pytest.mark.usefixtures("committed")
+@pytest.mark.parametrize("version", versions(FETCH))
+def test_fetch_of_one_group(broker: Broker, version: int) -> None:
+    answer = fetch(broker, version, 1, 0, require_stable=True)
+    (found,) = answer["topics"]
+    if version >= 10:
+        assert found["topic_id"] == broker.topic_id("orders")
+    else:
+        assert found["name"] == "orders"
+    left_out = () if version >= 5 else ("committed_leader_epoch",)
+    assert found["partitions"] == [
+        {key: value for key, value in each.items() if key not in left_out}
+        for each in (ABSENT, FOUND)
     ]
-
-
-def without_epoch(partition: dict[str, Any], version: int) -> dict[str, Any]:
-    return {k: v for k, v in partition.items() if version >= 5 or k != "committed_leader_epoch"}
-
-
-@pytest.mark.parametrize("version", [v for v in versions(FETCH) if v < 8])
-def test_fetch_of_one_group(broker: FakeEngine, version: int) -> None:
-    request = {
-        "group_id": "g",
-        "topics": [{"name": "orders", "partition_indexes": [0, 1]}],
-        "require_stable": True,
-    }
-    answer = call(broker, FETCH, version, request)
-    (topic,) = answer["topics"]
-    assert topic["name"] == "orders"
-    assert topic["partitions"] == [without_epoch(p, version) for p in (FOUND, ABSENT)]
     assert answer.get("error_code", 0) == 0
-    assert lookups(broker) == [
-        ("g", ("orders", 0), version >= 7),
-        ("g", ("orders", 1), version >= 7),
+
+
+@pytest.mark.usefixtures("committed")
+@pytest.mark.parametrize("version", [v for v in versions(FETCH) if v >= 2])
+def test_fetch_of_null_topics_is_all_of_the_group(broker: Broker, version: int) -> None:
+    answer = fetch(broker, version)
+    key = "topic_id" if version >= 10 else "name"
+    ids = [broker.topic_id(name) for name in ("orders", "users")]
+    assert [(t[key], len(t["partitions"])) for t in answer["topics"]] == [
+        (name, 1) for name in (ids if version >= 10 else ("orders", "users"))
     ]
 
 
-@pytest.mark.parametrize("version", [v for v in versions(FETCH) if 2 <= v < 8])
-def test_fetch_of_null_topics_is_all_of_the_group(broker: FakeEngine, version: int) -> None:
-    answer = call(broker, FETCH, version, {"group_id": "g", "topics": None})
-    assert [(t["name"], len(t["partitions"])) for t in answer["topics"]] == [
-        ("orders", 1),
-        ("users", 1),
-    ]
-
-
+@pytest.mark.usefixtures("committed")
 @pytest.mark.parametrize("version", [v for v in versions(FETCH) if v < 8])
-def test_fetch_of_no_topics_is_empty(broker: FakeEngine, version: int) -> None:
-    assert call(broker, FETCH, version, {"group_id": "g", "topics": []})["topics"] == []
+def test_fetch_of_no_topics_is_empty(broker: Broker, version: int) -> None:
+    assert broker.call(FETCH, version, {"group_id": "g", "topics": []})["topics"] == []
 
 
-@pytest.mark.parametrize("version", [v for v in versions(FETCH) if v < 8])
-def test_fetch_refused_before_v8(broker: FakeEngine, version: int) -> None:
-    broker.answers["fetch_offsets"] = CoordinatorLoadingError("loading")
-    request = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [0]}]}
-    answer = call(broker, FETCH, version, request)
-    if version < 2:
+@pytest.mark.parametrize("version", versions(FETCH))
+def test_a_refused_fetch_is_an_error_of_the_group(broker: Broker, version: int) -> None:
+    broker.fail("groups", "committed", CoordinatorLoadingError("loading"))
+    answer = fetch(broker, version, 0)
+    if version < 2:  # there is no field for it
         assert codes(answer) == [[14]]
     else:
-        assert answer["error_code"] == 14
-        assert answer["topics"] == []
+        assert (answer["error_code"], answer["topics"]) == (14, [])
 
 
+@pytest.mark.usefixtures("committed")
 @pytest.mark.parametrize("version", [v for v in versions(FETCH) if v >= 8])
-def test_fetch_of_several_groups(broker: FakeEngine, version: int) -> None:
-    topic = {"name": "orders", "topic_id": TOPIC_ID, "partition_indexes": [1, 0]}
-    request = {
-        "groups": [
-            {"group_id": "all", "topics": None},
-            {"group_id": "some", "topics": [topic], "member_id": "m", "member_epoch": 4},
-            {"group_id": "none", "topics": []},
-        ],
-        "require_stable": False,
-    }
-    every, some, none = call(broker, FETCH, version, request)["groups"]
-    assert (every["group_id"], some["group_id"], none["group_id"]) == ("all", "some", "none")
-    key = "topic_id" if version >= 10 else "name"
-    assert [t[key] for t in every["topics"]] == (
-        [TOPIC_ID, OTHER_ID] if version >= 10 else ["orders", "users"]
-    )
-    assert some["topics"][0]["partitions"] == [ABSENT, FOUND]
-    assert none["topics"] == []
-    assert lookups(broker) == [
-        ("all", ("orders", 0), False),
-        ("all", ("users", 0), False),
-        ("some", ("orders", 1), False),
-        ("some", ("orders", 0), False),
+def test_fetch_of_several_groups(broker: Broker, version: int) -> None:
+    name = {"name": "orders", "topic_id": broker.topic_id("orders")}
+    groups = [
+        {"group_id": "g", "topics": None},
+        {"group_id": "other", "topics": [name | {"partition_indexes": [1]}]},
+        {"group_id": "g", "topics": []},
     ]
+    every, other, none = broker.call(FETCH, version, {"groups": groups})["groups"]
+    assert (every["group_id"], other["group_id"], none["group_id"]) == ("g", "other", "g")
+    assert [len(each["topics"]) for each in (every, other, none)] == [2, 1, 0]
+    assert other["topics"][0]["partitions"] == [ABSENT]
 
 
-@pytest.mark.parametrize("version", [v for v in versions(FETCH) if v >= 8])
-def test_fetch_refused_is_an_error_of_the_group(broker: FakeEngine, version: int) -> None:
-    broker.answers["fetch_offsets"] = CoordinatorLoadingError("loading")
-    (group,) = call(broker, FETCH, version, {"groups": [{"group_id": "g", "topics": None}]})[
-        "groups"
+@pytest.mark.parametrize("version", [v for v in versions(FETCH) if v >= 9])
+def test_a_member_that_fetches_with_an_old_epoch_is_refused(broker: Broker, version: int) -> None:
+    member = {"group_id": "g", "member_id": "m"}
+    joined = {"member_epoch": 0, "rebalance_timeout": 1000, "topic_partitions": []}
+    broker.call(CONSUMER_HEARTBEAT, 1, member | joined | {"subscribed_topic_names": ["orders"]})
+    found = [
+        broker.call(FETCH, version, {"groups": [member | {"member_epoch": epoch, "topics": None}]})
+        for epoch in (1, 4)
     ]
-    assert (group["error_code"], group["topics"]) == (14, [])
+    assert [answer["groups"][0]["error_code"] for answer in found] == [0, 113]
 
 
-@pytest.mark.parametrize("version", [v for v in versions(FETCH) if v >= 7])
+@pytest.mark.usefixtures("committed")
+@pytest.mark.parametrize("version", versions(FETCH))
 def test_an_offset_of_an_open_transaction_is_an_error_of_its_partition(
-    broker: FakeEngine, version: int
+    broker: Broker, version: int
 ) -> None:
-    broker.answers["fetch_offsets"]["orders", 1] = UnstableOffsetCommitError("open")
-    topic = {"name": "orders", "topic_id": TOPIC_ID, "partition_indexes": [0, 1]}
-    for topics in ([topic], None):
-        asked = {"group_id": "g", "topics": topics}
-        request = asked if version < 8 else {"groups": [asked]}
-        answer = call(broker, FETCH, version, {**request, "require_stable": True})
-        group = answer if version < 8 else answer["groups"][0]
-        assert group["error_code"] == 0
-        assert group["topics"][0]["partitions"] == [FOUND, {**ABSENT, "error_code": 88}]
+    producer = broker.run(Producer(broker.engine).init())
+    broker.run(producer.commit_offset("g", "orders", 50))
+    for indexes in ((0, 1), ()):
+        if not indexes and version < 2:
+            continue
+        answer = fetch(broker, version, *indexes, require_stable=True)
+        assert answer.get("error_code", 0) == 0
+        first = answer["topics"][0]["partitions"][0]
+        unstable = (88, -1) if version >= 7 else (0, 42)
+        assert (first["error_code"], first["committed_offset"]) == unstable
+        assert fetch(broker, version, 0)["topics"][0]["partitions"][0]["error_code"] == 0
 
 
-def test_fetch_by_an_unknown_id(broker: FakeEngine) -> None:
+@pytest.mark.usefixtures("committed")
+def test_fetch_by_an_unknown_id(broker: Broker) -> None:
     topics = [
-        {"topic_id": MISSING_ID, "partition_indexes": [0]},
-        {"topic_id": TOPIC_ID, "partition_indexes": [0]},
+        {"topic_id": topic_id, "partition_indexes": [0]}
+        for topic_id in (MISSING_ID, broker.topic_id("orders"))
     ]
-    (group,) = call(broker, FETCH, 10, {"groups": [{"group_id": "g", "topics": topics}]})["groups"]
+    request = {"groups": [{"group_id": "g", "topics": topics}]}
+    (group,) = broker.call(FETCH, 10, request)["groups"]
     assert codes(group) == [[100], [0]]
     assert group["topics"][0]["partitions"][0]["committed_offset"] == -1
 
 
-def test_fetch_of_all_by_id_leaves_out_deleted_topics(broker: FakeEngine) -> None:
-    broker.answers["fetch_offsets"][("gone", 0)] = CommittedOffset(1, -1, "", 1)
-    (group,) = call(broker, FETCH, 10, {"groups": [{"group_id": "g", "topics": None}]})["groups"]
-    assert [topic["topic_id"] for topic in group["topics"]] == [TOPIC_ID, OTHER_ID]
+@pytest.mark.usefixtures("committed")
+def test_fetch_of_all_by_id_leaves_out_deleted_topics(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic is deleted before its offsets are."""
+    positions = broker.door.groups.positions
+    monkeypatch.setattr(
+        broker.door.groups, "positions", lambda group: [*positions(group), ("gone", 0)]
+    )
+    ids = [broker.topic_id(name) for name in ("orders", "users")]
+    assert [topic["topic_id"] for topic in fetch(broker, 10)["topics"]] == ids
 
 
 DELETE_REQUEST = {
     "group_id": "g",
     "topics": [
-        {"name": "orders", "partitions": [{"partition_index": 0}, {"partition_index": 1}]},
+        {"name": "orders", "partitions": [{"partition_index": 0}, {"partition_index": 9}]},
         {"name": "users", "partitions": [{"partition_index": 0}]},
     ],
 }
 
 
-def test_offset_delete_answers_each_partition(broker: FakeEngine) -> None:
-    broker.answers["delete_offsets"] = [
-        None,
-        GroupSubscribedToTopicError("busy"),
-        UnknownTopicOrPartitionError("?"),
-    ]
-    answer = call(broker, OFFSET_DELETE, 0, DELETE_REQUEST)
+def subscription(*topics: str) -> bytes:
+    """Return what a consumer of a classic group says about itself: version 0, topics, no data."""
+    names = b"".join(len(each).to_bytes(2, "big") + each.encode() for each in topics)
+    return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+
+
+@pytest.mark.usefixtures("committed")
+def test_offset_delete_answers_each_partition(broker: Broker) -> None:
+    joined = broker.call(
+        JOIN,
+        3,
+        {"group_id": "g", "session_timeout": 10_000, "rebalance_timeout": 1000, "member_id": ""}
+        | {"protocol_type": "consumer"}
+        | {"protocols": [{"name": "range", "metadata": subscription("users")}]},
+    )
+    broker.call(SYNC, 3, {"group_id": "g", "generation_id": 1, "member_id": joined["member_id"]})
+    answer = broker.call(OFFSET_DELETE, 0, DELETE_REQUEST)
     assert answer["error_code"] == 0
-    assert codes(answer) == [[0, 86], [3]]
-    asked = [("orders", 0), ("orders", 1), ("users", 0)]
-    assert broker.calls == [("delete_offsets", ("g", asked))]
+    assert codes(answer) == [[0, 3], [86]]
+    assert set(broker.committed("g")) == {("users", 0)}
 
 
-def test_offset_delete_of_an_unknown_group(broker: FakeEngine) -> None:
-    broker.answers["delete_offsets"] = GroupIdNotFoundError("?")
-    answer = call(broker, OFFSET_DELETE, 0, DELETE_REQUEST)
+def test_offset_delete_of_an_unknown_group(broker: Broker) -> None:
+    answer = broker.call(OFFSET_DELETE, 0, DELETE_REQUEST)
     assert (answer["error_code"], answer["topics"]) == (69, [])

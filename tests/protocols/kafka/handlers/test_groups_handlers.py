@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from tests.protocols.kafka.fake_engine_admin import FakeEngine, call, versions
-from tidemill.engine.api import (
-    GroupDescription,
-    GroupMemberInfo,
-    JoinMember,
-    JoinResult,
-    LeaveMember,
-)
+from tests.protocols.kafka.broker import Broker, versions
+from tidemill import telemetry
+from tidemill.engine.api import CommitRequest, GroupDescription, OffsetToCommit
 from tidemill.engine.errors import BrokerStoppingError
 from tidemill.errors import TidemillError
 from tidemill.state.errors import (
     CoordinatorLoadingError,
     FencedInstanceIdError,
-    GroupIdNotFoundError,
-    IllegalGenerationError,
     InconsistentGroupProtocolError,
     MemberIdRequiredError,
-    NonEmptyGroupError,
-    RebalanceInProgressError,
     UnknownMemberIdError,
 )
 
 JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST, DELETE = 11, 12, 13, 14, 15, 16, 42
+CONSUMER_HEARTBEAT = 68
 
 JOIN_REQUEST = {
     "group_id": "g",
     "session_timeout": 10_000,
     "rebalance_timeout": 60_000,
-    "member_id": "m1",
+    "member_id": "",
     "group_instance_id": "static-1",
     "protocol_type": "consumer",
     "protocols": [
@@ -45,52 +40,93 @@ JOIN_REQUEST = {
 }
 
 
+def join(broker: Broker, version: int = 5, **fields: object) -> dict[str, Any]:
+    """Join as a client does, and return the answer."""
+    answer = broker.call(JOIN, version, JOIN_REQUEST | fields)
+    if answer["error_code"] == 79:
+        fields["member_id"] = answer["member_id"]
+        answer = broker.call(JOIN, version, JOIN_REQUEST | fields)
+    assert answer["error_code"] == 0
+    return answer
+
+
 @pytest.fixture
-def broker() -> FakeEngine:
-    return FakeEngine()
+def member(broker: Broker) -> dict[str, Any]:
+    """The static member of a stable group: the fields by which its requests name it."""
+    joined = join(broker)
+    fields = {key: joined[key] for key in ("member_id", "generation_id")}
+    return {"group_id": "g", "group_instance_id": "static-1"} | fields
+
+
+@pytest.fixture
+def stable(broker: Broker, member: dict[str, Any]) -> dict[str, Any]:
+    """The member, when it has its assignment."""
+    assert broker.call(SYNC, 5, sync_request(member))["error_code"] == 0
+    return member
+
+
+def described(broker: Broker, group: str = "g") -> GroupDescription:
+    return broker.engine.groups.describe(group)
 
 
 @pytest.mark.parametrize("version", versions(JOIN))
-def test_join_gives_the_leader_all_members(broker: FakeEngine, version: int) -> None:
-    broker.answers["join_group"] = JoinResult(
-        4,
-        "consumer",
-        "range",
-        "m1",
-        "m1",
-        (JoinMember("m1", "static-1", b"R"), JoinMember("m2", None, b"")),
-        skip_assignment=True,
-    )
-    answer = call(broker, JOIN, version, JOIN_REQUEST)
-    assert answer["error_code"] == 0
-    assert answer["generation_id"] == 4
+def test_join_gives_the_leader_all_members(broker: Broker, version: int) -> None:
+    leader = join(broker, version)["member_id"]
+    other = JOIN_REQUEST | {"group_instance_id": None, "protocols": [{"name": "range"}]}
+
+    async def rebalance() -> tuple[dict[str, Any], dict[str, Any]]:
+        return await asyncio.gather(
+            broker.answer(JOIN, 3, other),
+            broker.answer(JOIN, version, JOIN_REQUEST | {"member_id": leader}),
+        )
+
+    follower, answer = broker.run(rebalance())
+    assert answer["error_code"] == follower["error_code"] == 0
+    assert answer["generation_id"] == follower["generation_id"] == 2
     assert answer["protocol_name"] == "range"
-    assert answer["leader"] == answer["member_id"] == "m1"
-    assert [m["member_id"] for m in answer["members"]] == ["m1", "m2"]
+    assert answer["leader"] == answer["member_id"] == leader
+    assert (follower["leader"], follower["members"]) == (leader, [])
+    assert [m["member_id"] for m in answer["members"]] == [leader, follower["member_id"]]
     assert [m["metadata"] for m in answer["members"]] == [b"R", b""]
     if version >= 5:
         assert [m["group_instance_id"] for m in answer["members"]] == ["static-1", None]
     if version >= 7:
         assert answer["protocol_type"] == "consumer"
-    if version >= 9:
-        assert answer["skip_assignment"] is True
 
 
+@pytest.mark.parametrize("version", [v for v in versions(JOIN) if v >= 5])
+def test_a_static_leader_that_restarts_can_skip_the_assignment_since_v9(
+    broker: Broker, stable: dict[str, Any], version: int
+) -> None:
+    answer = join(broker, version)
+    assert answer["generation_id"] == stable["generation_id"]
+    assert answer.get("skip_assignment", False) is (version >= 9)
+
+
+@pytest.fixture
+def _logged_as_in_a_broker() -> Iterator[None]:
+    telemetry.configure("info")
+    yield
+    telemetry.configure("warning")
+
+
+@pytest.mark.usefixtures("_logged_as_in_a_broker")
 @pytest.mark.parametrize("version", versions(JOIN))
-def test_join_passes_on_the_fields_of_its_version(broker: FakeEngine, version: int) -> None:
-    broker.answers["join_group"] = JoinResult(1, "consumer", "range", "m1", "m1")
-    call(broker, JOIN, version, JOIN_REQUEST)
-    ((_, join),) = broker.calls
-    assert join.group_id == "g"
-    assert join.member_id == "m1"
-    assert join.session_timeout_ms == 10_000
-    assert join.rebalance_timeout_ms == (60_000 if version >= 1 else 10_000)
-    assert join.protocols == (("range", b"R"), ("sticky", b"S"))
-    assert join.require_known_member_id is (version >= 4)
-    assert join.instance_id == ("static-1" if version >= 5 else None)
-    assert join.reason == ("rejoin" if version >= 8 else None)
-    assert join.supports_skipping_assignment is (version >= 9)
-    assert (join.client_id, join.client_host) == ("client", "10.0.0.7")
+def test_join_passes_on_the_fields_of_its_version(broker: Broker, version: int) -> None:
+    first = broker.call(JOIN, version, JOIN_REQUEST | {"group_instance_id": None})
+    assert first["error_code"] == (79 if version >= 4 else 0)
+    with capture_logs() as lines:
+        join(broker, version, group_id="g2")
+    (line,) = [each for each in lines if each["event"] == "member.joined"]
+    assert line.get("reason") == ("rejoin" if version >= 8 else None)
+    group = broker.engine._group_coordinator._groups._classic.get("g2")
+    assert group is not None
+    (found,) = group.members.values()
+    assert found.session_timeout_ms == 10_000
+    assert found.rebalance_timeout_ms == (60_000 if version >= 1 else 10_000)
+    assert found.protocols == (("range", b"R"), ("sticky", b"S"))
+    assert found.instance_id == ("static-1" if version >= 5 else None)
+    assert (found.client_id, found.client_host) == ("client", "10.0.0.7")
 
 
 @pytest.mark.parametrize("version", versions(JOIN))
@@ -106,10 +142,10 @@ def test_join_passes_on_the_fields_of_its_version(broker: FakeEngine, version: i
     ],
 )
 def test_a_refused_join_keeps_the_member_id(
-    broker: FakeEngine, version: int, error: TidemillError, code: int, member_id: str
+    broker: Broker, version: int, error: TidemillError, code: int, member_id: str
 ) -> None:
-    broker.answers["join_group"] = error
-    answer = call(broker, JOIN, version, JOIN_REQUEST)
+    broker.fail("groups", "join", error)
+    answer = broker.call(JOIN, version, JOIN_REQUEST | {"member_id": "m1"})
     assert answer["error_code"] == code
     assert answer["member_id"] == member_id
     assert answer["generation_id"] == -1
@@ -118,152 +154,166 @@ def test_a_refused_join_keeps_the_member_id(
     assert answer["protocol_name"] == (None if version >= 7 else "")
 
 
-SYNC_REQUEST = {
-    "group_id": "g",
-    "generation_id": 3,
-    "member_id": "m1",
-    "group_instance_id": "s",
-    "protocol_type": "consumer",
-    "protocol_name": "range",
-    "assignments": [{"member_id": "m1", "assignment": b"A"}],
-}
+def sync_request(member: dict[str, Any], **fields: object) -> dict[str, Any]:
+    return {
+        **member,
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "assignments": [{"member_id": member["member_id"], "assignment": b"A"}],
+        **fields,
+    }
 
 
 @pytest.mark.parametrize("version", versions(SYNC))
-def test_sync_returns_the_assignment(broker: FakeEngine, version: int) -> None:
-    answer = call(broker, SYNC, version, SYNC_REQUEST)
-    assert (answer["error_code"], answer["assignment"]) == (0, b"\1")
-    ((_, sync),) = broker.calls
-    assert (sync.generation, sync.member_id) == (3, "m1")
-    assert sync.assignments == (("m1", b"A"),)
-    assert sync.instance_id == ("s" if version >= 3 else None)
-    assert sync.protocol == ("range" if version >= 5 else None)
+def test_sync_returns_the_assignment(broker: Broker, member: dict[str, Any], version: int) -> None:
+    answer = broker.call(SYNC, version, sync_request(member))
+    assert (answer["error_code"], answer["assignment"]) == (0, b"A")
     if version >= 5:
         assert (answer["protocol_type"], answer["protocol_name"]) == ("consumer", "range")
+    assert [each.assignment for each in described(broker).members] == [b"A"]
 
 
 @pytest.mark.parametrize("version", versions(SYNC))
-def test_a_refused_sync_has_an_empty_assignment(broker: FakeEngine, version: int) -> None:
-    broker.answers["sync_group"] = RebalanceInProgressError("join again")
-    answer = call(broker, SYNC, version, SYNC_REQUEST)
-    assert (answer["error_code"], answer["assignment"]) == (27, b"")
+@pytest.mark.parametrize(
+    ("fields", "code", "since"),
+    [
+        ({"generation_id": 9}, 22, 0),
+        ({"group_instance_id": "static-2"}, 25, 3),
+        ({"protocol_name": "sticky"}, 23, 5),
+    ],
+)
+def test_a_refused_sync_has_an_empty_assignment(
+    broker: Broker,
+    member: dict[str, Any],
+    version: int,
+    fields: dict[str, Any],
+    code: int,
+    since: int,
+) -> None:
+    answer = broker.call(SYNC, version, sync_request(member, **fields))
+    refused = (code, b"")
+    assert (answer["error_code"], answer["assignment"]) == (
+        refused if version >= since else (0, b"A")
+    )
 
 
 @pytest.mark.parametrize("missing", ["protocol_type", "protocol_name"])
-def test_sync_v5_needs_the_protocol(broker: FakeEngine, missing: str) -> None:
-    answer = call(broker, SYNC, 5, {**SYNC_REQUEST, missing: None})
+def test_sync_v5_needs_the_protocol(broker: Broker, member: dict[str, Any], missing: str) -> None:
+    answer = broker.call(SYNC, 5, sync_request(member, **{missing: None}))
     assert answer["error_code"] == 23
-    assert broker.calls == []
+    assert described(broker).state == "CompletingRebalance"
 
 
 @pytest.mark.parametrize("version", versions(HEARTBEAT))
-@pytest.mark.parametrize(("error", "code"), [(None, 0), (IllegalGenerationError("old"), 22)])
+@pytest.mark.parametrize(
+    ("fields", "code", "since"),
+    [({}, 0, 0), ({"generation_id": 9}, 22, 0), ({"group_instance_id": "static-2"}, 25, 3)],
+)
 def test_heartbeat(
-    broker: FakeEngine, version: int, error: TidemillError | None, code: int
+    broker: Broker,
+    stable: dict[str, Any],
+    version: int,
+    fields: dict[str, Any],
+    code: int,
+    since: int,
 ) -> None:
-    broker.answers["heartbeat"] = error
-    request = {"group_id": "g", "generation_id": 2, "member_id": "m", "group_instance_id": "s"}
-    assert call(broker, HEARTBEAT, version, request)["error_code"] == code
-    assert broker.calls == [("heartbeat", ("g", 2, "m", "s" if version >= 3 else None))]
+    answer = broker.call(HEARTBEAT, version, stable | fields)
+    assert answer["error_code"] == (code if version >= since else 0)
 
 
 @pytest.mark.parametrize("version", [v for v in versions(LEAVE) if v < 3])
-@pytest.mark.parametrize(("error", "code"), [(None, 0), (UnknownMemberIdError("?"), 25)])
 def test_leave_of_one_member_carries_its_error(
-    broker: FakeEngine, version: int, error: TidemillError | None, code: int
+    broker: Broker, stable: dict[str, Any], version: int
 ) -> None:
-    broker.answers["leave_group"] = [error]
-    answer = call(broker, LEAVE, version, {"group_id": "g", "member_id": "m"})
-    assert answer["error_code"] == code
-    assert broker.calls == [("leave_group", ("g", [LeaveMember("m")]))]
+    assert broker.call(LEAVE, version, stable | {"member_id": "m"})["error_code"] == 25
+    assert len(described(broker).members) == 1
+    assert broker.call(LEAVE, version, stable)["error_code"] == 0
+    assert described(broker).members == ()
 
 
+@pytest.mark.usefixtures("_logged_as_in_a_broker")
 @pytest.mark.parametrize("version", [v for v in versions(LEAVE) if v >= 3])
-def test_leave_of_several_answers_each(broker: FakeEngine, version: int) -> None:
-    broker.answers["leave_group"] = [None, UnknownMemberIdError("?")]
+def test_leave_of_several_answers_each(
+    broker: Broker, stable: dict[str, Any], version: int
+) -> None:
+    left = stable["member_id"]
     members = [
-        {"member_id": "m", "group_instance_id": None, "reason": "bye"},
+        {"member_id": left, "group_instance_id": None, "reason": "bye"},
         {"member_id": "", "group_instance_id": "s", "reason": None},
     ]
-    answer = call(broker, LEAVE, version, {"group_id": "g", "members": members})
+    with capture_logs() as lines:
+        answer = broker.call(LEAVE, version, {"group_id": "g", "members": members})
     assert answer["error_code"] == 0
     assert [
         (m["member_id"], m["group_instance_id"], m["error_code"]) for m in answer["members"]
-    ] == [("m", None, 0), ("", "s", 25)]
-    ((_, (_, passed)),) = broker.calls
-    assert passed[0].reason == ("bye" if version >= 5 else None)
+    ] == [(left, None, 0), ("", "s", 25)]
+    assert described(broker).members == ()
+    (line,) = [each for each in lines if each["event"] == "member.left"]
+    assert line.get("reason") == ("bye" if version >= 5 else None)
 
 
 @pytest.mark.parametrize("version", versions(LEAVE))
-def test_leave_refused_as_a_whole(broker: FakeEngine, version: int) -> None:
-    broker.answers["leave_group"] = CoordinatorLoadingError("loading")
+def test_leave_refused_as_a_whole(broker: Broker, version: int) -> None:
+    broker.fail("groups", "leave", CoordinatorLoadingError("loading"))
     request = {"group_id": "g", "member_id": "m", "members": [{"member_id": "m"}]}
-    assert call(broker, LEAVE, version, request)["error_code"] == 14
+    assert broker.call(LEAVE, version, request)["error_code"] == 14
 
 
 @pytest.mark.parametrize("version", versions(LEAVE))
-def test_leave_of_an_unknown_group(broker: FakeEngine, version: int) -> None:
-    broker.answers["leave_group"] = UnknownMemberIdError("no such group")
+def test_leave_of_an_unknown_group(broker: Broker, version: int) -> None:
     request = {"group_id": "g", "member_id": "m", "members": [{"member_id": "m"}]}
-    answer = call(broker, LEAVE, version, request)
+    answer = broker.call(LEAVE, version, request)
     if version < 3:
         assert answer["error_code"] == 25
     else:
         assert (answer["error_code"], answer["members"][0]["error_code"]) == (0, 25)
 
 
+def empty_group(broker: Broker, group: str) -> None:
+    """Make a group without members, which has a committed offset."""
+    commit = CommitRequest(group, -1, "", None, (OffsetToCommit("orders", 0, 1),))
+    broker.run(broker.engine.groups.commit(commit))
+
+
+@pytest.mark.usefixtures("stable")
 @pytest.mark.parametrize("version", versions(LIST))
-def test_list_groups_filters_by_state_and_type(broker: FakeEngine, version: int) -> None:
-    request = {"states_filter": ["Stable"], "types_filter": ["classic"]}
-    answer = call(broker, LIST, version, request)
-    (group,) = answer["groups"]
-    assert (answer["error_code"], group["group_id"], group["protocol_type"]) == (0, "g", "consumer")
+def test_list_groups_filters_by_state_and_type(broker: Broker, version: int) -> None:
+    empty_group(broker, "empty")
+    member = {"group_id": "modern", "member_id": "m", "subscribed_topic_names": ["orders"]}
+    broker.call(CONSUMER_HEARTBEAT, 1, member | {"rebalance_timeout": 1000, "topic_partitions": []})
+    request = {"states_filter": ["stable"], "types_filter": ["classic"]}
+    answer = broker.call(LIST, version, request)
+    assert answer["error_code"] == 0
+    groups = {group["group_id"]: group for group in answer["groups"]}
+    wanted = {"g", "empty", "modern"} if version < 4 else {"g", "modern"} if version < 5 else {"g"}
+    assert set(groups) == wanted
+    assert groups["g"]["protocol_type"] == "consumer"
     if version >= 4:
-        assert group["group_state"] == "Stable"
+        assert groups["g"]["group_state"] == "Stable"
     if version >= 5:
-        assert group["group_type"] == "classic"
-    assert broker.calls == [
-        (
-            "list_groups",
-            (("Stable",) if version >= 4 else (), ("classic",) if version >= 5 else ()),
-        )
-    ]
-
-
-STABLE = GroupDescription(
-    "g",
-    "Stable",
-    "consumer",
-    "range",
-    (GroupMemberInfo("m", "s", "client", "/10.0.0.7", b"M", b"A"),),
-)
+        assert groups["g"]["group_type"] == "classic"
 
 
 @pytest.mark.parametrize("version", versions(DESCRIBE))
-def test_describe_groups_with_members(broker: FakeEngine, version: int) -> None:
-    broker.answers["describe_group"] = {"g": STABLE}
-    answer = call(broker, DESCRIBE, version, {"groups": ["g"], "include_authorized_operations": 0})
-    (group,) = answer["groups"]
+def test_describe_groups_with_members(broker: Broker, stable: dict[str, Any], version: int) -> None:
+    request = {"groups": ["g"], "include_authorized_operations": False}
+    (group,) = broker.call(DESCRIBE, version, request)["groups"]
     assert (group["error_code"], group["group_id"], group["group_state"]) == (0, "g", "Stable")
     assert (group["protocol_type"], group["protocol_data"]) == ("consumer", "range")
-    (member,) = group["members"]
-    assert (member["member_id"], member["client_id"]) == ("m", "client")
-    assert (member["member_metadata"], member["member_assignment"]) == (b"M", b"A")
+    (found,) = group["members"]
+    assert (found["member_id"], found["client_id"]) == (stable["member_id"], "client")
+    assert (found["member_metadata"], found["member_assignment"]) == (b"R", b"A")
     if version >= 3:
         assert group["authorized_operations"] == -(2**31)
     if version >= 4:
-        assert member["group_instance_id"] == "s"
+        assert found["group_instance_id"] == "static-1"
 
 
+@pytest.mark.usefixtures("stable")
 @pytest.mark.parametrize("version", versions(DESCRIBE))
-def test_an_unknown_group_is_dead_before_v6_and_then_an_error(
-    broker: FakeEngine, version: int
-) -> None:
-    broker.answers["describe_group"] = {"g": STABLE}
-    answer = call(
-        broker, DESCRIBE, version, {"groups": ["nope", "g"], "include_authorized_operations": True}
-    )
-    unknown, known = answer["groups"]
+def test_an_unknown_group_is_dead_before_v6_and_then_an_error(broker: Broker, version: int) -> None:
+    request = {"groups": ["nope", "g"], "include_authorized_operations": True}
+    unknown, known = broker.call(DESCRIBE, version, request)["groups"]
     assert unknown["group_id"] == "nope"
     assert unknown["group_state"] == "Dead"
     assert unknown["members"] == []
@@ -277,17 +327,17 @@ def test_an_unknown_group_is_dead_before_v6_and_then_an_error(
         assert known["authorized_operations"] == 3400
 
 
+@pytest.mark.usefixtures("stable")
 @pytest.mark.parametrize("version", versions(DELETE))
-def test_delete_groups_answers_for_every_group_once(broker: FakeEngine, version: int) -> None:
-    broker.answers["delete_group"] = {
-        "busy": NonEmptyGroupError("members"),
-        "nope": GroupIdNotFoundError("?"),
-    }
-    answer = call(broker, DELETE, version, {"groups_names": ["busy", "a", "nope", "b", "a"]})
+def test_delete_groups_answers_for_every_group_once(broker: Broker, version: int) -> None:
+    empty_group(broker, "a")
+    empty_group(broker, "b")
+    answer = broker.call(DELETE, version, {"groups_names": ["g", "a", "nope", "b", "a"]})
     results: list[dict[str, Any]] = answer["results"]
     assert [(r["group_id"], r["error_code"]) for r in results] == [
-        ("busy", 68),
+        ("g", 68),
         ("a", 0),
         ("nope", 69),
         ("b", 0),
     ]
+    assert [each.group_id for each in broker.engine.groups.listings()] == ["g"]

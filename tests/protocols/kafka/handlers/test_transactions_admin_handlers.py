@@ -2,98 +2,105 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 from kio.serial.errors import OutOfBoundValue
 
-from tests.protocols.kafka.fake_engine_admin import FakeEngine, call, versions
-from tests.protocols.kafka.fake_transactions import DESCRIBED
-from tidemill.engine.api import TransactionState
+from tests.engine.transactions.support import Producer
+from tests.protocols.kafka.broker import NOW_MS, Broker, versions
 from tidemill.engine.errors import BrokerStoppingError
-from tidemill.state.errors import (
-    CoordinatorLoadingError,
-    InvalidRegularExpressionError,
-    TransactionalIdNotFoundError,
-)
+from tidemill.state.errors import CoordinatorLoadingError
 
 DESCRIBE, LIST = 65, 66
 
 
 @pytest.fixture
-def broker() -> FakeEngine:
-    return FakeEngine()
+def payments(broker: Broker) -> Producer:
+    """A producer with an open transaction. Another one, ``audit``, has none."""
+    broker.run(Producer(broker.engine, "audit").init())
+    producer = broker.run(Producer(broker.engine, "payments").init())
+    for topic, partition in (("orders", 2), ("users", 0), ("orders", 0)):
+        broker.run(producer.send(topic, b"value", partition=partition))
+    return producer
+
+
+def asked(**filters: object) -> dict[str, Any]:
+    return {"state_filters": [], "producer_id_filters": []} | filters
+
+
+def listed(broker: Broker, version: int, **filters: object) -> set[str]:
+    answer = broker.call(LIST, version, asked(**filters))
+    assert answer["error_code"] == 0
+    return {each["transactional_id"] for each in answer["transaction_states"]}
 
 
 # --- ListTransactions ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", versions(LIST))
-def test_list_of_all(broker: FakeEngine, version: int) -> None:
-    answer = call(broker, LIST, version, {"state_filters": [], "producer_id_filters": []})
+def test_list_of_all(broker: Broker, payments: Producer, version: int) -> None:
+    answer = broker.call(LIST, version, asked())
     assert answer["error_code"] == 0
-    assert answer["transaction_states"] == [
-        {"transactional_id": "payments", "producer_id": 7, "transaction_state": "Ongoing"}
-    ]
-    assert broker.calls == [("list_transactions", ([], [], None, None))]
+    audit, found = sorted(answer["transaction_states"], key=lambda each: each["transactional_id"])
+    assert (audit["transactional_id"], audit["transaction_state"]) == ("audit", "Empty")
+    assert found == {
+        "transactional_id": "payments",
+        "producer_id": payments.identity.producer_id,
+        "transaction_state": "Ongoing",
+    }
+    assert listed(broker, version, transactional_id_pattern="") == {"audit", "payments"}
 
 
 @pytest.mark.parametrize("version", versions(LIST))
-def test_filters_are_passed_on(broker: FakeEngine, version: int) -> None:
-    asked = {
-        "state_filters": ["Ongoing", "nonsense", "CompleteAbort"],
-        "producer_id_filters": [7, 8],
-        "duration_filter": 5_000,
-        "transactional_id_pattern": "pay.*",
-    }
-    answer = call(broker, LIST, version, asked)
+def test_lists_are_filtered(broker: Broker, payments: Producer, version: int) -> None:
+    both = {"audit", "payments"}
+    wanted = asked(state_filters=["Ongoing", "nonsense", "CompleteAbort"])
+    answer = broker.call(LIST, version, wanted)
     assert answer["unknown_state_filters"] == ["nonsense"]
-    states = [TransactionState.ONGOING, TransactionState.COMPLETE_ABORT]
-    duration = 5_000 if version >= 1 else None
-    pattern = "pay.*" if version >= 2 else None
-    assert broker.calls == [("list_transactions", (states, [7, 8], duration, pattern))]
+    assert [each["transactional_id"] for each in answer["transaction_states"]] == ["payments"]
+    mine = payments.identity.producer_id
+    assert listed(broker, version, producer_id_filters=[mine, 77]) == {"payments"}
+    broker.clock.advance(5_000)
+    for longer_ms, found in ((4_000, {"payments"}), (6_000, set())):
+        wanted_ids = found if version >= 1 else both
+        assert listed(broker, version, duration_filter=longer_ms) == wanted_ids
+    pattern = listed(broker, version, transactional_id_pattern="pay.*")
+    assert pattern == ({"payments"} if version >= 2 else both)
 
 
-def test_no_transaction_has_a_state_that_does_not_exist(broker: FakeEngine) -> None:
-    answer = call(broker, LIST, 2, {"state_filters": ["nonsense"], "producer_id_filters": []})
+@pytest.mark.usefixtures("payments")
+def test_no_transaction_has_a_state_that_does_not_exist(broker: Broker) -> None:
+    answer = broker.call(LIST, 2, asked(state_filters=["nonsense"]))
     assert answer["unknown_state_filters"] == ["nonsense"]
     assert answer["transaction_states"] == []
-    assert broker.calls == []
 
 
-def test_empty_pattern_is_none(broker: FakeEngine) -> None:
-    asked: dict[str, Any] = {"state_filters": [], "producer_id_filters": []}
-    call(broker, LIST, 2, asked | {"transactional_id_pattern": ""})
-    assert broker.calls == [("list_transactions", ([], [], None, None))]
-
-
-def test_errors_of_a_list(broker: FakeEngine) -> None:
-    asked: dict[str, Any] = {"state_filters": [], "producer_id_filters": []}
+def test_errors_of_a_list(broker: Broker) -> None:
+    answer = broker.call(LIST, 2, asked(transactional_id_pattern="("))
+    assert answer["error_code"] == ErrorCode.invalid_regular_expression
     for error, code in (
-        (InvalidRegularExpressionError("("), ErrorCode.invalid_regular_expression),
         (CoordinatorLoadingError("x"), ErrorCode.coordinator_load_in_progress),
         (BrokerStoppingError("x"), ErrorCode.coordinator_not_available),
     ):
-        broker.answers["list_transactions"] = error
-        assert call(broker, LIST, 2, asked)["error_code"] == code
+        broker.fail("transactions", "listings", error)
+        assert broker.call(LIST, 2, asked())["error_code"] == code
 
 
 # --- DescribeTransactions ------------------------------------------------------------------------
 
 
-def test_transaction_is_described(broker: FakeEngine) -> None:
-    answer = call(broker, DESCRIBE, 0, {"transactional_ids": ["payments"]})
-    (state,) = answer["transaction_states"]
-    assert state.pop("transaction_start_time").timestamp() * 1000 == DESCRIBED.start_time_ms
+def test_transaction_is_described(broker: Broker, payments: Producer) -> None:
+    (state,) = broker.call(DESCRIBE, 0, {"transactional_ids": ["payments"]})["transaction_states"]
     assert state == {
         "error_code": 0,
         "transactional_id": "payments",
         "transaction_state": "Ongoing",
         "transaction_timeout": 60_000,
-        "producer_id": 7,
-        "producer_epoch": 3,
+        "transaction_start_time": NOW_MS,
+        "producer_id": payments.identity.producer_id,
+        "producer_epoch": payments.identity.epoch,
         "topics": [
             {"topic": "orders", "partitions": [0, 2]},
             {"topic": "users", "partitions": [0]},
@@ -101,17 +108,17 @@ def test_transaction_is_described(broker: FakeEngine) -> None:
     }
 
 
-def test_unknown_transactional_id_is_an_error_of_its_own(broker: FakeEngine) -> None:
-    broker.answers["describe_transaction"] = TransactionalIdNotFoundError("x")
-    answer = call(broker, DESCRIBE, 0, {"transactional_ids": ["a", "b"]})
+@pytest.mark.usefixtures("payments")
+def test_unknown_transactional_id_is_an_error_of_its_own(broker: Broker) -> None:
+    answer = broker.call(DESCRIBE, 0, {"transactional_ids": ["payments", "b"]})
     assert [(s["transactional_id"], s["error_code"]) for s in answer["transaction_states"]] == [
-        ("a", ErrorCode.transactional_id_not_found),
+        ("payments", 0),
         ("b", ErrorCode.transactional_id_not_found),
     ]
 
 
-def test_no_start_time_where_no_transaction_is_open(broker: FakeEngine) -> None:
-    broker.answers["describe_transaction"] = replace(DESCRIBED, start_time_ms=-1, partitions=())
+@pytest.mark.usefixtures("payments")
+def test_no_start_time_where_no_transaction_is_open(broker: Broker) -> None:
     # kio refuses to read what Kafka's own clients take for "none".
     with pytest.raises(OutOfBoundValue, match="negative timestamp"):
-        call(broker, DESCRIBE, 0, {"transactional_ids": ["payments"]})
+        broker.call(DESCRIBE, 0, {"transactional_ids": ["audit"]})

@@ -1,0 +1,19 @@
+"""A broker with topics for the tests of handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.protocols.kafka.broker import Broker
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    """A broker with topic ``orders`` of three partitions and topic ``users`` of one."""
+    broker = Broker()
+    broker.create("orders", 3)
+    broker.create("users")
+    yield broker
+    broker.close()
