@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import shutil
 import ssl
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -65,6 +67,26 @@ def test_pika_publishes_and_consumes_inside_tls(tmp_path: Path) -> None:
             assert channel.basic_get("secret", auto_ack=True)[2] == body
         with pytest.raises(pika.exceptions.AMQPError):
             connect(broker, socket_timeout=5, stack_timeout=5)  # plain text
+
+
+def test_a_client_reads_close_ok_although_its_own_data_still_arrives(broker: BrokerProcess) -> None:
+    client: Any = importlib.import_module("amqp")
+    connection = client.Connection(f"127.0.0.1:{broker.amqp_port}", "guest", "guest")
+    connection.connect()
+    stream = connection.transport.sock
+    stream.settimeout(20)
+    arguments = struct.pack(">H", 200) + b"\x03bye" + bytes(4)
+    method = struct.pack(">HH", 10, 50) + arguments
+    stream.sendall(struct.pack(">BHI", 1, 0, len(method)) + method + b"\xce")
+    heartbeats = b"\x08" + bytes(6) + b"\xce"
+    with contextlib.suppress(BrokenPipeError):  # the broker reads on for a second
+        for _ in range(200):
+            stream.sendall(heartbeats * 4096)
+    received = b""
+    while data := stream.recv(65536):  # no ConnectionResetError
+        received += data
+    assert struct.pack(">BHIHH", 1, 0, 4, 10, 51) + b"\xce" in received
+    stream.close()
 
 
 def drain(channel: Any, queue: str, count: int) -> list[tuple[Any, Any, bytes]]:

@@ -257,6 +257,19 @@ class Link(asyncio.BufferedProtocol):
         self._send_gathered()
         self._shut()
 
+    def finish(self) -> None:
+        """Send what is written, and say that nothing follows. The client is to close.
+
+        The caller goes on to receive, and calls ``close`` after some time: a socket that is closed
+        while data arrives is reset, and then the client possibly never reads what it was sent.
+        """
+        self._send_gathered()
+        transport = self._transport
+        if transport is None or self.is_closing or (self._outbox and self._outbox.unsent):
+            return
+        if transport.can_write_eof():  # TLS can't
+            transport.write_eof()
+
     def _shut(self) -> None:
         """Close the transport when the outbox is empty."""
         if self._transport is None or self._is_shut:

@@ -45,6 +45,7 @@ class FakeLink:
     def __init__(self) -> None:
         self.room = ResponseRoom(ResponseMemory(1 << 30))
         self.is_closing = False
+        self.is_finished = False
         self.is_congested = False
         self.is_held = False
         self.is_partial = False
@@ -78,6 +79,9 @@ class FakeLink:
 
     def close(self) -> None:
         self.is_closing = True
+
+    def finish(self) -> None:
+        self.is_finished = True
 
     def abort(self) -> None:
         self.is_closing = True

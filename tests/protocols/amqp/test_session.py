@@ -270,7 +270,11 @@ async def test_closing_a_connection_ends_what_is_its_own_first() -> None:
     answer = await client.ask(0, "connection.close", reply_code=200, reply_text="bye")
     assert answer.name == "Connection.CloseOk"
     assert client.queues.queues == {}
-    assert client.link.is_closing
+    assert client.link.is_finished
+    client.say(1, "basic.publish", exchange="nowhere")  # what follows is read, and dropped
+    client.feed(b"no frame" * 1000)
+    assert client.heard() == []
+    assert not client.link.is_closing
     await client.closed()
 
 

@@ -42,7 +42,7 @@ log = structlog.get_logger("tidemill.amqp")
 HANDSHAKE_SECONDS = 10.0
 """How long a client can take until its connection is open."""
 CLOSE_SECONDS = 1.0
-"""How long the broker waits for connection.close-ok."""
+"""How long the broker waits for connection.close-ok, and after its own until the client closes."""
 EVENTS_BETWEEN_LOOKS = 32
 """Events between two looks at the time."""
 
@@ -66,6 +66,7 @@ class AmqpSession:
         self._started = False
         self._is_waiting = False
         self._is_closing = False
+        self._is_finished = False
         self._is_over = False
         grew = partial(shared.alarm.published, self)
         self._accounts = Accounts(link, shared.listener.budget, self._pending_bytes, grew)
@@ -149,6 +150,8 @@ class AmqpSession:
 
     def received(self, count: int) -> None:
         """Take ``count`` received bytes, and process the events that are complete."""
+        if self._is_finished:
+            return
         self._reader.received(count)
         if not self._started and not self._start():
             return
@@ -362,8 +365,11 @@ class AmqpSession:
     async def _close_for_client(self) -> None:
         await self._leave()
         self.method(0, "connection.close-ok")
-        self._is_closing = True
-        self._link.close()
+        self._is_closing = self._is_finished = True
+        self._link.finish()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._link.close)
 
     # --- waiting ---------------------------------------------------------------------------------
 
