@@ -224,7 +224,7 @@ def test_pika_errors_have_rabbitmqs_codes_and_words(broker: BrokerProcess, uniqu
                 403,
                 "ACCESS_REFUSED - queue name 'amq.mine' contains reserved prefix 'amq.*'",
             ),
-            (lambda c: c.queue_declare(unique("q"), arguments={"x-unknown": 1}), 406, "x-unknown"),
+            (lambda c: c.queue_declare(unique("q"), arguments={"x-expires": 0}), 406, "x-expires"),
         ):
             with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
                 cast(Any, call)(connection.channel())

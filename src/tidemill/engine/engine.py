@@ -223,6 +223,7 @@ class Engine:
             self._journal(QUEUES),
             self._journal(QUEUE_STATE),
             self._backpressure,
+            strict_arguments=self.settings.queues.strict_arguments,
         )
         self._waiters.on_woken = queues.start_moved
         return queues

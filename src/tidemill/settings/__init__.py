@@ -15,7 +15,15 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from tidemill.settings.broker import Groups, Limits, Log, Sources, Telemetry, Transactions
+from tidemill.settings.broker import (
+    Groups,
+    Limits,
+    Log,
+    Queues,
+    Sources,
+    Telemetry,
+    Transactions,
+)
 from tidemill.settings.definitions import ENV_PREFIX, SettingDef, keys_of
 from tidemill.settings.section import HOST, INT, Section
 
@@ -24,6 +32,7 @@ __all__ = [
     "Groups",
     "Limits",
     "Log",
+    "Queues",
     "Section",
     "SettingDef",
     "Settings",
@@ -59,6 +68,7 @@ class Settings(Section):
     )
     limits: Limits = Field(default_factory=Limits)
     groups: Groups = Field(default_factory=Groups)
+    queues: Queues = Field(default_factory=Queues)
     transactions: Transactions = Field(default_factory=Transactions)
     log: Log = Field(default_factory=Log)
     sources: Sources = Field(default_factory=Sources)

@@ -191,6 +191,16 @@ class Groups(Section):
     )
 
 
+class Queues(Section):
+    """Queues and exchanges."""
+
+    strict_arguments: bool = Field(
+        False,
+        description="Whether a queue, an exchange or a consumer is refused if it has an argument "
+        "that is not known. Otherwise the argument changes nothing, and the log has a warning.",
+    )
+
+
 class Log(Section):
     """The log. ``topic_defaults`` has the defaults of topic configs under Kafka's names."""
 

@@ -193,12 +193,15 @@ async def running(
 
 
 def with_broker(
-    test: Callable[[Engine], Awaitable[None]], folder: Path, clock: Clock | None = None
+    test: Callable[[Engine], Awaitable[None]],
+    folder: Path,
+    clock: Clock | None = None,
+    **settings: object,
 ) -> None:
     """Run a test with a broker, in bounded time."""
 
     async def bounded() -> None:
-        async with running(folder, clock) as engine:
+        async with running(folder, clock, **settings) as engine:
             await asyncio.wait_for(test(engine), DEADLINE_S + 5)
 
     asyncio.run(bounded())

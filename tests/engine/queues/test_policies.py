@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.engine.queues.harness import Client, Reader, running, turns, until, with_broker
 from tidemill.clock import ManualClock
@@ -266,6 +267,19 @@ def test_higher_priorities_come_first(tmp_path: Path) -> None:
     with_broker(test, tmp_path)
 
 
+def test_each_of_the_255_priorities_has_its_own_order(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        client = Client(engine)
+        await client.declare("jobs", {"x-max-priority": 255})
+        priorities = [3, 250, 32, 255, 31, 0, 249, 33, 254, 1]
+        for priority in priorities:
+            await client.publish("jobs", b"%d" % priority, priority=priority)
+        expected = [b"%d" % priority for priority in sorted(priorities, reverse=True)]
+        assert await client.drain("jobs") == expected
+
+    with_broker(test, tmp_path)
+
+
 def test_a_delayed_message_is_delivered_at_its_time(tmp_path: Path) -> None:
     clock = ManualClock()
 
@@ -344,7 +358,6 @@ def test_a_stream_consumer_gets_more_as_it_acknowledges(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
-        ("x-unknown", 1),
         ("x-message-ttl", -1),
         ("x-message-ttl", "10"),
         ("x-message-ttl", True),
@@ -365,9 +378,31 @@ def test_an_invalid_argument_is_refused_by_name(
         with pytest.raises(InvalidQueueArgumentError) as caught:
             await client.declare("jobs", {argument: value})
         assert caught.value.argument == argument
-        assert caught.value.unknown == (argument == "x-unknown")
+        assert not caught.value.unknown
 
     with_broker(test, tmp_path)
+
+
+def test_an_unknown_argument_is_noticed_or_with_strict_settings_refused(tmp_path: Path) -> None:
+    async def lenient(engine: Engine) -> None:
+        client = Client(engine)
+        with capture_logs() as logs:
+            for name in ("a", "b"):
+                await client.declare(name, {"x-later": 1})
+            await client.declare("a", {"x-later": 2})  # unknown arguments are not compared
+        assert [log["argument"] for log in logs if log["event"] == "queue.unknown_argument"] == [
+            "x-later"
+        ]
+
+    async def strict(engine: Engine) -> None:
+        client = Client(engine)
+        with pytest.raises(InvalidQueueArgumentError) as caught:
+            await client.declare("c", {"x-later": 1})
+        assert (caught.value.argument, caught.value.unknown) == ("x-later", True)
+        await client.queues.purge("a", client.owner)  # declared before the setting changed
+
+    with_broker(lenient, tmp_path)
+    with_broker(strict, tmp_path, queues={"strict_arguments": True})
 
 
 def test_another_declaration_names_what_differs(tmp_path: Path) -> None:

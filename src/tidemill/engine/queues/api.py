@@ -27,6 +27,9 @@ DEATHS_HEADER = "tidemill.deaths"
 (text) if the message had a TTL of its own, which a dead letter has not any more."""
 EXPIRES_HEADER = "tidemill.expires"
 """The header of a message with a TTL of its own: ms since the epoch, as text."""
+KEYS_HEADER = "tidemill.keys"
+"""The header of a message with more than one routing key: a JSON object with two lists, ``shown``
+and ``hidden``. Dead letters go to all of them, and their deaths name those that are shown."""
 EXCHANGE_HEADER = "tidemill.exchange"
 """The header with the exchange that a message was published to. The default exchange has none."""
 

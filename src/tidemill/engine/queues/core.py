@@ -6,7 +6,7 @@ Shared by all clients; ``queues`` is the part of the door that checks access. Kn
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Container, Coroutine, Sequence
 from uuid import UUID
 
 import structlog
@@ -14,9 +14,9 @@ import structlog
 from tidemill.clock import Clock
 from tidemill.engine.errors import BrokerStoppingError
 from tidemill.engine.flusher import Flusher
-from tidemill.engine.queues.api import OnSettled, Owner
+from tidemill.engine.queues.api import Arguments, OnSettled, Owner
 from tidemill.engine.queues.declarations import Declarations
-from tidemill.engine.queues.errors import InternalExchangeError
+from tidemill.engine.queues.errors import InternalExchangeError, InvalidQueueArgumentError
 from tidemill.engine.queues.letter_recovery import complete_letters
 from tidemill.engine.queues.letters import DeadLetters
 from tidemill.engine.queues.live.ack_log import AckLog
@@ -38,6 +38,8 @@ from tidemill.state.routing.table import RoutingTable
 
 TICK_S = 0.5
 """How often queues without use and messages to delete are looked for."""
+MOST_NOTICED = 1000
+"""Unknown arguments of which a warning is logged."""
 
 logger = structlog.get_logger("tidemill.queues")
 
@@ -61,6 +63,8 @@ class QueueCore:
         declared: StateLog,
         state: StateLog,
         backpressure: Backpressure,
+        *,
+        strict_arguments: bool = False,
     ) -> None:
         self.clock = clock
         self._catalog = admin.catalog
@@ -79,6 +83,8 @@ class QueueCore:
         self._backpressure = backpressure
         self._unstored: set[asyncio.Future[None]] = set()
         self._is_stopping = False
+        self._strict_arguments = strict_arguments
+        self._noticed: set[str] = set()
 
     # --- start and stop --------------------------------------------------------------------------
 
@@ -127,6 +133,21 @@ class QueueCore:
         """
         if self._is_stopping:
             raise BrokerStoppingError("the broker is stopping")
+
+    def look_at(self, kind: str, name: str, arguments: Arguments, known: Container[str]) -> None:
+        """Warn of the arguments of a declaration that are not known, once for each.
+
+        Raises:
+            InvalidQueueArgumentError: there is one, and the settings refuse it.
+        """
+        for argument in arguments:
+            if argument in known:
+                continue
+            if self._strict_arguments:
+                raise InvalidQueueArgumentError(kind, name, argument, "it is unknown", unknown=True)
+            if argument not in self._noticed and len(self._noticed) < MOST_NOTICED:
+                self._noticed.add(argument)
+                logger.warning("queue.unknown_argument", kind=kind, name=name, argument=argument)
 
     def _run(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -211,10 +232,12 @@ class QueueCore:
             found = self.registry.lane_at(TopicPartition(topic.name, partition))
         return found
 
-    def _letter_routes(self, exchange: str, key: str, message: Stored) -> Sequence[LiveQueue]:
+    def _letter_routes(
+        self, exchange: str, key: str, message: Stored, more_keys: Sequence[str]
+    ) -> Sequence[LiveQueue]:
         if exchange and exchange not in self.table.exchanges:
             return ()
-        return self.registry.routes(exchange, key, lambda: dict(message.headers))
+        return self.registry.routes(exchange, key, lambda: dict(message.headers), more_keys)
 
     # --- what clients ask for --------------------------------------------------------------------
 

@@ -33,8 +33,6 @@ from tidemill.state.routing.types import (
 
 SEGMENT_BYTES = 1 << 24
 """Segments of a queue: what is done is deleted segment by segment."""
-MOST_LEVELS = 32
-"""Partitions of a queue with priorities. With more priorities, neighbours share a partition."""
 
 
 class Declarations:
@@ -199,7 +197,6 @@ class Declarations:
                 meanwhile.
         """
         policy = queue.policy
-        levels = min(policy.max_priority + 1, MOST_LEVELS) if policy.max_priority else 1
         configs: dict[str, str | None] = {
             "cleanup.policy": "delete",
             "max.message.bytes": str(SEGMENT_BYTES),
@@ -211,7 +208,7 @@ class Declarations:
             configs["retention.bytes"] = str(policy.max_bytes or -1)
             configs["retention.ms"] = str(policy.max_age_ms or -1)
         (created,) = await self._admin.create(
-            [NewTopic(queue.topic, levels, 1, configs=configs)],
+            [NewTopic(queue.topic, policy.max_priority + 1, 1, configs=configs)],
             validate_only=False,
             after=written,
         )

@@ -24,6 +24,7 @@ from tidemill.engine.queues.api import (
     DEATHS_HEADER,
     EXCHANGE_HEADER,
     EXPIRES_HEADER,
+    KEYS_HEADER,
     MAX_MESSAGE_BYTES,
     Header,
 )
@@ -44,7 +45,7 @@ _REPLACED = (EXCHANGE_HEADER, EXPIRES_HEADER, DELIVER_AT_HEADER, DEATHS_HEADER, 
 
 logger = structlog.get_logger("tidemill.queues")
 
-RoutesOf = Callable[[str, str, Stored], Sequence[LiveQueue]]
+RoutesOf = Callable[[str, str, Stored, Sequence[str]], Sequence[LiveQueue]]
 
 
 class _Letter:
@@ -128,7 +129,7 @@ class DeadLetters:
     """Sends dead letters.
 
     Args:
-        routes: returns the queues of a message: exchange, key, message.
+        routes: returns the queues of a message: exchange, key, message, more keys.
         batches: appends to queues.
     """
 
@@ -151,7 +152,7 @@ class DeadLetters:
         routing_key = (message.key or b"").decode("utf-8", "replace") if key is None else key
         origin = f"{lane.log.topic_id}/{lane.number}/{offset}"
         letter = self._letter(queue, message, reason, exchange, routing_key, origin)
-        found = self._routes(exchange, routing_key, letter)
+        found = self._routes(exchange, routing_key, letter, _more_keys(letter.headers))
         deaths = _deaths_of(letter.headers)
         targets = [each for each in found if not _is_cycle(deaths, each.name)]
         if not targets:
@@ -227,9 +228,8 @@ class DeadLetters:
         exchange = queue.policy.dead_letter_exchange
         if exchange is None:
             return
-        for target in self._routes(
-            exchange, (letter.key or b"").decode("utf-8", "replace"), letter
-        ):
+        key = (letter.key or b"").decode("utf-8", "replace")
+        for target in self._routes(exchange, key, letter, _more_keys(letter.headers)):
             if not any(each in having for each in target.lanes):
                 self._batches.add(target, target.lane_for(0, letter.key), letter, _NoTicket())
 
@@ -260,7 +260,7 @@ class DeadLetters:
         key = policy.dead_letter_key
         routing_key = (message.key or b"").decode("utf-8", "replace") if key is None else key
         letter = self._letter(queue, message, MAX_LENGTH, exchange, routing_key, None)
-        for target in self._routes(exchange, routing_key, letter):
+        for target in self._routes(exchange, routing_key, letter, _more_keys(letter.headers)):
             if target is not queue:
                 self._batches.add(target, target.lane_for(0, letter.key), letter, _NoTicket())
 
@@ -274,7 +274,8 @@ class DeadLetters:
         origin: str | None,
     ) -> Stored:
         now_ms = self._clock.now_ms()
-        headers = [each for each in message.headers if each[0] not in _REPLACED]
+        replaced = _REPLACED if queue.policy.dead_letter_key is None else (*_REPLACED, KEYS_HEADER)
+        headers = [each for each in message.headers if each[0] not in replaced]
         if exchange:
             headers.append((EXCHANGE_HEADER, exchange.encode()))
         if origin is not None:
@@ -312,6 +313,23 @@ def origin_of(headers: Sequence[Header]) -> tuple[UUID, int, int] | None:
             except ValueError:
                 return None
     return None
+
+
+def _more_keys(headers: Sequence[Header], *, shown: bool = False) -> list[str]:
+    """Return the routing keys that a message has beside its first one.
+
+    Args:
+        shown: leave out those that consumers must not see.
+    """
+    for name, content in headers:
+        if name == KEYS_HEADER and content is not None:
+            try:
+                found = json.loads(content)
+                keys = found["shown"] if shown else [*found["shown"], *found["hidden"]]
+                return [str(key) for key in keys]
+            except (ValueError, KeyError, TypeError, RecursionError):
+                return []  # a client wrote it
+    return []
 
 
 Death = dict[str, Any]
@@ -357,7 +375,13 @@ def _with_death(
         "reason": reason,
         "count": 1,
         "exchange": message.exchange,
-        "keys": [(message.key or b"").decode("utf-8", "replace")],
+        "keys": [
+            (message.key or b"").decode("utf-8", "replace"),
+            *(
+                key.encode("utf-8", "replace").decode()
+                for key in _more_keys(message.headers, shown=True)
+            ),
+        ],
         "time": now_ms,
     }
     if message.expires is not None:

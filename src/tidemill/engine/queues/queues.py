@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import os
 
 from tidemill.engine.authorize import EXCHANGE, TOPIC, Access, Operation
@@ -36,12 +37,15 @@ from tidemill.engine.queues.errors import (
     ReservedNameError,
     ResourceLockedError,
     UnknownExchangeError,
+    UnknownQueueError,
 )
 from tidemill.engine.queues.listing import describe
 from tidemill.engine.queues.live.queue import LiveQueue
 from tidemill.state.internal_topics import is_internal
 from tidemill.state.routing.arguments import (
     CONSUMER_ARGUMENTS,
+    EXCHANGE_ARGUMENTS,
+    QUEUE_ARGUMENTS,
     Policy,
     check_arguments,
     parse_policy,
@@ -83,6 +87,7 @@ class Queues:
 
     async def consume(self, queue: str, spec: ConsumerSpec, recipient: Recipient) -> Consumer:
         """Start a consumer; see ``QueueDoor.consume``."""
+        self._core.look_at("consumer", queue, spec.arguments, CONSUMER_ARGUMENTS)
         values = check_arguments("consumer", queue, spec.arguments, CONSUMER_ARGUMENTS)
         live = self._usable(queue, spec.owner)
         if live.policy.is_stream:
@@ -117,6 +122,7 @@ class Queues:
         self._access.check(Operation.CREATE, EXCHANGE, name)
         if name not in self._table.exchanges or not name:
             _check_not_reserved("exchange", name)
+        self._core.look_at("exchange", name, spec.arguments, EXCHANGE_ARGUMENTS)
         await self._core.declarations.declare_exchange(
             ExchangeDefinition(
                 name,
@@ -171,7 +177,9 @@ class Queues:
         self._core.check_running()
         if passive:
             self._access.check(Operation.DESCRIBE, TOPIC, name)
-            return _info(self._unlocked(name, owner))
+            live = self._unlocked(name, owner)
+            live.last_used_ms = self._core.clock.monotonic_ms()
+            return _info(live)
         if name:
             self._access.check(Operation.CREATE, TOPIC, name)
             if name not in self._table.queues:
@@ -183,6 +191,7 @@ class Queues:
             self._access.check(Operation.CREATE, TOPIC, name)
         if name in self._table.queues:
             self._check_lock(name, owner)
+        self._core.look_at("queue", name, spec.arguments, QUEUE_ARGUMENTS)
         policy = parse_policy(name, spec.arguments)
         _check_type(name, spec, policy)
         if spec.exclusive and name not in self._table.queues:
@@ -238,9 +247,10 @@ class Queues:
     async def unbind(
         self, queue: str, exchange: str, routing_key: str, arguments: Arguments, owner: Owner
     ) -> None:
-        """Remove a binding; see ``QueueDoor.unbind``."""
-        binding = self._queue_binding(queue, exchange, routing_key, arguments, owner)
-        await self._core.declarations.unbind(binding)
+        """Remove a binding, if it exists; see ``QueueDoor.unbind``."""
+        with contextlib.suppress(UnknownQueueError):
+            binding = self._queue_binding(queue, exchange, routing_key, arguments, owner)
+            await self._core.declarations.unbind(binding)
 
     def _queue_binding(
         self, queue: str, exchange: str, routing_key: str, arguments: Arguments, owner: Owner

@@ -196,36 +196,35 @@ class Registry:
     ) -> Sequence[LiveQueue]:
         """Return the queues of a message.
 
+        Args:
+            more_keys: routing keys that the message has beside the first one.
+
         Raises:
             UnknownExchangeError: the exchange does not exist.
         """
         if self._routes_version != self.table.version:
             self._routes.clear()
             self._routes_version = self.table.version
+        if more_keys:
+            return self._find(exchange, (routing_key, *more_keys), headers)
         found = self._routes.get((exchange, routing_key))
-        if found is None:
-            found = self._find(exchange, routing_key, headers)
-        for key in more_keys:
-            more = self.routes(exchange, key, headers)
-            found = tuple(dict.fromkeys((*found, *more)))
-        return found
+        return self._find(exchange, (routing_key,), headers) if found is None else found
 
     def _find(
-        self, exchange: str, routing_key: str, headers: HeaderSource
+        self, exchange: str, keys: tuple[str, ...], headers: HeaderSource
     ) -> tuple[LiveQueue, ...]:
         if not exchange:
-            queues: tuple[LiveQueue, ...] = ()
-            if self.exists(routing_key):
-                queues = (self.get(routing_key),)
+            names = dict.fromkeys(keys)
+            queues = tuple(self.get(each) for each in names if self.exists(each))
             is_fixed = bool(queues)
         else:
             if exchange not in self.table.exchanges:
                 raise UnknownExchangeError(exchange)
-            route = self.table.route(exchange, routing_key, headers)
+            route = self.table.route(exchange, keys, headers)
             queues = tuple(self.get(each) for each in route.queues if self.exists(each))
             is_fixed = route.is_fixed and len(queues) == len(route.queues)
-        if is_fixed:
+        if is_fixed and len(keys) == 1:
             if len(self._routes) >= MOST_ROUTES:
                 self._routes.clear()
-            self._routes[exchange, routing_key] = queues
+            self._routes[exchange, keys[0]] = queues
         return queues

@@ -10,12 +10,13 @@ Knows the codec and the engine's plain data; no channel and no connection.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import orjson
 
-from tidemill.engine.queues.api import DEATHS_HEADER, Delivery, Header
+from tidemill.engine.queues.api import DEATHS_HEADER, KEYS_HEADER, Delivery, Header
 from tidemill.protocols.amqp.codec.properties import NONE, Properties, parse, with_headers
 from tidemill.protocols.amqp.codec.tables import Timestamp
 from tidemill.protocols.amqp.error_codes import precondition
@@ -76,7 +77,7 @@ def read(data: bytes) -> Published:
     """Check properties and translate them; see ``PropertyReader.read``."""
     properties = parse(data)
     values, headers = properties.values, properties.headers
-    more_keys = [*_keys(headers, "CC"), *_keys(headers, "BCC")] if headers else []
+    shown, hidden = (_keys(headers, "CC"), _keys(headers, "BCC")) if headers else ([], [])
     if "BCC" in headers:
         data = with_headers(data, {}, ["BCC"])
         properties = parse(data)
@@ -84,13 +85,17 @@ def read(data: bytes) -> Published:
     user = values.get("user_id")
     priority = values.get("priority", 0)
     assert isinstance(priority, int)
+    own = record_headers(properties)
+    if shown or hidden:
+        keys = {"shown": shown, "hidden": hidden}
+        own = (*own, (KEYS_HEADER, json.dumps(keys).encode()))
     return Published(
         properties,
-        record_headers(properties),
+        own,
         priority,
         _expiration(values.get("expiration")),
         _delay(headers.get("x-delay")),
-        tuple(more_keys),
+        (*shown, *hidden),
         user.decode("utf-8", "replace") if isinstance(user, bytes) else None,
         values.get("reply_to") == DIRECT_REPLY_TO,
     )
@@ -164,12 +169,14 @@ class PropertyWriter:
     def write(self, delivery: Delivery) -> bytes:
         """Return the properties of a message. Never raises."""
         headers = delivery.headers
-        data = deaths = None
+        data = deaths = keys = None
         for name, value in headers:
             if name == PROPERTIES_HEADER:
                 data = value
             elif name == DEATHS_HEADER:
                 deaths = value
+            elif name == KEYS_HEADER:
+                keys = value
         if data is None or not self._is_valid(data):
             data = from_record(headers)
         if deaths is None and not delivery.delivery_count:
@@ -177,7 +184,9 @@ class PropertyWriter:
         added = {} if deaths is None else death_headers(deaths, data)
         if delivery.delivery_count:
             added["x-delivery-count"] = delivery.delivery_count
-        written = with_headers(data, added, expires=deaths is None)
+        # A queue that has a key for its dead letters takes theirs away, and so RabbitMQ does CC.
+        removed = ["CC"] if deaths is not None and keys is None else []
+        written = with_headers(data, added, removed, expires=deaths is None)
         return written if len(written) <= LARGEST_PROPERTIES else data
 
     def _is_valid(self, data: bytes) -> bool:

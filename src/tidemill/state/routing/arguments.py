@@ -1,6 +1,7 @@
 """The arguments of queues, exchanges and consumers, and the policy that a queue's arguments say.
 
-The names are those of RabbitMQ. An argument that is not known is refused by its name. Pure.
+The names are those of RabbitMQ. An argument that is not known changes nothing, as there: clients
+send those of plugins and of newer versions. Pure.
 
 Source: RabbitMQ's documentation of queues, quorum queues, streams and consumers.
 """
@@ -175,7 +176,7 @@ def parse_policy(queue: str, arguments: Mapping[str, object]) -> Policy:
     """Return what a queue's arguments say.
 
     Raises:
-        InvalidQueueArgumentError: an argument is unknown, invalid, or not for this type of queue.
+        InvalidQueueArgumentError: an argument is invalid, or not for this type of queue.
     """
     values = check_arguments("queue", queue, arguments, QUEUE_ARGUMENTS)
     type_ = QueueType(values.get("x-queue-type", "classic"))
@@ -211,18 +212,15 @@ def parse_policy(queue: str, arguments: Mapping[str, object]) -> Policy:
 def check_arguments(
     kind: str, name: str, arguments: Mapping[str, object], known: Mapping[str, Check]
 ) -> dict[str, object]:
-    """Return the checked values.
+    """Return the checked values of the arguments that are known.
 
     Raises:
-        InvalidQueueArgumentError: an argument is unknown or invalid.
+        InvalidQueueArgumentError: an argument is invalid.
     """
     values = {}
-    for argument, value in arguments.items():
-        check = known.get(argument)
-        if check is None:
-            raise InvalidQueueArgumentError(kind, name, argument, "it is unknown", unknown=True)
+    for argument in arguments.keys() & known.keys():
         try:
-            values[argument] = check(value)
+            values[argument] = known[argument](arguments[argument])
         except (TypeError, ValueError) as error:
             raise InvalidQueueArgumentError(kind, name, argument, str(error)) from error
     return values

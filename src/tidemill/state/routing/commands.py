@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tidemill.state.outcome import StateRecord
-from tidemill.state.routing.arguments import EXCHANGE_ARGUMENTS, check_arguments
+from tidemill.state.routing.arguments import EXCHANGE_ARGUMENTS, QUEUE_ARGUMENTS, check_arguments
 from tidemill.state.routing.errors import (
     InvalidQueueArgumentError,
     InvalidQueueNameError,
@@ -172,15 +172,7 @@ def bind(table: RoutingTable, new: Binding) -> list[StateRecord]:
 
 
 def unbind(table: RoutingTable, old: Binding) -> list[StateRecord]:
-    """Return the records that remove a binding; none if it does not exist.
-
-    Raises:
-        UnknownExchangeError: the source, or an exchange as the destination, does not exist.
-    """
-    if old.source not in table.exchanges:
-        raise UnknownExchangeError(old.source)
-    if old.destination.kind == EXCHANGE and old.destination.name not in table.exchanges:
-        raise UnknownExchangeError(old.destination.name)
+    """Return the records that remove a binding; none if it, or one of its ends, does not exist."""
     return _without([old]) if table.has_binding(old.identity) else []
 
 
@@ -207,11 +199,12 @@ def _compare(
     current: Mapping[str, object],
     received: Mapping[str, object],
 ) -> None:
-    """Raise ``PreconditionError`` for the first difference."""
+    """Raise ``PreconditionError`` for the first difference; unknown arguments don't count."""
     for argument, (one, other) in fields.items():
         if one != other:
             raise PreconditionError(kind, name, argument, one, other)
-    for argument in sorted({*current, *received}):
+    known = EXCHANGE_ARGUMENTS if kind == "exchange" else QUEUE_ARGUMENTS
+    for argument in sorted({*current, *received} & known.keys()):
         one, other = current.get(argument), received.get(argument)
         if argument == "x-queue-type":
             one, other = one or "classic", other or "classic"

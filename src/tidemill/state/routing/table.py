@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from tidemill.state.routing.format import (
@@ -138,10 +138,11 @@ class RoutingTable:
 
     # --- routing ---------------------------------------------------------------------------------
 
-    def route(self, exchange: str, routing_key: str, headers: HeaderSource) -> Route:
+    def route(self, exchange: str, keys: Sequence[str], headers: HeaderSource) -> Route:
         """Return the queues of a message that was published to an exchange that exists.
 
-        The default exchange is not included: its queue is the one that the key names.
+        Each exchange on the way compares all keys of the message with its bindings. The default
+        exchange is not included: its queue is the one that the key names.
         """
         queues: dict[str, None] = {}
         is_fixed = True
@@ -155,13 +156,14 @@ class RoutingTable:
             if definition.type == "headers":
                 is_fixed = False
             found = False
-            for kind, destination in self._matches(name, routing_key, headers):
-                found = True
-                if kind == QUEUE:
-                    queues[destination] = None
-                elif destination not in seen:
-                    seen.add(destination)
-                    waiting.append(destination)
+            for key in keys:
+                for kind, destination in self._matches(name, key, headers):
+                    found = True
+                    if kind == QUEUE:
+                        queues[destination] = None
+                    elif destination not in seen:
+                        seen.add(destination)
+                        waiting.append(destination)
             alternate = definition.alternate
             if not found and alternate is not None and alternate not in seen:
                 seen.add(alternate)

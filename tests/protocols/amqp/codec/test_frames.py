@@ -153,11 +153,11 @@ def test_what_is_not_in_order_is_refused(stream: bytes, error: type[Exception]) 
 def test_a_frame_over_the_negotiated_size_is_refused() -> None:
     frames = reader()
     frames.frame_max = 4096
-    data = hot.content(START, 1, b"\0\0", b"x" * 4089, 131_072)
+    data = hot.content(START, 1, b"\0\0", b"x" * 4097, 131_072)
     stream = b"".join(data)
     frames.get_buffer()[: len(stream)] = stream
     frames.received(len(stream))
-    with pytest.raises(FrameError, match=r"frame_too_large,4089,4088"):
+    with pytest.raises(FrameError, match=r"frame_too_large,4097,4088"):
         list(frames.events())
 
 

@@ -160,7 +160,8 @@ class Dispatcher:
     def _is_next(self, lane: Lane, now_ms: int, *, to_consumer: bool) -> bool:
         """Return whether a lane has a message to deliver. Drop expired and pass delayed ones.
 
-        A message that expires immediately is delivered if a consumer waits for it, as in RabbitMQ.
+        A message that expires immediately is delivered if a consumer waits for it, and not a second
+        time if it comes back, as in RabbitMQ.
         """
         while self._left > 0 and (found := lane.head()) is not None:
             offset, message = found
@@ -174,7 +175,12 @@ class Dispatcher:
                 self._left -= 1
                 continue
             expires = self._expiry(message)
-            is_immediate = to_consumer and expires is not None and expires <= message.timestamp
+            is_immediate = (
+                to_consumer
+                and expires is not None
+                and expires <= message.timestamp
+                and not lane.window.delivery_count(offset)
+            )
             if expires is not None and expires <= now_ms and not is_immediate:
                 self._queue.withhold(lane, offset, message, _EXPIRED)
                 self._left -= 1
@@ -283,8 +289,10 @@ class Dispatcher:
                 consumer.recipient.deliver(batch)
 
     def take_one(self, holder: LiveHolder, *, no_ack: bool) -> Delivery | None:
-        """Take the first message for a get, or None."""
+        """Take the first message for a get, or None. Consumers that have credit come first."""
         queue = self._queue
+        if queue.consumers:
+            self._dispatch()
         now_ms = queue.clock.now_ms()
         self._release_due(now_ms)
         self._left = PER_TURN

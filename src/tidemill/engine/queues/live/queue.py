@@ -138,7 +138,7 @@ class LiveQueue:
         if len(lanes) == 1:
             return lanes[0]
         if self.policy.max_priority:
-            levels = len(lanes)
+            levels = len(lanes)  # a topic that was there before can have fewer than priorities
             level = min(max(priority, 0), self.policy.max_priority)
             return lanes[levels - 1 - level * levels // (self.policy.max_priority + 1)]
         self._next_lane = (self._next_lane + 1) % len(lanes)

@@ -5,7 +5,8 @@ It translates between delivery tags and the engine's deliveries, and knows no qu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from operator import itemgetter
 from typing import Literal, cast
@@ -75,9 +76,13 @@ class Consuming:
         self._wire = wire
         self.limit = 0
         self.next_limit = 0
+        self._out = 0
+        """Deliveries to consumers that are not settled; those of basic.get don't count."""
         self.consumers: dict[str, ChannelConsumer] = {}
         self.reply_name: str | None = None
         self._reply_tag: str | None = None
+        self._cancelled: list[str] | None = None
+        """The consumers to notify later that the broker ended them; None: notify at once."""
         self._last_tag = 0
         self._unsettled: dict[int, Entry] = {}
         self._acknowledged: list[Entry] = []
@@ -94,7 +99,7 @@ class Consuming:
             return MOST_AT_ONCE
         room = min((consumer.limit or MOST_OUT) - consumer.out, MOST_AT_ONCE)
         if self.limit:
-            room = min(room, self.limit - len(self._unsettled))
+            room = min(room, self.limit - self._out)
         return max(room, 0)
 
     def send(self, consumer: ChannelConsumer, tag: bytes, deliveries: list[Delivery]) -> None:
@@ -122,6 +127,7 @@ class Consuming:
         self._last_tag = last
         if not consumer.no_ack:
             consumer.out += len(deliveries)
+            self._out += len(deliveries)
         if len(parts) == len(deliveries):
             parts = [b"".join(parts)]
         self._wire.send(cast("Sequence[Part]", parts))
@@ -221,6 +227,7 @@ class Consuming:
             forget(delivery)
             if consumer is not None:
                 consumer.out -= 1
+                self._out -= 1
                 consumers[consumer] = None
             held = by_holder.get(delivery.holder)
             if held is None:
@@ -278,8 +285,26 @@ class Consuming:
 
     def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
         """Forget a consumer that the broker ended, and notify the client."""
-        if self.consumers.pop(consumer.tag, None) is not None and self._wire.cancel_notify:
-            self._wire.method(self._number, "basic.cancel", consumer_tag=consumer.tag, nowait=True)
+        if self.consumers.pop(consumer.tag, None) is None or not self._wire.cancel_notify:
+            return
+        if self._cancelled is None:
+            self._notify_cancelled(consumer.tag)
+        else:
+            self._cancelled.append(consumer.tag)
+
+    def _notify_cancelled(self, tag: str) -> None:
+        self._wire.method(self._number, "basic.cancel", consumer_tag=tag, nowait=True)
+
+    @contextmanager
+    def cancelled_later(self) -> Iterator[None]:
+        """Notify the client only at the end of consumers that the broker ends in between."""
+        self._cancelled = []
+        try:
+            yield
+        finally:
+            tags, self._cancelled = self._cancelled, None
+            for tag in tags:
+                self._notify_cancelled(tag)
 
     def close(self) -> None:
         """End the consumers, and return what is not settled."""

@@ -11,6 +11,7 @@ from typing import Protocol
 from tidemill.engine.queues.api import ExchangeSpec, QueueSpec
 from tidemill.engine.queues.errors import ReservedNameError
 from tidemill.protocols.amqp import reply_to
+from tidemill.protocols.amqp.channels.consuming import Consuming
 from tidemill.protocols.amqp.channels.publishing import Publishing
 from tidemill.protocols.amqp.codec.methods import Method
 from tidemill.protocols.amqp.error_codes import not_found
@@ -25,6 +26,9 @@ class DeclaringChannel(Protocol):
 
     @property
     def publishing(self) -> Publishing: ...
+
+    @property
+    def consuming(self) -> Consuming: ...
 
     def reply(self, name: str, **arguments: object) -> None:
         """Send a method on this channel."""
@@ -166,15 +170,16 @@ async def queue_purge(channel: DeclaringChannel, method: Method) -> None:
 
 
 async def queue_delete(channel: DeclaringChannel, method: Method) -> None:
-    """Delete a queue."""
+    """Delete a queue. The channel's consumers of it are cancelled after the answer (RabbitMQ)."""
     await channel.publishing.drained()
-    count = await channel.wire.queues.delete_queue(
-        queue_name(channel, method.text("queue")),
-        channel.wire.owner,
-        if_unused=method.flag("if_unused"),
-        if_empty=method.flag("if_empty"),
-    )
-    channel.reply_unless_nowait(method, "queue.delete-ok", message_count=count)
+    with channel.consuming.cancelled_later():
+        count = await channel.wire.queues.delete_queue(
+            queue_name(channel, method.text("queue")),
+            channel.wire.owner,
+            if_unused=method.flag("if_unused"),
+            if_empty=method.flag("if_empty"),
+        )
+        channel.reply_unless_nowait(method, "queue.delete-ok", message_count=count)
 
 
 def _clean(name: str) -> str:

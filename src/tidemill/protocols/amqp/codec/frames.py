@@ -166,7 +166,8 @@ class FrameReader:
         self._join()
         data, at = self._data, 0
         self._data = b""
-        end, largest, contents = len(data), self.frame_max - 8, self._contents
+        # RabbitMQ takes eight bytes more than the maximum, because clients count them differently.
+        end, largest, contents = len(data), self.frame_max, self._contents
         largest_body = min(largest, self._max_message)
         while at + 8 <= end:
             if at + 11 <= end:
@@ -203,6 +204,7 @@ class FrameReader:
                     yield (ACK, channel, tag, bool(multiple & 1))
                 else:
                     yield (METHOD, channel, number, data[at + 7 : after - 1])
+                    largest = self.frame_max  # connection.tune-ok changes it
             elif kind == 2 or kind == 3:
                 event = self._content_frame(kind, channel, data[at + 7 : after - 1])
                 if event is not None:
