@@ -22,8 +22,7 @@ from bench.librdkafka import client, prepare
 from bench.report import Aim, Section, Table
 from bench.run import Run, percentile
 from bench.targets import ROOT, Target
-from tidemill.spark.source import librdkafka
-from tidemill.spark.source.native import edition
+from tidemill.spark.source import librdkafka, own
 from tidemill.spark.source.plan import FetchPlan
 from tidemill.spark.source.planning.ranges import OffsetRange
 
@@ -85,9 +84,7 @@ def main() -> None:
     def read(first: int, end: int) -> None:
         batches: Iterator[pa.RecordBatch] | None
         wanted = OffsetRange(topic, 0, first, end)
-        batches = (
-            edition.start(wanted, plan) if name == "native" else librdkafka.fetch(wanted, plan)
-        )
+        batches = own.start(wanted, plan) if name == "native" else librdkafka.fetch(wanted, plan)
         if batches is None or sum(each.num_rows for each in batches) != end - first:
             raise RuntimeError(f"the edition {name} did not read {wanted}")
 

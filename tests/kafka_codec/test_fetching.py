@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.spark.source.native.batches import batch
-from tests.spark.source.native.fake_broker import FakeBroker, fetched, text
+from tests.spark.source.batches import batch
+from tests.spark.source.fake_broker import FakeBroker, fetched, text
 from tidemill.errors import ProtocolError
 from tidemill.kafka_codec import connecting as wire
 from tidemill.kafka_codec import fetching as messages

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contracts.fetch import Fetch, FetchContract
-from tidemill import native
 from tidemill.spark.datasource.columns import COLUMNS, HEADERS_COLUMN
 from tidemill.spark.source import fetch as source_fetch
 from tidemill.spark.source import librdkafka
@@ -19,13 +18,11 @@ class TestThroughLibrdkafka(FetchContract):
         return librdkafka.fetch
 
 
-class TestNative(FetchContract):
-    """Settings and formats that the native edition does not understand go to librdkafka."""
+class TestOwn(FetchContract):
+    """Settings and formats that our own client does not understand go to librdkafka."""
 
     @pytest.fixture
     def fetch(self) -> Fetch:
-        if native.load() is None:
-            pytest.skip("the extension was not built")
         return source_fetch.fetch
 
 

@@ -1,8 +1,9 @@
 """Reads the records of one range of offsets from a Kafka broker into Arrow record batches.
 
-There are two editions with the same contract (``tests/contracts/fetch.py``): the native one, where
-the compiled extension was built, and the one with librdkafka for everything that the native one
-does not understand. Must not know: Spark, options' names, queries.
+There are two editions with the same contract (``tests/contracts/fetch.py``): our own client, which
+makes no object of a record, and librdkafka for settings and message formats that ours does not
+understand (Kerberos, OAUTHBEARER; formats v0 and v1). Must not know: Spark, options' names,
+queries.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from tidemill.spark.source.native import edition as native
-from tidemill.spark.source.native.errors import OldFormatError
+from tidemill.spark.source import own
+from tidemill.spark.source.own import OldFormatError
 from tidemill.spark.source.plan import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -58,7 +59,7 @@ def fetch(wanted: OffsetRange, plan: FetchPlan) -> Iterator[pa.RecordBatch]:
     """
     batches = None
     if os.environ.get(SWITCH) != "librdkafka":
-        batches = native.start(wanted, plan)
+        batches = own.start(wanted, plan)
     if batches is not None:
         try:
             yield from batches
@@ -75,6 +76,6 @@ def close_idle_clients() -> None:
     """Close the connections that this process keeps for its next range."""
     import sys
 
-    native.close_idle_clients()
+    own.close_idle_clients()
     if (used := sys.modules.get("tidemill.spark.source.librdkafka")) is not None:
         used.close_idle_consumers()

@@ -47,7 +47,7 @@ MODULES = (
     "tidemill.spark.source.cluster",
     "tidemill.spark.source.fetch",
     "tidemill.spark.source.librdkafka",
-    "tidemill.spark.source.native.edition",
+    "tidemill.spark.source.own",
     "tidemill.spark.source.parse.json_parser",
     "tidemill.spark.source.parse.types",
     "tidemill.spark.source.planning.planner",

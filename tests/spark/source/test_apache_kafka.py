@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from tests.spark.source.native.batches import extension, offsets
+from tests.spark.source.batches import offsets
 from tests.support.apache_kafka import ApacheKafka, KafkaNotFoundError
 from tidemill.errors import UnreachableError
 from tidemill.kafka_client.settings import MECHANISMS
@@ -26,7 +26,7 @@ from tidemill.spark.sinks.topic.delivery.at_least_once import (
     close_idle_producers,
     write_rows,
 )
-from tidemill.spark.source.native import edition
+from tidemill.spark.source import own
 from tidemill.spark.source.plan import FetchPlan
 from tidemill.spark.source.planning.ranges import OffsetRange
 
@@ -65,7 +65,6 @@ def login(kafka: ApacheKafka, mechanism: str, password: str = "secret") -> dict[
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    extension()
     try:
         server = ApacheKafka(tmp_path_factory.mktemp("kafka"), properties=_PROPERTIES)
     except KafkaNotFoundError as error:
@@ -88,14 +87,14 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_login(kafka: ApacheKafka, mechanism: str) -> None:
     wanted = OffsetRange("t", 0, 0, 10)
-    batches = edition.start(wanted, FetchPlan(login(kafka, mechanism), timeout_ms=20_000))
+    batches = own.start(wanted, FetchPlan(login(kafka, mechanism), timeout_ms=20_000))
     assert batches is not None
     assert offsets(list(batches)) == list(range(10))
-    batches = edition.start(wanted, FetchPlan(login(kafka, mechanism, "wrong")))
+    batches = own.start(wanted, FetchPlan(login(kafka, mechanism, "wrong")))
     assert batches is not None
     with pytest.raises(UnreachableError, match=r"rejected the connection: .*uthentication failed"):
         list(batches)
-    edition.close_idle_clients()
+    own.close_idle_clients()
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -1,4 +1,4 @@
-"""The native edition against brokers that fail, cheat, or demand a login."""
+"""Our own client against brokers that fail, cheat, or demand a login."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.spark.source.native.batches import batch, extension, offsets
-from tests.spark.source.native.fake_broker import (
+from tests.spark.source.batches import batch, offsets
+from tests.spark.source.fake_broker import (
     API_VERSIONS,
     AUTHENTICATE,
     CLOSE,
@@ -39,9 +39,8 @@ from tidemill.errors import RequestTimedOutError, UnreachableError
 from tidemill.kafka_codec import fetching as messages
 from tidemill.spark.errors import DataLossError
 from tidemill.spark.source import fetch as source_fetch
-from tidemill.spark.source import librdkafka
+from tidemill.spark.source import librdkafka, own
 from tidemill.spark.source.fetch import FetchPlan
-from tidemill.spark.source.native import edition
 from tidemill.spark.source.planning.ranges import OffsetRange
 
 if TYPE_CHECKING:
@@ -49,10 +48,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def _extension() -> Iterator[None]:
-    extension()
+def _idle_clients() -> Iterator[None]:
     yield
-    edition.close_idle_clients()
+    own.close_idle_clients()
 
 
 @pytest.fixture
@@ -71,7 +69,7 @@ def read(
     """Return the offsets that the native edition reads."""
     fields.setdefault("timeout_ms", 5000)
     plan = FetchPlan({"bootstrap.servers": broker.bootstrap, **(kafka or {})}, **fields)
-    batches = edition.start(OffsetRange("t", 0, start, end), plan)
+    batches = own.start(OffsetRange("t", 0, start, end), plan)
     assert batches is not None
     return offsets(list(batches))
 
@@ -114,7 +112,7 @@ def test_a_connection_that_was_collected_as_garbage_is_not_used_again(broker: Fa
     """A read that is given up in a cycle of objects gives back a client with closed sockets."""
     broker.answers[FETCH] = [fetched(THREE)]
     assert read(broker) == [0, 1, 2]
-    (client,) = edition._pool._idle.values()
+    ((client, _),) = own._pool._idle.values()
     for connection in client._brokers._connections.values():
         connection._socket.close()
     assert read(broker, 1, 2) == [1]
@@ -124,7 +122,7 @@ def test_a_connection_that_was_collected_as_garbage_is_not_used_again(broker: Fa
 def test_the_next_response_is_requested_before_the_records_are_decoded(broker: FakeBroker) -> None:
     broker.answers[FETCH] = [fetched(THREE), fetched(batch(b"d", b"e", base=3))]
     plan = FetchPlan({"bootstrap.servers": broker.bootstrap})
-    batches = edition.start(OffsetRange("t", 0, 0, 5), plan)
+    batches = own.start(OffsetRange("t", 0, 0, 5), plan)
     assert batches is not None
     assert offsets([next(batches)]) == [0, 1, 2]
     assert offsets(list(batches)) == [3, 4]
@@ -276,7 +274,7 @@ def test_librdkafka_reads_if_it_is_chosen_or_needed(
 def test_a_certificate_that_cannot_be_read_is_left_to_librdkafka(tmp_path: Path) -> None:
     kafka = {"bootstrap.servers": "a:1", "security.protocol": "ssl"}
     plan = FetchPlan({**kafka, "ssl.ca.location": str(tmp_path / "none.pem")})
-    assert edition.start(OffsetRange("t", 0, 0, 1), plan) is None
+    assert own.start(OffsetRange("t", 0, 0, 1), plan) is None
 
 
 MALFORMED = {
@@ -343,7 +341,7 @@ def test_scram(broker: FakeBroker, algorithm: str) -> None:
         read(broker, kafka=login(mechanism, "wrong"))
     assert "kafka.sasl.*" in e.value.hint
     broker.answers[AUTHENTICATE] = [ScramServer("secret", algorithm, knows_password=False)]
-    edition.close_idle_clients()
+    own.close_idle_clients()
     with pytest.raises(UnreachableError, match="does not know the password"):
         read(broker, kafka=login(mechanism))
 
@@ -400,7 +398,7 @@ def test_reading_continues_after_the_broker_was_killed_and_started_again(tmp_pat
         broker.kill()
         broker.start()
         assert offsets([*found, *batches]) == list(range(3000))
-        assert edition._pool._idle, "librdkafka has read it"
+        assert own._pool._idle, "librdkafka has read it"
 
 
 @pytest.mark.slow
@@ -456,6 +454,6 @@ def test_each_version_of_fetch(
     tidemill_broker.produce(topic, [b"x"] * 30)
     for isolation in ("read_committed", "read_uncommitted"):
         kafka = {"bootstrap.servers": tidemill_broker.bootstrap, "isolation.level": isolation}
-        batches = edition.start(OffsetRange(topic, 0, 5, 30), FetchPlan(kafka, timeout_ms=10_000))
+        batches = own.start(OffsetRange(topic, 0, 5, 30), FetchPlan(kafka, timeout_ms=10_000))
         assert batches is not None
         assert offsets(list(batches)) == list(range(5, 30))

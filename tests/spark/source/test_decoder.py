@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.spark.source.native.batches import (
+from tests.spark.source.batches import (
     OLD_FORMAT,
     RANGE_READ,
     SET_READ,
     batch,
     decode,
-    extension,
     offsets,
     rows,
     sparse,
@@ -24,12 +23,13 @@ from tests.spark.source.native.batches import (
 from tidemill.log.format.batch import build_batch, crc_of, stamp
 from tidemill.log.format.markers import Marker, encode_marker
 from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.native import extension
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 
 def test_crc32c_of_known_texts() -> None:
-    crc32c = extension().crc32c
+    crc32c = extension.crc32c
     assert crc32c(b"123456789") == 0xE3069283
     assert crc32c(b"") == 0
     assert crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, B.4
@@ -82,9 +82,9 @@ def test_an_incomplete_batch_at_the_end_is_left_for_the_next_response() -> None:
     for size in (0, 1, 16, 17, 30, 61, len(cut) - 1):
         found, position, ended = decode(whole + cut[:size])
         assert (offsets(found), position, ended) == ([0, 1], 2, SET_READ)
-        assert extension().scan_batches(whole + cut[:size]) == (2, len(whole))
+        assert extension.scan_batches(whole + cut[:size]) == (2, len(whole))
     assert decode(b"") == ([], 0, SET_READ)
-    assert extension().scan_batches(b"") == (-1, 0)
+    assert extension.scan_batches(b"") == (-1, 0)
 
 
 def test_what_compaction_leaves() -> None:
@@ -254,7 +254,7 @@ def test_a_batch_that_is_too_large_when_decompressed(codec: int) -> None:
 
 
 def test_misuse_is_an_error() -> None:
-    decoder = extension().Decoder(False, True, lambda *_: b"")
+    decoder: Any = extension.Decoder(False, True, lambda *_: b"")
     with pytest.raises(RuntimeError, match="no records"):
         decoder.read(0, 1, 1, 1)
     with pytest.raises(TypeError):
@@ -268,7 +268,7 @@ def test_misuse_is_an_error() -> None:
 
 def test_the_decompressed_records_must_be_bytes() -> None:
     for answer, error in ((None, TypeError), ("x", TypeError), (b"", ValueError)):
-        decoder = extension().Decoder(False, True, lambda *_, found=answer: found)
+        decoder = extension.Decoder(False, True, lambda *_, found=answer: found)
         decoder.feed(batch(b"a", codec=4), None)
         with pytest.raises(error):
             decoder.read(0, 1, 10, 10)
@@ -336,7 +336,7 @@ def test_mutated_bytes_give_records_or_an_error(
     if with_crc and len(stored) > 61:
         stored[17:21] = crc_of(stored, 0, len(stored)).to_bytes(4, "big")
     stored += encode_batch(records, timestamp_ms=0, base_offset=9)
-    extension().scan_batches(stored)
+    extension.scan_batches(stored)
     try:
         found, position, _ = decode(
             stored, headers=True, check_crcs=with_crc, aborted=[(7, 0)], max_rows=4

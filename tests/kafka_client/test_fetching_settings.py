@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
+from tidemill.kafka_client.fetching import settings as native_settings
+from tidemill.kafka_client.fetching.settings import ClientSettings, understand
 from tidemill.kafka_client.settings import CONNECTION, ConnectionSettings
-from tidemill.spark.source.native import settings as native_settings
-from tidemill.spark.source.native.settings import ClientSettings, understand
 from tidemill.spark.source.plan import DEFAULT_SETTINGS
 
 SERVERS = {"bootstrap.servers": "a:1,b"}

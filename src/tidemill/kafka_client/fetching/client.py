@@ -1,23 +1,17 @@
-"""The client of one query, and what it knows of the cluster's partitions.
+"""Finds the leaders of partitions, and asks them for offsets.
 
-Clients are kept for the next range, because in small micro-batches connecting takes longer than
-reading. Must not know: Spark, plans, Arrow.
+Must not know: Spark, plans, Arrow.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-from collections.abc import Mapping
 
 from tidemill.kafka_client.brokers import Address, Brokers, leader_of
 from tidemill.kafka_client.connection import Connection
 from tidemill.kafka_client.errors import BrokerError
+from tidemill.kafka_client.fetching.settings import ClientSettings
 from tidemill.kafka_codec import fetching as messages
-from tidemill.spark.source.native.settings import ClientSettings
-
-_MOST_CLIENTS = 4
 
 Partition = tuple[str, int]
 
@@ -118,56 +112,3 @@ class Client:
         if error:
             raise BrokerError(error)
         return offset
-
-
-class ClientPool:
-    """The idle clients of this process, by the settings of librdkafka.
-
-    Threads may share it: a client that was taken belongs to one of them.
-    """
-
-    def __init__(self) -> None:
-        self._idle: dict[tuple[tuple[str, str], ...], Client] = {}
-        self._pid = os.getpid()
-        # A read that is collected as garbage gives its client back, at any moment, in any thread.
-        self._lock = threading.RLock()
-
-    def take(self, kafka: Mapping[str, str], settings: ClientSettings) -> Client:
-        """Return an idle client with these settings, or a new one.
-
-        Raises:
-            OSError: A certificate or key can't be read.
-        """
-        if self._pid != os.getpid():  # the other process uses the same connections
-            self._idle, self._pid, self._lock = {}, os.getpid(), threading.RLock()
-        with self._lock:
-            pooled = self._idle.pop(_key(kafka), None)
-        if pooled is None:
-            return Client(settings)
-        pooled.wake()
-        return pooled
-
-    def give(self, kafka: Mapping[str, str], client: Client) -> None:
-        """Take back a client that can be used again."""
-        client.rest()
-        key, unwanted = _key(kafka), []
-        with self._lock:
-            if key in self._idle:
-                unwanted.append(client)
-            else:
-                self._idle[key] = client
-            while len(self._idle) > _MOST_CLIENTS:
-                unwanted.append(self._idle.pop(next(iter(self._idle))))
-        for each in unwanted:
-            each.close()
-
-    def clear(self) -> None:
-        """Close all idle clients."""
-        with self._lock:
-            idle, self._idle = self._idle, {}
-        for client in idle.values():
-            client.close()
-
-
-def _key(kafka: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(kafka.items()))

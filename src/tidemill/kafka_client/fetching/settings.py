@@ -1,4 +1,4 @@
-"""Translates librdkafka's settings for the native edition of ``fetch``, if it understands them all.
+"""Translates librdkafka's settings for a client that reads, if it understands them all.
 
 Must not know: sockets, Spark, queries. Source: librdkafka's CONFIGURATION.md.
 """
@@ -35,7 +35,7 @@ _UNDERSTOOD: Table = {
     "fetch.error.backoff.ms": ("backoff_ms", integer(0, 300_000)),
     "topic.metadata.propagation.max.ms": ("propagation_ms", integer(0, 3_600_000)),
 }
-"""Settings that the native edition obeys, besides those of connections."""
+"""Settings that the client obeys, besides those of connections."""
 
 _IRRELEVANT: Mapping[str, Parse] = {
     **WITHOUT_EFFECT,
@@ -54,7 +54,7 @@ _OVERHEAD = 512
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Settings of the native edition. With librdkafka's defaults, except ``partition_bytes``.
+    """Settings of a client that reads. With librdkafka's defaults, except ``partition_bytes``.
 
     Attributes:
         connection: Settings of connections.
@@ -73,7 +73,7 @@ class ClientSettings:
 
 
 def understand(kafka: Mapping[str, str]) -> ClientSettings | None:
-    """Return the settings for the native edition; None if it does not understand them all.
+    """Return the settings for our own client; None if it does not understand them all.
 
     Args:
         kafka: Settings of librdkafka.

@@ -1,4 +1,4 @@
-"""Reads one range with the native client and decoder.
+"""Reads one range with our own client and the decoder of the extension: the edition for speed.
 
 While records are decoded, the response with the next ones is already under way. Must not know:
 Spark, queries.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from types import ModuleType
 
 import pyarrow as pa
 
@@ -19,13 +18,21 @@ from tidemill.kafka_client.errors import (
     ConnectionFailedError,
     ConnectionRejectedError,
 )
+from tidemill.kafka_client.fetching.client import Client
+from tidemill.kafka_client.fetching.decompression import Decompressor
+from tidemill.kafka_client.fetching.settings import understand
 from tidemill.kafka_codec import fetching as messages
+from tidemill.native import extension
+from tidemill.spark.base.clients import ClientPool
 from tidemill.spark.source import failures
-from tidemill.spark.source.native.client import Client
-from tidemill.spark.source.native.codecs import Decompressor
-from tidemill.spark.source.native.columns import BatchMaker
-from tidemill.spark.source.native.errors import OldFormatError
-from tidemill.spark.source.plan import BATCH_BYTES, SCHEMA, SCHEMA_WITH_HEADERS, FetchPlan
+from tidemill.spark.source.columns import BatchMaker
+from tidemill.spark.source.plan import (
+    BATCH_BYTES,
+    DEFAULT_SETTINGS,
+    SCHEMA,
+    SCHEMA_WITH_HEADERS,
+    FetchPlan,
+)
 from tidemill.spark.source.planning.ranges import OffsetRange
 
 _OFFSET_OUT_OF_RANGE = 1
@@ -43,6 +50,66 @@ _OVERHEAD = 64 * 1024
 """Bytes of a response besides the records, more than enough."""
 _FULL, _OLD_FORMAT = 0, 3
 
+_pool: ClientPool[Client] = ClientPool(Client.close)
+# A read that is collected as garbage gives its client back, at any moment, in any thread.
+
+
+class OldFormatError(Exception):
+    """The log contains message format v0 or v1, which the decoder does not know.
+
+    Args:
+        position: The offset from which it does.
+    """
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
+
+
+def close_idle_clients() -> None:
+    """Close the connections that this process keeps for its next range."""
+    _pool.clear()
+
+
+def start(wanted: OffsetRange, plan: FetchPlan) -> Iterator[pa.RecordBatch] | None:
+    """Return the record batches of a range, as ``fetch`` does.
+
+    Args:
+        wanted: The range.
+        plan: How to read it.
+
+    Returns:
+        None if a setting is left to librdkafka. The iterator raises ``OldFormatError`` where the
+        log contains an old message format.
+    """
+    kafka = {**DEFAULT_SETTINGS, **plan.kafka}
+    settings = understand(kafka)
+    if settings is None:
+        return None
+    try:
+        client = _pool.take(kafka, lambda: Client(settings))
+    except OSError:  # a certificate can't be read: librdkafka says which
+        return None
+    client.wake()
+    return _read(RangeReader(wanted, plan, client), client, kafka)
+
+
+def _read(reader: RangeReader, client: Client, kafka: dict[str, str]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from reader.batches()
+    except (GeneratorExit, OldFormatError):
+        _give(client, kafka)
+        raise
+    except BaseException:
+        client.close()
+        raise
+    _give(client, kafka)
+
+
+def _give(client: Client, kafka: dict[str, str]) -> None:
+    client.rest()
+    _pool.give(kafka, client)
+
 
 class RangeReader:
     """Reads one range once.
@@ -51,12 +118,9 @@ class RangeReader:
         wanted: The range.
         plan: How to read it.
         client: The client, for this range only.
-        extension: ``tidemill._native``.
     """
 
-    def __init__(
-        self, wanted: OffsetRange, plan: FetchPlan, client: Client, extension: ModuleType
-    ) -> None:
+    def __init__(self, wanted: OffsetRange, plan: FetchPlan, client: Client) -> None:
         self._range = wanted
         self._plan = plan
         self._client = client

@@ -5,25 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
-from tidemill import native
+from tidemill.kafka_client.fetching.decompression import Decompressor
 from tidemill.log.format.batch import build_batch
 from tidemill.log.format.records import NewRecord, encode_batch, encode_record
-from tidemill.spark.source.native.codecs import Decompressor
-from tidemill.spark.source.native.columns import BatchMaker
+from tidemill.native import extension
+from tidemill.spark.source.columns import BatchMaker
 from tidemill.spark.source.plan import SCHEMA, SCHEMA_WITH_HEADERS
 
 FULL, SET_READ, RANGE_READ, OLD_FORMAT = range(4)
 LAST = 2**62
-
-
-def extension() -> Any:
-    """The compiled extension, or a skip."""
-    found = native.load()
-    if found is None:
-        pytest.skip("the extension was not built")
-    return found
 
 
 def batch(*values: bytes | None, base: int = 0, **fields: Any) -> bytearray:
@@ -63,7 +54,7 @@ def decode(
     limit: int = 1 << 20,
 ) -> tuple[list[pa.RecordBatch], int, int]:
     """Return the record batches, where the decoder stopped, and why."""
-    decoder = extension().Decoder(headers, check_crcs, Decompressor(limit))
+    decoder = extension.Decoder(headers, check_crcs, Decompressor(limit))
     maker = BatchMaker("t", 0, SCHEMA_WITH_HEADERS if headers else SCHEMA)
     decoder.feed(records, aborted)
     found, ended = [], FULL
