@@ -230,7 +230,7 @@ def test_the_brokers_address_may_come_from_the_environment(
 
 
 def test_a_wrong_librdkafka_property_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemill.who_answers.TIMEOUT_S", 0.1)  # nobody answers here
+    monkeypatch.setattr("tidemill.kafka_client.who_answers.TIMEOUT_S", 0.1)  # nobody answers here
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer
 
 from tidemill.kafka_client.fetching import settings as native_settings
 from tidemill.kafka_client.fetching.settings import ClientSettings, understand
-from tidemill.kafka_client.settings import CONNECTION, ConnectionSettings
+from tidemill.kafka_client.settings import CONNECTION, Address, ConnectionSettings
 from tidemill.spark.source.plan import DEFAULT_SETTINGS
 
 SERVERS = {"bootstrap.servers": "a:1,b"}
@@ -18,7 +18,7 @@ SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "u", "sasl.passw
 
 def test_the_defaults() -> None:
     found = understand({**DEFAULT_SETTINGS, **SERVERS})
-    servers = (("a", 1), ("b", 9092))
+    servers = (Address("a", 1), Address("b", 9092))
     assert found == ClientSettings(ConnectionSettings(servers))
 
 
@@ -85,6 +85,7 @@ VALUES = {
     "isolation.level": "read_committed",
     "broker.address.family": "v4",
     "security.protocol": "plaintext",
+    "ssl.cipher.suites": "ECDHE-RSA-AES128-GCM-SHA256",
     "sasl.mechanism": "PLAIN",
     "sasl.mechanisms": "PLAIN",
     "ssl.endpoint.identification.algorithm": "none",
@@ -94,7 +95,8 @@ VALUES = {
     "allow.auto.create.topics": "false",
     "log_level": "2",
 }
-READS_FILES = {"ssl.ca.pem", "ssl.ca.location", "ssl.certificate.location", "ssl.key.location"}
+READS_FILES = {"ssl.ca.pem", "ssl.ca.location", "ssl.crl.location", "ssl.certificate.location"}
+READS_FILES |= {"ssl.certificate.pem", "ssl.key.location", "ssl.key.pem"}
 
 
 def test_librdkafka_knows_every_setting_in_the_tables_and_accepts_its_values() -> None:

@@ -24,13 +24,9 @@ from tests.protocols.kafka.messages import (
 from tests.support.effort import examples
 from tidemill.errors import ProtocolError
 from tidemill.kafka_codec import primitives
+from tidemill.kafka_codec.declared import is_flexible
 from tidemill.kafka_codec.messages import decode_request, decode_response
-from tidemill.kafka_codec.schema import (
-    is_flexible,
-    request_type,
-    response_type,
-    structure_of,
-)
+from tidemill.kafka_codec.schema import request_type, response_type, structure_of
 
 DECODERS = {
     "request": (request_type, decode_request),

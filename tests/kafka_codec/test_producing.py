@@ -23,8 +23,7 @@ def produced(version: int) -> bytes:
 
 
 FETCHED = (
-    b"\0"
-    + bytes(4)
+    bytes(4)
     + b"\2"
     + b"\2t"
     + b"\2"
@@ -70,5 +69,5 @@ def test_damaged_responses_are_malformed_and_nothing_else(
 
 
 def test_a_response_must_have_each_partition() -> None:
-    with pytest.raises(ProtocolError, match="malformed"):
+    with pytest.raises(ProtocolError, match="missing"):
         messages.parse_produce(memoryview(produced(7)), 7, [("t", 0), ("t", 1)])

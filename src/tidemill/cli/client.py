@@ -23,9 +23,10 @@ from tidemill.errors import (
     UnknownTopicOrPartitionError,
     UnreachableError,
 )
+from tidemill.kafka_client.settings import addresses
+from tidemill.kafka_client.who_answers import explain
 from tidemill.log.errors import InvalidConfigError, InvalidTopicError, OffsetOutOfRangeError
 from tidemill.state.errors import GroupIdNotFoundError, NonEmptyGroupError
-from tidemill.who_answers import addresses, explain
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, Producer

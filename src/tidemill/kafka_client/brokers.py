@@ -7,20 +7,32 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Mapping
+from dataclasses import dataclass
 
-from tidemill.kafka_client.connection import Connection
+from tidemill.kafka_client.connection import Connection, Versions
 from tidemill.kafka_client.errors import BrokerError, ConnectionFailedError
-from tidemill.kafka_client.settings import ConnectionSettings
+from tidemill.kafka_client.settings import Address, ConnectionSettings
 from tidemill.kafka_client.tls import make_context
-from tidemill.kafka_codec import connecting as messages
-
-Address = tuple[str, int]
+from tidemill.kafka_codec.declared import DECLARED, METADATA
 
 UNKNOWN_TOPIC = 3
 LEADER_NOT_AVAILABLE = 5
 _REPLICA_NOT_AVAILABLE = 9
 """Does not matter to clients of the leader."""
+_METADATA_NEEDS = {METADATA: (DECLARED[METADATA][0], DECLARED[METADATA][-1])}
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The leaders of one topic.
+
+    Attributes:
+        brokers: Addresses by node id.
+        leaders: Error code and node id of the leader, by partition.
+    """
+
+    brokers: dict[int, Address]
+    leaders: dict[int, tuple[int, int]]
 
 
 class Brokers:
@@ -28,7 +40,7 @@ class Brokers:
 
     Args:
         settings: The settings.
-        needs: The least and greatest version of each request that the caller will send.
+        needs: The versions of each request that the caller will send.
 
     Attributes:
         settings: The settings.
@@ -37,7 +49,7 @@ class Brokers:
         OSError: A certificate or key can't be read.
     """
 
-    def __init__(self, settings: ConnectionSettings, needs: Mapping[int, tuple[int, int]]) -> None:
+    def __init__(self, settings: ConnectionSettings, needs: Versions) -> None:
         self.settings = settings
         self._needs = needs
         self._context: ssl.SSLContext | None = None
@@ -107,7 +119,7 @@ class Brokers:
             if not each.is_open:
                 self._drop(address)
 
-    def metadata(self, topic: str, deadline: float, *, create: bool = False) -> messages.Metadata:
+    def metadata(self, topic: str, deadline: float, *, create: bool = False) -> Metadata:
         """Return the leaders of a topic.
 
         Args:
@@ -122,24 +134,30 @@ class Brokers:
         """
         connection = self.any(deadline)
         try:
-            found = connection.call(
-                messages.METADATA,
-                messages.metadata(topic, create=create),
+            connection.agree(_METADATA_NEEDS)
+            found = connection.request(
+                METADATA,
+                {"topics": [{"name": topic}], "allow_auto_topic_creation": create},
                 deadline - time.monotonic(),
-                lambda view: messages.parse_metadata(view, topic),
             )
         except ConnectionFailedError:
             self.drop(connection)
             raise
-        if found.error:
-            raise BrokerError(found.error)
-        return found
+        about = next((each for each in found.topics if each.name == topic), None)
+        if about is None:
+            raise ConnectionFailedError(f"a response does not contain topic {topic}")
+        if about.error_code:
+            raise BrokerError(about.error_code)
+        return Metadata(
+            {each.node_id: Address(each.host, each.port) for each in found.brokers},
+            {each.partition_index: (each.error_code, each.leader_id) for each in about.partitions},
+        )
 
     def _drop(self, address: Address) -> None:
         self._connections.pop(address).close()
 
 
-def leader_of(found: messages.Metadata, partition: int) -> Address:
+def leader_of(found: Metadata, partition: int) -> Address:
     """Return the address of a partition's leader.
 
     Raises:

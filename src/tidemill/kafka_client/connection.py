@@ -17,9 +17,20 @@ from typing import Any, TypeVar
 
 from tidemill.errors import ProtocolError
 from tidemill.kafka_client import sasl
-from tidemill.kafka_client.errors import ConnectionFailedError, ConnectionRejectedError
-from tidemill.kafka_client.settings import ConnectionSettings
-from tidemill.kafka_codec import connecting as messages
+from tidemill.kafka_client.errors import (
+    ConnectionFailedError,
+    ConnectionRejectedError,
+    VersionNotSupportedError,
+)
+from tidemill.kafka_client.settings import Address, ConnectionSettings
+from tidemill.kafka_codec.declared import (
+    API_VERSIONS,
+    DECLARED,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
+from tidemill.kafka_codec.headers import parse_response_header, request_header
+from tidemill.kafka_codec.messages import Tree, decode_response, encode_request
 
 _FAMILIES = {"any": socket.AF_UNSPEC, "v4": socket.AF_INET, "v6": socket.AF_INET6}
 _FIRST_BUFFER = 64 * 1024
@@ -28,8 +39,11 @@ _SIZE_AND_ID = struct.Struct(">ii")
 _SMALL_PART = 16 * 1024
 """Parts of fewer bytes are sent together."""
 _MOST_REQUEST = 0x7FFFFFFF
+_BEFORE_LOGIN = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 
 Answer = TypeVar("Answer")
+Versions = Mapping[int, tuple[int, int]]
+"""The least and greatest version of requests."""
 Part = Any
 """Part of a request: bytes, or an object that has the buffer protocol."""
 
@@ -42,7 +56,7 @@ class Connection:
         settings: The settings.
         context: The TLS context; None without TLS.
         timeout_s: Seconds until the connection is given up.
-        needs: The least and greatest version of each request that the caller will send.
+        needs: The versions of each request that the caller will send, for ``agree``.
 
     Attributes:
         versions: The version of each of these requests that both sides understand.
@@ -54,21 +68,22 @@ class Connection:
 
     def __init__(
         self,
-        address: tuple[str, int],
+        address: Address,
         settings: ConnectionSettings,
         context: ssl.SSLContext | None,
         timeout_s: float,
-        needs: Mapping[int, tuple[int, int]],
+        needs: Versions,
     ) -> None:
         self._address = address
         self._settings = settings
         self._buffer = bytearray(_FIRST_BUFFER)
         self._correlation_id = 0
-        self._waits_for: deque[int] = deque()
-        self.versions = dict(messages.VERSIONS)
+        self._waits_for: deque[tuple[int, int, int]] = deque()  # correlation id, API, version
+        self.versions = {api: DECLARED[api][-1] for api in _BEFORE_LOGIN}
         self._socket = _connect(address, settings, context, timeout_s)
         try:
-            self.versions |= self._agree(needs, timeout_s)
+            self._offered = self._ask_versions(timeout_s)
+            self.agree(needs)
             if settings.with_sasl:
                 self._log_in(timeout_s)
         except BaseException:
@@ -100,6 +115,41 @@ class Connection:
         if len(self._buffer) > _KEPT_BUFFER:
             self._buffer = bytearray(_FIRST_BUFFER)
 
+    def agree(self, needs: Versions) -> None:
+        """Choose the version of requests: the newest one that both sides understand.
+
+        Args:
+            needs: The least and greatest version of each request that the caller knows.
+
+        Raises:
+            VersionNotSupportedError: The broker knows none of them.
+        """
+        for api, (our_least, our_most) in needs.items():
+            least, most = self._offered.get(api, (0, -1))
+            if min(most, our_most) < max(least, our_least):
+                raise VersionNotSupportedError(str(self._address), api, least, most)
+            self.versions[api] = min(most, our_most)
+
+    def request(self, api: int, tree: Tree, timeout_s: float) -> Any:
+        """Send a request and return its response.
+
+        Args:
+            api: The number of the request.
+            tree: The request, as ``kafka_codec.messages`` takes it.
+            timeout_s: Seconds to wait.
+
+        Returns:
+            A ``Message`` of ``kafka_codec``.
+
+        Raises:
+            ConnectionFailedError: There is no response in time, it is malformed, or the connection
+                is lost.
+        """
+        assert not self._waits_for
+        version = self.versions[api]
+        self.send(api, encode_request(api, version, tree))
+        return self.receive(timeout_s, lambda view: decode_response(api, version, view, 0))
+
     def call(
         self, api: int, body: bytes, timeout_s: float, parse: Callable[[memoryview], Answer]
     ) -> Answer:
@@ -119,12 +169,11 @@ class Connection:
             ConnectionFailedError: The connection is lost.
         """
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        head = messages.header(
-            api, self.versions[api], self._correlation_id, self._settings.client_id
-        )
+        version = self.versions[api]
+        head = request_header(api, version, self._correlation_id, self._settings.client_id)
         size = len(head) + sum(memoryview(part).nbytes for part in body)
         if size > _MOST_REQUEST:
-            raise ConnectionFailedError(f"{self._name}: a request of {size} bytes is too large")
+            raise ConnectionFailedError(f"{self._address}: a request of {size} bytes is too large")
         self._socket.settimeout(self._settings.request_timeout_ms / 1000)
         small = bytearray(struct.pack(">i", size) + head)
         try:
@@ -139,7 +188,7 @@ class Connection:
                 self._socket.sendall(small)
         except OSError as error:
             raise self._failed("Send failed", error) from error
-        self._waits_for.append(self._correlation_id)
+        self._waits_for.append((self._correlation_id, api, version))
 
     def receive(self, timeout_s: float, parse: Callable[[memoryview], Answer]) -> Answer:
         """Return what the response to the oldest request says.
@@ -163,35 +212,39 @@ class Connection:
             if size == 8 and received >= 8:
                 size = self._frame_size()
         if received != size:
-            raise ConnectionFailedError(f"{self._name}: a response is longer than announced")
-        self._waits_for.popleft()
+            raise ConnectionFailedError(f"{self._address}: a response is longer than announced")
+        _, api, version = self._waits_for.popleft()
+        frame = memoryview(self._buffer)[4:size]
         try:
-            return parse(memoryview(self._buffer)[8:size])
+            _, body = parse_response_header(frame, api, version)
+            return parse(frame[body:])
         except ProtocolError as error:
-            raise ConnectionFailedError(f"{self._name}: {error}") from error
+            raise ConnectionFailedError(
+                f"{self._address}: a response is malformed: {error}"
+            ) from error
 
     def _receive_into(self, at: int, end: int, deadline: float) -> int:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise ConnectionFailedError(f"{self._name}: no response in time")
+            raise ConnectionFailedError(f"{self._address}: no response in time")
         try:
             self._socket.settimeout(left)
             count = self._socket.recv_into(memoryview(self._buffer)[at:end])
         except OSError as error:
             raise self._failed("Receive failed", error) from error
         if not count:
-            raise ConnectionFailedError(f"{self._name}: Disconnected")
+            raise ConnectionFailedError(f"{self._address}: Disconnected")
         return count
 
     def _frame_size(self) -> int:
         length, correlation_id = _SIZE_AND_ID.unpack_from(self._buffer)
         if not 4 <= length <= self._settings.response_bytes:
             raise ConnectionFailedError(
-                f"{self._name}: a response of {length} bytes is invalid, or larger than "
+                f"{self._address}: a response of {length} bytes is invalid, or larger than "
                 f"receive.message.max.bytes ({self._settings.response_bytes})"
             )
-        if not self._waits_for or correlation_id != self._waits_for[0]:
-            raise ConnectionFailedError(f"{self._name}: a response belongs to no request")
+        if not self._waits_for or correlation_id != self._waits_for[0][0]:
+            raise ConnectionFailedError(f"{self._address}: a response belongs to no request")
         return 4 + int(length)
 
     def _enlarge(self, size: int) -> None:
@@ -200,32 +253,19 @@ class Connection:
         larger[: len(self._buffer)] = self._buffer
         self._buffer = larger
 
-    def _agree(self, needs: Mapping[int, tuple[int, int]], timeout_s: float) -> dict[int, int]:
-        error, found = self.call(messages.API_VERSIONS, b"", timeout_s, messages.parse_api_versions)
-        agreed = {}
-        for api, (our_least, our_most) in needs.items():
-            least, most = found.get(api, (0, -1))
-            agreed[api] = min(most, our_most)
-            if error or agreed[api] < max(least, our_least):
-                name = messages.NAMES.get(api, f"request {api}")
-                raise ConnectionFailedError(
-                    f"{self._name}: the broker's {name} versions {least} to {most} are not "
-                    "supported"
-                )
-        return agreed
+    def _ask_versions(self, timeout_s: float) -> dict[int, tuple[int, int]]:
+        found = self.request(API_VERSIONS, {}, timeout_s)
+        if found.error_code:
+            raise ConnectionFailedError(f"{self._address}: the broker does not name its versions")
+        return {each.api_key: (each.min_version, each.max_version) for each in found.api_keys}
 
     def _log_in(self, timeout_s: float) -> None:
         s = self._settings
-        error, mechanisms = self.call(
-            messages.SASL_HANDSHAKE,
-            messages.sasl_handshake(s.mechanism),
-            timeout_s,
-            messages.parse_sasl_handshake,
-        )
-        if error:
+        found = self.request(SASL_HANDSHAKE, {"mechanism": s.mechanism}, timeout_s)
+        if found.error_code:
             raise ConnectionRejectedError(
-                f"{self._name}: the broker does not support the SASL mechanism {s.mechanism}; it "
-                f"supports {', '.join(mechanisms)}"
+                f"{self._address}: the broker does not support the SASL mechanism {s.mechanism}; "
+                f"it supports {', '.join(found.mechanisms)}"
             )
         if s.mechanism == "PLAIN":
             self._authenticate(sasl.plain(s.username, s.password), timeout_s)
@@ -236,29 +276,20 @@ class Connection:
         scram.check(self._authenticate(scram.final(challenge), timeout_s))
 
     def _authenticate(self, message: bytes, timeout_s: float) -> bytes:
-        body = messages.sasl_authenticate(message)
-        error, text, answer = self.call(
-            messages.SASL_AUTHENTICATE, body, timeout_s, messages.parse_sasl_authenticate
-        )
-        if error:
-            raise ConnectionRejectedError(f"{self._name}: SASL authentication failed: {text}")
+        found = self.request(SASL_AUTHENTICATE, {"auth_bytes": message}, timeout_s)
+        if found.error_code:
+            raise ConnectionRejectedError(
+                f"{self._address}: SASL authentication failed: {found.error_message}"
+            )
+        answer: bytes = found.auth_bytes
         return answer
 
-    @property
-    def _name(self) -> str:
-        return _name(self._address)
-
     def _failed(self, what: str, error: OSError) -> ConnectionFailedError:
-        return ConnectionFailedError(f"{self._name}: {what}: {error.strerror or error}")
-
-
-def _name(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return ConnectionFailedError(f"{self._address}: {what}: {error.strerror or error}")
 
 
 def _connect(
-    address: tuple[str, int],
+    address: Address,
     settings: ConnectionSettings,
     context: ssl.SSLContext | None,
     timeout_s: float,
@@ -270,7 +301,7 @@ def _connect(
         found = socket.getaddrinfo(host, port, _FAMILIES[settings.family], socket.SOCK_STREAM)
     except OSError as error:
         reason = error.strerror or error
-        raise ConnectionFailedError(f"{_name(address)}: Failed to resolve: {reason}") from error
+        raise ConnectionFailedError(f"{address}: Failed to resolve: {reason}") from error
     last: OSError | None = None
     for family, kind, protocol, _, resolved in found:
         plain = socket.socket(family, kind, protocol)
@@ -286,7 +317,7 @@ def _connect(
             plain.close()
             raise
     reason = "no address" if last is None else last.strerror or last
-    raise ConnectionFailedError(f"{_name(address)}: Connect failed: {reason}") from last
+    raise ConnectionFailedError(f"{address}: Connect failed: {reason}") from last
 
 
 def _set_options(plain: socket.socket, settings: ConnectionSettings) -> None:
@@ -299,15 +330,15 @@ def _set_options(plain: socket.socket, settings: ConnectionSettings) -> None:
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.send_buffer)
 
 
-def _wrap(plain: socket.socket, context: ssl.SSLContext, address: tuple[str, int]) -> socket.socket:
+def _wrap(plain: socket.socket, context: ssl.SSLContext, address: Address) -> socket.socket:
     try:
         return context.wrap_socket(plain, server_hostname=address[0])
     except ssl.SSLCertVerificationError as error:
         raise ConnectionRejectedError(
-            f"{_name(address)}: SSL handshake failed: the certificate is not valid here: "
+            f"{address}: SSL handshake failed: the certificate is not valid here: "
             f"{error.verify_message}"
         ) from error
     except ssl.SSLError as error:
         raise ConnectionRejectedError(
-            f"{_name(address)}: SSL handshake failed: {error.reason or error}"
+            f"{address}: SSL handshake failed: {error.reason or error}"
         ) from error

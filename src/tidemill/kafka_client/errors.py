@@ -5,6 +5,9 @@ Must not know: Spark, ranges, transactions.
 
 from __future__ import annotations
 
+from tidemill.errors import SettingsError
+from tidemill.kafka_codec.declared import api_name
+
 
 class ConnectionFailedError(Exception):
     """A connection can't be made or was lost. The same request may succeed a moment later."""
@@ -12,6 +15,27 @@ class ConnectionFailedError(Exception):
 
 class ConnectionRejectedError(Exception):
     """The credentials or the TLS settings are wrong. A retry can't help."""
+
+
+class VersionNotSupportedError(ConnectionFailedError):
+    """The broker is too old, or too new, for a request.
+
+    Args:
+        broker: Its address.
+        api: The number of the request.
+        least: The least version that it supports.
+        most: The greatest one.
+    """
+
+    def __init__(self, broker: str, api: int, least: int, most: int) -> None:
+        super().__init__(
+            f"{broker}: the broker's {api_name(api)} versions {least} to {most} are not supported"
+        )
+        self.api = api
+
+
+class UnsupportedSettingError(SettingsError):
+    """librdkafka knows this setting, and our client does not. The user takes another one."""
 
 
 class BrokerError(Exception):

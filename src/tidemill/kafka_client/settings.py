@@ -8,14 +8,37 @@ CONFIGURATION.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from tidemill.who_answers import addresses
+from tidemill.kafka_client.errors import UnsupportedSettingError
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 """The mechanisms of SASL that the client speaks."""
+
+DEFAULT_PORT = 9092
+
+
+class Address(NamedTuple):
+    """The host and port of a broker."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def addresses(servers: str) -> Iterator[Address]:
+    """Yield the addresses in ``bootstrap.servers``. Malformed ones are left out."""
+    for address in servers.split(","):
+        host, colon, port = address.strip().rpartition("://")[2].rpartition(":")
+        if not colon:
+            host, port = port, str(DEFAULT_PORT)
+        if host and port.isascii() and port.isdigit() and int(port) < 65_536:
+            yield Address(host.strip("[]"), int(port))
+
 
 Parse = Callable[[str], Any]
 Table = Mapping[str, tuple[str, Parse]]
@@ -76,7 +99,7 @@ def _mechanism(text: str) -> str:
     return text.upper()
 
 
-def _servers(text: str) -> tuple[tuple[str, int], ...]:
+def _servers(text: str) -> tuple[Address, ...]:
     found = tuple(addresses(text))
     if not found or len(found) != len(text.split(",")):
         raise ValueError(text)
@@ -100,8 +123,12 @@ CONNECTION: Table = {
     "sasl.password": ("password", text),
     "ssl.ca.location": ("ca_location", text),
     "ssl.ca.pem": ("ca_pem", text),
+    "ssl.crl.location": ("crl_location", text),
+    "ssl.cipher.suites": ("ciphers", text),
     "ssl.certificate.location": ("certificate_location", text),
+    "ssl.certificate.pem": ("certificate_pem", text),
     "ssl.key.location": ("key_location", text),
+    "ssl.key.pem": ("key_pem", text),
     "ssl.key.password": ("key_password", text),
     "enable.ssl.certificate.verification": ("verify", boolean),
     "ssl.endpoint.identification.algorithm": ("identification", one_of("none", "https")),
@@ -136,7 +163,7 @@ class ConnectionSettings:
         protocol: ``plaintext``, ``ssl``, ``sasl_plaintext`` or ``sasl_ssl``.
     """
 
-    servers: tuple[tuple[str, int], ...]
+    servers: tuple[Address, ...]
     client_id: str = "tidemill-source"
     response_bytes: int = 100_000_000
     request_timeout_ms: int = 60_000
@@ -151,8 +178,12 @@ class ConnectionSettings:
     password: str = field(default="", repr=False)
     ca_location: str = ""
     ca_pem: str = ""
+    crl_location: str = ""
+    ciphers: str = ""
     certificate_location: str = ""
+    certificate_pem: str = ""
     key_location: str = ""
+    key_pem: str = field(default="", repr=False)
     key_password: str = field(default="", repr=False)
     verify: bool = True
     identification: str = "https"
@@ -170,9 +201,61 @@ class ConnectionSettings:
     @property
     def is_consistent(self) -> bool:
         """Whether settings fit together. If not, librdkafka says what is wrong."""
-        if bool(self.certificate_location) != bool(self.key_location):
+        certificate, key = (
+            (self.certificate_location, self.certificate_pem),
+            (self.key_location, self.key_pem),
+        )
+        if any(certificate) != any(key) or all(certificate) or all(key):
             return False
         return not self.with_sasl or bool(self.mechanism and self.username)
+
+
+def connection_settings(kafka: Mapping[str, Any], client_id: str) -> ConnectionSettings:
+    """Return the settings of connections for a client that has no others.
+
+    Settings of something else have no effect. So have those of TLS and SASL without TLS and SASL.
+
+    Args:
+        kafka: Settings of librdkafka, which has checked their names and values.
+        client_id: The client id if they have none.
+
+    Raises:
+        UnsupportedSettingError: The connections need a setting or a value that only librdkafka
+            knows, for example Kerberos.
+    """
+    protocol = str(kafka.get("security.protocol", "plaintext")).lower()
+    with_tls, with_sasl = protocol.endswith("ssl"), protocol.startswith("sasl")
+    if with_sasl and not kafka.keys() & {"sasl.mechanism", "sasl.mechanisms"}:
+        raise _unsupported("sasl.mechanism", "GSSAPI, its default,")
+    fields: dict[str, Any] = {"client_id": client_id, "servers": ()}
+    for name, value in kafka.items():
+        is_of_tls = name.startswith(("ssl.", "enable.ssl."))
+        if (is_of_tls and not with_tls) or (name.startswith("sasl.") and not with_sasl):
+            continue
+        if name in CONNECTION:
+            attribute, parse_value = CONNECTION[name]
+            try:
+                fields[attribute] = parse_value(str(value))
+            except (KeyError, ValueError):
+                raise _unsupported(name, str(value)) from None
+        elif is_of_tls:
+            raise _unsupported(name)
+    settings = ConnectionSettings(**fields)
+    if not settings.is_consistent:
+        raise UnsupportedSettingError(
+            "security settings do not fit together: SASL needs sasl.username and sasl.password, "
+            "and a certificate of a client needs its key",
+        )
+    return settings
+
+
+def _unsupported(name: str, value: str = "") -> UnsupportedSettingError:
+    known = ", ".join(sorted(each for each in CONNECTION if each.startswith("ssl.")))
+    hint = f"Supported settings of TLS are {known}."
+    if name.startswith("sasl."):
+        hint = f"Supported mechanisms of SASL are {', '.join(MECHANISMS)}."
+    what = f"{name}: {value}" if value and not name.startswith("sasl.p") else name
+    return UnsupportedSettingError(f"{what} is not supported here", hint=hint)
 
 
 def parse(

@@ -1,4 +1,4 @@
-"""Encode the requests that read records, and decode their responses.
+"""Encode Fetch requests and decode their responses by hand: records are not copied.
 
 Every length in a response is checked. Must not know: sockets, Spark, plans. Source: Kafka's
 protocol guide.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from tidemill.kafka_codec.connecting import Cursor, malformed, string
+from tidemill.kafka_codec.cursor import Cursor, malformed
+from tidemill.kafka_codec.declared import FETCH, LIST_OFFSETS
+from tidemill.kafka_codec.primitives import legacy_string
 
-FETCH, LIST_OFFSETS = 1, 2
 NEEDS = {FETCH: (4, 10), LIST_OFFSETS: (2, 2)}
 """The least and greatest version of each request."""
 
@@ -19,30 +20,6 @@ EARLIEST, LATEST = -2, -1
 
 _I32, _I64 = struct.Struct(">i"), struct.Struct(">q")
 _ABORTED = struct.Struct(">qq")
-
-
-def list_offset(topic: str, partition: int, which: int, *, committed: bool) -> bytes:
-    """Return the request for the first or the end offset of a partition."""
-    return (
-        struct.pack(">ibi", -1, committed, 1)
-        + string(topic)
-        + struct.pack(">iiq", 1, partition, which)
-    )
-
-
-def parse_list_offset(view: memoryview) -> tuple[int, int]:
-    """Return the error code and the offset of the only partition."""
-    cursor = Cursor(view)
-    cursor.i32()  # throttle time
-    if cursor.count(6) != 1:
-        raise malformed()
-    cursor.text()
-    if cursor.count(22) != 1:
-        raise malformed()
-    cursor.i32()  # partition
-    error = cursor.i16()
-    cursor.i64()  # timestamp
-    return error, cursor.i64()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +42,7 @@ class FetchRequest:
         ]
         if version >= 7:
             parts.append(struct.pack(">ii", 0, -1))  # without a session
-        parts += [_I32.pack(1), string(self.topic), struct.pack(">ii", 1, self.partition)]
+        parts += [_I32.pack(1), legacy_string(self.topic), struct.pack(">ii", 1, self.partition)]
         if version >= 9:
             parts.append(_I32.pack(-1))  # leader epoch
         parts.append(_I64.pack(self.offset))

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from tidemill.errors import ProtocolError
 from tidemill.kafka_codec import primitives
+from tidemill.kafka_codec.declared import API_VERSIONS, is_flexible
 from tidemill.kafka_codec.primitives import Buffer, skip_tags
-from tidemill.kafka_codec.schema import API_VERSIONS, is_flexible
 from tidemill.parts import Part
 
 _FIXED_HEADER = struct.Struct(">hhi")
@@ -99,10 +99,8 @@ def _is_response_header_flexible(api_key: int, version: int) -> bool:
 # --- a client's half -----------------------------------------------------------------------------
 
 
-def frame_request(
-    api_key: int, version: int, correlation_id: int, client_id: str | None, body: Buffer
-) -> bytes:
-    """Return a request: length, header and body.
+def request_header(api_key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """Return the header of a request, which its length precedes and its body follows.
 
     Args:
         client_id: the name of the client; None sends null.
@@ -115,7 +113,7 @@ def frame_request(
         head += _I16.pack(len(name)) + name
     if is_flexible(api_key, version):
         head += b"\0"  # no tagged fields
-    return _I32.pack(len(head) + len(body)) + head + body
+    return head
 
 
 def parse_response_header(frame: Buffer, api_key: int, version: int) -> tuple[int, int]:

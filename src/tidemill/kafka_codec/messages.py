@@ -8,24 +8,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator
-from typing import Any, Literal
+from typing import Any
 
 from tidemill.errors import ProtocolError
 from tidemill.kafka_codec import primitives
+from tidemill.kafka_codec.declared import Kind, find
+from tidemill.kafka_codec.fields import Structure, cached
 from tidemill.kafka_codec.primitives import Buffer
 from tidemill.kafka_codec.reader import (
     Reader,
     StepReader,
     compile_reader,
     compile_step_reader,
-)
-from tidemill.kafka_codec.schema import (
-    Structure,
-    cached,
-    known_versions,
-    request_type,
-    response_type,
-    structure_of,
 )
 from tidemill.kafka_codec.writer import (
     NamesInAllVersions,
@@ -49,8 +43,6 @@ __all__ = [
     "encode_response_in_steps",
     "has_elements",
 ]
-
-Kind = Literal["request", "response"]
 
 _DAMAGE = (IndexError, struct.error, UnicodeDecodeError)
 _MISFITS = (struct.error, TypeError, AttributeError, UnicodeEncodeError)
@@ -167,7 +159,9 @@ def _misfit(kind: Kind, api_key: int, version: int, error: Exception) -> EncodeE
 
 @cached
 def _reader(kind: Kind, api_key: int, version: int) -> Reader:
-    return compile_reader(_structure(kind, api_key, version))
+    # A client decodes responses. It must not import kio for those that it always needs.
+    structure = find if kind == "response" else _structure
+    return compile_reader(structure(kind, api_key, version))
 
 
 @cached
@@ -177,7 +171,8 @@ def _step_reader(kind: Kind, api_key: int, version: int) -> StepReader:
 
 @cached
 def _writer(kind: Kind, api_key: int, version: int) -> Writer:
-    return compile_writer(_structure(kind, api_key, version), _known_names(kind, api_key))
+    structure = find if kind == "request" else _structure
+    return compile_writer(structure(kind, api_key, version), _known_names(kind, api_key))
 
 
 @cached
@@ -190,12 +185,15 @@ def _known_names(kind: Kind, api_key: int) -> NamesInAllVersions:
 
 
 def _structure(kind: Kind, api_key: int, version: int) -> Structure:
-    find = request_type if kind == "request" else response_type
-    return structure_of(find(api_key, version))
+    from tidemill.kafka_codec import schema
+
+    return schema.structure(kind, api_key, version)
 
 
 @cached
 def _names_in_all_versions(kind: Kind, api_key: int, path: tuple[str, ...]) -> frozenset[str]:
+    from tidemill.kafka_codec.schema import known_versions
+
     names: set[str] = set()
     for version in known_versions(api_key):
         structure: Structure | None = _structure(kind, api_key, version)

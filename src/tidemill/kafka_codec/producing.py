@@ -10,7 +10,8 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemill.kafka_codec.connecting import Cursor, malformed, string
+from tidemill.kafka_codec.cursor import Cursor, malformed
+from tidemill.kafka_codec.primitives import legacy_string as string
 
 PRODUCE, OFFSET_FETCH, FIND_COORDINATOR, INIT_PRODUCER_ID = 0, 9, 10, 22
 ADD_PARTITIONS, ADD_OFFSETS, END_TRANSACTION, COMMIT_OFFSETS = 24, 25, 26, 28
@@ -178,13 +179,12 @@ def commit_offset(producer: Producer, group: str, topic: str, offset: int, metad
 def fetch_offset(group: str, topic: str) -> bytes:
     """Return the request for the stable offset of partition 0, in version 7."""
     fields = [_compact(group), b"\2", _compact(topic), b"\2", _I32.pack(0), b"\0", b"\1", b"\0"]
-    return b"\0" + b"".join(fields)  # the header of a flexible version ends with its tags
+    return b"".join(fields)
 
 
 def parse_fetch_offset(view: memoryview) -> tuple[int, int, str]:
     """Return the error code, the offset (-1 if there is none), and its metadata."""
     cursor = CompactCursor(view)
-    cursor.skip_tags()  # of the header
     cursor.i32()  # throttle time
     code, offset, metadata = 0, -1, ""
     for _ in range(cursor.compact_count(3)):

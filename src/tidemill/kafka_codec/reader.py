@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from tidemill.kafka_codec import primitives
+from tidemill.kafka_codec.fields import Field, Structure, cached
 from tidemill.kafka_codec.primitives import FIXED_FORMATS, MAX_STRING_BYTES
-from tidemill.kafka_codec.schema import Field, Structure, cached
 from tidemill.kafka_codec.source import Source
 
 Reader: TypeAlias = Callable[[bytes, int, int, int], "tuple[Message, int]"]

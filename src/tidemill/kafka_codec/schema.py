@@ -1,7 +1,7 @@
-"""The fields of Kafka's messages, read from kio's dataclasses.
+"""Reads the fields of Kafka's messages from kio's dataclasses.
 
-The rest of the codec sees the tree of ``Structure`` and ``Field`` and never kio itself. Knows the
-shape of messages only: no bytes, no engine, no I/O.
+The rest of the codec sees ``Structure`` and ``Field`` and never kio itself. Knows the shape of
+messages only: no bytes, no engine, no I/O.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import datetime
 import sys
 import types
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from dataclasses import Field as DataclassField
-from functools import cache
-from typing import Any, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, Union, cast, get_args, get_origin
 from uuid import UUID
 
+from tidemill.kafka_codec.fields import Field, Structure, cached
 from tidemill.kafka_codec.primitives import FIXED_FORMATS
 
 
@@ -39,87 +38,11 @@ def _import_kio_without_hypothesis() -> None:
 _import_kio_without_hypothesis()
 
 from kio.index import load_request_schema, load_response_schema  # noqa: E402
+from kio.schema.errors import ErrorCode  # noqa: E402
 from kio.schema.index import api_key_map, schema_name_map  # noqa: E402
-
-PRODUCE = 0
-API_VERSIONS = 18
-"""Key of ApiVersions, whose response header is always v0 (KIP-511)."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def cached(function: F) -> F:
-    """Decorate with ``functools.cache`` and keep the signature."""
-    return cast(F, cache(function))
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field of a structure."""
-
-    name: str
-    kafka_type: str
-    """kio's ``kafka_type``, or ``struct``. Of an array: the type of its elements."""
-    structure: Structure | None
-    is_array: bool
-    nullable: bool
-    tag: int | None
-    default: Any
-    """The value on the wire where none is given: a number for times, None, "", b"", () or {}."""
-
-    @property
-    def size(self) -> int | None:
-        """Bytes that one value always takes, or None."""
-        if self.kafka_type == "uuid":
-            return 16
-        code = FIXED_FORMATS.get(self.kafka_type)
-        return None if code is None else _SIZES[code]
-
-
-_SIZES = {"b": 1, "B": 1, "?": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "Q": 8, "d": 8}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Structure:
-    """A message, or a structure inside of one."""
-
-    name: str
-    """kio's class name."""
-    flexible: bool
-    """Whether lengths are compact and tagged fields follow (KIP-482)."""
-    fields: tuple[Field, ...]
-    """In wire order; tagged fields may be anywhere among them."""
-
-    @property
-    def plain(self) -> list[Field]:
-        """The fields that are always on the wire."""
-        return [field for field in self.fields if field.tag is None]
-
-    @property
-    def tagged(self) -> list[tuple[int, Field]]:
-        """(tag, field) of the optional fields, in ascending order."""
-        found = [(field.tag, field) for field in self.fields if field.tag is not None]
-        return sorted(found, key=lambda entry: entry[0])
-
-    @property
-    def least_size(self) -> int:
-        """Bytes that the structure takes at least: one, so that it bounds an array's length."""
-        return max(1, sum(map(_least_size, self.plain), start=int(self.flexible)))
-
-    def field(self, name: str) -> Field | None:
-        """Return the field of this name, or None."""
-        return next((field for field in self.fields if field.name == name), None)
-
-
-def _least_size(field: Field) -> int:
-    if field.is_array:
-        return 1
-    if field.structure is not None:
-        return 1 if field.nullable else field.structure.least_size
-    return field.size or 1
 
 
 @cached
@@ -213,9 +136,15 @@ def response_type(api_key: int, version: int) -> type[Any]:
     return load_response_schema(api_key, version)
 
 
-@cached
-def is_flexible(api_key: int, version: int) -> bool:
-    """Whether this version of an API has compact lengths and tagged fields (KIP-482)."""
-    if api_key == PRODUCE and version < 3:
-        return False  # kio does not describe them
-    return bool(request_type(api_key, version).__flexible__)
+def structure(kind: str, api_key: int, version: int) -> Structure:
+    """Return the structure of a ``request`` or ``response``. Raises kio's index errors."""
+    find = request_type if kind == "request" else response_type
+    return structure_of(find(api_key, version))
+
+
+def error_name(code: int) -> str:
+    """Return the name of an error code in words, as ``producer fenced``."""
+    try:
+        return ErrorCode(code).name.replace("_", " ")
+    except ValueError:
+        return f"error {code}"

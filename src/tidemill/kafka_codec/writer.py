@@ -16,8 +16,8 @@ import struct
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeAlias
 
+from tidemill.kafka_codec.fields import Field, Structure
 from tidemill.kafka_codec.primitives import FIXED_FORMATS, uvarint
-from tidemill.kafka_codec.schema import Field, Structure
 from tidemill.kafka_codec.source import Source
 
 Tree: TypeAlias = Mapping[str, Any]

@@ -23,8 +23,8 @@ from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker_process import BrokerProcess
 from tests.support.librdkafka import ready_for_id
 from tests.support.processes import poll_until
+from tidemill.cli.broker_requests import BrokerRequests
 from tidemill.cli.client import Cluster
-from tidemill.cli.wire.client import WireClient
 from tidemill.log.format.records import NewRecord, encode_batch
 
 ON_DEMAND = bool(os.environ.get("APACHE_KAFKA_TESTS"))
@@ -428,9 +428,9 @@ def write_in_no_transaction(bootstrap: str, topic: str, producer_id: int) -> Non
         transactional=True,
     )
     data = [{"name": topic, "partition_data": [{"index": 0, "records": bytes(batch)}]}]
-    with WireClient(Cluster(bootstrap)) as wire:
-        answer = wire.request(
-            wire.leaders([(topic, 0)])[topic, 0],
+    with BrokerRequests(Cluster(bootstrap)) as requests:
+        answer = requests.ask(
+            requests.leaders([(topic, 0)])[topic, 0],
             0,
             range(9, 10),
             {"transactional_id": "late", "acks": -1, "timeout": 10_000, "topic_data": data},

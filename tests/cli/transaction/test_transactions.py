@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from tidemill.cli.broker_requests import BrokerRequests
 from tidemill.cli.output import UsageError
 from tidemill.cli.transaction.coordinators import (
     STATES,
@@ -17,8 +18,7 @@ from tidemill.cli.transaction.coordinators import (
 )
 from tidemill.cli.transaction.describe import State, duration_ms
 from tidemill.cli.transaction.open_writes import OpenWrite, abort_write, open_writes
-from tidemill.cli.wire.client import WireClient
-from tidemill.cli.wire.connection import Address
+from tidemill.kafka_client.settings import Address
 from tidemill.log.errors import InvalidProducerEpochError
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
 
@@ -28,7 +28,7 @@ INIT = 22
 KEY = ("t", 0)
 
 
-class ScriptedWire:
+class ScriptedRequests:
     """A broker with scripted answers, in order, that records the requests."""
 
     def __init__(self, answers: Mapping[int, Sequence[dict[str, Any]]], newest: int = 2) -> None:
@@ -48,15 +48,15 @@ class ScriptedWire:
     def version(self, _: Address, api_key: int, versions: range) -> int:
         return min(self._newest, max(versions))
 
-    def request(
+    def ask(
         self, _: Address, api_key: int, versions: range, request: Mapping[str, Any]
     ) -> dict[str, Any]:
         self.asked.append((api_key, request))
         return self._answers[api_key].pop(0)
 
 
-def as_wire(scripted: ScriptedWire) -> WireClient:
-    return cast(WireClient, scripted)
+def as_requests(scripted: ScriptedRequests) -> BrokerRequests:
+    return cast(BrokerRequests, scripted)
 
 
 def producers(*starts: tuple[int, int]) -> dict[str, Any]:
@@ -98,14 +98,14 @@ def described(producer_id: int, state: str = "Ongoing", partition: int = 0) -> d
 
 
 def test_an_open_write_is_its_coordinators_transaction() -> None:
-    wire = ScriptedWire(
+    requests = ScriptedRequests(
         {
             DESCRIBE_PRODUCERS: [producers((7, 10), (8, -1))],
             LIST: [listed(7)],
             DESCRIBE: [described(7)],
         }
     )
-    (found,) = open_writes(as_wire(wire), [KEY])
+    (found,) = open_writes(as_requests(requests), [KEY])
     assert found.owner is not None
     assert (found.owner.transactional_id, found.first_offset) == ("id-7", 10)
     assert (found.last_write_ms, found.idle_ms) == (None, None)
@@ -123,34 +123,34 @@ def test_an_open_write_is_its_coordinators_transaction() -> None:
 def test_an_open_write_that_no_transaction_accounts_for_hangs(
     answers: dict[int, list[dict[str, Any]]],
 ) -> None:
-    wire = ScriptedWire({DESCRIBE_PRODUCERS: [producers((7, 10))] * 2} | answers)
-    (found,) = open_writes(as_wire(wire), [KEY])
+    requests = ScriptedRequests({DESCRIBE_PRODUCERS: [producers((7, 10))] * 2} | answers)
+    (found,) = open_writes(as_requests(requests), [KEY])
     assert found.owner is None
 
 
 def test_a_transaction_that_ended_between_the_requests_does_not_hang() -> None:
-    wire = ScriptedWire(
+    requests = ScriptedRequests(
         {
             DESCRIBE_PRODUCERS: [producers((7, 10), (9, 12)), producers((9, 12))],
             LIST: [listed(9), listed(9)],
             DESCRIBE: [described(9), described(9)],
         }
     )
-    assert [each.producer_id for each in open_writes(as_wire(wire), [KEY])] == [9]
+    assert [each.producer_id for each in open_writes(as_requests(requests), [KEY])] == [9]
 
 
 def test_where_nothing_is_open_no_coordinator_is_asked() -> None:
-    wire = ScriptedWire({DESCRIBE_PRODUCERS: [producers((7, -1))]})
-    assert open_writes(as_wire(wire), [KEY]) == []
+    requests = ScriptedRequests({DESCRIBE_PRODUCERS: [producers((7, -1))]})
+    assert open_writes(as_requests(requests), [KEY]) == []
 
 
 def test_an_abort_marker_has_the_producers_epoch_and_no_negative_coordinator_epoch() -> None:
     write = OpenWrite("t", 0, 7, 3, -1, 10, None)
     done = {"partition_index": 0, "error_code": 0}
     answer = {"markers": [{"producer_id": 7, "topics": [{"name": "t", "partitions": [done]}]}]}
-    wire = ScriptedWire({WRITE_MARKERS: [answer]})
-    abort_write(as_wire(wire), write)
-    ((_, request),) = wire.asked
+    requests = ScriptedRequests({WRITE_MARKERS: [answer]})
+    abort_write(as_requests(requests), write)
+    ((_, request),) = requests.asked
     assert request["markers"] == [
         {
             "producer_id": 7,
@@ -162,27 +162,27 @@ def test_an_abort_marker_has_the_producers_epoch_and_no_negative_coordinator_epo
     ]
     done["error_code"] = 47
     with pytest.raises(InvalidProducerEpochError, match="t partition 0"):
-        abort_write(as_wire(ScriptedWire({WRITE_MARKERS: [answer]})), write)
+        abort_write(as_requests(ScriptedRequests({WRITE_MARKERS: [answer]})), write)
 
 
 def test_fencing_uses_a_short_timeout_if_the_old_one_is_not_allowed() -> None:
     too_long, done = ({"error_code": c, "producer_id": 7, "producer_epoch": 4} for c in (50, 0))
-    wire = ScriptedWire({INIT: [too_long, done]})
-    assert fence(as_wire(wire), "id-7", timeout_ms=900_000) == (7, 4)
-    assert [asked["transaction_timeout"] for _, asked in wire.asked] == [900_000, 1]
+    requests = ScriptedRequests({INIT: [too_long, done]})
+    assert fence(as_requests(requests), "id-7", timeout_ms=900_000) == (7, 4)
+    assert [asked["transaction_timeout"] for _, asked in requests.asked] == [900_000, 1]
 
 
 def test_an_older_broker_is_not_asked_with_a_filter_that_it_would_ignore() -> None:
     for newest, option in ((0, "--open-longer-than"), (1, "--id-pattern")):
-        wire = as_wire(ScriptedWire({}, newest=newest))
+        requests = as_requests(ScriptedRequests({}, newest=newest))
         with pytest.raises(UnsupportedVersionError, match=option):
             list_transactions(
-                wire,
+                requests,
                 open_longer_than_ms=5 if newest == 0 else None,
                 id_pattern="a" if newest == 1 else None,
             )
-    wire = as_wire(ScriptedWire({LIST: [listed(4)]}, newest=0))
-    assert list_transactions(wire) == [Listing("id-4", "ongoing", 4, 0)]
+    requests = as_requests(ScriptedRequests({LIST: [listed(4)]}, newest=0))
+    assert list_transactions(requests) == [Listing("id-4", "ongoing", 4, 0)]
 
 
 def test_states_have_one_spelling_and_unknown_ones_are_shown() -> None:

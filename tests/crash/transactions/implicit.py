@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tidemill.kafka_codec.headers import frame_request, parse_response_header
+from tidemill.kafka_codec.headers import parse_response_header, request_header
 from tidemill.kafka_codec.messages import decode_response, encode_request
 from tidemill.log.format.records import NewRecord, encode_batch
 
@@ -139,7 +139,8 @@ class ImplicitProducer:
             self._number += 1
             version = VERSIONS[api_key]
             body = encode_request(api_key, version, tree)
-            self._socket.sendall(frame_request(api_key, version, self._number, "implicit", body))
+            head = request_header(api_key, version, self._number, "implicit")
+            self._socket.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
             (length,) = struct.unpack(">i", self._receive(self._socket, 4))
             answer = self._receive(self._socket, length)
             number, position = parse_response_header(answer, api_key, version)

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from tidemill.kafka_codec.fields import Field, Structure
 from tidemill.kafka_codec.primitives import FIXED_FORMATS
 from tidemill.kafka_codec.reader import Message
-from tidemill.kafka_codec.schema import Field, Structure, structure_of, to_wire
+from tidemill.kafka_codec.schema import structure_of, to_wire
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.parts import Part
 

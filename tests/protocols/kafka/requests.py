@@ -10,9 +10,10 @@ from uuid import UUID
 from tests.kafka_codec.test_parity import ADVERTISED
 from tests.protocols.kafka.messages import BITS, one_batch
 from tests.protocols.kafka.wire import request_bytes
+from tidemill.kafka_codec.fields import Field, Structure
 from tidemill.kafka_codec.messages import encode_request
 from tidemill.kafka_codec.primitives import FIXED_FORMATS
-from tidemill.kafka_codec.schema import Field, Structure, request_type, structure_of
+from tidemill.kafka_codec.schema import request_type, structure_of
 
 NAMES = ["t", "u", "g", "x", "m", "range", "consumer", "retention.ms", "", "__consumer_offsets"]
 """Names that exist, or are special."""

@@ -22,12 +22,9 @@ from tests.support import effort
 from tests.support.effort import IS_NIGHTLY
 from tidemill.engine.api import NewTopic
 from tidemill.engine.engine import Engine
+from tidemill.kafka_codec.fields import Structure
 from tidemill.kafka_codec.messages import encode_request
-from tidemill.kafka_codec.schema import (
-    Structure,
-    request_type,
-    structure_of,
-)
+from tidemill.kafka_codec.schema import request_type, structure_of
 from tidemill.net import garbage
 from tidemill.protocols.kafka.answer import LEAST_ELEMENTS
 from tidemill.protocols.kafka.apis import VERSIONS, load_handlers

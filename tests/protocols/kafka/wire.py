@@ -15,12 +15,8 @@ from tests.protocols.kafka.messages import from_kio, kio_bytes, kio_read
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.engine.api import NewTopic, ReadQuery, ReadResult, TopicInfo
 from tidemill.engine.engine import Engine
-from tidemill.kafka_codec.schema import (
-    API_VERSIONS,
-    is_flexible,
-    request_type,
-    response_type,
-)
+from tidemill.kafka_codec.declared import API_VERSIONS, is_flexible
+from tidemill.kafka_codec.schema import request_type, response_type
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.protocols.kafka.node import cluster_id_text

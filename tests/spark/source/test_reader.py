@@ -19,7 +19,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.spark.source.batches import batch, offsets
-from tests.spark.source.fake_broker import (
+from tests.support.broker_process import BrokerProcess
+from tests.support.certificates import self_signed
+from tests.support.fake_broker import (
     API_VERSIONS,
     AUTHENTICATE,
     CLOSE,
@@ -33,8 +35,6 @@ from tests.spark.source.fake_broker import (
     fetched,
     text,
 )
-from tests.support.broker_process import BrokerProcess
-from tests.support.certificates import self_signed
 from tidemill.errors import RequestTimedOutError, UnreachableError
 from tidemill.kafka_codec import fetching as messages
 from tidemill.spark.errors import DataLossError
@@ -448,7 +448,7 @@ sys.exit(any(os.waitpid(child, 0)[1] for child in children))
 def test_each_version_of_fetch(
     tidemill_broker: Broker, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needs = {**messages.NEEDS, messages.FETCH: (version, version)}
+    needs = {**messages.NEEDS, FETCH: (version, version)}
     monkeypatch.setattr(messages, "NEEDS", needs)
     topic = tidemill_broker.topic()
     tidemill_broker.produce(topic, [b"x"] * 30)

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tidemill.cli.broker_requests import BrokerRequests, check_error_code, retry_transient
 from tidemill.cli.client import Cluster
 from tidemill.cli.group.requests import Epochs, MemberEpoch, is_consumer_group
-from tidemill.cli.output import UsageError
-from tidemill.cli.wire.client import WireClient
-from tidemill.cli.wire.errors import check_error_code, retry_transient
+from tidemill.kafka_client.errors import UnsupportedSettingError
 
 CONSUMER_GROUP_DESCRIBE = 69
 VERSIONS = range(2)
@@ -23,7 +22,7 @@ def group_epochs(cluster: Cluster, description: Any) -> Epochs | None:
     """Return the epochs of a group.
 
     Returns:
-        None for a classic group, and where the cluster needs SASL, which ``cli.wire`` can't do.
+        None for a classic group, and where the cluster needs Kerberos or OAUTHBEARER.
 
     Raises:
         TidemillError: the coordinator does not answer.
@@ -31,16 +30,16 @@ def group_epochs(cluster: Cluster, description: Any) -> Epochs | None:
     if not is_consumer_group(description):
         return None
     try:
-        wire = WireClient(cluster)
-    except UsageError:
+        requests = BrokerRequests(cluster)
+    except UnsupportedSettingError:
         return None
     group_id = description.group_id
-    with wire:
-        coordinator = wire.group_coordinator(group_id)
+    with requests:
+        coordinator = requests.group_coordinator(group_id)
         request = {"group_ids": [group_id], "include_authorized_operations": False}
 
         def ask() -> Any:
-            (group,) = wire.request(coordinator, CONSUMER_GROUP_DESCRIBE, VERSIONS, request)[
+            (group,) = requests.ask(coordinator, CONSUMER_GROUP_DESCRIBE, VERSIONS, request)[
                 "groups"
             ]
             check_error_code(group["error_code"], f"group {group_id}", group["error_message"])

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tidemill.cli.broker_requests import BrokerRequests, check_error_code, retry_transient
 from tidemill.cli.client import Cluster, TopicPartitionKey
 from tidemill.cli.group.requests import committed_offsets, describe_group, is_dead, not_found
 from tidemill.cli.group.shares import ShareGroup, find_group, known_starts
 from tidemill.cli.output import NotFoundError
-from tidemill.cli.wire.client import WireClient
-from tidemill.cli.wire.errors import check_error_code, retry_transient
 
 OFFSET_DELETE, DELETE_SHARE_OFFSETS = 47, 92
 _VERSIONS = range(1)
@@ -50,20 +49,20 @@ def forget(cluster: Cluster, group_id: str, keys: Sequence[TopicPartitionKey]) -
         TidemillError: the coordinator refuses a topic. Others are possibly deleted.
     """
     shared = isinstance(find_group(cluster, group_id), ShareGroup)
-    with WireClient(cluster) as wire:
-        coordinator = wire.group_coordinator(group_id)
+    with BrokerRequests(cluster) as requests:
+        coordinator = requests.group_coordinator(group_id)
 
         def ask() -> None:
             if shared:
                 tree = {"group_id": group_id, "topics": _topics(keys, "topic_name")}
-                found = wire.request(coordinator, DELETE_SHARE_OFFSETS, _VERSIONS, tree)
+                found = requests.ask(coordinator, DELETE_SHARE_OFFSETS, _VERSIONS, tree)
                 _check(found, group_id)
                 for topic in found["responses"]:
                     code, message = topic["error_code"], topic["error_message"]
                     check_error_code(code, f"topic {topic['topic_name']}", message)
                 return
             tree = {"group_id": group_id, "topics": _topics(keys, "name", partitions=True)}
-            found = wire.request(coordinator, OFFSET_DELETE, _VERSIONS, tree)
+            found = requests.ask(coordinator, OFFSET_DELETE, _VERSIONS, tree)
             _check(found, group_id)
             for topic in found["topics"]:
                 for each in topic["partitions"]:

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidemill.cli.broker_requests import BrokerRequests, check_error_code, retry_transient
 from tidemill.cli.client import Cluster, PartitionOffsets, TopicPartitionKey
 from tidemill.cli.group.requests import describe_group, is_dead, state_text
-from tidemill.cli.output import UsageError
-from tidemill.cli.wire.client import WireClient
-from tidemill.cli.wire.connection import Address
-from tidemill.cli.wire.errors import check_error_code, retry_transient
 from tidemill.errors import UnknownTopicOrPartitionError
+from tidemill.kafka_client.errors import UnsupportedSettingError
+from tidemill.kafka_client.settings import Address
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
 from tidemill.state.errors import GroupIdNotFoundError
 
@@ -75,28 +74,31 @@ class ShareStart:
 
 
 def list_share_groups(cluster: Cluster) -> list[ShareGroup]:
-    """Return all share groups; none where the cluster has no such groups, or needs SASL.
+    """Return all share groups; none where the cluster has no such groups, or needs Kerberos
+    or OAUTHBEARER.
 
     Raises:
         TidemillError: a broker did not answer.
     """
     try:
-        wire = WireClient(cluster)
-    except UsageError:
+        requests = BrokerRequests(cluster)
+    except UnsupportedSettingError:
         return []
-    with wire:
+    with requests:
         try:
-            return [group for broker in wire.brokers().values() for group in _at(wire, broker)]
+            return [
+                group for broker in requests.brokers().values() for group in _at(requests, broker)
+            ]
         except UnsupportedVersionError:
             return []
 
 
-def _at(wire: WireClient, broker: Address) -> Iterator[ShareGroup]:
+def _at(requests: BrokerRequests, broker: Address) -> Iterator[ShareGroup]:
     """Yield the share groups that a broker coordinates."""
 
     def listed() -> list[str]:
         tree: dict[str, list[str]] = {"states_filter": [], "types_filter": []}
-        response = wire.request(broker, LIST_GROUPS, _WITH_TYPES, tree)
+        response = requests.ask(broker, LIST_GROUPS, _WITH_TYPES, tree)
         check_error_code(response["error_code"], "groups")
         return [
             group["group_id"]
@@ -107,7 +109,7 @@ def _at(wire: WireClient, broker: Address) -> Iterator[ShareGroup]:
     names = retry_transient(listed)
     if not names:
         return
-    for group in _describe(wire, broker, names):
+    for group in _describe(requests, broker, names):
         try:
             check_error_code(group["error_code"], group["group_id"], group["error_message"])
         except GroupIdNotFoundError:
@@ -128,14 +130,14 @@ def find_group(cluster: Cluster, group_id: str) -> Any:
 
 def _find_share_group(cluster: Cluster, group_id: str) -> ShareGroup | None:
     try:
-        wire = WireClient(cluster)
-    except UsageError:
+        requests = BrokerRequests(cluster)
+    except UnsupportedSettingError:
         return None
-    with wire:
-        coordinator = wire.group_coordinator(group_id)
+    with requests:
+        coordinator = requests.group_coordinator(group_id)
 
         def ask() -> ShareGroup:
-            (group,) = _describe(wire, coordinator, [group_id])
+            (group,) = _describe(requests, coordinator, [group_id])
             check_error_code(group["error_code"], f"group {group_id}", group["error_message"])
             return _share_group(group)
 
@@ -145,9 +147,11 @@ def _find_share_group(cluster: Cluster, group_id: str) -> ShareGroup | None:
             return None
 
 
-def _describe(wire: WireClient, broker: Address, names: Sequence[str]) -> list[dict[str, Any]]:
+def _describe(
+    requests: BrokerRequests, broker: Address, names: Sequence[str]
+) -> list[dict[str, Any]]:
     tree = {"group_ids": names, "include_authorized_operations": False}
-    response = wire.request(broker, SHARE_GROUP_DESCRIBE, _DESCRIBE_VERSIONS, tree)
+    response = requests.ask(broker, SHARE_GROUP_DESCRIBE, _DESCRIBE_VERSIONS, tree)
     return list(response["groups"])
 
 
@@ -185,11 +189,11 @@ def share_starts(cluster: Cluster, group_id: str) -> dict[TopicPartitionKey, Sha
         TidemillError: the coordinator does not say.
     """
     tree = {"groups": [{"group_id": group_id, "topics": None}]}
-    with WireClient(cluster) as wire:
-        coordinator = wire.group_coordinator(group_id)
+    with BrokerRequests(cluster) as requests:
+        coordinator = requests.group_coordinator(group_id)
 
         def ask() -> dict[str, Any]:
-            response = wire.request(coordinator, DESCRIBE_OFFSETS, _OFFSET_VERSIONS, tree)
+            response = requests.ask(coordinator, DESCRIBE_OFFSETS, _OFFSET_VERSIONS, tree)
             group: dict[str, Any] = response["groups"][0]
             check_error_code(group["error_code"], f"group {group_id}", group["error_message"])
             return group
@@ -241,11 +245,11 @@ def move_starts(cluster: Cluster, group_id: str, starts: Mapping[TopicPartitionK
         "group_id": group_id,
         "topics": [{"topic_name": name, "partitions": parts} for name, parts in topics.items()],
     }
-    with WireClient(cluster) as wire:
-        coordinator = wire.group_coordinator(group_id)
+    with BrokerRequests(cluster) as requests:
+        coordinator = requests.group_coordinator(group_id)
 
         def ask() -> None:
-            response = wire.request(coordinator, ALTER_OFFSETS, _ALTER_VERSIONS, tree)
+            response = requests.ask(coordinator, ALTER_OFFSETS, _ALTER_VERSIONS, tree)
             check_error_code(response["error_code"], f"group {group_id}", response["error_message"])
             for topic in response["responses"]:
                 for each in topic["partitions"]:

@@ -238,8 +238,9 @@ _TLS_SERVER = "a server answers with TLS"
 def _who_answers(host: str, port: int) -> str | None:
     """Describe the server that listens on the port, or return None if there is none."""
     from tidemill.cli.client import Cluster, is_internal
+    from tidemill.kafka_client.settings import addresses
+    from tidemill.kafka_client.who_answers import Protocol, who_answers
     from tidemill.protocols.contract import address_text
-    from tidemill.who_answers import Protocol, addresses, who_answers
 
     servers = address_text(host, port)
     match next((who_answers(*address) for address in addresses(servers)), None):

@@ -1,17 +1,16 @@
 """Asks brokers for the sizes of partitions on disk: DescribeLogDirs, which librdkafka lacks.
 
 It sends one request per broker. tidemill and each Kafka since 1.0 answer it (KIP-113). If a
-cluster needs SASL or does not answer, the sizes are unknown.
+cluster needs Kerberos or does not answer, the sizes are unknown.
 """
 
 from __future__ import annotations
 
 from tidemill.cli import output
+from tidemill.cli.broker_requests import BrokerRequests, check_error_code
 from tidemill.cli.client import REQUEST_SECONDS, Cluster
-from tidemill.cli.wire.client import WireClient
-from tidemill.cli.wire.connection import Address
-from tidemill.cli.wire.errors import check_error_code
 from tidemill.errors import TidemillError
+from tidemill.kafka_client.settings import Address
 
 DESCRIBE_LOG_DIRS = 35
 VERSIONS = range(1, 5)
@@ -23,9 +22,9 @@ def partition_sizes(cluster: Cluster, topic: str) -> dict[int, int]:
     partitions = sorted(metadata.topics[topic].partitions) if topic in metadata.topics else []
     sizes: dict[int, int] = {}
     try:
-        with WireClient(cluster) as wire:
-            for broker in wire.brokers().values():
-                for partition, size in _ask(wire, broker, topic, partitions).items():
+        with BrokerRequests(cluster) as requests:
+            for broker in requests.brokers().values():
+                for partition, size in _ask(requests, broker, topic, partitions).items():
                     sizes[partition] = max(size, sizes.get(partition, 0))
     except TidemillError as error:
         output.note(f"The sizes are unknown: {error}.")
@@ -33,14 +32,16 @@ def partition_sizes(cluster: Cluster, topic: str) -> dict[int, int]:
     return sizes
 
 
-def _ask(wire: WireClient, broker: Address, topic: str, partitions: list[int]) -> dict[int, int]:
+def _ask(
+    requests: BrokerRequests, broker: Address, topic: str, partitions: list[int]
+) -> dict[int, int]:
     """Return the sizes on one broker.
 
     Raises:
         TidemillError: the broker can't be reached, or answers with an error.
     """
     request = {"topics": [{"topic": topic, "partitions": partitions}]}
-    answer = wire.request(broker, DESCRIBE_LOG_DIRS, VERSIONS, request)
+    answer = requests.ask(broker, DESCRIBE_LOG_DIRS, VERSIONS, request)
     check_error_code(answer.get("error_code", 0), "log dirs")
     sizes: dict[int, int] = {}
     for folder in answer["results"]:

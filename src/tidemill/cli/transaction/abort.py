@@ -68,11 +68,11 @@ def partition_dicts(keys: Sequence[TopicPartitionKey]) -> list[dict[str, Any]]:
 def _abort_id(
     cluster: Cluster, transactional_id: str, *, yes: bool, dry_run: bool, as_json: bool
 ) -> None:
+    from tidemill.cli.broker_requests import BrokerRequests
     from tidemill.cli.transaction.coordinators import describe_transaction, fence
-    from tidemill.cli.wire.client import WireClient
 
-    with WireClient(cluster) as wire:
-        before = describe_transaction(wire, transactional_id)
+    with BrokerRequests(cluster) as requests:
+        before = describe_transaction(requests, transactional_id)
         _check_ongoing(before)
         what = (
             f"{output.plural(len(before.partitions), 'partition')}, "
@@ -80,8 +80,8 @@ def _abort_id(
         )
         if not dry_run:
             output.confirm(f"Abort {transactional_id} ({what}) and fence its producer?", yes=yes)
-            _check_same(before, describe_transaction(wire, transactional_id))
-            fence(wire, transactional_id, before.timeout_ms)
+            _check_same(before, describe_transaction(requests, transactional_id))
+            fence(requests, transactional_id, before.timeout_ms)
     if as_json:
         output.emit_json(
             {
@@ -146,13 +146,13 @@ def _abort_hanging(
     dry_run: bool,
     as_json: bool,
 ) -> None:
+    from tidemill.cli.broker_requests import BrokerRequests
     from tidemill.cli.transaction.open_writes import abort_write, open_writes
-    from tidemill.cli.wire.client import WireClient
 
     place = "{} partition {}".format(*key)
     cluster.partitions(key[0], [key[1]])
-    with WireClient(cluster) as wire:
-        found = [each for each in open_writes(wire, [key]) if each.producer_id == producer_id]
+    with BrokerRequests(cluster) as requests:
+        found = [each for each in open_writes(requests, [key]) if each.producer_id == producer_id]
         if not found:
             raise TransactionalIdNotFoundError(
                 f"producer {producer_id} has no open transaction on {place}",
@@ -163,7 +163,7 @@ def _abort_hanging(
         if not dry_run:
             what = f"the hanging transaction of producer {producer_id} on {place}"
             output.confirm(f"Abort {what}, from offset {write.first_offset} on?", yes=yes)
-            abort_write(wire, write)
+            abort_write(requests, write)
     if as_json:
         output.emit_json(
             {

@@ -10,12 +10,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidemill.cli.broker_requests import BrokerRequests, check_error_code, retry_transient
 from tidemill.cli.client import TopicPartitionKey
 from tidemill.cli.output import UsageError
-from tidemill.cli.wire.client import WireClient
-from tidemill.cli.wire.connection import Address
-from tidemill.cli.wire.errors import check_error_code, retry_transient
 from tidemill.errors import RequestTimedOutError
+from tidemill.kafka_client.settings import Address
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
 from tidemill.state.errors import (
     ConcurrentTransactionsError,
@@ -103,7 +102,7 @@ def now_ms() -> int:
 
 
 def list_transactions(
-    wire: WireClient,
+    requests: BrokerRequests,
     *,
     states: Collection[str] = (),
     producer_ids: Collection[int] = (),
@@ -129,11 +128,11 @@ def list_transactions(
     }
     needed = 2 if id_pattern is not None else 1 if open_longer_than_ms is not None else 0
     found: list[Listing] = []
-    for broker_id, broker in wire.brokers().items():
-        _check_supports(wire, broker, needed)
+    for broker_id, broker in requests.brokers().items():
+        _check_supports(requests, broker, needed)
 
         def call(broker: Address = broker) -> dict[str, Any]:
-            answer = wire.request(broker, LIST_TRANSACTIONS, LIST_VERSIONS, request)
+            answer = requests.ask(broker, LIST_TRANSACTIONS, LIST_VERSIONS, request)
             if id_pattern and answer["error_code"] == _INVALID_REGULAR_EXPRESSION:
                 raise _invalid_pattern(id_pattern)
             check_error_code(answer["error_code"], f"transactions of the broker at {broker}")
@@ -170,9 +169,9 @@ def _invalid_pattern(pattern: str) -> UsageError:
     )
 
 
-def _check_supports(wire: WireClient, broker: Address, needed: int) -> None:
+def _check_supports(requests: BrokerRequests, broker: Address, needed: int) -> None:
     """Check that the broker supports a filter. An older one would ignore it and list all ids."""
-    if needed and wire.version(broker, LIST_TRANSACTIONS, LIST_VERSIONS) < needed:
+    if needed and requests.version(broker, LIST_TRANSACTIONS, LIST_VERSIONS) < needed:
         option = "--id-pattern" if needed > 1 else "--open-longer-than"
         raise UnsupportedVersionError(
             f"the broker at {broker} does not support {option}",
@@ -180,13 +179,13 @@ def _check_supports(wire: WireClient, broker: Address, needed: int) -> None:
         )
 
 
-def describe_transaction(wire: WireClient, transactional_id: str) -> Description:
+def describe_transaction(requests: BrokerRequests, transactional_id: str) -> Description:
     """Return one transactional id.
 
     Raises:
         TransactionalIdNotFoundError: it does not exist.
     """
-    found = describe_transactions(wire, [transactional_id])
+    found = describe_transactions(requests, [transactional_id])
     if not found:
         raise TransactionalIdNotFoundError(
             f"transactional id {transactional_id} does not exist",
@@ -195,11 +194,13 @@ def describe_transaction(wire: WireClient, transactional_id: str) -> Description
     return found[0]
 
 
-def describe_transactions(wire: WireClient, transactional_ids: Sequence[str]) -> list[Description]:
+def describe_transactions(
+    requests: BrokerRequests, transactional_ids: Sequence[str]
+) -> list[Description]:
     """Return the ids that exist."""
     found: list[Description] = []
     by_coordinator: dict[tuple[int, Address], list[str]] = {}
-    for each, coordinator in wire.coordinators(transactional_ids).items():
+    for each, coordinator in requests.coordinators(transactional_ids).items():
         by_coordinator.setdefault(coordinator, []).append(each)
     for (number, broker), ids in by_coordinator.items():
 
@@ -207,7 +208,7 @@ def describe_transactions(wire: WireClient, transactional_ids: Sequence[str]) ->
             number: int = number, broker: Address = broker, ids: list[str] = ids
         ) -> list[Description]:
             request = {"transactional_ids": ids}
-            answer = wire.request(broker, DESCRIBE_TRANSACTIONS, FIRST_VERSION, request)
+            answer = requests.ask(broker, DESCRIBE_TRANSACTIONS, FIRST_VERSION, request)
             return [
                 _description(state, number)
                 for state in answer["transaction_states"]
@@ -239,7 +240,7 @@ def _description(state: dict[str, Any], coordinator: int) -> Description:
     )
 
 
-def fence(wire: WireClient, transactional_id: str, timeout_ms: int) -> tuple[int, int]:
+def fence(requests: BrokerRequests, transactional_id: str, timeout_ms: int) -> tuple[int, int]:
     """Abort the open transaction by starting as a new producer (KIP-98, KIP-664).
 
     Args:
@@ -253,11 +254,11 @@ def fence(wire: WireClient, transactional_id: str, timeout_ms: int) -> tuple[int
         TidemillError: the coordinator answers with an error, or does not end the transaction
             within ten seconds.
     """
-    _, coordinator = wire.coordinators([transactional_id])[transactional_id]
+    _, coordinator = requests.coordinators([transactional_id])[transactional_id]
 
     def call(timeout_ms: int) -> tuple[int, int]:
         request = {"transactional_id": transactional_id, "transaction_timeout": timeout_ms}
-        answer = wire.request(coordinator, INIT_PRODUCER_ID, INIT_VERSIONS, request)
+        answer = requests.ask(coordinator, INIT_PRODUCER_ID, INIT_VERSIONS, request)
         check_error_code(answer["error_code"], f"transactional id {transactional_id}")
         return answer["producer_id"], answer["producer_epoch"]
 

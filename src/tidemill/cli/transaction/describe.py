@@ -122,17 +122,17 @@ def list_(
 
 def _rows(cluster: Cluster, filters: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the ids that pass the filters. Open ones have the time since their begin."""
+    from tidemill.cli.broker_requests import BrokerRequests
     from tidemill.cli.transaction.coordinators import (
         OPEN_STATES,
         describe_transactions,
         list_transactions,
     )
-    from tidemill.cli.wire.client import WireClient
 
-    with WireClient(cluster) as wire:
-        listed = list_transactions(wire, **filters)
+    with BrokerRequests(cluster) as requests:
+        listed = list_transactions(requests, **filters)
         still_open = [each.transactional_id for each in listed if each.state in OPEN_STATES]
-        descriptions = {d.transactional_id: d for d in describe_transactions(wire, still_open)}
+        descriptions = {d.transactional_id: d for d in describe_transactions(requests, still_open)}
     return [
         {
             "transactional_id": each.transactional_id,
@@ -157,11 +157,11 @@ def describe(
     properties: Property = None,
 ) -> None:
     """Show a transactional id: its producer, and its open transaction."""
+    from tidemill.cli.broker_requests import BrokerRequests
     from tidemill.cli.transaction.coordinators import describe_transaction
-    from tidemill.cli.wire.client import WireClient
 
-    with WireClient(Cluster.at(servers, properties)) as wire:
-        found = describe_transaction(wire, transactional_id)
+    with BrokerRequests(Cluster.at(servers, properties)) as requests:
+        found = describe_transaction(requests, transactional_id)
     if as_json:
         output.emit_json(_description_dict(found))
         return

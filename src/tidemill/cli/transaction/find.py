@@ -30,13 +30,13 @@ def find(
     """
     if partition and len(topics or ()) != 1:
         raise output.UsageError("--partition needs one TOPIC")
+    from tidemill.cli.broker_requests import BrokerRequests
     from tidemill.cli.group.lag import stable_offsets
     from tidemill.cli.transaction.open_writes import open_writes
-    from tidemill.cli.wire.client import WireClient
 
     cluster = Cluster.at(servers, properties)
-    with WireClient(cluster) as wire:
-        found = open_writes(wire, _partitions(cluster, topics, partition))
+    with BrokerRequests(cluster) as requests:
+        found = open_writes(requests, _partitions(cluster, topics, partition))
     keys = sorted({each.key for each in found})
     stable = stable_offsets(cluster, keys)
     held = cluster.offsets(keys)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tidemill.cli.broker_requests import BrokerRequests, check_error_code, retry_transient
 from tidemill.cli.client import TopicPartitionKey
 from tidemill.cli.transaction.coordinators import (
     Description,
@@ -18,9 +19,7 @@ from tidemill.cli.transaction.coordinators import (
     list_transactions,
     now_ms,
 )
-from tidemill.cli.wire.client import WireClient
-from tidemill.cli.wire.connection import Address
-from tidemill.cli.wire.errors import check_error_code, retry_transient
+from tidemill.kafka_client.settings import Address
 
 WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS = 27, 61
 MARKER_VERSIONS = range(1, 2)
@@ -57,15 +56,19 @@ class OpenWrite:
         return None if self.last_write_ms is None else max(now_ms() - self.last_write_ms, 0)
 
 
-def open_writes(wire: WireClient, partitions: Collection[TopicPartitionKey]) -> list[OpenWrite]:
+def open_writes(
+    requests: BrokerRequests, partitions: Collection[TopicPartitionKey]
+) -> list[OpenWrite]:
     """Return the open transactions in the partitions, with their transactional ids."""
-    found = _open_writes(wire, partitions)
-    known = _owners(wire, found)
+    found = _open_writes(requests, partitions)
+    known = _owners(requests, found)
     suspects = [each for each in found if _owner(known, each) is None]
     if suspects:  # they may have ended between the two requests, so ask again
-        still = {_identity(each) for each in _open_writes(wire, {each.key for each in suspects})}
+        still = {
+            _identity(each) for each in _open_writes(requests, {each.key for each in suspects})
+        }
         found = [each for each in found if each not in suspects or _identity(each) in still]
-        known = _owners(wire, found)
+        known = _owners(requests, found)
     return [replace(each, owner=_owner(known, each)) for each in found]
 
 
@@ -86,18 +89,20 @@ def _owner(known: Collection[Description], write: OpenWrite) -> Description | No
     )
 
 
-def _owners(wire: WireClient, writes: Sequence[OpenWrite]) -> list[Description]:
+def _owners(requests: BrokerRequests, writes: Sequence[OpenWrite]) -> list[Description]:
     """Return the transactional ids of the producers."""
     producers = {each.producer_id for each in writes}
     if not producers:
         return []
-    listed = list_transactions(wire, producer_ids=producers)
-    return describe_transactions(wire, [each.transactional_id for each in listed])
+    listed = list_transactions(requests, producer_ids=producers)
+    return describe_transactions(requests, [each.transactional_id for each in listed])
 
 
-def _open_writes(wire: WireClient, partitions: Collection[TopicPartitionKey]) -> list[OpenWrite]:
+def _open_writes(
+    requests: BrokerRequests, partitions: Collection[TopicPartitionKey]
+) -> list[OpenWrite]:
     by_leader: dict[Address, dict[str, list[int]]] = {}
-    for (topic, partition), leader in retry_transient(lambda: wire.leaders(partitions)).items():
+    for (topic, partition), leader in retry_transient(lambda: requests.leaders(partitions)).items():
         by_leader.setdefault(leader, {}).setdefault(topic, []).append(partition)
     found: list[OpenWrite] = []
     for broker, topics in by_leader.items():
@@ -106,7 +111,7 @@ def _open_writes(wire: WireClient, partitions: Collection[TopicPartitionKey]) ->
         }
 
         def call(broker: Address = broker, request: dict[str, Any] = request) -> list[OpenWrite]:
-            answer = wire.request(broker, DESCRIBE_PRODUCERS, FIRST_VERSION, request)
+            answer = requests.ask(broker, DESCRIBE_PRODUCERS, FIRST_VERSION, request)
             return [
                 write
                 for topic in answer["topics"]
@@ -138,7 +143,7 @@ def _of_partition(topic: str, partition: dict[str, Any]) -> list[OpenWrite]:
     ]
 
 
-def abort_write(wire: WireClient, write: OpenWrite) -> None:
+def abort_write(requests: BrokerRequests, write: OpenWrite) -> None:
     """Write an abort marker for a producer into one partition, without a coordinator.
 
     Raises:
@@ -156,8 +161,8 @@ def abort_write(wire: WireClient, write: OpenWrite) -> None:
             }
         ]
     }
-    leader = wire.leaders([write.key])[write.key]
-    answer = wire.request(leader, WRITE_TXN_MARKERS, MARKER_VERSIONS, request)
+    leader = requests.leaders([write.key])[write.key]
+    answer = requests.ask(leader, WRITE_TXN_MARKERS, MARKER_VERSIONS, request)
     for marker in answer["markers"]:
         for topic in marker["topics"]:
             for partition in topic["partitions"]:

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tidemill.errors import SettingsError, TidemillError, UnreachableError
-from tidemill.who_answers import explain
+from tidemill.kafka_client.who_answers import explain
 
 REQUEST_S = 15.0
 """How long a request can take."""

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 
-from tidemill.kafka_client.brokers import Address, Brokers, leader_of
+from tidemill.kafka_client.brokers import Brokers, leader_of
 from tidemill.kafka_client.connection import Connection
-from tidemill.kafka_client.errors import BrokerError
+from tidemill.kafka_client.errors import BrokerError, ConnectionFailedError
 from tidemill.kafka_client.fetching.settings import ClientSettings
+from tidemill.kafka_client.settings import Address
 from tidemill.kafka_codec import fetching as messages
+from tidemill.kafka_codec.declared import LIST_OFFSETS
 
 Partition = tuple[str, int]
 
@@ -104,11 +106,16 @@ class Client:
             BrokerError: The leader answers with an error.
         """
         connection = self.leader(topic, partition, timeout_s)
-        committed = self.settings.read_committed
-        body = messages.list_offset(topic, partition, which, committed=committed)
-        error, offset = connection.call(
-            messages.LIST_OFFSETS, body, timeout_s, messages.parse_list_offset
-        )
-        if error:
-            raise BrokerError(error)
-        return offset
+        partitions = [{"partition_index": partition, "timestamp": which}]
+        request = {
+            "replica_id": -1,
+            "isolation_level": self.settings.read_committed,
+            "topics": [{"name": topic, "partitions": partitions}],
+        }
+        found = connection.request(LIST_OFFSETS, request, timeout_s)
+        for each in (each for about in found.topics for each in about.partitions):
+            if each.error_code:
+                raise BrokerError(each.error_code)
+            offset: int = each.offset
+            return offset
+        raise ConnectionFailedError(f"a response does not contain topic {topic}")

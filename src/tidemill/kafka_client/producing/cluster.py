@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 
-from tidemill.kafka_client.brokers import LEADER_NOT_AVAILABLE, Brokers
+from tidemill.kafka_client.brokers import LEADER_NOT_AVAILABLE, Brokers, Metadata
 from tidemill.kafka_client.errors import BrokerError
 from tidemill.kafka_client.producing.settings import ProducerSettings
 from tidemill.kafka_codec import producing as messages
-from tidemill.kafka_codec.connecting import Metadata
 
 _KNOWN_S = 300.0
 """A topic can get more partitions, so it is asked for again after as long as with librdkafka."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tidemill.kafka_client.brokers import Address, leader_of
+from tidemill.kafka_client.brokers import leader_of
 from tidemill.kafka_client.connection import Connection
 from tidemill.kafka_client.errors import (
     BrokerError,
@@ -23,6 +23,7 @@ from tidemill.kafka_client.producing.cluster import Cluster
 from tidemill.kafka_client.producing.failures import Failures
 from tidemill.kafka_client.producing.record_batch import Batch
 from tidemill.kafka_client.producing.settings import ProducerSettings
+from tidemill.kafka_client.settings import Address
 from tidemill.kafka_codec import producing as messages
 
 _REQUEST_BYTES = 1024 * 1024

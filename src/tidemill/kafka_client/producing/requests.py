@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from tidemill.kafka_client.brokers import Address
 from tidemill.kafka_client.connection import Connection
 from tidemill.kafka_client.errors import (
     BrokerError,
@@ -20,6 +19,7 @@ from tidemill.kafka_client.producing import failures
 from tidemill.kafka_client.producing.cluster import Cluster
 from tidemill.kafka_client.producing.failures import Failures
 from tidemill.kafka_client.producing.settings import ProducerSettings
+from tidemill.kafka_client.settings import Address
 from tidemill.kafka_codec import producing as messages
 
 Answer = TypeVar("Answer")
@@ -156,8 +156,8 @@ class Requests:
             brokers.drop(connection)
             raise
         check(code)
-        self._coordinators[kind] = address
-        return address
+        found = self._coordinators[kind] = Address(*address)
+        return found
 
 
 def check(code: int) -> None:

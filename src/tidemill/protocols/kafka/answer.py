@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from tidemill.errors import ProtocolError
+from tidemill.kafka_codec.declared import API_VERSIONS
 from tidemill.kafka_codec.headers import frame_response
 from tidemill.kafka_codec.messages import (
     decode_request,
@@ -20,7 +21,6 @@ from tidemill.kafka_codec.messages import (
     has_elements,
 )
 from tidemill.kafka_codec.primitives import Buffer
-from tidemill.kafka_codec.schema import API_VERSIONS
 from tidemill.net.errors import ClientGoneError, RequestTooLargeError
 from tidemill.parts import Part
 from tidemill.protocols.kafka.apis import Api, Body, Later, Reply, RequestContext

@@ -23,7 +23,7 @@ from tidemill.errors import (
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
-from tidemill.kafka_codec.schema import cached
+from tidemill.kafka_codec.fields import cached
 from tidemill.log.errors import (
     BatchTooLargeError,
     CorruptBatchError,

@@ -21,6 +21,7 @@ from tidemill.engine.api import Durability, WriteResult
 from tidemill.engine.door import Door
 from tidemill.engine.runs import PendingRun, RunResult, RunWrite, Target
 from tidemill.errors import TidemillError
+from tidemill.kafka_codec.declared import PRODUCE, is_flexible
 from tidemill.kafka_codec.headers import frame_response, parse_header
 from tidemill.kafka_codec.hot import ProducedPartition, encode_produce
 from tidemill.kafka_codec.quick import (
@@ -32,7 +33,6 @@ from tidemill.kafka_codec.quick import (
     read_request,
     read_run,
 )
-from tidemill.kafka_codec.schema import PRODUCE, is_flexible
 from tidemill.log.names import TopicPartition
 from tidemill.parts import Part
 from tidemill.protocols.kafka.handlers.produce import encode_result, produced_partition

@@ -17,8 +17,8 @@ from typing import Any
 import structlog
 
 from tidemill.errors import ProtocolError, TidemillError
+from tidemill.kafka_codec.declared import PRODUCE
 from tidemill.kafka_codec.headers import parse_header, peek_header
-from tidemill.kafka_codec.schema import PRODUCE
 from tidemill.net import eager
 from tidemill.net.budget import Hold
 from tidemill.net.link import Link

@@ -17,8 +17,8 @@ from confluent_kafka import KafkaException
 
 from tidemill.confluent.errors import RAISED, LastError
 from tidemill.errors import UnreachableError
+from tidemill.kafka_client.who_answers import explain
 from tidemill.spark.errors import OptionError, with_note
-from tidemill.who_answers import explain
 
 log = logging.getLogger("tidemill.spark")
 

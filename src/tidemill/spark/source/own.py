@@ -22,6 +22,7 @@ from tidemill.kafka_client.fetching.client import Client
 from tidemill.kafka_client.fetching.decompression import Decompressor
 from tidemill.kafka_client.fetching.settings import understand
 from tidemill.kafka_codec import fetching as messages
+from tidemill.kafka_codec.declared import FETCH
 from tidemill.native import extension
 from tidemill.spark.base.clients import ClientPool
 from tidemill.spark.source import failures
@@ -179,7 +180,7 @@ class RangeReader:
             self._leader = self._client.leader(r.topic, r.partition, self._left_s())
             self._request(self._position)
         self._requested = None
-        version = self._leader.versions[messages.FETCH]
+        version = self._leader.versions[FETCH]
         response = self._leader.receive(
             self._left_s(), lambda view: messages.parse_fetch(view, version)
         )
@@ -204,8 +205,8 @@ class RangeReader:
             wait_ms=self._wait_ms,
             committed=s.read_committed,
         )
-        version = self._leader.versions[messages.FETCH]
-        self._leader.send(messages.FETCH, request.encode(version))
+        version = self._leader.versions[FETCH]
+        self._leader.send(FETCH, request.encode(version))
         self._requested = offset
 
     # --- records ---------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tidemill.engine.api import (
     WriteResult,
 )
 from tidemill.errors import ProtocolError, TidemillError
+from tidemill.kafka_codec.declared import PRODUCE
 from tidemill.kafka_codec.hot import (
     ProducedPartition,
     ProduceRequest,
@@ -26,7 +27,6 @@ from tidemill.kafka_codec.hot import (
     encode_produce_in_steps,
 )
 from tidemill.kafka_codec.quick import decode_quickly, encode_one
-from tidemill.kafka_codec.schema import PRODUCE
 from tidemill.log.errors import BadRecordsError, InvalidRecordError
 from tidemill.protocols.kafka.apis import Later, Reply, RequestContext, handles
 from tidemill.protocols.kafka.error_codes import (

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tidemill.kafka_codec.declared import API_VERSIONS
 from tidemill.kafka_codec.messages import encode_response
-from tidemill.kafka_codec.schema import API_VERSIONS
 from tidemill.protocols.kafka.apis import REGISTRY, Api, RequestContext, Tree, field, handles
 from tidemill.protocols.kafka.error_codes import NONE, error_code
 from tidemill.protocols.kafka.errors import UnsupportedVersionError

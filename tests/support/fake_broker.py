@@ -65,8 +65,8 @@ class FakeBroker:
             found = scripted.pop(0) if len(scripted) > 1 else scripted[0]
             return found if isinstance(found, bytes) else found(body)
         if api == API_VERSIONS:
-            versions = struct.pack(">hhhhhh", FETCH, 4, 16, LIST_OFFSETS, 1, 10)
-            return struct.pack(">hi", 0, 2) + versions
+            versions = ((FETCH, 4, 16), (LIST_OFFSETS, 1, 10), (METADATA, 0, 12))
+            return struct.pack(">hi9h", 0, len(versions), *(n for each in versions for n in each))
         if api == METADATA:
             return self.metadata()
         return fetched()

@@ -1,7 +1,7 @@
 """Finds out what a server at an address speaks, to explain why a client gets no answer from it.
 
-It asks once without TLS, and once with it if there was no answer. This module must not know a
-client library or the broker.
+It asks once without TLS, and once with it if there was no answer. This module must not know
+librdkafka or the broker.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ import enum
 import socket
 import ssl
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-DEFAULT_PORT = 9092
+from tidemill.kafka_client.errors import UnsupportedSettingError
+from tidemill.kafka_client.settings import addresses, connection_settings
+from tidemill.kafka_client.tls import make_context
+
 TIMEOUT_S = 3.0
 _CORRELATION_ID = 0x7469
 _API_VERSIONS = struct.pack(">hhih", 18, 0, _CORRELATION_ID, -1)
@@ -25,16 +28,6 @@ class Protocol(enum.Enum):
     KAFKA = enum.auto()
     TLS = enum.auto()
     OTHER = enum.auto()
-
-
-def addresses(servers: str) -> Iterator[tuple[str, int]]:
-    """Yield the addresses in ``bootstrap.servers``. Malformed ones are left out."""
-    for address in servers.split(","):
-        host, colon, port = address.strip().rpartition("://")[2].rpartition(":")
-        if not colon:
-            host, port = port, str(DEFAULT_PORT)
-        if host and port.isascii() and port.isdigit() and int(port) < 65_536:
-            yield host.strip("[]"), int(port)
 
 
 def who_answers(host: str, port: int) -> Protocol | None:
@@ -91,8 +84,8 @@ def explain(
         What is wrong, and which property to change; None if nothing was found.
     """
     with_tls = properties.get("security.protocol", "plaintext").lower() in ("ssl", "sasl_ssl")
-    for host, port in addresses(servers):
-        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    for where in addresses(servers):
+        host, port = where
         match who_answers(host, port), with_tls:
             case Protocol.TLS, False:
                 return (
@@ -125,16 +118,7 @@ def explain(
 def _certificate_problem(host: str, port: int, properties: Mapping[str, str]) -> str:
     """Return why a verified TLS connection fails; an empty string if it does not."""
     try:
-        context = ssl.create_default_context(cafile=properties.get("ssl.ca.location"))
-        if properties.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
-            context.check_hostname = False
-        if properties.get("enable.ssl.certificate.verification", "true").lower() == "false":
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        certificate = properties.get("ssl.certificate.location")
-        if certificate:
-            key, password = properties.get("ssl.key.location"), properties.get("ssl.key.password")
-            context.load_cert_chain(certificate, key, password)
+        context = make_context(connection_settings(properties, ""))
         with (
             socket.create_connection((host, port), TIMEOUT_S) as plain,
             context.wrap_socket(plain, server_hostname=host),
@@ -142,5 +126,7 @@ def _certificate_problem(host: str, port: int, properties: Mapping[str, str]) ->
             return ""
     except ssl.SSLCertVerificationError as error:
         return f"its certificate is not valid here: {error.verify_message.rstrip('.')}"
+    except UnsupportedSettingError:
+        return ""  # what librdkafka does with it is not known here
     except OSError as error:
         return str(error.strerror or error).lower()

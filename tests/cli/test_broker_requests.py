@@ -14,15 +14,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import BrokerProcess
+from tidemill.cli import broker_requests
+from tidemill.cli.broker_requests import (
+    BrokerRequests,
+    LeaderMovedError,
+    error_for_code,
+    retry_transient,
+)
 from tidemill.cli.client import Cluster
-from tidemill.cli.output import UsageError
-from tidemill.cli.wire import errors as wire_errors
-from tidemill.cli.wire.client import WireClient
-from tidemill.cli.wire.connection import Address
-from tidemill.cli.wire.errors import LeaderMovedError, error_for_code, retry_transient
-from tidemill.cli.wire.tls import tls_context
 from tidemill.engine.errors import ClusterAuthorizationError
-from tidemill.errors import ProtocolError, RequestTimedOutError, TidemillError, UnreachableError
+from tidemill.errors import RequestTimedOutError, TidemillError, UnreachableError
+from tidemill.kafka_client.settings import Address
 from tidemill.kafka_codec.messages import encode_response
 from tidemill.log.errors import InvalidProducerEpochError
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
@@ -56,20 +58,20 @@ def versions(*apis: tuple[int, int, int]) -> bytes:
 
 
 def ask_to_list(broker: Address) -> object:
-    with WireClient(Cluster(str(broker))) as client:
-        return client.request(broker, 66, range(3), {})
+    with BrokerRequests(Cluster(str(broker))) as client:
+        return client.ask(broker, 66, range(3), {})
 
 
 @pytest.mark.parametrize(
     ("answers", "kind", "said"),
     [
-        ([bytes(2)], UnreachableError, "closed the connection"),
-        ([struct.pack(">i", 1 << 30)], ProtocolError, "1073741824 bytes"),
-        ([struct.pack(">i", -1)], ProtocolError, "-1 bytes"),
-        ([struct.pack(">iih", 6, 1, 0)], ProtocolError, "invalid response"),
+        ([bytes(2)], UnreachableError, "Disconnected"),
+        ([struct.pack(">ii", 1 << 30, 1)], UnreachableError, "1073741824 bytes"),
+        ([struct.pack(">ii", -1, 1)], UnreachableError, "-1 bytes"),
+        ([struct.pack(">iih", 6, 1, 0)], UnreachableError, "ends in the middle"),
         ([versions((66, 3, 9))], UnsupportedVersionError, "does not support ListTransactions"),
         ([versions((1, 0, 1))], UnsupportedVersionError, "does not support ListTransactions"),
-        ([versions((66, 0, 9)), versions()], ProtocolError, ""),
+        ([versions((66, 0, 9)), versions()], UnreachableError, "belongs to no request"),
     ],
     ids=["closed", "huge", "negative", "torn", "newer", "unknown", "another's"],
 )
@@ -120,42 +122,17 @@ def failing(*errors: TidemillError | None) -> Callable[[], str]:
 def test_transient_errors_are_retried_for_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wire_errors, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(broker_requests, "RETRY_SECONDS", 0)
     loading = CoordinatorLoadingError("loading")
     assert retry_transient(failing(loading, LeaderMovedError("moved"), None)) == "done"
     with pytest.raises(ProducerFencedError):
         retry_transient(failing(loading, ProducerFencedError("fenced"), None))
-    monkeypatch.setattr(wire_errors, "REQUEST_SECONDS", -1)
+    monkeypatch.setattr(broker_requests, "REQUEST_SECONDS", -1)
     with pytest.raises(RequestTimedOutError, match="loading"):
         retry_transient(failing(loading, None))
 
 
-# --- TLS -----------------------------------------------------------------------------------------
-
-
-def test_sasl_is_refused_with_the_way_out() -> None:
-    for protocol in ("SASL_SSL", "sasl_plaintext"):
-        with pytest.raises(UsageError, match="use PLAINTEXT or SSL") as refused:
-            WireClient(Cluster("localhost:1", {"security.protocol": protocol}))
-        assert "kafka-transactions.sh" in refused.value.hint
-
-
-def test_tls_is_set_up_as_librdkafka_would_or_not_at_all(tmp_path: Path) -> None:
-    assert tls_context({}) is None
-    ssl = {"security.protocol": "ssl"}
-    context = tls_context(ssl)
-    assert context is not None
-    assert context.check_hostname
-    anyone = tls_context(ssl | {"enable.ssl.certificate.verification": "false"})
-    assert anyone is not None
-    assert not anyone.check_hostname
-    any_name = tls_context(ssl | {"ssl.endpoint.identification.algorithm": "none"})
-    assert any_name is not None
-    assert (any_name.check_hostname, any_name.verify_mode) == (False, context.verify_mode)
-    with pytest.raises(UsageError, match=r"ssl.keystore.location is not supported"):
-        tls_context(ssl | {"ssl.keystore.location": "x"})
-    with pytest.raises(UsageError, match="TLS can't be set up"):
-        tls_context(ssl | {"ssl.ca.location": str(tmp_path / "nowhere")})
+# --- TLS ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program")
@@ -169,10 +146,11 @@ def test_a_broker_inside_tls_is_asked(tmp_path: Path) -> None:
     settings = {"kafka.tls_cert": str(cert), "kafka.tls_key": str(key)}
     properties = {"security.protocol": "SSL", "ssl.ca.location": str(cert)}
     with BrokerProcess(tmp_path / "broker", settings=settings) as broker:
-        with WireClient(Cluster(broker.bootstrap, properties)) as client:
+        with BrokerRequests(Cluster(broker.bootstrap, properties)) as client:
             (address,) = client.brokers().values()
-            assert client.request(address, 35, range(1, 5), {"topics": None})["results"]
+            assert client.ask(address, 35, range(1, 5), {"topics": None})["results"]
         untrusting = {key: value for key, value in properties.items() if "ca" not in key}
-        with pytest.raises(UnreachableError, match="certificate") as refused:
-            WireClient(Cluster(broker.bootstrap, untrusting)).version(address, 35, range(1, 5))
+        untrusting_client = BrokerRequests(Cluster(broker.bootstrap, untrusting))
+        with pytest.raises(UnreachableError, match="certificate") as refused, untrusting_client:
+            untrusting_client.version(address, 35, range(1, 5))
         assert "ssl.ca.location" in refused.value.hint

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.certificates import self_signed
-from tidemill.who_answers import Protocol, addresses, explain, who_answers
+from tidemill.kafka_client.settings import addresses
+from tidemill.kafka_client.who_answers import Protocol, explain, who_answers
 
 needs_openssl = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="needs the openssl program"
