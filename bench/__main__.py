@@ -11,30 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import (
+    cases,
     cold_reads,
+    editions,
     followers,
     history,
-    journal,
-    latency,
-    librdkafka,
     machine,
     memory,
     parse,
-    regression,
-    requests,
-    sink,
-    source,
     startup,
-    steady,
     sync_rule,
-    throughput,
-    transactions,
 )
 from bench.cdc import section as cdc
-from bench.clients import brief as clients_brief
-from bench.clients import consume as clients_consume
-from bench.clients import java as clients_java
-from bench.clients import small as clients_small
 from bench.nexmark import section as nexmark
 from bench.nexmark.queries import QUERIES
 from bench.pipelines import section as pipelines
@@ -47,24 +35,12 @@ from bench.run import Options, Run
 from bench.shares import section as shares
 
 SECTIONS: dict[str, Callable[[Run], Section]] = {
-    "throughput": throughput.section,
-    "librdkafka": librdkafka.section,
-    "latency": latency.section,
-    "latency-steady": steady.section,
-    "journal": journal.section,
+    **cases.SECTIONS,
     "sync-rule": sync_rule.section,
-    "clients-brief": clients_brief.section,
-    "clients-producers": clients_small.producers_section,
-    "clients-floods": clients_small.floods_section,
-    "clients-java": clients_java.codecs_section,
-    "clients-java-floor": clients_java.floor_section,
-    "clients-partitions": clients_java.partitions_section,
-    "clients-consume": clients_consume.section,
     "cold-reads": cold_reads.section,
-    "transactions": transactions.section,
     "parse": parse.section,
-    "source": source.section,
-    "sink": sink.section,
+    "source": editions.source_section,
+    "sink": editions.sink_section,
     "pipelines-latency": pipelines.latency_section,
     "pipelines-rates": pipelines.rates_section,
     "pipeline-start": pipeline_start.section,
@@ -78,8 +54,6 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "memory": memory.section,
     "history": history.section,
     "startup": startup.section,
-    "regression": regression.section,
-    "requests": requests.section,
 }
 _BRIEF = "clients-brief"
 GROUPS = {
@@ -172,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
         "--against",
         type=Path,
         metavar="CHECKOUT",
-        help="another checkout, for regression, requests and latency-steady",
+        help=f"another checkout to compare with, in {', '.join(cases.SPECS)}",
     )
     parser.add_argument("--dir", type=Path, help="where data goes; default: the temporary folder")
     return parser

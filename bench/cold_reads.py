@@ -6,85 +6,49 @@ the consumer. The latency of a producer should not depend on how far behind a co
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import statistics
 import threading
 import time
-from dataclasses import dataclass
 from functools import partial
 
 from bench import machine, wire
-from bench.report import Section, Table
-from bench.run import Run, percentile, ratio
-from bench.targets import Target
+from bench.compare import Comparison, Figures
+from bench.report import Section
+from bench.run import Run, percentile
+from bench.targets import SMALL, Target
 from bench.wire import Load
 
-COLUMNS = [
-    *("who", "history read MB/s", "alone p50 ms", "alone p99 ms"),
-    *("beside p50 ms", "beside p99 ms", "p99 beside to alone"),
-]
+FIGURES = (
+    *("history read MB/s", "alone p50 ms", "alone p99 ms", "beside p50 ms", "beside p99 ms"),
+    "p99 beside to alone",
+)
 NOTE = (
     "Producer: 100 B, acks 1, one record after the other, with encoded requests. Consumer: reads a "
     "topic of 4 partitions whose pages were dropped from the page cache, from disk. Both are "
     "threads of one process."
 )
 PARTITIONS = 4
-
-_topic_numbers = itertools.count()
-
-
-@dataclass(frozen=True)
-class Turn:
-    """The result of one turn: seconds of each record, and of reading the history."""
-
-    alone: list[float]
-    beside: list[float]
-    read_s: float
+ALONE_S = 1.0
 
 
 def section(run: Run) -> Section:
     """Measure each server."""
-    table = Table("Producing while history is read from disk", COLUMNS, note=NOTE)
-    load = Load(1024, PARTITIONS, run.options.megabytes * 4_000_000, batch_bytes=65_536)
+    compared = Comparison(
+        run, "Producing while history is read from disk", FIGURES, about=(), note=NOTE
+    )
+    load = Load(1024, PARTITIONS, run.options.megabytes * 4_000_000)
     with run.servers() as targets:
-        turns = run.take_turns(
-            {target.name: partial(_turn, run, target, load) for target in targets}
-        )
-    megabytes = load.batches * load.records_per_batch * load.record_bytes / 1e6
-    for name, of in turns.items():
-        alone = [each for turn in of for each in turn.alone]
-        beside = [each for turn in of for each in turn.beside]
-        p99s = [[percentile(each, 99) for each in found] for found in _pairs(of)]
-        rate = megabytes / statistics.median(turn.read_s for turn in of)
-        table.rows.append(
-            [
-                *(name, rate, percentile(alone, 50) * 1e3, percentile(alone, 99) * 1e3),
-                *(percentile(beside, 50) * 1e3, percentile(beside, 99) * 1e3, ratio(*p99s)),
-            ]
-        )
-    return Section("cold-reads", [table])
+        compared.measure((), {each.name: partial(_turn, run, each, load) for each in targets})
+    return Section("cold-reads", [compared.table()])
 
 
-def _pairs(turns: list[Turn]) -> tuple[list[list[float]], list[list[float]]]:
-    return [turn.beside for turn in turns], [turn.alone for turn in turns]
-
-
-def _turn(run: Run, target: Target, load: Load) -> Turn:
-    history, topic = (f"cold-{next(_topic_numbers)}" for _ in range(2))
-    batch = wire.make_batch(load)
-    target.create_topic(history, PARTITIONS)
-    target.write_first(history, PARTITIONS, batch)
-    frames = [wire.produce_frame(history, p, batch, 1) for p in range(PARTITIONS)]
-    with contextlib.closing(wire.connect(target.address)) as sock:
-        wire.pipelined(sock, frames, load.batches, load.window)
-    small = wire.make_batch(Load(100, 1, 100, batch_bytes=100))
-    target.create_topic(topic, 1)
-    target.write_first(topic, 1, small)
+def _turn(run: Run, target: Target, load: Load) -> Figures:
+    batch = load.batch()
+    history, topic = target.topic(PARTITIONS, batch), target.topic(1)
+    wire.write(target.address, history, load, batch, 1)
     machine.settle()
-    frame = wire.produce_frame(topic, 0, small, 1)
+    frame = wire.produce_frame(topic, 0, SMALL, 1)
     done = threading.Event()
-    threading.Timer(1.0, done.set).start()
+    threading.Timer(ALONE_S, done.set).start()
     alone = _produce(target, frame, done)
     machine.settle()
     machine.forget_pages(run.options.folder)
@@ -93,18 +57,25 @@ def _turn(run: Run, target: Target, load: Load) -> Turn:
     producer = threading.Thread(target=lambda: beside.extend(_produce(target, frame, done)))
     producer.start()
     try:
-        with contextlib.closing(wire.connect(target.address)) as sock:
-            read_s = wire.consume(sock, history, ranges, len(batch))
+        read_s = wire.read(target.address, history, ranges, len(batch))
     finally:
         done.set()
         producer.join()
-    return Turn(alone, beside, read_s)
+    p99 = percentile(beside, 99)
+    return {
+        "history read MB/s": load.megabytes / read_s,
+        "alone p50 ms": percentile(alone, 50) * 1e3,
+        "alone p99 ms": percentile(alone, 99) * 1e3,
+        "beside p50 ms": percentile(beside, 50) * 1e3,
+        "beside p99 ms": p99 * 1e3,
+        "p99 beside to alone": p99 / percentile(alone, 99),
+    }
 
 
 def _produce(target: Target, frame: bytes, done: threading.Event) -> list[float]:
     """Send records one after the other until ``done``; return the seconds of each."""
     seconds: list[float] = []
-    with contextlib.closing(wire.connect(target.address)) as sock:
+    with wire.connect(target.address) as sock:
         while not done.is_set() or not seconds:
             began = time.perf_counter()
             wire.pipelined(sock, [frame], 1, 1)

@@ -58,28 +58,22 @@ def _row(case: str, figures: Sequence[float]) -> list[Cell]:
 
 def load(target: Target, partitions: int, connections: int, megabytes: int) -> None:
     """Write and read a new topic over many connections at the same time."""
-    topic = f"memory-{partitions}-{connections}"
     whole = Load(1024, partitions, megabytes * 1_000_000)
-    batch = wire.make_batch(whole)
-    target.create_topic(topic, partitions)
-    target.write_first(topic, partitions, batch)
+    batch = whole.batch()
+    topic = target.topic(partitions, batch)
     frames = [wire.produce_frame(topic, p, batch, -1) for p in range(partitions)]
     each = max(1, whole.batches // connections)
+    # Each reads the first batch of each partition, and what else fits in one response.
+    first = dict.fromkeys(range(partitions), (0, whole.records_per_batch))
+
     with contextlib.ExitStack() as stack:
-        socks = [
-            stack.enter_context(contextlib.closing(wire.connect(target.address)))
-            for _ in range(connections)
-        ]
+        socks = [stack.enter_context(wire.connect(target.address)) for _ in range(connections)]
         pool = stack.enter_context(ThreadPoolExecutor(connections))
         jobs = []
         for number, sock in enumerate(socks):
             turn = number % partitions
             turned = frames[turn:] + frames[:turn]
-            jobs.append(pool.submit(wire.pipelined, sock, turned, each, 8))
+            jobs.append(pool.submit(wire.pipelined, sock, turned, each, whole.window))
+        jobs += [pool.submit(wire.read, target.address, topic, first, len(batch)) for _ in socks]
         for job in jobs:
             job.result()
-        # Each reads the first batch of each partition, and what else fits in one response.
-        first = dict.fromkeys(range(partitions), (0, whole.records_per_batch))
-        reads = [pool.submit(wire.consume, sock, topic, first, len(batch)) for sock in socks]
-        for read in reads:
-            read.result()

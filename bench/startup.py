@@ -78,7 +78,7 @@ def section(run: Run) -> Section:
         run.say(f"start-up: writing {size:g} GB")
         large = parent / "large"
         with history.broker_with_topic(large) as (broker, writer):
-            writer.fill(size * 1000)
+            writer.write(size * 1000)
             broker.terminate()
         measure_folder(run, result, large, f"{size:g} GB of history", history.TOPIC, 8)
 
@@ -106,7 +106,7 @@ def measure_folder(
 
     def killed() -> float:
         broker = Started(folder)
-        Writer(broker.target, topic, partitions).fill(UNSYNCED_MB)
+        Writer(broker.target, topic, partitions).write(UNSYNCED_MB)
         broker.stop(signal.SIGKILL)
         return started(folder)
 
@@ -147,7 +147,7 @@ def interpreter() -> float:
 
 def make_partitions(folder: Path, count: int) -> None:
     """Create topics of a hundred partitions with a batch in each, and stop the broker cleanly."""
-    batch = wire.make_batch(wire.Load(100, 1, 100, batch_bytes=1000))
+    batch = wire.make_batch(100, records=8)
     with BrokerProcess(folder, fresh=True) as broker:
         target = Target("tidemill", broker.bootstrap, broker.pid)
         for number in range(-(-count // TOPIC_PARTITIONS)):

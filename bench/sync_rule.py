@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from bench.report import Section, Table
+from bench.compare import Comparison, Figures
+from bench.report import Section
 from bench.run import Run, percentile
 from tidemill.clock import SystemClock
 from tidemill.engine.flusher import SYNC_THREADS
@@ -37,38 +37,35 @@ CASES = [(1, size << 10) for size in (1, 16, 64, 256, 1024)]
 CASES += [(12, size << 10) for size in (1, 16, 64, 256)]
 CASES += [(100, 1 << 10), (100, 16 << 10)]
 
-Timed = tuple[list[float], float]
-"""Seconds of each round, and processor seconds of one."""
+FIGURES = ("p50 ms", "CPU µs")
 
 
 def section(run: Run) -> Section:
     """Measure some numbers of partitions and sizes."""
-    table = Table(
+    compared = Comparison(
+        run,
         "The journal, and a sync per segment",
-        [
-            *("partitions", "KB each", "journal p50 ms", "segments p50 ms", "journal to segments"),
-            *("journal CPU µs", "segments CPU µs", "rule"),
-        ],
+        FIGURES,
+        about=("partitions", "KB each", "rule"),
+        base="segments",
+        by=FIGURES,
         note="CPU: of a round. Rule: how the broker makes so many unsynced bytes durable.",
     )
     rounds = QUICK_ROUNDS if run.options.quick else ROUNDS
     for number, (partitions, size) in enumerate(CASES):
         folder = run.options.folder / f"sync-rule-{number}"
         folder.mkdir()
+        rule = "journal" if size <= LOG_BYTES else "segments"
         ways = {
             "journal": partial(_by_journal, folder, partitions, size, rounds),
             "segments": partial(_by_segments, folder, partitions, size, rounds),
         }
-        found = run.take_turns(ways, rounds=max(2, run.options.rounds))
-        p50, cost = {}, {}
-        for name, turns in found.items():
-            p50[name] = percentile([s for seconds, _ in turns for s in seconds], 50) * 1e3
-            cost[name] = sorted(spent for _, spent in turns)[len(turns) // 2] * 1e6
-        rule = "journal" if size <= LOG_BYTES else "segments"
-        row = [partitions, size / 1024, p50["journal"], p50["segments"]]
-        row += [p50["journal"] / p50["segments"], cost["journal"], cost["segments"]]
-        table.rows.append([*row, rule])
-    return Section("sync-rule", [table])
+        compared.measure([partitions, size / 1024, rule], ways, max(2, run.options.rounds))
+    return Section("sync-rule", [compared.table()])
+
+
+def _figures(seconds: Sequence[float], spent: float) -> Figures:
+    return {"p50 ms": percentile(seconds, 50) * 1e3, "CPU µs": spent / len(seconds) * 1e6}
 
 
 def _open(folder: Path, partitions: int) -> list[int]:
@@ -82,12 +79,7 @@ def _write(files: Sequence[int], data: bytes, round_: int) -> None:
         os.pwrite(file, data, position)
 
 
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def _by_segments(folder: Path, partitions: int, size: int, rounds: int) -> Timed:
+def _by_segments(folder: Path, partitions: int, size: int, rounds: int) -> Figures:
     files, data, seconds = _open(folder, partitions), os.urandom(size), []
     share = -(-partitions // SYNC_THREADS)
     groups = [files[at : at + share] for at in range(0, partitions, share)]
@@ -97,23 +89,23 @@ def _by_segments(folder: Path, partitions: int, size: int, rounds: int) -> Timed
             os.fdatasync(file)
 
     with ThreadPoolExecutor(SYNC_THREADS) as pool:
-        spent = _cpu()
+        spent = time.process_time()
         for round_ in range(rounds):
             began = time.perf_counter()
             _write(files, data, round_)
             list(pool.map(sync, groups))
             seconds.append(time.perf_counter() - began)
-        spent = _cpu() - spent
+        spent = time.process_time() - spent
     for file in files:
         os.close(file)
-    return seconds, spent / rounds
+    return _figures(seconds, spent)
 
 
-def _by_journal(folder: Path, partitions: int, size: int, rounds: int) -> Timed:
+def _by_journal(folder: Path, partitions: int, size: int, rounds: int) -> Figures:
     return asyncio.run(_journal_rounds(folder, partitions, size, rounds))
 
 
-async def _journal_rounds(folder: Path, partitions: int, size: int, rounds: int) -> Timed:
+async def _journal_rounds(folder: Path, partitions: int, size: int, rounds: int) -> Figures:
     files, data, seconds = _open(folder, partitions), os.urandom(size), []
     fs = RealFileSystem()
     env = Environment(fs, HandlePool(fs, 4), MapCache(fs), SystemClock())
@@ -122,7 +114,7 @@ async def _journal_rounds(folder: Path, partitions: int, size: int, rounds: int)
     loop = asyncio.get_running_loop()
     worker = Worker(loop, "journal")
     writer = EntryWriter(loop, worker)
-    spent = _cpu()
+    spent = time.process_time()
     for round_ in range(rounds):
         began = time.perf_counter()
         _write(files, data, round_)
@@ -134,10 +126,10 @@ async def _journal_rounds(folder: Path, partitions: int, size: int, rounds: int)
         (await done).result()
         journal.finish(write, ())
         seconds.append(time.perf_counter() - began)
-    spent = _cpu() - spent
+    spent = time.process_time() - spent
     writer.close()
     worker.close()
     journal.close()
     for file in files:
         os.close(file)
-    return seconds, spent / rounds
+    return _figures(seconds, spent)

@@ -6,12 +6,13 @@ Must not know: what is measured.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -19,29 +20,49 @@ from tests.support.apache_kafka import ApacheKafka, KafkaNotFoundError
 from tests.support.broker_process import BrokerProcess
 
 from bench import wire
+from bench.clients.program import WARM_UP_TOPIC
+from bench.programs import ROOT, environment_of
 
-ROOT = Path(__file__).parent.parent
+SMALL = wire.make_batch(100)
+"""The batch that topics begin with, if nothing else is said."""
+
+_topic_numbers = itertools.count()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Target:
-    """A running server that speaks the Kafka protocol.
+    """A running server that speaks the Kafka protocol, with one kind of topics.
 
     Attributes:
-        name: ``tidemill`` or ``kafka``.
+        name: The server, and what differs from its defaults.
         bootstrap: Its address for clients.
         pid: Its process id.
+        configs: Configs of topics, with ``_`` instead of dots.
     """
 
     name: str
     bootstrap: str
     pid: int
+    configs: dict[str, str] = field(default_factory=dict)
 
     @property
     def address(self) -> tuple[str, int]:
         """Its host and port."""
         host, _, port = self.bootstrap.rpartition(":")
         return host, int(port)
+
+    def topic(self, partitions: int, batch: bytes = SMALL) -> str:
+        """Create a topic with one batch in each partition, and return its name."""
+        name = f"bench-{next(_topic_numbers)}"
+        self.create_topic(name, partitions)
+        if batch:
+            self.write_first(name, partitions, batch)
+        return name
+
+    def prepare(self) -> None:
+        """Create the topic that programs of librdkafka warm up with."""
+        self.create_topic(WARM_UP_TOPIC, 1)
+        self.write_first(WARM_UP_TOPIC, 1, SMALL)
 
     def create_topic(self, name: str, partitions: int, **configs: str) -> None:
         """Create a topic. The argument ``flush_messages="1"`` sets ``flush.messages``.
@@ -50,7 +71,7 @@ class Target:
             confluent_kafka.KafkaException: The server returns an error.
         """
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 4})
-        config = {key.replace("_", "."): value for key, value in configs.items()}
+        config = {key.replace("_", "."): value for key, value in (self.configs | configs).items()}
         topic = NewTopic(name, partitions, 1, config=config)
         for future in admin.create_topics([topic], operation_timeout=60).values():
             future.result(timeout=60)
@@ -87,11 +108,13 @@ def tidemill(
     Args:
         parent: Folder for its data folder.
         env: Environment variables of the broker, in addition to the current ones.
-        plain: Whether it may be of a version that does not know today's settings.
+        plain: Whether it can be of a version that does not know all of today's settings.
     """
     with (
         tempfile.TemporaryDirectory(prefix="tidemill-", dir=parent) as folder,
-        BrokerProcess(Path(folder), env=env, fresh=True, plain=plain) as broker,
+        BrokerProcess(
+            Path(folder), settings={"amqp.port": "0"}, env=env, fresh=True, plain=plain
+        ) as broker,
     ):
         yield Target("tidemill", broker.bootstrap, broker.pid)
 
@@ -105,16 +128,16 @@ def other_checkout(parent: Path, checkout: Path) -> Iterator[Target]:
         checkout: The folder of the checkout.
 
     Raises:
-        SystemExit: It is not a checkout.
+        SystemExit: It is not a checkout, or its extension is not built.
+        RuntimeError: The broker runs other code.
     """
-    source = checkout / "src"
-    if not (source / "tidemill").is_dir():
-        raise SystemExit(f"error: {checkout} is not a checkout: it has no folder src/tidemill")
-    env = {"PYTHONPATH": str(source.resolve())}
     with (
         tempfile.TemporaryDirectory(prefix="before-", dir=parent) as folder,
-        tidemill(Path(folder), env=env, plain=True) as target,
+        tidemill(Path(folder), env=environment_of(checkout), plain=True) as target,
     ):
+        loaded = Path(f"/proc/{target.pid}/maps").read_text()
+        if f"{(checkout / 'src').resolve()}/tidemill/" not in loaded:
+            raise RuntimeError(f"the broker does not run the extension of {checkout}")
         yield target
 
 
@@ -157,18 +180,9 @@ def floor(folder: Path, *, sync: bool) -> Iterator[Target]:
         folder: Folder for its file.
         sync: Whether it writes all batches to the file and syncs it before it answers.
     """
-    command = [sys.executable, "-m", "bench.clients.floor"]
-    command += ["--sync", str(folder / "floor")] if sync else []
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    try:
-        assert process.stdout is not None
-        port = int(process.stdout.readline())
-        yield Target("floor, fdatasync" if sync else "floor", f"127.0.0.1:{port}", process.pid)
-    finally:
-        process.kill()
-        process.wait(timeout=10)
-        if process.stdout is not None:
-            process.stdout.close()
+    arguments = ["--sync", str(folder / "floor")] if sync else []
+    with _printing_its_port("bench.clients.floor", *arguments) as (port, pid):
+        yield Target("floor, fdatasync" if sync else "floor", f"127.0.0.1:{port}", pid)
 
 
 @contextlib.contextmanager
@@ -182,16 +196,20 @@ def baseline(
     chunk: int = 1 << 20,
 ) -> Iterator[tuple[str, int]]:
     """Start the raw copying server of ``baseline.py`` in its own process."""
-    command = [sys.executable, "-m", "bench.baseline", mode, str(folder)]
-    command += ["--files", str(files), "--chunk", str(chunk)] + (["--sync"] if sync else [])
-    command += ["--checked"] if checked else []
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    try:
-        assert process.stdout is not None
-        port = int(process.stdout.readline())
+    arguments = [mode, str(folder), "--files", str(files), "--chunk", str(chunk)]
+    arguments += ["--sync"] if sync else []
+    arguments += ["--checked"] if checked else []
+    with _printing_its_port("bench.baseline", *arguments) as (port, _):
         yield ("127.0.0.1", port)
-    finally:
-        process.kill()
-        process.wait(timeout=10)
-        if process.stdout is not None:
-            process.stdout.close()
+
+
+@contextlib.contextmanager
+def _printing_its_port(module: str, *arguments: str) -> Iterator[tuple[int, int]]:
+    """Run a server, and yield its port and its process id."""
+    command = [sys.executable, "-m", module, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline()), process.pid
+        finally:
+            process.kill()

@@ -1,15 +1,20 @@
 """A minimal Kafka client that sends requests which were encoded before the measurement.
 
-So the server is measured, and not the client. It has one blocking socket and a window of requests
-without response. It knows Produce v9 and Fetch v12 only, which tidemill and Apache Kafka support.
+So the server is measured, and not the client. It sends as much as it can with a window of requests
+without response (``write``), one round after the other (``rounds``), or at a rate (``paced``). It
+knows Produce v9 and Fetch v12 only, which tidemill and Apache Kafka support.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import select
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,11 +34,11 @@ RESPONSE_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Load:
-    """The data of one turn.
+    """Many batches, written with a window of requests.
 
     Attributes:
         record_bytes: Size of a record's value.
-        partitions: Number of partitions.
+        partitions: Number of partitions, which are written in turn.
         total_bytes: Size of all values, approximately.
         batch_bytes: Size of a batch.
         window: Most requests without response.
@@ -53,9 +58,22 @@ class Load:
     def batches(self) -> int:
         return max(16, self.total_bytes // (self.records_per_batch * self.record_bytes))
 
+    @property
+    def records(self) -> int:
+        return self.batches * self.records_per_batch
+
+    @property
+    def megabytes(self) -> float:
+        """The size of all values in 10^6 bytes."""
+        return self.records * self.record_bytes / 1e6
+
     def batches_of(self, partition: int) -> int:
         """Return the number of batches in one partition when all are written round robin."""
         return len(range(partition, self.batches, self.partitions))
+
+    def batch(self) -> bytes:
+        """Return one batch."""
+        return make_batch(self.record_bytes, self.records_per_batch)
 
 
 def connect(address: tuple[str, int]) -> socket.socket:
@@ -66,12 +84,11 @@ def connect(address: tuple[str, int]) -> socket.socket:
     return sock
 
 
-def make_batch(load: Load) -> bytes:
+def make_batch(record_bytes: int, records: int = 1) -> bytes:
     """Return one record batch with incompressible values."""
-    value = os.urandom(load.record_bytes)
     now_ms = int(time.time() * 1000)
-    records = [NewRecord(None, value)] * load.records_per_batch
-    return bytes(encode_batch(records, timestamp_ms=now_ms))
+    content = [NewRecord(None, os.urandom(record_bytes))] * records
+    return bytes(encode_batch(content, timestamp_ms=now_ms))
 
 
 def _varint(value: int) -> bytes:
@@ -184,8 +201,103 @@ def _check_last_produce(answer: bytes) -> None:
         raise RuntimeError(f"produce failed with error code {error}")
 
 
-def consume(
-    sock: socket.socket, topic: str, ranges: Mapping[int, tuple[int, int]], batch_bytes: int
+def write(address: tuple[str, int], topic: str, load: Load, batch: bytes, acks: int) -> float:
+    """Write a load to a topic and return the seconds."""
+    frames = [produce_frame(topic, partition, batch, acks) for partition in range(load.partitions)]
+    with contextlib.closing(connect(address)) as sock:
+        return pipelined(sock, frames, load.batches, load.window)
+
+
+def rounds(
+    address: tuple[str, int], frames: Sequence[bytes], together: int, count: int
+) -> list[float]:
+    """Send ``together`` requests with one call and read their responses, ``count`` times.
+
+    Returns:
+        The seconds of each round.
+    """
+    following = itertools.cycle(frames)
+    sends = [b"".join(itertools.islice(following, together)) for _ in frames]
+    buffer = bytearray(RESPONSE_BYTES)
+    seconds = []
+    size = 0
+    with contextlib.closing(connect(address)) as sock:
+        for each in itertools.islice(itertools.cycle(sends), count):
+            began = time.perf_counter()
+            sock.sendall(each)
+            for _ in range(together):
+                size = read_response(sock, buffer)
+            seconds.append(time.perf_counter() - began)
+    if frames[0][4:6] == struct.pack(">h", PRODUCE):
+        _check_last_produce(bytes(buffer[:size]))
+    return seconds
+
+
+def paced(
+    address: tuple[str, int],
+    frames: Sequence[bytes],
+    connections: int,
+    rate: float,
+    seconds: float,
+) -> list[float]:
+    """Send requests at a rate over some connections, whether earlier ones were answered or not.
+
+    Args:
+        frames: Requests. They are sent in turn.
+        rate: Requests a second of each connection.
+
+    Returns:
+        The seconds of each request from the time at which it was due, so that a server that stops
+        for a while pays for all that were due meanwhile.
+
+    Raises:
+        TimeoutError: Requests were not answered within a minute.
+    """
+    with contextlib.ExitStack() as stack:
+        socks = [
+            stack.enter_context(contextlib.closing(connect(address))) for _ in range(connections)
+        ]
+        waiting: dict[socket.socket, deque[float]] = {sock: deque() for sock in socks}
+        received = {sock: bytearray() for sock in socks}
+        taken: list[float] = []
+        count, sent, total = int(rate * connections * seconds), 0, rate * connections
+        began = time.perf_counter()
+        while len(taken) < count:
+            now = time.perf_counter() - began
+            while sent < count and sent / total <= now:
+                sock = socks[sent % connections]
+                waiting[sock].append(sent / total)
+                sock.sendall(frames[sent % len(frames)])
+                sent += 1
+            wait = sent / total - (time.perf_counter() - began) if sent < count else 1.0
+            if now > seconds + 60:
+                raise TimeoutError(f"{len(taken)} of {count} requests were answered in time")
+            for sock in select.select(socks, [], [], max(0.0, wait))[0]:
+                arrived = sock.recv(1 << 16)
+                if not arrived:
+                    raise ConnectionError("the server closed the connection")
+                at = time.perf_counter() - began
+                answers = _whole_responses(received[sock], arrived)
+                taken += [at - waiting[sock].popleft() for _ in range(answers)]
+    return taken
+
+
+def _whole_responses(buffer: bytearray, arrived: bytes) -> int:
+    """Return how many responses are complete, and keep the rest."""
+    buffer += arrived
+    position = count = 0
+    while len(buffer) - position >= 4:
+        (size,) = struct.unpack_from(">i", buffer, position)
+        if len(buffer) - position < 4 + size:
+            break
+        position += 4 + size
+        count += 1
+    del buffer[:position]
+    return count
+
+
+def read(
+    address: tuple[str, int], topic: str, ranges: Mapping[int, tuple[int, int]], batch_bytes: int
 ) -> float:
     """Fetch the records between two offsets of each partition and return the seconds.
 
@@ -199,16 +311,17 @@ def consume(
     response_bytes = max(1, RESPONSE_BYTES // partition_bytes) * partition_bytes
     buffer = bytearray(response_bytes + (1 << 20))
     positions = {partition: start for partition, (start, _) in ranges.items()}
-    started = time.perf_counter()
-    while positions:
-        sock.sendall(fetch_frame(topic, positions.items(), partition_bytes, response_bytes))
-        size = read_response(sock, buffer)
-        for partition, next_offset in _positions_after(buffer, size):
-            if next_offset > positions.get(partition, next_offset):
-                del positions[partition]
-                if next_offset < ranges[partition][1]:
-                    positions[partition] = next_offset
-    return time.perf_counter() - started
+    with contextlib.closing(connect(address)) as sock:
+        started = time.perf_counter()
+        while positions:
+            sock.sendall(fetch_frame(topic, positions.items(), partition_bytes, response_bytes))
+            size = read_response(sock, buffer)
+            for partition, next_offset in _positions_after(buffer, size):
+                if next_offset > positions.get(partition, next_offset):
+                    del positions[partition]
+                    if next_offset < ranges[partition][1]:
+                        positions[partition] = next_offset
+        return time.perf_counter() - started
 
 
 def _uvarint(buffer: bytearray, position: int) -> tuple[int, int]:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from bench.programs import environment_of
 
 ROOT = Path(__file__).parent.parent
 TINY = [
@@ -77,3 +78,33 @@ def test_a_section_measures_and_reports(section: str, aims: int, tmp_path: Path)
     assert page.endswith("<!-- bench:end -->\nafter\n")
     assert "Yesterday" not in page
     assert not list(tmp_path.glob("tidemill-bench-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.separate
+@pytest.mark.nightly
+def test_another_checkout_is_compared_with_this_one_and_with_itself(tmp_path: Path) -> None:
+    as_json = tmp_path / "figures.json"
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "bench", *TINY, "--only", "latency", "--against", str(ROOT)),
+            *("--dir", str(tmp_path), "--json", str(as_json)),
+        ],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        timeout=800,
+    )
+    [section] = json.loads(as_json.read_text())["sections"]
+    [table] = section["tables"]
+    assert {row[1] for row in table["rows"]} == {"before", "before, again", "now"}
+    assert "p50 ms to before" in table["columns"]
+    assert len(section["aims"]) == 2
+
+
+def test_a_folder_that_is_not_a_checkout_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="not a checkout"):
+        environment_of(tmp_path)
+    (tmp_path / "src" / "tidemill").mkdir(parents=True)
+    with pytest.raises(SystemExit, match=r"extension of .* is not built"):
+        environment_of(tmp_path)

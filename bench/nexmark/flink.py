@@ -15,7 +15,7 @@ from bench import connector, cpu, machine
 from bench.nexmark.queries import QUERIES
 from bench.nexmark.rows import canonical, digest, read_topic
 from bench.nexmark.turns import FLINK, Settings, Turn
-from bench.targets import ROOT
+from bench.programs import ROOT
 
 WARM_UP = "q7"
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 
-from bench import connector, targets, threads
+from bench import connector, programs, targets, threads
 from bench.nexmark import flink
 from bench.nexmark.expected import expected
 from bench.nexmark.generator import events
@@ -23,7 +21,6 @@ from bench.nexmark.rows import Digest
 from bench.nexmark.turns import FLINK, PLAIN, TIDEMILL, Settings, Turn
 from bench.report import Aim, Section, Table
 from bench.run import Run, ratio
-from bench.targets import ROOT
 
 COLUMNS = [
     *("query", "what", "rows", "plain wall s", "plain CPU s", "tidemill wall s", "tidemill CPU s"),
@@ -46,7 +43,6 @@ PROFILE_NOTE = (
     "the first turns. Medians."
 )
 RATIO = 0.7
-CLIENT_TIMEOUT_S = 7200.0
 
 
 def section(run: Run) -> Section:
@@ -93,21 +89,10 @@ def run_client(run: Run, settings: Settings, results: Mapping[str, Digest]) -> l
     Raises:
         RuntimeError: A result differs from the expected one, or the client failed.
     """
-    command = [sys.executable, "-m", "bench.nexmark.client"]
-    command.append(json.dumps(dataclasses.asdict(settings)))
     turns: list[Turn] = []
-    client = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    try:
-        assert client.stdout is not None
-        for line in client.stdout:
-            turns.append(Turn(**json.loads(line)))
-            report(run, turns[-1], results)
-        if code := client.wait(CLIENT_TIMEOUT_S):
-            raise RuntimeError(f"the client ended with {code}; its error is on stderr")
-    finally:
-        if client.poll() is None:
-            client.terminate()  # it ends its JVM
-            client.wait(60)
+    for fields in programs.lines("bench.nexmark.client", json.dumps(dataclasses.asdict(settings))):
+        turns.append(Turn(**fields))
+        report(run, turns[-1], results)
     return turns
 
 

@@ -11,15 +11,14 @@ import dataclasses
 import itertools
 import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from bench import connector, librdkafka, targets
+from bench import connector, programs, targets
+from bench.load import program
 from bench.pipelines.results import PLAIN, QUERIES, TIDEMILL, TRIGGERS, Latency, Rate, Settings
 from bench.report import Aim, Section, Table
 from bench.run import Run, percentile
-from bench.targets import ROOT
 
 LATENCY_COLUMNS = ["query", "trigger", "contender", "records", "p50 ms", "p99 ms"]
 LATENCY_NOTE = (
@@ -42,7 +41,6 @@ CPU_RATIO = 0.5
 SIZE = 100
 MOST_ROWS = 3_000_000
 SOURCE = "pipelines-source"
-CLIENT_TIMEOUT_S = 3600.0
 
 
 def latency_section(run: Run) -> Section:
@@ -75,9 +73,9 @@ def rates_section(run: Run) -> Section:
     options = run.options
     rows = min(MOST_ROWS, 2 * options.megabytes * 1_000_000 // SIZE)
     with targets.tidemill(options.folder) as target:
-        librdkafka.prepare(target)
+        target.prepare()
         target.create_topic(SOURCE, 1)
-        librdkafka.client("produce", target, SOURCE, count=rows, size=SIZE, acks=-1)
+        program("bulk", target, SOURCE, count=rows, size=SIZE)
         run.say("pipelines-rates: source and sink")
         settings = Settings(
             bootstrap=target.bootstrap,
@@ -91,38 +89,28 @@ def rates_section(run: Run) -> Section:
     return Section("pipelines-rates", [rate_table(found)], rate_aims(found))
 
 
-def client(run: Run, settings: Settings) -> Iterator[Latency | Rate]:
+def client(run: Run, settings: Settings, checkout: Path | None = None) -> Iterator[Latency | Rate]:
     """Run ``client`` and yield its results.
 
     Raises:
         RuntimeError: It failed; its traceback is on stderr.
     """
-    command = [sys.executable, "-m", "bench.pipelines.client"]
-    command.append(json.dumps(dataclasses.asdict(settings)))
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            fields = json.loads(line)
-            if fields.pop("kind") == "Latency":
-                latency = Latency(**fields)
-                p50, p99 = (percentile(latency.seconds, each) * 1e3 for each in (50, 99))
-                what = f"{latency.query}, {latency.trigger}, {latency.contender}"
-                run.say(f"{what}: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
-                yield latency
-            else:
-                rate = Rate(**fields)
-                run.say(
-                    f"{rate.part}, {rate.contender}: {rate.rows / rate.wall_s:,.0f} rows/s, "
-                    f"CPU {rate.cpu_s:.1f} s"
-                )
-                yield rate
-        if code := process.wait(CLIENT_TIMEOUT_S):
-            raise RuntimeError(f"the client ended with {code}; its error is on stderr")
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(60)
+    for fields in programs.lines(
+        "bench.pipelines.client", json.dumps(dataclasses.asdict(settings)), checkout=checkout
+    ):
+        if fields.pop("kind") == "Latency":
+            latency = Latency(**fields)
+            p50, p99 = (percentile(latency.seconds, each) * 1e3 for each in (50, 99))
+            what = f"{latency.query}, {latency.trigger}, {latency.contender}"
+            run.say(f"{what}: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
+            yield latency
+        else:
+            rate = Rate(**fields)
+            run.say(
+                f"{rate.part}, {rate.contender}: {rate.rows / rate.wall_s:,.0f} rows/s, "
+                f"CPU {rate.cpu_s:.1f} s"
+            )
+            yield rate
 
 
 def latency_table(found: Sequence[Latency]) -> Table:

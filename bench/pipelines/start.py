@@ -15,12 +15,13 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from bench import targets
+from bench import programs, targets
 from bench.pipelines.latency import Failure, reading
 from bench.pipelines.results import PHASES
+from bench.programs import ROOT
 from bench.report import Aim, Section, Table
 from bench.run import Run
-from bench.targets import ROOT, Target
+from bench.targets import Target
 
 COLUMNS = ["phase", "median s", "slowest s", "CPU s"]
 NOTE = (
@@ -80,16 +81,14 @@ def in_phases(run: Run, target: Target, number: int) -> dict[str, list[float]]:
     """Return the wall and processor seconds of each phase.
 
     Raises:
-        subprocess.CalledProcessError: The process failed; its traceback is on stderr.
+        RuntimeError: The process failed; its traceback is on stderr.
     """
     topic = _records(target, f"start.phases.{number}")
     with tempfile.TemporaryDirectory(prefix="start-", dir=run.options.folder) as folder:
-        command = [sys.executable, "-m", "bench.pipelines.start_client", target.bootstrap]
-        command += [folder, topic, f"{topic}.out"]
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, check=True, cwd=ROOT, timeout=TIMEOUT_S
+        arguments = (target.bootstrap, folder, topic, f"{topic}.out")
+        found: dict[str, list[float]] = programs.result(
+            "bench.pipelines.start_client", *arguments, timeout_s=TIMEOUT_S
         )
-    found: dict[str, list[float]] = json.loads(done.stdout)
     return found
 
 

@@ -6,6 +6,8 @@ Must not know: what is measured.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import os
 import shutil
 import signal
@@ -21,24 +23,30 @@ import psutil
 from tests.support.broker_process import BrokerProcess
 
 from bench import machine
+from bench.run import Run
 
 START_S = 90.0
 _LIB = Path("/usr/lib/rabbitmq/bin")
 
 
-@dataclass
+_names = itertools.count()
+
+
+@dataclass(frozen=True)
 class AmqpBroker:
-    """A running broker.
+    """A running broker with one kind of queue.
 
     Attributes:
-        name: ``tidemill`` or ``rabbitmq``.
+        name: the broker, and the kind of queue.
         port: its port of AMQP.
         pid: its process.
+        kind: x-queue-type of its queues.
     """
 
     name: str
     port: int
     pid: int
+    kind: str = "classic"
 
     @property
     def url(self) -> str:
@@ -48,6 +56,29 @@ class AmqpBroker:
     def memory_mb(self) -> float:
         """Return its resident memory in 10^6 bytes."""
         return machine.resident_mb(self.pid)
+
+    def queue_arguments(self, queues: int) -> list[str]:
+        """Return PerfTest's arguments for new durable queues."""
+        number = next(_names)
+        named = ["--auto-delete", "false", "--flag", "persistent", "--queue-args"]
+        named.append(f"x-queue-type={self.kind}")
+        if queues == 1:
+            return [*named, "--queue", f"bench-{number}"]
+        pattern = ["--queue-pattern", f"bench-{number}-%d", "--queue-pattern-from", "1"]
+        return [*named, *pattern, "--queue-pattern-to", str(queues)]
+
+
+@contextlib.contextmanager
+def contenders(run: Run) -> Iterator[list[AmqpBroker]]:
+    """Start tidemill, and RabbitMQ with both kinds of queues if it is installed."""
+    folder = run.options.folder
+    with tidemill(folder) as ours, rabbitmq(folder) as theirs:
+        if theirs is None:
+            run.say("note: rabbitmq-server is not installed, so there is nothing to compare with")
+            yield [ours]
+        else:
+            quorum = dataclasses.replace(theirs, name="rabbitmq quorum", kind="quorum")
+            yield [ours, theirs, quorum]
 
 
 @contextlib.contextmanager
@@ -104,7 +135,7 @@ def rabbitmq(parent: Path) -> Iterator[AmqpBroker | None]:
         )
         try:
             _wait_for(port, process, folder / "output")
-            yield AmqpBroker("rabbitmq", port, _beam_of(process.pid))
+            yield AmqpBroker("rabbitmq classic", port, _beam_of(process.pid))
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

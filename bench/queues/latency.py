@@ -11,7 +11,6 @@ import gc
 import itertools
 import select
 import socket
-import statistics
 import struct
 import time
 from collections.abc import Iterator
@@ -19,8 +18,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from bench import cpu
-from bench.queues.section import Contender, contenders
-from bench.report import Cell, Section, Table
+from bench.compare import Comparison, Figures
+from bench.queues.brokers import AmqpBroker, contenders
+from bench.report import Section
 from bench.run import Run, percentile
 from tidemill.cli.queue.client import CHANNEL, AmqpClient
 from tidemill.errors import TidemillError
@@ -52,82 +52,69 @@ class Latencies:
     delivered: list[float] = field(default_factory=list)
     confirmed: list[float] = field(default_factory=list)
 
-    def row(self) -> list[float]:
+    def figures(self) -> Figures:
         """Return p50, p99 and p99.9 of the deliveries, and p50 and p99 of the confirms."""
-        return [
-            *(percentile(self.delivered, percent) for percent in (50, 99, 99.9)),
-            *(percentile(self.confirmed, percent) for percent in (50, 99)),
-        ]
+        return {
+            **{f"p{at} ms": percentile(self.delivered, at) for at in (50, 99, 99.9)},
+            **{f"confirm p{at}": percentile(self.confirmed, at) for at in (50, 99)},
+        }
 
 
 def section(run: Run) -> Section:
     """Measure all brokers at all rates."""
-    columns = ["messages/s", "who", "p50 ms", "p99 ms", "p99.9 ms", "confirm p50", "confirm p99"]
-    table = Table(
+    compared = Comparison(
+        run,
         "Queues: latency from publish to consumer",
-        columns,
+        ["p50 ms", "p99 ms", "p99.9 ms", "confirm p50", "confirm p99"],
+        about=("messages/s",),
         note=f"{SIZE} B, persistent, one queue, prefetch {PREFETCH}; one process publishes with "
         f"confirms and consumes with acks, after a warm-up of {WARM_UP_S:.0f} s.",
+    )
+    declared = Comparison(
+        run,
+        "Queues: declare, bind and delete durable queues, one after the other",
+        ["declare ms", "bind ms", "delete ms", "CPU ms/queue"],
+        about=(),
+        note=f"{DECLARED} queues, one connection; means. CPU is the broker's for all three.",
     )
     seconds = 8.0 if run.options.quick else 20.0
     with contenders(run) as found:
         for rate in RATES:
             run.say(f"queues: latency at {rate:,} messages a second")
-            turns = {each.name: partial(_turn, run, each, rate, seconds) for each in found}
-            for who, turn in run.take_turns(turns).items():
-                table.rows.append([rate, who, *_typical(turn, len(columns) - 2)])
-        declared = _declarations(run, found)
-    return Section("queues-latency", [table, declared])
+            compared.measure(
+                [rate], {each.name: partial(_at, each, rate, seconds) for each in found}
+            )
+        run.say("queues: declarations")
+        declared.measure((), {each.name: partial(_declare, each) for each in found})
+    return Section("queues-latency", [compared.table(), declared.table()])
 
 
-def _declarations(run: Run, found: list[Contender]) -> Table:
-    """Measure how long clients wait for declarations."""
-    table = Table(
-        "Queues: declare, bind and delete durable queues, one after the other",
-        ["who", "declare ms", "bind ms", "delete ms", "CPU ms/queue"],
-        note=f"{DECLARED} queues, one connection; means. CPU is the broker's for all three.",
-    )
-    run.say("queues: declarations")
-    turns = {each.name: partial(_declare, each) for each in found}
-    for who, turn in run.take_turns(turns).items():
-        table.rows.append([who, *(statistics.median(each) for each in zip(*turn, strict=True))])
-    return table
-
-
-def _declare(contender: Contender) -> list[float]:
+def _declare(broker: AmqpBroker) -> Figures:
+    """Measure how long a client waits for declarations."""
     names = [f"declared-{next(_names)}" for _ in range(DECLARED)]
-    before = cpu.seconds(contender.broker.pid)
-    took = []
-    with AmqpClient(contender.broker.url) as client:
-        arguments = {"x-queue-type": contender.kind}
+    before = cpu.seconds(broker.pid)
+    took = {}
+    with AmqpClient(broker.url) as client:
+        arguments = {"x-queue-type": broker.kind}
         for method, named in (
-            ("queue.declare", {"durable": True, "arguments": arguments}),
-            ("queue.bind", {"exchange": "amq.topic", "routing_key": "key"}),
-            ("queue.delete", {}),
+            ("declare", {"durable": True, "arguments": arguments}),
+            ("bind", {"exchange": "amq.topic", "routing_key": "key"}),
+            ("delete", {}),
         ):
             began = time.perf_counter()
             for name in names:
-                client.call(method, queue=name, **named)
-            took.append((time.perf_counter() - began) / DECLARED * 1000)
-    return [*took, (cpu.seconds(contender.broker.pid) - before) / DECLARED * 1000]
+                client.call(f"queue.{method}", queue=name, **named)
+            took[f"{method} ms"] = (time.perf_counter() - began) / DECLARED * 1000
+    return {**took, "CPU ms/queue": (cpu.seconds(broker.pid) - before) / DECLARED * 1000}
 
 
-def _turn(run: Run, contender: Contender, rate: int, seconds: float) -> list[float] | None:
-    url, kind, queue = contender.broker.url, contender.kind, f"latency-{next(_names)}"
+def _at(broker: AmqpBroker, rate: float, seconds: float) -> Figures:
+    queue = f"latency-{next(_names)}"
     try:
-        found = measure(url, kind, queue, rate=rate, seconds=seconds, size=SIZE)
-    except (OSError, TidemillError) as error:
-        run.say(f"note: a turn of {contender.name} has failed: {error}")
-        return None
-    return found.row()
-
-
-def _typical(turns: list[list[float] | None], columns: int) -> list[Cell]:
-    """Return the median of each figure."""
-    rows = [each for each in turns if each is not None]
-    if not rows:
-        return [None] * columns
-    return [statistics.median(column) for column in zip(*rows, strict=True)]
+        found = measure(broker.url, broker.kind, queue, rate=rate, seconds=seconds, size=SIZE)
+    except TidemillError as error:
+        raise RuntimeError(str(error)) from error
+    return found.figures()
 
 
 class _Frames:
@@ -157,7 +144,9 @@ class _Frames:
         del self._data[:at]
 
 
-def measure(url: str, kind: str, queue: str, *, rate: int, seconds: float, size: int) -> Latencies:
+def measure(
+    url: str, kind: str, queue: str, *, rate: float, seconds: float, size: int
+) -> Latencies:
     """Publish persistent messages at a rate to a new queue, and consume them.
 
     Args:
@@ -189,7 +178,7 @@ class _Turn:
     """One measurement."""
 
     def __init__(
-        self, publisher: socket.socket, consumer: socket.socket, queue: str, rate: int, size: int
+        self, publisher: socket.socket, consumer: socket.socket, queue: str, rate: float, size: int
     ) -> None:
         self._publisher = _Frames(publisher)
         self._consumer = _Frames(consumer)

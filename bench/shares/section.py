@@ -5,13 +5,10 @@ The client is Kafka's own, in Java. Must not know: how a broker stores acknowled
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import statistics
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,8 +23,9 @@ from confluent_kafka.admin import (
 from tests.support.apache_kafka import KafkaNotFoundError, find_classpath, find_java
 
 from bench import cpu, wire
-from bench.report import Aim, Cell, Section, Table
-from bench.run import Run, ratio
+from bench.compare import Comparison, Figures, ratio_of
+from bench.report import Aim, Section
+from bench.run import Run
 from bench.targets import Target
 from bench.wire import Load
 
@@ -40,8 +38,6 @@ LOCK_MS = 60_000
 
 _groups = itertools.count()
 
-Turn = Callable[[], "Outcome | None"]
-
 
 @dataclass(frozen=True)
 class Case:
@@ -52,47 +48,42 @@ class Case:
     members: int
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Records that are acknowledged in a second, the broker's time, and the fairness.
-
-    Attributes:
-        cpu_us: microseconds of the broker's processors per record.
-        share: records of the member with the fewest to those of the member with the most.
-    """
-
-    rate: float
-    cpu_us: float
-    share: float
-
-
 def section(run: Run) -> Section:
     """Measure all cases. Without Java or Kafka's jars, nothing is measured."""
-    table = Table(
+    compared = Comparison(
+        run,
         "Share groups: records that members accept one by one",
-        ["record", "partitions", "members", "who", "records/s", "CPU µs/record", "share", "ratio"],
+        ["records/s", "CPU µs/record", "share"],
+        about=("record", "partitions", "members"),
+        base="kafka",
+        by=["records/s"],
         note="Kafka's Java client, explicit acknowledgements, in batches as the client sends them, "
         "after a warm-up in the same process. A record counts when the broker has answered its "
         "acknowledgement. tidemill answers when it is on disk, Apache Kafka when it is in the page "
         "cache. CPU is the broker's. Share: records of the slowest member to those of the fastest.",
     )
     try:
-        classpath = find_classpath()
-        java = find_java()
+        command = [find_java(), "-Xmx512m", "-cp", find_classpath(), str(PROGRAM)]
     except KafkaNotFoundError as error:
         print(f"note: no Java client, so shares are left out: {error}", file=sys.stderr)
-        return Section("shares", [table])
-    command = [java, "-Xmx512m", "-cp", classpath, str(PROGRAM)]
-    ratios = []
+        return Section("shares", [compared.table()])
+    count, ratios = 100_000 if run.options.quick else 400_000, []
     with run.servers() as targets:
         for case in _cases(run):
             about = f"{case.size} B, {case.partitions} partition(s), {case.members} member(s)"
             run.say(f"shares: {about}")
-            ratios += _measure(run, targets, case, command, table)
-    aims = []
-    if ratios:
-        aims.append(Aim("shares: records/s, worst case, to Kafka", min(ratios), 1.0, "", False))
-    return Section("shares", [table], aims)
+            turns = {}
+            for each in targets:
+                topic = _filled(each, case, int(count * (1 + WARM_UP)))
+                turns[each.name] = partial(_turn, each, case, topic, count, command)
+            found = compared.measure([f"{case.size} B", case.partitions, case.members], turns)
+            ratios.append(ratio_of(found["tidemill"], found.get("kafka", ()), "records/s"))
+    known = [each for each in ratios if each is not None]
+    result = Section("shares", [compared.table()])
+    if known:
+        what = "shares: records/s, worst case, to Kafka"
+        result.aims.append(Aim(what, min(known), 1.0, "", at_most=False))
+    return result
 
 
 def _cases(run: Run) -> list[Case]:
@@ -100,53 +91,20 @@ def _cases(run: Run) -> list[Case]:
     return cases[:2] if run.options.quick else cases
 
 
-def _measure(
-    run: Run, targets: list[Target], case: Case, command: list[str], table: Table
-) -> list[float]:
-    """Add a row for each broker; return our rate to Apache Kafka's, if it took part."""
-    count = 100_000 if run.options.quick else 400_000
-    topics = {each.name: _filled(each, case, int(count * (1 + WARM_UP))) for each in targets}
-    turns: dict[str, Turn] = {
-        each.name: partial(_turn, run, each, case, topics[each.name], count, command)
-        for each in targets
-    }
-    results = {
-        who: [each for each in found if each is not None]
-        for who, found in run.take_turns(turns).items()
-    }
-    ours, theirs = ([each.rate for each in results.get(who, [])] for who in ("tidemill", "kafka"))
-    to_kafka = ratio(ours, theirs) if ours and len(ours) == len(theirs) else None
-    for who, found in results.items():
-        cells: list[Cell] = [None] * 3
-        if found:
-            cells = [
-                statistics.median(each.rate for each in found),
-                statistics.median(each.cpu_us for each in found),
-                statistics.median(each.share for each in found),
-            ]
-        last = to_kafka if who == "tidemill" else None
-        table.rows.append([f"{case.size} B", case.partitions, case.members, who, *cells, last])
-    return [] if to_kafka is None else [to_kafka]
-
-
 def _filled(target: Target, case: Case, count: int) -> str:
     """Return a new topic with at least so many records."""
-    topic = f"shares-{next(_groups)}"
-    target.create_topic(topic, case.partitions)
     load = Load(case.size, case.partitions, 2 * count * case.size, batch_bytes=16_384)
-    batch = wire.make_batch(load)
-    target.write_first(topic, case.partitions, batch)
-    frames = [wire.produce_frame(topic, each, batch, -1) for each in range(case.partitions)]
-    batches = -(-count // load.records_per_batch)
-    with contextlib.closing(wire.connect(target.address)) as sock:
-        wire.pipelined(sock, frames, batches + case.partitions, load.window)
+    topic = target.topic(case.partitions, load.batch())
+    wire.write(target.address, topic, load, load.batch(), -1)
     return topic
 
 
-def _turn(
-    run: Run, target: Target, case: Case, topic: str, count: int, command: list[str]
-) -> Outcome | None:
-    """Let a new group accept the records of a topic; return None if it failed."""
+def _turn(target: Target, case: Case, topic: str, count: int, command: list[str]) -> Figures:
+    """Let a new group accept the records of a topic.
+
+    Raises:
+        RuntimeError: The program failed.
+    """
     group = f"group-{next(_groups)}"
     _configure(target, group)
     skipped = int(count * WARM_UP)
@@ -157,12 +115,11 @@ def _turn(
     )
     spent = cpu.seconds(target.pid) - before
     if done.returncode:
-        run.say(f"note: a turn of {target.name} has failed: {done.stderr[-1000:]}")
-        return None
+        raise RuntimeError(done.stderr[-1000:])
     return read_outcome(done.stdout, spent, skipped + count)
 
 
-def read_outcome(printed: str, spent: float, records: int) -> Outcome:
+def read_outcome(printed: str, spent: float, records: int) -> Figures:
     """Return the figures of what the program has printed.
 
     Args:
@@ -171,7 +128,8 @@ def read_outcome(printed: str, spent: float, records: int) -> Outcome:
     """
     found = json.loads(printed.splitlines()[-1])
     share = found["least"] / found["most"] if found["most"] else 0.0
-    return Outcome(float(found["rate"]), spent / records * 1e6, share)
+    rate = float(found["rate"])
+    return {"records/s": rate, "CPU µs/record": spent / records * 1e6, "share": share}
 
 
 def _configure(target: Target, group: str) -> None:

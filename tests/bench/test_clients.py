@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from bench.clients.contenders import to_kafka
 from bench.clients.perf_tools import parse_consumed, parse_produced
-from bench.clients.programs import Outcome
-from bench.clients.traced import STEPS, Steps
+from bench.clients.program import Outcome
+from bench.steps import timeline
+from bench.traced import MESSAGE, REQUEST, Steps
 
 PRODUCED = """\
 12000 records sent, 8000.0 records/sec (7.63 MB/sec), 3.1 ms avg latency, 200.0 ms max latency, \
@@ -36,11 +36,6 @@ def test_the_time_of_a_rebalance_does_not_count() -> None:
         parse_consumed("error", 1)
 
 
-def test_ratios_are_of_the_same_rounds() -> None:
-    assert to_kafka([2.0, 9.0, 4.0], [1.0, 3.0, 4.0]) == 2.0
-    assert to_kafka([2.0], None) is None
-
-
 def test_a_record_without_an_acknowledgement_has_no_latency() -> None:
     class Unacknowledged:
         def latency(self) -> None:
@@ -52,16 +47,16 @@ def test_a_record_without_an_acknowledgement_has_no_latency() -> None:
 
 
 def test_each_second_has_its_own_latencies() -> None:
-    outcome = Outcome(latencies=[0.001, 0.003, 0.5], times=[10.2, 10.9, 12.5])
-    assert outcome.timeline(began=10.0) == [(2, 0.003, 0.003), (0, 0.0, 0.0), (1, 0.5, 0.5)]
+    found = timeline([(0.2, 0.001), (0.9, 0.003), (2.5, 0.5)])
+    assert found.rows == [[0, 2, 1.0, 3.0], [1, 0, 0.0, 0.0], [2, 1, 500.0, 500.0]]
 
 
 def test_steps_of_one_request_are_noted_in_their_order() -> None:
-    steps, session, other, run = Steps(), object(), object(), object()
+    steps, session, other, run = Steps(REQUEST), object(), object(), object()
     steps.begin(session)
     steps.begin(other)  # one is followed
     steps.end("append", session, then=run)
-    for name in STEPS[1:4]:
+    for name in REQUEST[1:4]:
         steps.end("append", session)
         steps.end(name)
     steps.end("release", object())
@@ -69,11 +64,11 @@ def test_steps_of_one_request_are_noted_in_their_order() -> None:
     steps.end("release", run, then=session)
     steps.end("answer", other)
     steps.end("answer", session)
-    assert {name: len(times) for name, times in steps.found.items()} == dict.fromkeys(STEPS, 1)
+    assert {name: len(times) for name, times in steps.found.items()} == dict.fromkeys(REQUEST, 1)
 
 
 def test_a_request_that_did_not_wait_for_the_journal_is_not_followed() -> None:
-    steps, session, run = Steps(), object(), object()
+    steps, session, run = Steps(REQUEST), object(), object()
     steps.begin(session)
     steps.end("append", session, then=run)
     steps.end("release", run, then=session)
@@ -83,3 +78,14 @@ def test_a_request_that_did_not_wait_for_the_journal_is_not_followed() -> None:
     steps.end("append", session, then=run)
     assert steps._times is not None
     assert len(steps._times) == 1
+
+
+def test_steps_of_a_message_are_noted_in_their_order_only() -> None:
+    steps = Steps(MESSAGE)
+    steps.end(MESSAGE[0])  # no message is on its way
+    steps.begin()
+    steps.end(MESSAGE[1])
+    for name in MESSAGE:
+        steps.begin()
+        steps.end(name)
+    assert {name: len(times) for name, times in steps.found.items()} == dict.fromkeys(MESSAGE, 1)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from bench.targets import floor
-from bench.wire import Load
 from confluent_kafka import KafkaError, Message, Producer
 
 from bench import wire
@@ -16,7 +15,7 @@ TIMEOUT_S = 60
 
 @pytest.mark.parametrize("sync", [False, True])
 def test_it_answers_every_request(tmp_path: Path, sync: bool) -> None:
-    batch = wire.make_batch(Load(100, 1, 1, batch_bytes=100))
+    batch = wire.make_batch(100)
     with floor(tmp_path, sync=sync) as target, wire.connect(target.address) as sock:
         target.create_topic("t", 3)
         frames = [wire.produce_frame("t", partition, batch, -1) for partition in range(3)]
@@ -26,7 +25,7 @@ def test_it_answers_every_request(tmp_path: Path, sync: bool) -> None:
 
 
 def test_it_takes_a_request_to_many_partitions(tmp_path: Path) -> None:
-    batch = wire.make_batch(Load(100, 1, 1, batch_bytes=100))
+    batch = wire.make_batch(100)
     with floor(tmp_path, sync=True) as target, wire.connect(target.address) as sock:
         target.create_topic("t", 100)
         frame = wire.produce_frame_to("t", range(100), batch, -1)

@@ -1,0 +1,124 @@
+"""A table in which contenders are compared: they take turns, and a cell is a median of the rounds.
+
+Must not know: servers, clients, loads.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from bench.report import Cell, Table
+from bench.run import Run
+
+Figures = Mapping[str, float]
+"""Name of a figure with its unit -> value."""
+OTHERS = ("kafka", "rabbitmq")
+"""Names of contenders that are not ours begin with these: a turn of theirs can fail."""
+
+
+class Comparison:
+    """A table with a row for each case and contender.
+
+    Args:
+        run: The run, whose rounds are the number of turns.
+        title: Title of the table.
+        figures: The figures to show, in their order.
+        about: Names of the columns that describe a case.
+        base: The contender whose figures the others are compared with, or the beginning of its
+            name; empty for none.
+        by: Figures that are shown as a ratio to those of ``base``, the median of the rounds.
+        to_first: A figure that is also shown as a ratio to that of the first case.
+        note: Text below the table.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        title: str,
+        figures: Sequence[str],
+        *,
+        about: Sequence[str] = ("load",),
+        base: str = "",
+        by: Sequence[str] = (),
+        to_first: str = "",
+        note: str = "",
+    ) -> None:
+        self._run = run
+        self._title = title
+        self._figures = list(figures)
+        self._about = list(about)
+        self._base = base
+        self._by = list(by) if base else []
+        self._to_first = to_first
+        self._note = note
+        self._first: dict[str, float] = {}
+        self._rows: list[list[Cell]] = []
+
+    def measure(
+        self,
+        about: Sequence[Cell],
+        turns: Mapping[str, Callable[[], Figures]],
+        rounds: int | None = None,
+    ) -> dict[str, list[Figures]]:
+        """Let contenders take turns with one case, and add their rows.
+
+        Returns:
+            The figures of each contender, in the order of the rounds. A contender of which no turn
+            succeeded has none.
+        """
+        guarded = {who: partial(self._guarded, who, turn) for who, turn in turns.items()}
+        found = {
+            who: [each for each in results if each is not None]
+            for who, results in self._run.take_turns(guarded, rounds).items()
+        }
+        base = next((who for who in found if self._base and who.startswith(self._base)), "")
+        for who, results in found.items():
+            row: list[Cell] = [*about, who, *(typical(results, each) for each in self._figures)]
+            row += [ratio_of(results, found.get(base, ()), each) for each in self._by]
+            if self._to_first:
+                value = typical(results, self._to_first)
+                first = self._first.setdefault(who, value) if value is not None else None
+                row.append(value / first if value is not None and first else None)
+            self._rows.append(row)
+        return found
+
+    def _guarded(self, who: str, turn: Callable[[], Figures]) -> Figures | None:
+        """Run a turn. If one of others fails, report it and return None: the run continues."""
+        try:
+            return turn()
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+            if not who.startswith(OTHERS):
+                raise
+            self._run.say(f"note: a turn of {who} has failed: {error}")
+            return None
+
+    def table(self) -> Table:
+        """Return the table, without columns that have no figures."""
+        columns = [*self._about, "who", *self._figures]
+        columns += [f"{each} to {self._base}" for each in self._by]
+        columns += [f"{self._to_first} to the first case"] if self._to_first else []
+        kept = [
+            index
+            for index in range(len(columns))
+            if index <= len(self._about) or any(row[index] is not None for row in self._rows)
+        ]
+        rows = [[row[index] for index in kept] for row in self._rows]
+        return Table(self._title, [columns[index] for index in kept], rows, self._note)
+
+
+def typical(results: Iterable[Figures], figure: str) -> float | None:
+    """Return the median of a figure over all rounds, or None if there is none."""
+    values = [each[figure] for each in results if figure in each]
+    return statistics.median(values) if values else None
+
+
+def ratio_of(ours: Sequence[Figures], theirs: Sequence[Figures], figure: str) -> float | None:
+    """Return the median of the rounds' ratios of a figure; None if one of the turns has failed."""
+    if not ours or len(ours) != len(theirs) or figure not in ours[0] or figure not in theirs[0]:
+        return None
+    pairs = zip(ours, theirs, strict=True)
+    ratios = [a[figure] / b[figure] for a, b in pairs if b[figure]]
+    return statistics.median(ratios) if ratios else None
