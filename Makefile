@@ -1,5 +1,5 @@
-# What a checkout can do. Needs make, a C compiler and Python 3.11 or newer; the rest is installed
-# into .venv by the first target that needs it.
+# What a checkout can do. Needs make, Python 3.11 or newer with its headers, and a C compiler; root on
+# Debian or Ubuntu gets them. The rest is installed into .venv by the first target that needs it.
 #
 #     make demo ARGS="--days 1 --speed max"
 #     make test ARGS="tests/log -x"

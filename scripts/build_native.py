@@ -6,7 +6,7 @@ by hand after a change of the sources:
     python scripts/build_native.py
 
 It needs a C compiler (CC names another one than cc) and Python's headers. Without them it ends with
-a message that names the packages to install. ``--missing`` prints only what is missing.
+a message that names the packages to install. ``--check`` only looks for them.
 """
 
 from __future__ import annotations
@@ -32,29 +32,39 @@ STABLE_ABI = "0x030B0000"
 """The oldest Python whose stable interface the extension uses: one file serves 3.11 and later."""
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 HELP = f"""\
-tidemill can't be installed from source: {{missing}}.
-Its C extension is compiled during the installation. Install what is missing, and try again:
+error: tidemill can't be installed from source: {{missing}}.
+hint:  install a C compiler and Python's headers, which its extension in C needs, and try again:
 
-    Debian, Ubuntu   apt-get install gcc libc6-dev python3-dev
-    Fedora           dnf install gcc glibc-devel python3-devel
-    Alpine           apk add gcc musl-dev python3-dev
-    macOS            xcode-select --install
+         Debian, Ubuntu   apt-get install gcc libc6-dev python3-dev
+         Fedora           dnf install gcc glibc-devel python3-devel
+         Alpine           apk add gcc musl-dev python3-dev
+         macOS            xcode-select --install
 
-The headers must be those of Python {VERSION}. If that is not the system's own Python, their package
-has another name: python{VERSION}-dev on Debian and Ubuntu, python{VERSION}-devel on Fedora."""
+       The headers must be those of Python {VERSION}. If that is not the system's own Python, their
+       package is python{VERSION}-dev (Debian, Ubuntu) or python{VERSION}-devel (Fedora)."""
 
 
 def missing_tools() -> list[str]:
-    """Return what is needed to compile, and is not on this machine."""
+    """Return what is needed to compile and is missing, in words."""
     compiler = _compiler()
     missing = []
     if shutil.which(compiler[0]) is None:
         missing.append(f"there is no C compiler ({compiler[0]})")
-    elif not _compiles("#include <stdlib.h>\n#include <pthread.h>\n"):
-        missing.append("the C compiler has no headers of the C library (stdlib.h)")
+    elif not _compiles("#include <stdlib.h>"):
+        missing.append("there are no headers of the C library (stdlib.h)")
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         missing.append(f"there are no headers of Python {VERSION} (Python.h)")
     return missing
+
+
+def check_tools() -> None:
+    """Check that the extension can be compiled.
+
+    Raises:
+        SystemExit: A tool is missing. Its message names the packages to install.
+    """
+    if missing := missing_tools():
+        raise SystemExit(HELP.format(missing=" and ".join(missing)))
 
 
 def _compiler() -> list[str]:
@@ -80,10 +90,8 @@ def compile_extension(root: Path = ROOT) -> Path:
     Raises:
         SystemExit: A tool is missing, or the compiler has refused the sources.
     """
+    check_tools()
     target = root / EXTENSION
-    target.unlink(missing_ok=True)
-    if missing := missing_tools():
-        raise SystemExit(HELP.format(missing=", and ".join(missing)))
     sources = sorted((root / "src" / "native").glob("*.c"))
     temporary = target.with_suffix(f".{os.getpid()}.tmp")
     command = [
@@ -129,7 +137,7 @@ class NativeBuildHook(BuildHookInterface):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--missing"]:
-        print("\n".join(missing_tools()))
+    if sys.argv[1:] == ["--check"]:
+        check_tools()
     else:
         print(compile_extension())

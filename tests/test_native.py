@@ -71,12 +71,34 @@ def test_a_wheel_has_no_sources_to_compare_with(tmp_path: Path) -> None:
     assert native.source_checksum(tmp_path) is None
 
 
-def test_a_build_without_a_compiler_names_the_packages_to_install(
-    build: ModuleType, checkout: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("without", "named"),
+    [
+        ({"CC": "no-such-compiler"}, "no C compiler (no-such-compiler)"),
+        ({"CC": "cc -nostdinc"}, "no headers of the C library (stdlib.h)"),
+        ({"include": "/no/such/folder"}, "no headers of Python"),
+    ],
+    ids=["compiler", "headers of C", "headers of Python"],
+)
+def test_a_build_without_a_tool_names_it_and_the_packages_to_install(
+    build: ModuleType,
+    checkout: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    without: dict[str, str],
+    named: str,
 ) -> None:
-    monkeypatch.setenv("CC", "no-such-compiler")
-    with pytest.raises(SystemExit, match=r"no C compiler \(no-such-compiler\)[^$]*gcc libc6-dev"):
+    if "CC" in without:
+        monkeypatch.setenv("CC", without["CC"])
+    else:
+        monkeypatch.setattr(build.sysconfig, "get_path", without.get)
+    with pytest.raises(SystemExit) as ended:
         build.compile_extension(checkout)
+    message = str(ended.value)
+    assert message.startswith("error: tidemill can't be installed from source: there ")
+    assert named in message
+    assert message.count("there ") == 1
+    for packages in ("gcc libc6-dev python3-dev", "gcc musl-dev python3-dev", "xcode-select"):
+        assert packages in message
 
 
 @pytest.mark.slow

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 import subprocess
+import sys
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -124,3 +126,13 @@ def test_all_supported_pythons_are_tested_in_ci() -> None:
     assert others is not None
     assert supported == {PROJECT["requires-python"].removeprefix(">="), *others[1].split()}
     assert "test-pythons" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_wheels_are_built_for_all_supported_platforms_and_loaded() -> None:
+    config = PYPROJECT["tool"]["cibuildwheel"]
+    assert {each.removeprefix("cp311-") for each in config["build"]} == {
+        *("manylinux_x86_64", "manylinux_aarch64", "musllinux_x86_64", "musllinux_aarch64"),
+        *("macosx_x86_64", "macosx_arm64"),
+    }
+    command = shlex.split(config["test-command"])
+    assert subprocess.run([sys.executable, *command[1:]], check=False).returncode == 0

@@ -447,18 +447,16 @@ static int optional_bytes(PyObject *from, const uint8_t **data, int64_t *length)
 
 static PyObject *encoder_append(PyObject *self, PyObject *args)
 {
-    PyObject *key, *value;
+    PyObject *key, *value, *headers = NULL;
     long long timestamp;
     const uint8_t *key_data, *value_data;
     int64_t key_length, value_length;
-    const char *headers = (const char *)&no_headers;
-    Py_ssize_t headers_length = 1;
-    if (!PyArg_ParseTuple(args, "OOL|y#", &key, &value, &timestamp, &headers, &headers_length))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "OOL|S", &key, &value, &timestamp, &headers)) return NULL;
     if (optional_bytes(key, &key_data, &key_length) < 0) return NULL;
     if (optional_bytes(value, &value_data, &value_length) < 0) return NULL;
     int status = append((Encoder *)self, key_data, key_length, value_data, value_length,
-                        (const uint8_t *)headers, (size_t)headers_length, timestamp);
+                        headers ? (const uint8_t *)PyBytes_AsString(headers) : &no_headers,
+                        headers ? (size_t)PyBytes_Size(headers) : 1, timestamp);
     return status < 0 ? NULL : PyLong_FromLong(status);
 }
 
