@@ -18,7 +18,9 @@ app = Celery("amqp_tasks", broker=URL, backend="rpc://")
 app.conf.update(
     task_acks_late=True,
     task_reject_on_worker_lost=True,
-    worker_prefetch_multiplier=1,
+    worker_prefetch_multiplier=int(os.environ.get("TIDEMILL_TEST_PREFETCH", "1")),
+    task_queue_max_priority=9,
+    task_default_queue=os.environ.get("TIDEMILL_TEST_QUEUE", "celery"),
     broker_connection_retry_on_startup=True,
 )
 
@@ -42,6 +44,13 @@ def flaky(self: object, name: str) -> str:
     note(f"{name} {retries}")
     if retries < 2:
         raise self.retry(countdown=0.1)  # type: ignore[attr-defined]
+    return name
+
+
+@app.task  # type: ignore[untyped-decorator]
+def noted(name: str) -> str:
+    """Note that it ran."""
+    note(name)
     return name
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import dramatiq
 import pytest
+from celery import chain, group
+from celery.exceptions import TaskRevokedError
 from dramatiq.brokers.rabbitmq import RabbitmqBroker
 
 from tests.interop import amqp_tasks
@@ -18,6 +23,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.processes import ServerProcess
 
 ROOT = Path(__file__).parents[2]
+_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +49,13 @@ class Celery:
         self.output = folder / "tasks.txt"
         self.folder = folder
         self.workers: list[ServerProcess] = []
-        amqp_tasks.app.conf.broker_url = self.url
+        self.queue = f"celery-{next(_numbers)}"  # a killed worker's tasks come back
+        amqp_tasks.app.conf.update(broker_url=self.url, task_default_queue=self.queue)
+        amqp_tasks.app.amqp.queues.clear()
+        amqp_tasks.app.amqp.queues.add(self.queue, max_priority=9)
 
-    def start_worker(self) -> ServerProcess:
-        """Start a worker with one process."""
+    def start_worker(self, prefetch: int = 1) -> ServerProcess:
+        """Start a worker with one process, which prefetches so many tasks."""
         name = f"w{len(self.workers)}"
         worker = ServerProcess(
             "celery",
@@ -60,6 +69,8 @@ class Celery:
                 **os.environ,
                 "TIDEMILL_TEST_AMQP": self.url,
                 "TIDEMILL_TEST_FILE": str(self.output),
+                "TIDEMILL_TEST_PREFETCH": str(prefetch),
+                "TIDEMILL_TEST_QUEUE": self.queue,
             },
             cwd=ROOT,
         )
@@ -88,6 +99,45 @@ def test_celery_results_and_retries(celery: Celery) -> None:
     assert [result.get(timeout=120) for result in results] == list(range(1, 11))
     assert amqp_tasks.flaky.delay("f").get(timeout=120) == "f"
     assert celery.lines() == ["f 0", "f 1", "f 2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prefetch", [1, 4])
+def test_celery_tasks_with_a_countdown_do_not_hold_up_others(celery: Celery, prefetch: int) -> None:
+    """Celery raises the prefetch count for each task that waits for its time."""
+    celery.start_worker(prefetch)
+    eta = datetime.now(UTC) + timedelta(seconds=6)
+    later = [amqp_tasks.noted.apply_async([f"later {n}"], countdown=6) for n in range(4)]
+    later += [amqp_tasks.noted.apply_async([f"eta {n}"], eta=eta) for n in range(4)]
+    for n in range(3):
+        assert amqp_tasks.noted.delay(f"now {n}").get(timeout=120) == f"now {n}"
+    assert celery.lines() == ["now 0", "now 1", "now 2"]
+    assert [each.get(timeout=120)[:3] for each in later] == ["lat"] * 4 + ["eta"] * 4
+    assert len(celery.lines()) == 11
+
+
+@pytest.mark.slow
+def test_celery_revokes_a_task_that_waits(celery: Celery) -> None:
+    celery.start_worker()
+    revoked = amqp_tasks.noted.apply_async(["revoked"], countdown=3)
+    kept = amqp_tasks.noted.apply_async(["kept"], countdown=4)
+    revoked.revoke()
+    assert kept.get(timeout=120) == "kept"
+    with pytest.raises(TaskRevokedError):
+        revoked.get(timeout=120)
+    assert celery.lines() == ["kept"]
+
+
+@pytest.mark.slow
+def test_celery_chains_groups_and_priorities(celery: Celery) -> None:
+    queued = [amqp_tasks.noted.apply_async([str(n)], priority=n) for n in (1, 9, 5, 0, 3)]
+    celery.start_worker()
+    assert [each.get(timeout=120) for each in queued] == ["1", "9", "5", "0", "3"]
+    assert celery.lines() == ["9", "5", "3", "1", "0"]
+    tasks = group(amqp_tasks.add.s(n, n) for n in range(5))
+    assert tasks.apply_async().get(timeout=120) == [0, 2, 4, 6, 8]
+    chained = chain(amqp_tasks.add.s(1, 2), amqp_tasks.add.s(3), amqp_tasks.add.s(4))
+    assert chained.apply_async().get(timeout=120) == 10
 
 
 @pytest.mark.crash
@@ -121,3 +171,16 @@ def test_dramatiq_actors_run_and_are_retried(broker: BrokerProcess) -> None:
     finally:
         worker.stop()
         queue.close()
+
+
+@pytest.mark.nightly
+def test_celery_works_with_the_oldest_kombu_that_is_supported(tmp_path: Path) -> None:
+    oldest = ["celery==5.3.0", "kombu==5.3.0", "amqp==5.1.1"]
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(tmp_path)]
+    subprocess.run([*install, *oldest], check=True, timeout=600)
+    tests = [sys.executable, "-m", "pytest", "-q", __file__, "-k", "celery and not oldest"]
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run(
+        tests, env={**os.environ, "PYTHONPATH": paths}, cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-5000:]

@@ -19,8 +19,9 @@ from tidemill.protocols.amqp.users import MECHANISMS, Users
 HEADER = b"AMQP\x00\x00\x09\x01"
 CHANNEL_MAX = 2047
 HEARTBEAT_SECONDS = 60
-COMPATIBLE_VERSION = "4.0.0"
-"""Clients (kombu) read the version of RabbitMQ here, and use what versions before 4.0 lack."""
+COMPATIBLE_VERSION = "3.13.0"
+"""The version of RabbitMQ whose meaning of basic.qos holds. kombu reads it: from 4.0 on, which has
+no limit of a channel, Celery does not raise the limit for tasks that wait for their time."""
 
 CAPABILITIES = (
     "publisher_confirms",
@@ -168,9 +169,10 @@ def server_properties() -> dict[str, object]:
         "capabilities": dict.fromkeys(CAPABILITIES, True),
         "cluster_name": "tidemill",
         "copyright": "The tidemill maintainers",
-        "information": "Licensed under Apache-2.0",
+        "information": f"tidemill {__version__}, licensed under Apache-2.0",
         "platform": "Python",
-        "product": "tidemill",
-        "product_version": __version__,
+        # kombu compares it: for another product, Celery expects that basic.qos without `global`
+        # changes running consumers, as the specification says and RabbitMQ does not.
+        "product": "RabbitMQ",
         "version": COMPATIBLE_VERSION,
     }
