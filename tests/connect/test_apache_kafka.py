@@ -27,7 +27,8 @@ from tests.connect.cdc.test_worker import (
     test_rules_an_outbox_and_tables_without_a_key_together,
     test_what_was_not_captured_is_repaired_by_a_new_snapshot,
 )
-from tests.support.apache_kafka import ApacheKafka, KafkaNotFoundError
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.processes import skip_if_missing
 from tidemill.connect.base.clients import Kafka
 
 __all__ = [
@@ -57,10 +58,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    try:
+    with skip_if_missing():
         server = ApacheKafka(tmp_path_factory.mktemp("kafka"))
-    except KafkaNotFoundError as error:
-        pytest.skip(str(error))
     with server:
         yield server
 

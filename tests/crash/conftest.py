@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.apache_kafka import ApacheKafka, KafkaNotFoundError
+from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker_process import BrokerProcess
+from tests.support.processes import skip_if_missing
 
 
 @pytest.fixture(params=["tidemill", pytest.param("kafka", marks=pytest.mark.apache_kafka)])
@@ -21,9 +22,7 @@ def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         return
     if not os.environ.get("APACHE_KAFKA_TESTS"):
         pytest.skip("only with APACHE_KAFKA_TESTS=1 in the environment")
-    try:
+    with skip_if_missing():
         kafka = ApacheKafka(tmp_path / "kafka")
-    except KafkaNotFoundError as error:
-        pytest.skip(str(error))
     with kafka:
         yield kafka.bootstrap

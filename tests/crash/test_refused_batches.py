@@ -14,10 +14,9 @@ from tests.conftest import BrokerFactory
 from tests.crash.disk import disk
 from tests.crash.load import read_all
 from tests.interop.java_client import JavaClient
-from tests.support.apache_kafka import KafkaNotFoundError
 from tests.support.broker_process import BrokerProcess
 from tests.support.librdkafka import ready_for_id
-from tests.support.processes import poll_until
+from tests.support.processes import poll_until, skip_if_missing
 
 pytestmark = [pytest.mark.crash]
 
@@ -30,10 +29,8 @@ LATER_WRITES = "7", "1 5 9"
 @pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
     """Run Java programs; skip if there is no JDK or no jar."""
-    try:
+    with skip_if_missing():
         return JavaClient(tmp_path_factory.mktemp("java"))
-    except KafkaNotFoundError as error:
-        pytest.skip(str(error))
 
 
 def start(start_broker: BrokerFactory, folder: Path, refused: str) -> BrokerProcess:

@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.interop.java_client import JavaClient
-from tests.support.apache_kafka import KafkaNotFoundError
 from tests.support.broker_process import BrokerProcess
+from tests.support.processes import skip_if_missing
 
 MakeTopic = Callable[..., str]
 
@@ -44,10 +44,8 @@ def admin(bootstrap: str) -> AdminClient:
 @pytest.fixture(scope="session")
 def java(tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
     """Runs the programs of ``java/``; skips where there is no JDK or no jar."""
-    try:
+    with skip_if_missing():
         return JavaClient(tmp_path_factory.mktemp("java"))
-    except KafkaNotFoundError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.interop.conftest import MakeTopic
-from tests.support.apache_kafka import KafkaNotFoundError, find_java, find_tools_classpath
+from tests.support.apache_kafka import find_java, find_tools_classpath
+from tests.support.processes import skip_if_missing
 
 pytestmark = pytest.mark.spark  # each starts a JVM
 
@@ -36,10 +37,8 @@ class Tools:
 
 @pytest.fixture(scope="module")
 def tools(bootstrap: str) -> Tools:
-    try:
+    with skip_if_missing():
         return Tools(bootstrap)
-    except KafkaNotFoundError as error:
-        pytest.skip(str(error))
 
 
 def test_reassignments_are_verified_and_cancelled(

@@ -17,9 +17,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from tests.support.apache_kafka import ApacheKafka, KafkaNotFoundError
+from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker_process import BrokerProcess
-from tests.support.processes import poll_until
+from tests.support.processes import poll_until, skip_if_missing
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,8 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     if not os.environ.get("APACHE_KAFKA_TESTS"):
         pytest.skip("only with APACHE_KAFKA_TESTS=1 in the environment")
     properties = {"log.cleaner.backoff.ms": "100", "log.cleaner.dedupe.buffer.size": "2097152"}
-    try:
+    with skip_if_missing():
         kafka = ApacheKafka(tmp_path_factory.mktemp("kafka"), properties=properties)
-    except KafkaNotFoundError as error:
-        pytest.skip(str(error))
     with kafka:
         yield _broker("kafka", kafka.bootstrap)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.support.ports import reserve_port
-from tests.support.processes import ServerProcess, accepts_connections
+from tests.support.processes import NotInstalledError, ServerProcess, accepts_connections
 
 KAFKA_VERSION = "4.3.0"
 SCALA_VERSION = "2.13"
@@ -35,7 +35,7 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 """
 
 
-class KafkaNotFoundError(Exception):
+class KafkaNotFoundError(NotInstalledError):
     """There is no Java, or Kafka's jars can't be found; the message says what is missing."""
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.processes import ServerProcess
+from tests.support.processes import NotInstalledError, ServerProcess
 
 _INSTALL = (
     "--skip-test-db",
@@ -26,13 +26,13 @@ _INSTALL = (
 USER, PASSWORD = "tidemill", "a secret of the test"
 
 
-class MariaDbNotFoundError(Exception):
+class MariaDbNotFoundError(NotInstalledError):
     """MariaDB can't be started here; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class MariaDb:
-    """A server that runs.
+@dataclass(frozen=True)
+class Server:
+    """A server that runs, of MariaDB or MySQL.
 
     Attributes:
         socket: the path of its Unix socket.
@@ -47,6 +47,52 @@ class MariaDb:
         return pymysql.connect(
             unix_socket=self.socket, user=USER, password=PASSWORD, charset="utf8mb4", **options
         )
+
+    @property
+    def answers(self) -> bool:
+        """Whether a client can log in."""
+        import pymysql
+
+        try:
+            self.connect().close()
+        except pymysql.err.OperationalError:
+            return False
+        return True
+
+
+class MariaDb(Server):
+    """A MariaDB server that runs."""
+
+
+@contextmanager
+def own_folder(name: str) -> Iterator[Path]:
+    """Make a folder for a server, and remove it at the end.
+
+    It is not below the tests' folder: another user could not get there, and a socket's path must be
+    short.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=f"tidemill-{name}-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_user(folder: Path, host: str) -> Path:
+    """Write the statements that make the tests' user, who can do everything; return the file."""
+    init = folder / "init.sql"
+    init.write_text(
+        f"CREATE USER {USER}@'{host}' IDENTIFIED BY '{PASSWORD}';\n"
+        f"GRANT ALL PRIVILEGES ON *.* TO {USER}@'{host}' WITH GRANT OPTION;\n"
+    )
+    init.chmod(0o644)
+    return init
+
+
+def install(command: Sequence[str], folder: Path) -> None:
+    """Run a command that makes the data of a server."""
+    made = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stdout + made.stderr
 
 
 def _binary(*names: str) -> str:
@@ -82,25 +128,11 @@ def mariadb(log: Path, options: Sequence[str] = ()) -> Iterator[MariaDb]:
     Raises:
         MariaDbNotFoundError: it can't be started here.
     """
-    install, server = _binary("mariadb-install-db"), _binary("mariadbd")
-    # Not below the tests' folder: the other user could not get there, and a socket's path is short.
-    folder = Path(tempfile.mkdtemp(prefix="tidemill-mariadb-"))
-    try:
+    installer, server = _binary("mariadb-install-db"), _binary("mariadbd")
+    with own_folder("mariadb") as folder:
         before = as_user(folder)
-        data, init = folder / "data", folder / "init.sql"
-        init.write_text(
-            f"CREATE USER {USER}@localhost IDENTIFIED BY '{PASSWORD}';\n"
-            f"GRANT ALL PRIVILEGES ON *.* TO {USER}@localhost WITH GRANT OPTION;\n"
-        )
-        init.chmod(0o644)
-        made = subprocess.run(
-            [*before, install, "--no-defaults", f"--datadir={data}", *_INSTALL],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert made.returncode == 0, made.stdout + made.stderr
+        data, init = folder / "data", write_user(folder, "localhost")
+        install([*before, installer, "--no-defaults", f"--datadir={data}", *_INSTALL], folder)
         command = [*before, server, "--no-defaults", f"--datadir={data}", f"--init-file={init}"]
         command += ["--skip-networking", f"--socket={folder}/socket", "--server-id=1"]
         command += ["--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-metadata=FULL"]
@@ -108,17 +140,5 @@ def mariadb(log: Path, options: Sequence[str] = ()) -> Iterator[MariaDb]:
         command += ["--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M", *options]
         with ServerProcess("mariadb", command, log, cwd=folder) as process:
             found = MariaDb(f"{folder}/socket")
-            process.wait_until(lambda: _answers(found), 120)
+            process.wait_until(lambda: found.answers, 120)
             yield found
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _answers(server: MariaDb) -> bool:
-    import pymysql
-
-    try:
-        server.connect().close()
-    except pymysql.err.OperationalError:
-        return False
-    return True

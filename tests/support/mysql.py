@@ -9,18 +9,24 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tests.support.mariadb import MariaDbNotFoundError, as_user
+from tests.support.mariadb import (
+    PASSWORD,
+    USER,
+    MariaDbNotFoundError,
+    Server,
+    as_user,
+    install,
+    own_folder,
+    write_user,
+)
 from tests.support.ports import reserve_port
-from tests.support.processes import ServerProcess
+from tests.support.processes import NotInstalledError, ServerProcess
 
-USER, PASSWORD = "tidemill", "a secret of the test"
 _PLACES = "/opt/mysql/bin:/usr/sbin:/usr/local/sbin:/usr/local/mysql/bin"
 _QUICK = (
     "--innodb-buffer-pool-size=32M",
@@ -33,31 +39,24 @@ _QUICK = (
 )
 
 
-class MySqlNotFoundError(Exception):
+__all__ = ["PASSWORD", "USER", "MySql", "MySqlNotFoundError", "mysql"]
+
+
+class MySqlNotFoundError(NotInstalledError):
     """MySQL can't be started here; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class MySql:
-    """A server that runs.
+@dataclass(frozen=True)
+class MySql(Server):
+    """A MySQL server that runs.
 
     Attributes:
-        socket: the path of its Unix socket.
         port: its TCP port on the loopback address.
         data: the folder of its data, with the certificates that it made.
     """
 
-    socket: str
     port: int
     data: Path
-
-    def connect(self, **options: Any) -> Any:
-        """Return a new connection of PyMySQL."""
-        import pymysql
-
-        return pymysql.connect(
-            unix_socket=self.socket, user=USER, password=PASSWORD, charset="utf8mb4", **options
-        )
 
 
 def _binary() -> str:
@@ -94,44 +93,18 @@ def mysql(log: Path, options: Sequence[str] = ()) -> Iterator[MySql]:
         MySqlNotFoundError: it can't be started here.
     """
     binary = _binary()
-    # Not below the tests' folder: the other user could not get there, and a socket's path is short.
-    folder = Path(tempfile.mkdtemp(prefix="tidemill-mysql-"))
-    try:
+    with own_folder("mysql") as folder:
         try:
             before = as_user(folder)
         except MariaDbNotFoundError as error:
             raise MySqlNotFoundError(str(error).replace("MariaDB", "MySQL")) from None
-        data, init = folder / "data", folder / "init.sql"
-        init.write_text(
-            f"CREATE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}';\n"
-            f"GRANT ALL PRIVILEGES ON *.* TO {USER}@'%' WITH GRANT OPTION;\n"
-        )
-        init.chmod(0o644)
+        data, init = folder / "data", write_user(folder, "%")
         command = [*before, *_common(binary), f"--datadir={data}", "--secure-file-priv=NULL"]
-        made = subprocess.run(
-            [*command, *_QUICK, "--initialize-insecure", f"--init-file={init}"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert made.returncode == 0, made.stdout + made.stderr
+        install([*command, *_QUICK, "--initialize-insecure", f"--init-file={init}"], folder)
         found = MySql(f"{folder}/socket", reserve_port(), data)
         command += [f"--socket={found.socket}", f"--port={found.port}", "--bind-address=127.0.0.1"]
         command += ["--mysqlx=OFF", "--server-id=1", "--log-bin=binlog", "--gtid-mode=ON"]
         command += ["--enforce-gtid-consistency=ON", "--binlog-row-metadata=FULL"]
         with ServerProcess("mysql", [*command, *_QUICK, *options], log, cwd=folder) as process:
-            process.wait_until(lambda: _answers(found), 120)
+            process.wait_until(lambda: found.answers, 120)
             yield found
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _answers(server: MySql) -> bool:
-    import pymysql
-
-    try:
-        server.connect().close()
-    except pymysql.err.OperationalError:
-        return False
-    return True

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.processes import ServerProcess
+from tests.support.processes import NotInstalledError, ServerProcess
 
 INIT = ("-A", "trust", "--no-sync", "--encoding=UTF8", "--locale=C")
 LOGICAL = {
@@ -32,7 +32,7 @@ LOGICAL = {
 _PORT = 5432  # a part of the socket's name only
 
 
-class PostgresNotFoundError(Exception):
+class PostgresNotFoundError(NotInstalledError):
     """PostgreSQL can't be started here; the message says why."""
 
 

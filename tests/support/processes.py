@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,6 +22,21 @@ from tests.support import forks
 
 class StartFailedError(AssertionError):
     """The process ended, or was not ready in time; the message holds the end of its output."""
+
+
+class NotInstalledError(Exception):
+    """A program that a test needs is missing here; the message says which one."""
+
+
+@contextlib.contextmanager
+def skip_if_missing() -> Iterator[None]:
+    """Skip the test or fixture where what the block needs is not installed."""
+    import pytest
+
+    try:
+        yield
+    except NotInstalledError as error:
+        pytest.skip(str(error))
 
 
 def accepts_connections(host: str, port: int) -> bool:

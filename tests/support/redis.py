@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.processes import ServerProcess
+from tests.support.processes import NotInstalledError, ServerProcess
 
 
-class RedisNotFoundError(Exception):
+class RedisNotFoundError(NotInstalledError):
     """Redis can't be started here; the message says why."""
 
 

@@ -1,6 +1,6 @@
 """What tests of MariaDB and of MySQL share: a database for each test, and reading from a source.
 
-The folder of each server has the fixture ``server``. Must not know: which server it is.
+The folder of each server has the fixtures ``server`` and ``source_type``.
 """
 
 from __future__ import annotations
@@ -11,17 +11,32 @@ from typing import Any, Protocol
 
 import pytest
 
+from tests.support.mariadb import PASSWORD, USER, Server
 from tidemill.connect.cdc.binlog.source import BinlogSource
-from tidemill.connect.cdc.contract import Batch
+from tidemill.connect.cdc.contract import Batch, Capture, Keyless
+
+__all__ = ["Server"]
 
 Execute = Callable[..., None]
 
 
-class Server(Protocol):
-    """A server that a test has started."""
+class MakeSource(Protocol):
+    """Returns a source that is not started; it is closed at the end of the test.
 
-    def connect(self, **options: Any) -> Any:
-        """Return a connection of PyMySQL."""
+    Args:
+        include: patterns of tables; none is all tables of the test's database.
+        keyless: as in ``Capture``.
+        database: keys of the definition's section that differ from what reaches the server.
+    """
+
+    def __call__(
+        self, *include: str, name: str = ..., keyless: Keyless = ..., **database: Any
+    ) -> Any: ...
+
+
+def database_section(server: Server, **more: Any) -> dict[str, Any]:
+    """Return the section of a definition that reaches the server."""
+    return {"unix_socket": server.socket, "user": USER, "password": PASSWORD, **more}
 
 
 @pytest.fixture
@@ -47,6 +62,32 @@ def execute(server: Server, shop: str) -> Iterator[Execute]:
         yield run
 
 
+@pytest.fixture
+def make_source(
+    server: Server, shop: str, source_type: Callable[[Capture], BinlogSource]
+) -> Iterator[MakeSource]:
+    """Makes sources of tables in the test's database."""
+    made: list[BinlogSource] = []
+
+    def make(
+        *include: str, name: str = "shop", keyless: Keyless = "refuse", **database: Any
+    ) -> BinlogSource:
+        section = database_section(server, **database)
+        capture = Capture(name, include or (f"{shop}.*",), (), keyless, section)
+        made.append(source_type(capture))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def source(make_source: MakeSource) -> Any:
+    """A source for all tables of the test's database."""
+    return make_source()
+
+
 def poll_all(source: BinlogSource, until: int, *, batches: list[Batch] | None = None) -> list[Any]:
     """Poll until ``until`` changes were returned; return them."""
     changes: list[Any] = []
@@ -57,3 +98,19 @@ def poll_all(source: BinlogSource, until: int, *, batches: list[Batch] | None = 
         if batches is not None:
             batches.append(batch)
     return changes
+
+
+def resumed(source: BinlogSource, position: Any, count: int) -> tuple[list[Any], Any]:
+    """Return the rows of ``count`` changes after a position, with a new start behind each batch.
+
+    Returns:
+        The rows after the changes, and the position behind them.
+    """
+    rows: list[Any] = []
+    while len(rows) < count:
+        source.start(position)
+        batch = source.poll(60)
+        assert batch is not None
+        rows += [each.after for each in batch.changes]
+        position = batch.position
+    return rows, position

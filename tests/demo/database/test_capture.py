@@ -14,8 +14,8 @@ import pytest
 from tests.demo.database.test_tables import REGISTRY, by_key
 from tests.demo.support import command_of
 from tests.support.broker_process import BrokerProcess
-from tests.support.postgres import LOGICAL, PostgresNotFoundError, postgres
-from tests.support.processes import poll_until
+from tests.support.postgres import LOGICAL, postgres
+from tests.support.processes import poll_until, skip_if_missing
 from tidemill.connect.base.clients import Kafka
 from tidemill.connect.cdc.board import Board
 from tidemill.demo.database.capture import (
@@ -43,15 +43,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     pytest.importorskip("psycopg")
-    try:
-        with postgres(tmp_path_factory.mktemp("postgres") / "log", LOGICAL) as dsn:
-            fields = dict(each.split("=", 1) for each in dsn.split())
-            yield (
-                f"postgresql://{fields['user']}@/{fields['dbname']}"
-                f"?host={fields['host']}&port={fields['port']}"
-            )
-    except PostgresNotFoundError as missing:
-        pytest.skip(str(missing))
+    with skip_if_missing(), postgres(tmp_path_factory.mktemp("postgres") / "log", LOGICAL) as dsn:
+        fields = dict(each.split("=", 1) for each in dsn.split())
+        yield (
+            f"postgresql://{fields['user']}@/{fields['dbname']}"
+            f"?host={fields['host']}&port={fields['port']}"
+        )
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])

@@ -17,7 +17,7 @@ import redis
 import tantivy
 
 from tests.support.elasticsearch import AUTHORIZATION, fake_elasticsearch
-from tests.support.redis import RedisNotFoundError, redis_server
+from tests.support.redis import redis_server
 from tidemill.spark import (
     DuckDBHistorySink,
     ElasticsearchSink,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.spark.conftest import Broker
+from tests.support.processes import skip_if_missing
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -77,11 +78,8 @@ class Database:
 
 @contextmanager
 def a_redis(folder: Path) -> Iterator[str]:
-    try:
-        with redis_server(folder / "redis.log") as url:
-            yield url
-    except RedisNotFoundError as error:
-        pytest.skip(str(error))
+    with skip_if_missing(), redis_server(folder / "redis.log") as url:
+        yield url
 
 
 def test_all_sinks_agree_with_the_log(

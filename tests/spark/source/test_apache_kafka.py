@@ -18,7 +18,8 @@ from confluent_kafka.admin import (
 )
 
 from tests.spark.source.batches import offsets
-from tests.support.apache_kafka import ApacheKafka, KafkaNotFoundError
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.processes import skip_if_missing
 from tidemill.errors import UnreachableError
 from tidemill.kafka_client.settings import MECHANISMS
 from tidemill.spark.sinks.topic.delivery.at_least_once import (
@@ -65,10 +66,8 @@ def login(kafka: ApacheKafka, mechanism: str, password: str = "secret") -> dict[
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    try:
+    with skip_if_missing():
         server = ApacheKafka(tmp_path_factory.mktemp("kafka"), properties=_PROPERTIES)
-    except KafkaNotFoundError as error:
-        pytest.skip(str(error))
     with server:
         plain: dict[str, Any] = dict(login(server, "PLAIN"))
         admin = AdminClient(plain)

@@ -27,7 +27,8 @@ from tests.connect.cdc.debezium.comparing import (
     without_truncates,
 )
 from tests.connect.conftest import RunningWorker, records_of
-from tests.support.mysql import PASSWORD, USER, MySql, MySqlNotFoundError, mysql
+from tests.support.mysql import PASSWORD, USER, MySql, mysql
+from tests.support.processes import skip_if_missing
 from tidemill.connect.base.clients import Kafka
 from tidemill.connect.cdc.definition import parse
 
@@ -125,11 +126,8 @@ CHANGES = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MySql]:
-    try:
-        with mysql(tmp_path_factory.mktemp("mysql") / "log") as found:
-            yield found
-    except MySqlNotFoundError as error:
-        pytest.skip(str(error))
+    with skip_if_missing(), mysql(tmp_path_factory.mktemp("mysql") / "log") as found:
+        yield found
 
 
 def properties(server: MySql, folder: Path) -> dict[str, str]:

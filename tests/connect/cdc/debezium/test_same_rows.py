@@ -26,7 +26,8 @@ from tests.connect.cdc.debezium.comparing import (
 )
 from tests.connect.conftest import RunningWorker, records_of
 from tests.support.ports import reserve_port
-from tests.support.postgres import LOGICAL, PostgresNotFoundError, postgres
+from tests.support.postgres import LOGICAL, postgres
+from tests.support.processes import skip_if_missing
 from tidemill.connect.base.clients import Kafka
 from tidemill.connect.cdc.definition import parse
 from tidemill.connect.cdc.values import UNAVAILABLE
@@ -70,11 +71,8 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a server: Debezium's driver can't use a Unix socket."""
     number = reserve_port()
     settings = {**LOGICAL, "listen_addresses": "127.0.0.1", "port": str(number)}
-    try:
-        with postgres(tmp_path_factory.mktemp("postgres") / "log", settings):
-            yield number
-    except PostgresNotFoundError as error:
-        pytest.skip(str(error))
+    with skip_if_missing(), postgres(tmp_path_factory.mktemp("postgres") / "log", settings):
+        yield number
 
 
 def properties(port: int) -> dict[str, str]:

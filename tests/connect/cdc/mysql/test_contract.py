@@ -1,63 +1,48 @@
-"""MySQL keeps the contract of a source."""
+"""MySQL keeps the contracts of a source."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
-from tests.connect.cdc.mysql.conftest import database_section
-from tests.contracts.sources import SourceContract, SourceHarness, brief, changes_until
-from tests.support.mysql import MySql
-from tidemill.connect.cdc.contract import Capture, Source
+from tests.connect.cdc.binlog_servers import Execute
+from tests.contracts.binlog import BinlogContract, KeptPosition
 from tidemill.connect.cdc.mysql import MySqlSource
 
 
-class MySqlHarness:
-    """A database of its own."""
-
-    def __init__(self, server: MySql, shop: str) -> None:
-        self._server = server
-        self._shop = shop
-        self.made: list[MySqlSource] = []
-
-    def source(self, name: str = "contract", **capture: Any) -> MySqlSource:
-        section = database_section(self._server, **capture.pop("database", {}))
-        self.made.append(MySqlSource(Capture(name, (f"{self._shop}.*",), database=section)))
-        return self.made[-1]
-
-    def execute(self, *statements: str) -> None:
-        with self._server.connect(database=self._shop) as connection:
-            for statement in statements:
-                connection.cursor().execute(statement)
-            connection.commit()
-
-    def roll_back(self, *statements: str) -> None:
-        with self._server.connect(database=self._shop) as connection:
-            for statement in statements:
-                connection.cursor().execute(statement)
-            connection.rollback()
+class TestSource(KeptPosition):
+    pass
 
 
-class TestMySql(SourceContract):
-    @pytest.fixture
-    def harness(self, server: MySql, shop: str) -> Iterator[MySqlHarness]:
-        made = MySqlHarness(server, shop)
-        yield made
-        for each in made.made:
-            each.close()
+class TestMySql(BinlogContract):
+    NAME = "MySQL"
+    PURGED = "gtid_purged"
+    NOTES = ("SET SESSION binlog_rows_query_log_events = ON",)
+    COMPRESSED = ("SET SESSION binlog_transaction_compression = ON",)
+    INDEXES = ", INDEX f ((c0 + 1)), INDEX m ((CAST(c1->'$.a' AS UNSIGNED ARRAY)))"
+    TYPES = [
+        ("varchar(9) collate utf8mb4_ja_0900_as_cs_ks", "'日本'", "日本", "text"),
+        ("json", "'{}'", "{}", "json"),
+        ("vector(3)", "string_to_vector('[1,2,3]')", "AACAPwAAAEAAAEBA", "bytes"),
+        ("geometry", "point(1, 2)", "AAAAAAEBAAAAAAAAAAAA8D8AAAAAAAAAQA==", "bytes"),
+        ("double unsigned", "1.7976931348623157e308", 1.7976931348623157e308, "float"),
+        ("decimal(65,30)", "-12345678901234567890.01", "-12345678901234567890.01" + "0" * 28,
+         "decimal"),
+        ("decimal(9,0) unsigned", "999999999", "999999999", "decimal"),
+        ("char(200) character set utf8mb3", "repeat('é', 200)", "é" * 200, "text"),
+        ("tinytext", "'t'", "t", "text"),
+        ("mediumtext", "repeat('x', 70000)", "x" * 70000, "text"),
+        ("time(2)", "'-12:00:00.99'", "-12:00:00.99", "time"),
+        ("enum('x','y') character set latin1", "'wrong'", "", "enum"),
+        ("bit(64)", "b'1'", "0" * 63 + "1", "other"),
+        ("bool", "true", 1, "int"),
+        ("geomcollection", "geomcollection(point(0, 0))",
+         "AAAAAAEHAAAAAQAAAAEBAAAAAAAAAAAAAAAAAAAAAAAAAA==", "bytes"),
+    ]  # fmt: skip
 
-    def test_drop_removes_everything_and_a_position_is_lost(
-        self, harness: SourceHarness, source: Source
+    def test_a_large_compressed_transaction_comes_in_parts_and_resumes_inside(
+        self, source: MySqlSource, execute: Execute, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """``start`` creates nothing on the server, so there is nothing to remove."""
-        harness.execute("INSERT INTO t VALUES (4, 'd')")
-        _, position = changes_until(source, 1)
-        source.drop()
-        source.close()
-        harness.execute("INSERT INTO t VALUES (5, 'e')")
-        again = harness.source()
-        again.start(position)
-        found, _ = changes_until(again, 1)
-        assert brief(found) == [("c", {"id": 5, "note": "e"})]
+        execute(*self.COMPRESSED)
+        self.test_a_large_transaction_comes_in_parts_and_resumes_inside(
+            source, execute, monkeypatch
+        )

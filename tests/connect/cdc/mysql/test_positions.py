@@ -8,12 +8,10 @@ from typing import Any
 import pymysql
 import pytest
 
-from tests.connect.cdc.mysql.conftest import Execute, database_section, poll_all
+from tests.connect.cdc.binlog_servers import Execute, MakeSource, poll_all, resumed
 from tests.support.mysql import PASSWORD, USER, MySql
-from tests.support.processes import poll_until
 from tidemill.connect.cdc.contract import Capture
 from tidemill.connect.cdc.errors import (
-    DefinitionError,
     PermanentCaptureError,
     PositionLostError,
     SetupError,
@@ -105,48 +103,9 @@ def test_transactions_with_tags_are_captured_and_the_position_has_them(
         pytest.skip("the server has no tags: it is older than 8.3")
     execute("INSERT INTO a VALUES (1)", "INSERT INTO a VALUES (2)")
     execute("SET SESSION gtid_next = 'AUTOMATIC'", "INSERT INTO a VALUES (3)")
-    seen: list[int] = []
-    while len(seen) < 3:
-        source.start(position)
-        batch = source.poll(60)
-        assert batch is not None
-        seen += [each.after["id"] for each in batch.changes if each.after]
-        position = batch.position
-    assert seen == [1, 2, 3]
+    rows, position = resumed(source, position, 3)
+    assert [row["id"] for row in rows] == [1, 2, 3]
     assert ":my_tag:1-2" in str(position["gtid"])
-
-
-def test_a_stream_resumes_behind_each_batch(source: MySqlSource, execute: Execute) -> None:
-    execute("CREATE TABLE a (id INT PRIMARY KEY)")
-    position = source.start(None)
-    execute(*[f"INSERT INTO a VALUES ({i})" for i in range(20)])
-    seen: list[int] = []
-    while len(seen) < 20:
-        source.start(position)
-        batch = source.poll(60)
-        assert batch is not None
-        seen += [each.after["id"] for each in batch.changes if each.after]
-        position = batch.position
-    assert seen == list(range(20))
-
-
-def test_a_position_whose_files_were_purged_is_lost(
-    source: MySqlSource, execute: Execute, server: MySql
-) -> None:
-    execute("CREATE TABLE a (id INT PRIMARY KEY)")
-    position = source.start(None)
-    source.close()
-    execute("INSERT INTO a VALUES (1)", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
-
-    def is_purged() -> bool:
-        execute("PURGE BINARY LOGS BEFORE NOW() + INTERVAL 1 DAY")  # keeps files that are read
-        with server.connect() as connection, connection.cursor() as cursor:
-            return int(cursor.execute("SHOW BINARY LOGS")) == 1
-
-    poll_until(is_purged, 90, "the server keeps its binary logs")
-    with pytest.raises(PositionLostError, match="gtid_purged") as lost:
-        source.start(position)
-    assert "--resnapshot" in (lost.value.hint or "")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +140,7 @@ def test_a_server_that_took_over_continues_if_it_has_the_transactions(
 
 
 def test_check_names_what_is_missing_and_the_statement_that_gives_it(
-    server: MySql, shop: str, execute: Execute
+    make_source: MakeSource, shop: str, execute: Execute
 ) -> None:
     user = f"u_{shop}"
     execute(
@@ -190,7 +149,6 @@ def test_check_names_what_is_missing_and_the_statement_that_gives_it(
         f"CREATE USER {user}@localhost IDENTIFIED BY 'pw'",
         f"GRANT SELECT ON {shop}.* TO {user}@localhost",
     )
-    section = {"unix_socket": server.socket, "user": user, "password": "pw"}
     settings = {
         "binlog_row_image": ("MINIMAL", "FULL"),
         "binlog_row_metadata": ("MINIMAL", "FULL"),
@@ -200,11 +158,10 @@ def test_check_names_what_is_missing_and_the_statement_that_gives_it(
     }
     execute(*[f"SET GLOBAL {name} = '{bad}'" for name, (bad, _) in settings.items()])
     try:
-        source = MySqlSource(Capture("s", (f"{shop}.*",), database=section))
+        source = make_source(user=user, password="pw")
         found = source.check()
         with pytest.raises(SetupError, match="not ready"):
             source.start(None)
-        source.close()
     finally:
         execute(*[f"SET GLOBAL {name} = '{good}'" for name, (_, good) in settings.items()])
     errors = [each for each in found if each.severity == "error"]
@@ -216,14 +173,13 @@ def test_check_names_what_is_missing_and_the_statement_that_gives_it(
     assert any("nokey" in each.text for each in errors)
     assert any("MyISAM" in each.text for each in found if each.severity == "warning")
     execute(f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {user}@localhost")
-    granted = MySqlSource(Capture("s", (f"{shop}.old",), database=section))
+    granted = make_source(f"{shop}.old", user=user, password="pw")
     assert [each for each in granted.check() if each.severity == "error"] == []
     granted.start(None)
-    granted.close()
     execute(f"DROP USER {user}@localhost")
 
 
-def test_privileges_of_a_role_count(server: MySql, shop: str, execute: Execute) -> None:
+def test_privileges_of_a_role_count(make_source: MakeSource, shop: str, execute: Execute) -> None:
     user = f"u_{shop}"
     execute(
         "CREATE TABLE a (id INT PRIMARY KEY)",
@@ -231,10 +187,8 @@ def test_privileges_of_a_role_count(server: MySql, shop: str, execute: Execute) 
         f"GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO r_{shop}",
         f"CREATE USER {user}@localhost IDENTIFIED BY 'pw' DEFAULT ROLE r_{shop}",
     )
-    section = {"unix_socket": server.socket, "user": user, "password": "pw"}
-    source = MySqlSource(Capture("s", (f"{shop}.*",), database=section))
+    source = make_source(user=user, password="pw")
     assert [each for each in source.check() if each.severity == "error"] == []
-    source.close()
     execute(f"DROP USER {user}@localhost", f"DROP ROLE r_{shop}")
 
 
@@ -254,16 +208,3 @@ def test_a_login_over_tcp_uses_tls_or_says_what_it_needs(
         MySqlSource(Capture("s", database=section)).tables()
     assert "ssl_ca" in (caught.value.hint or "")
     assert PASSWORD not in str(caught.value)
-
-
-def test_a_wrong_password_is_reported_without_the_password(server: MySql) -> None:
-    section = database_section(server, password="wrong secret")
-    with pytest.raises(SetupError, match="refuses user") as caught:
-        MySqlSource(Capture("s", database=section)).tables()
-    assert "wrong secret" not in str(caught.value)
-
-
-def test_a_wrong_definition_names_mysql() -> None:
-    with pytest.raises(DefinitionError) as caught:
-        MySqlSource(Capture("s", database={"user": "u", "pasword": "x"}))
-    assert "Known keys for MySQL" in (caught.value.hint or "")

@@ -9,104 +9,16 @@ from typing import Any
 
 import pytest
 
-from tests.connect.cdc.mysql.conftest import Execute, poll_all
+from tests.connect.cdc.binlog_servers import Execute, poll_all
+from tests.connect.cdc.mysql import test_contract
 from tests.connect.cdc.test_packed import STAMP, both
+from tests.contracts.binlog import COMMON_TYPES
 from tests.support.effort import examples
 from tests.support.mysql import MySql
 from tidemill.connect.cdc.mysql import MySqlSource
 from tidemill.connect.cdc.packed import Changes
 
-ALL_TYPES: list[tuple[str, str, Any, str]] = [
-    ("tinyint", "-1", -1, "int"),
-    ("year", "2020", 2020, "int"),
-    ("tinyint unsigned", "255", 255, "int"),
-    ("point", "point(1, 2)", "AAAAAAEBAAAAAAAAAAAA8D8AAAAAAAAAQA==", "bytes"),
-    ("varchar(10) character set latin1", "'é€'", "é€", "text"),
-    ("vector(3)", "string_to_vector('[1,2,3]')", "AACAPwAAAEAAAEBA", "bytes"),
-    ("varchar(20)", "'é € 😀'", "é € 😀", "text"),
-    ("json", "'{}'", "{}", "json"),
-    ("varchar(10) character set ucs2", "'é€'", "é€", "text"),
-    ("geometry", "point(1, 2)", "AAAAAAEBAAAAAAAAAAAA8D8AAAAAAAAAQA==", "bytes"),
-    ("varchar(9) collate utf8mb4_ja_0900_as_cs_ks", "'日本'", "日本", "text"),
-    ("smallint", "-32768", -32768, "int"),
-    ("mediumint", "-8388608", -8388608, "int"),
-    ("mediumint unsigned", "16777215", 16777215, "int"),
-    ("int unsigned", "4294967295", 4294967295, "int"),
-    ("bigint", "-9223372036854775808", -(2**63), "int"),
-    ("bigint unsigned", "18446744073709551615", "18446744073709551615", "int"),
-    ("year", "0", 0, "int"),
-    ("float", "0.1", 0.1, "float"),
-    ("float", "16777216", 16777216.0, "float"),
-    ("float", "3.4028235e38", 3.4028235e38, "float"),
-    ("double", "0.1", 0.1, "float"),
-    ("double unsigned", "1.7976931348623157e308", 1.7976931348623157e308, "float"),
-    ("decimal(10,2)", "-0.05", "-0.05", "decimal"),
-    ("decimal(65,30)", "-12345678901234567890.01", "-12345678901234567890.01" + "0" * 28,
-     "decimal"),
-    ("decimal(9,0) unsigned", "999999999", "999999999", "decimal"),
-    ("varchar(300)", "''", "", "text"),
-    ("char(10)", "'abc'", "abc", "text"),
-    ("char(200)", "repeat('é', 200)", "é" * 200, "text"),
-    ("char(200) character set utf8mb3", "repeat('é', 200)", "é" * 200, "text"),
-    ("tinytext", "'t'", "t", "text"),
-    ("text", "repeat('x', 60000)", "x" * 60000, "text"),
-    ("mediumtext", "repeat('x', 70000)", "x" * 70000, "text"),
-    ("longtext", "repeat('x', 70000)", "x" * 70000, "text"),
-    ("varbinary(10)", "x'00ff'", "AP8=", "bytes"),
-    ("binary(4)", "x'0102'", "AQIAAA==", "bytes"),
-    ("blob", "x''", "", "bytes"),
-    ("longblob", "x'00'", "AA==", "bytes"),
-    ("date", "'2020-02-29'", "2020-02-29", "date"),
-    ("date", "'0000-00-00'", "0000-00-00", "date"),
-    ("date", "'2020-00-00'", "2020-00-00", "date"),
-    ("time", "'838:59:59'", "838:59:59", "time"),
-    ("time(3)", "'-01:02:03.4'", "-01:02:03.400", "time"),
-    ("time(6)", "'-00:00:00.000001'", "-00:00:00.000001", "time"),
-    ("time(2)", "'-12:00:00.99'", "-12:00:00.99", "time"),
-    ("datetime", "'9999-12-31 23:59:59'", "9999-12-31T23:59:59", "timestamp"),
-    ("datetime(6)", "'2020-01-02 03:04:05.123456'", "2020-01-02T03:04:05.123456", "timestamp"),
-    ("datetime(1)", "'0000-00-00 00:00:00'", "0000-00-00T00:00:00.0", "timestamp"),
-    ("timestamp null", "'2020-01-02 03:04:05'", "2020-01-02T03:04:05Z", "timestamptz"),
-    ("timestamp(3) null", "'2020-01-02 03:04:05.5'", "2020-01-02T03:04:05.500Z", "timestamptz"),
-    ("timestamp null", "'0000-00-00 00:00:00'", "0000-00-00T00:00:00Z", "timestamptz"),
-    ("enum('x','zé')", "'zé'", "zé", "enum"),
-    ("enum('x','y') character set latin1", "'wrong'", "", "enum"),
-    ("set('p','q','r')", "'r,p'", "p,r", "text"),
-    ("set('p','q')", "''", "", "text"),
-    ("bit(1)", "b'1'", True, "bool"),
-    ("bit(10)", "b'1000000001'", "1000000001", "other"),
-    ("bit(64)", "b'1'", "0" * 63 + "1", "other"),
-    ("bool", "true", 1, "int"),
-    ("geomcollection", "geomcollection(point(0, 0))",
-     "AAAAAAEHAAAAAQAAAAEBAAAAAAAAAAAAAAAAAAAAAAAAAA==", "bytes"),
-]  # fmt: skip
-
-
-def test_values_of_all_types_are_the_same_in_snapshot_and_stream(
-    source: MySqlSource, execute: Execute
-) -> None:
-    columns = ", ".join(f"c{i} {each[0]}" for i, each in enumerate(ALL_TYPES))
-    values = ", ".join(each[1] for each in ALL_TYPES)
-    execute(
-        "SET sql_mode = ''",
-        "SET time_zone = '+00:00'",
-        f"CREATE TABLE t (id INT PRIMARY KEY, {columns}, g INT AS (id + 1) STORED, "
-        "v INT AS (id + 2) VIRTUAL, h INT DEFAULT 7 INVISIBLE, "
-        "INDEX f ((c6 + 1)), INDEX m ((CAST(c7->'$.a' AS UNSIGNED ARRAY))))",
-    )
-    source.start(None)
-    names = ", ".join(f"c{i}" for i in range(len(ALL_TYPES)))
-    execute(f"INSERT INTO t (id, {names}) VALUES (1, {values})", "INSERT INTO t (id) VALUES (2)")
-    full, empty = poll_all(source, 2)
-    expected = {f"c{i}": each[2] for i, each in enumerate(ALL_TYPES)}
-    assert full.after == {"id": 1, **expected, "g": 2, "v": 3, "h": 7}
-    assert empty.after["id"] == 2
-    assert {each for name, each in empty.after.items() if name.startswith("c")} == {None}
-    (table,) = source.tables()
-    assert source.read_chunk(table, None, 10).rows == [full.after, empty.after]
-    kinds = [each[3] for each in ALL_TYPES]
-    assert [each.kind for each in table.columns[1 : len(kinds) + 1]] == kinds
-    assert [each.kind for each in full.table.columns[1 : len(kinds) + 1]] == kinds
+ALL_TYPES = [*test_contract.TestMySql.TYPES, *COMMON_TYPES]
 
 
 @pytest.mark.parametrize("compression", ["OFF", "ON"])
@@ -237,39 +149,3 @@ def test_random_json_has_the_text_of_the_server(
     (table,) = source.tables()
     rows = source.read_chunk(table, None, count).rows
     assert [each.after for each in changes] == rows
-
-
-@pytest.mark.parametrize(
-    ("key", "values"),
-    [
-        ("INT", ["-1", "0", "7"]),
-        ("BIGINT UNSIGNED", ["9007199254740993", "9007199254740994", "18446744073709551615"]),
-        ("DECIMAL(30,5)", ["-1.5", "0", "1234567890123456789.00001", "1234567890123456789.00002"]),
-        ("DOUBLE", ["-1e300", "0.1", "0.30000000000000004", "1e300"]),
-        ("VARCHAR(20)", ["''", "'a%s'", "'B'", "'é'", "'z\\\\'"]),
-        ("VARBINARY(20)", ["''", "x'00'", "x'0001'", "x'ff'"]),
-        ("DATETIME(6)", ["'2020-01-01 00:00:00'", "'2020-01-01 00:00:00.000001'", "'2021-01-01'"]),
-        ("ENUM('z','m','a')", ["'z'", "'m'", "'a'"]),
-        ("BIT(10)", ["b'0'", "b'11'", "b'1111111111'"]),
-    ],
-)  # fmt: skip
-def test_chunks_cover_a_table_once_in_the_order_of_its_key(
-    source: MySqlSource, execute: Execute, key: str, values: list[str]
-) -> None:
-    rows = ", ".join(f"({value}, {n})" for value in values for n in (2, 1, 3))
-    execute(
-        f"CREATE TABLE a (k {key}, `n%s` INT, PRIMARY KEY (k, `n%s`))",
-        f"INSERT INTO a VALUES {rows}",
-    )
-    (table,) = source.tables()
-    for limit in (1, 2, 100):
-        seen: list[Any] = []
-        after = None
-        while True:
-            chunk = source.read_chunk(table, after, limit)
-            seen += [tuple(row.values()) for row in chunk.rows]
-            after = chunk.last_key
-            if after is None:
-                break
-        assert len(seen) == len(set(seen)) == len(values) * 3
-        assert [n for _, n in seen] == [1, 2, 3] * len(values)

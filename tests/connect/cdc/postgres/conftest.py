@@ -10,17 +10,15 @@ import psycopg
 import pytest
 
 from tests.connect.cdc.postgres.reading import Reading
-from tests.support.postgres import LOGICAL, PostgresNotFoundError, postgres
+from tests.support.postgres import LOGICAL, postgres
+from tests.support.processes import skip_if_missing
 
 
 @pytest.fixture(scope="session")
 def logical_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The dsn of a server with ``wal_level = logical``."""
-    try:
-        with postgres(tmp_path_factory.mktemp("postgres") / "log", LOGICAL) as dsn:
-            yield dsn
-    except PostgresNotFoundError as error:
-        pytest.skip(str(error))
+    with skip_if_missing(), postgres(tmp_path_factory.mktemp("postgres") / "log", LOGICAL) as dsn:
+        yield dsn
 
 
 @pytest.fixture

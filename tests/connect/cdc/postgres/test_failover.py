@@ -20,8 +20,8 @@ import pytest
 
 from tests.connect.cdc.postgres.reading import Reading
 from tests.support.postgres import INIT as HOW_TO_INIT
-from tests.support.postgres import LOGICAL, PostgresNotFoundError, as_user, binaries
-from tests.support.processes import ServerProcess, poll_until
+from tests.support.postgres import LOGICAL, as_user, binaries
+from tests.support.processes import ServerProcess, poll_until, skip_if_missing
 from tidemill.connect.cdc.errors import PositionLostError
 
 SLOT = "tidemill_shop"
@@ -82,12 +82,10 @@ class Server:
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[Server, Server]]:
     """A server and its standby, with a table."""
-    try:
+    with skip_if_missing():
         found = subprocess.run(
             [binaries() / "postgres", "--version"], capture_output=True, text=True, check=True
         )
-    except PostgresNotFoundError as error:
-        pytest.skip(str(error))
     version = re.search(r"\d+", found.stdout)
     if version is None or int(version[0]) < 17:
         pytest.skip("POSTGRES_BIN does not name the binaries of PostgreSQL 17 or newer")

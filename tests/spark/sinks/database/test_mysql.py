@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from tests.contracts.upsert import ALL_VALUES, FIRST, Database, Row, UpsertContract
-from tests.support.mariadb import PASSWORD, USER, MariaDb, MariaDbNotFoundError, mariadb
+from tests.support.mariadb import PASSWORD, USER, MariaDb, mariadb
+from tests.support.processes import skip_if_missing
 from tidemill.spark import MySqlSink, Pipeline
 from tidemill.spark.errors import OptionError, SinkError
 from tidemill.spark.pipelines.check import problems
@@ -24,11 +25,8 @@ from tidemill.spark.sinks.database.version import version
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
-    try:
-        with mariadb(tmp_path_factory.mktemp("mariadb") / "log") as found:
-            yield found
-    except MariaDbNotFoundError as error:
-        pytest.skip(str(error))
+    with skip_if_missing(), mariadb(tmp_path_factory.mktemp("mariadb") / "log") as found:
+        yield found
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from tests.contracts.upsert import ALL_VALUES, FIRST, Database, Row, UpsertContract
-from tests.support.postgres import PostgresNotFoundError, postgres
-from tests.support.processes import poll_until
+from tests.support.postgres import postgres
+from tests.support.processes import poll_until, skip_if_missing
 from tidemill.spark import PostgresSink
 from tidemill.spark.errors import MissingPackageError, SchemaError, SinkError
 from tidemill.spark.pipelines.declared import Pipeline
@@ -34,11 +34,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    try:
-        with postgres(tmp_path_factory.mktemp("postgres") / "log") as dsn:
-            yield dsn
-    except PostgresNotFoundError as error:
-        pytest.skip(str(error))
+    with skip_if_missing(), postgres(tmp_path_factory.mktemp("postgres") / "log") as dsn:
+        yield dsn
 
 
 @pytest.fixture

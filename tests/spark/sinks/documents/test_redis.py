@@ -11,7 +11,8 @@ import pytest
 import redis
 
 from tests.contracts.documents import DocumentContract, Documents, follow
-from tests.support.redis import RedisNotFoundError, redis_server
+from tests.support.processes import skip_if_missing
+from tests.support.redis import redis_server
 from tidemill.spark import Pipeline, RedisSink
 from tidemill.spark.errors import OptionError, SinkError
 from tidemill.spark.pipelines.check import problems
@@ -22,11 +23,8 @@ PASSWORD = "hidden-word"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    try:
-        with redis_server(tmp_path_factory.mktemp("redis") / "log", PASSWORD) as url:
-            yield url
-    except RedisNotFoundError as error:
-        pytest.skip(str(error))
+    with skip_if_missing(), redis_server(tmp_path_factory.mktemp("redis") / "log", PASSWORD) as url:
+        yield url
 
 
 @pytest.fixture
