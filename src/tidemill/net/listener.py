@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ssl
 from collections.abc import Callable
 
@@ -25,6 +26,8 @@ log = structlog.get_logger("tidemill.listener")
 
 RELIEF_SECONDS = 0.1
 """How often unread responses are measured while their memory is short."""
+OTHER_LOOPBACK = {"127.0.0.1": "::1", "::1": "127.0.0.1"}
+"""Loopback addresses of the other IP version: clients that connect to localhost try one first."""
 
 
 class Listener:
@@ -57,7 +60,7 @@ class Listener:
         self._make_session = make_session
         self._links: set[Link] = set()
         self._relief: asyncio.TimerHandle | None = None
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._empty = asyncio.Event()
@@ -79,6 +82,9 @@ class Listener:
     async def start(self) -> tuple[str, int]:
         """Bind and accept connections.
 
+        The host 127.0.0.1 or localhost stands for the loopback addresses of both IP versions, where
+        the machine has both.
+
         Returns:
             Host and port as bound; with port 0 in the settings, the port that was free.
 
@@ -93,10 +99,30 @@ class Listener:
             # Each address of a name would get a different free port.
             found = await loop.getaddrinfo(host, 0, type=1)
             host = str(found[0][4][0])
-        self._server = await loop.create_server(self._accept, host, port, backlog=1024)
-        bound = self._server.sockets[0].getsockname()
+        server = await loop.create_server(self._accept, host, port, backlog=1024)
+        self._servers = [server]
+        bound = server.sockets[0].getsockname()
+        if self._address[0] in ("127.0.0.1", "localhost") and len(server.sockets) == 1:
+            await self._bind_too(OTHER_LOOPBACK[bound[0]], bound[1])
         self._sweeper = loop.create_task(self._sweep())
         return str(bound[0]), int(bound[1])
+
+    async def _bind_too(self, host: str, port: int) -> None:
+        """Listen on a second address, if the machine has it and it is free."""
+        assert self._loop is not None
+        try:
+            second = await self._loop.create_server(self._accept, host, port, backlog=1024)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                log.warning(
+                    "listener.address_in_use",
+                    listener=self.name,
+                    host=host,
+                    port=port,
+                    hint="Clients that connect to localhost can reach another program.",
+                )
+        else:
+            self._servers.append(second)
 
     def _accept(self) -> asyncio.BaseProtocol:
         link = Link(self)
@@ -108,8 +134,8 @@ class Listener:
 
     async def stop(self, grace_seconds: float) -> None:
         """Accept no more connections, wait up to ``grace_seconds`` for open requests, and close."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._relief is not None:
