@@ -14,7 +14,7 @@ import errno
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ _FILL_BYTES = 131_072
 """Bytes of the memory that files are read into which only have to be in the page cache."""
 _FILL_TIMES = 32
 """How often one call reads into that memory."""
+_SOCKET_PATH_BYTES = 103
+"""The longest path of a Unix socket that both Linux (107) and macOS accept."""
 _MAC_OPEN_FILES = 10_240
 """The most open files that macOS lets a process have (OPEN_MAX), whatever the hard limit says."""
 
@@ -264,6 +266,30 @@ def take_signal(fd: int) -> None:
         BlockingIOError: it was not given.
     """
     os.eventfd_read(fd)
+
+
+@contextlib.contextmanager
+def socket_path(path: str) -> Iterator[str]:
+    """Yield a path of a Unix socket that is short enough for the kernel, for bind and connect.
+
+    It is the path as it is, or relative to the working folder, or (Linux only) through the open
+    folder.
+
+    Raises:
+        OSError: all of these are too long, or the folder can't be opened.
+    """
+    for each in (path, os.path.relpath(path)):
+        if len(os.fsencode(each)) <= _SOCKET_PATH_BYTES:
+            yield each
+            return
+    if sys.platform != "linux":
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
+    folder, name = os.path.split(path)
+    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}/{name}"
+    finally:
+        os.close(fd)
 
 
 # --- the process ---------------------------------------------------------------------------------
