@@ -30,6 +30,7 @@ from tidemill.cli.server.serve import dev, serve
 from tidemill.cli.source.commands import app as source_app
 from tidemill.cli.topic.commands import app as topic_app
 from tidemill.cli.transaction.commands import app as transaction_app
+from tidemill.cli.worker.commands import app as worker_app
 from tidemill.errors import TidemillError
 
 
@@ -176,6 +177,7 @@ app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(source_app, name="source", short_help="Capture the changes of databases.")
 app.add_typer(queue_app, name="queue", short_help="Manage queues; publish and consume.")
 app.add_typer(exchange_app, name="exchange", short_help="Manage exchanges, which fill queues.")
+app.add_typer(worker_app, name="worker", short_help="List, restart and watch worker processes.")
 app.add_typer(config_app, name="config", short_help="Show the broker's settings.")
 app.command(short_help="Run a demo pipeline on flight data, and check its results.")(demo)
 app.command(short_help="Check this machine, the data folder and the port.")(doctor)

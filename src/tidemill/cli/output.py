@@ -14,7 +14,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from tidemill.connect.cdc.errors import DefinitionError, FencedError, SourceExistsError
+from tidemill.connect.cdc.errors import (
+    DeclaredSourceError,
+    DefinitionError,
+    FencedError,
+    SourceExistsError,
+)
 from tidemill.errors import (
     SettingsError,
     TidemillError,
@@ -33,6 +38,7 @@ from tidemill.state.errors import (
     TransactionalIdNotFoundError,
     UnknownTopicIdError,
 )
+from tidemill.workers.errors import UnknownWorkerError, WorkerNotNeededError
 
 OK, FAILURE, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE = range(6)
 """Exit codes."""
@@ -63,6 +69,7 @@ _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
             GroupIdNotFoundError,
             TransactionalIdNotFoundError,
             NotFoundError,
+            UnknownWorkerError,
         ),
         NOT_FOUND,
     ),
@@ -79,7 +86,9 @@ _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
             PipelineRunningError,
             AddressInUseError,
             SourceExistsError,
+            DeclaredSourceError,
             FencedError,
+            WorkerNotNeededError,
         ),
         CONFLICT,
     ),

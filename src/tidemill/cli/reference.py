@@ -39,7 +39,18 @@ port = 9092
 
 [log.topic_defaults]
 "retention.ms" = 86400000
+
+[[source]]
+name = "shop"
+kind = "sqlite"
+database.path = "shop.db"
+
+[[pipeline]]
+file = "flights.py"
 ```
+
+`[[source]]` and `[[pipeline]]` are in the file only. Each is an entry of a list: write as many as
+you need. See [One file for a deployment](operations.md#one-file-for-a-deployment).
 """
 
 TOPIC_CONFIGS_INTRODUCTION = """
@@ -59,6 +70,7 @@ def settings_page() -> str:
     from tidemill.cli.server.settings_file import OTHER_VARIABLES
 
     lines = [GENERATED, *SETTINGS_INTRODUCTION.strip().splitlines(), "", *_settings_tables()]
+    lines += _entries_tables()
     lines += ["", "## Other environment variables", "", "| variable | what it does |", "|---|---|"]
     lines += [_row(f"`{name}`", text) for name, text in OTHER_VARIABLES.items()]
     lines += ["", *TOPIC_CONFIGS_INTRODUCTION.strip().splitlines(), *_topic_config_rows()]
@@ -84,6 +96,20 @@ def _settings_tables() -> Iterator[str]:
             _default(definition.default),
             definition.description,
         )
+
+
+def _entries_tables() -> Iterator[str]:
+    """Yield a table for each list of tables, like ``[[source]]``."""
+    from tidemill.cli.server.settings_file import declared_sections
+
+    for kind in declared_sections():
+        if not kind.is_repeated:
+            continue
+        yield from ("", f"## `[[{kind.key}]]`", "", " ".join((kind.__doc__ or "").split()), "")
+        yield from ("| key | default | what it does |", "|---|---|---|")
+        for name, field in kind.model_fields.items():
+            default = "required" if field.is_required() else _default(field.default)
+            yield _row(f"`{field.alias or name}`", default, field.description or "")
 
 
 def _topic_config_rows() -> Iterator[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -24,6 +24,17 @@ class Section(BaseModel):
     """The name of the table, where a protocol or a kind of worker declares it."""
     is_repeated: ClassVar[bool] = False
     """Whether the file has a list of these tables: ``[[key]]`` and not ``[key]``."""
+
+    @property
+    def entry_name(self) -> str:
+        """The name of an entry of a list, if it has one. No other entry has the same."""
+        return getattr(self, "name", None) or ""
+
+    def relative_to(self, folder: Path) -> Self:
+        """Return the section with paths that are relative to a folder."""
+        paths = {name: value for name, value in self if isinstance(value, Path)}
+        changed = {name: folder / path.expanduser() for name, path in paths.items()}
+        return self.model_copy(update=changed)
 
 
 def _host(name: str | None) -> str | None:

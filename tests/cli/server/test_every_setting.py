@@ -105,8 +105,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, str]]:
     def configure(level: str, *_: object, **__: object) -> None:
         levels.append(level)
 
-    def run(settings: Settings, *_: object, **__: object) -> None:
-        starts.append((settings, levels[-1]))
+    def run(loaded: LoadedSettings, *_: object, **__: object) -> None:
+        starts.append((loaded.settings, levels[-1]))
 
     monkeypatch.setattr(telemetry, "configure", configure)
     monkeypatch.setattr(process, "run", run)

@@ -1,9 +1,9 @@
 """Runs the broker process: event loop, broker, protocol servers and signals.
 
 It starts the broker first, which locks the folder and recovers, and then the sockets, so that no
-client connects before recovery is complete. It stops the sockets first, so that requests in
-progress are still answered, and then the broker, which syncs and marks the folder as clean. This
-module must not print.
+client connects before recovery is complete, and then the workers. It stops in the other order, so
+that workers can end their work and requests in progress are still answered; the broker syncs last
+and marks the folder as clean. This module must not print.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,16 @@ import structlog
 from tidemill import system
 from tidemill.cli.output import AddressInUseError
 from tidemill.cli.server import start_checks
-from tidemill.cli.server.source_workers import SourceWorkers
+from tidemill.cli.server.settings_file import LoadedSettings
+from tidemill.cli.server.worker_kinds import Broker, worker_specs
 from tidemill.clock import SystemClock
 from tidemill.errors import SettingsError, TidemillError
 from tidemill.log.errors import StorageError
 from tidemill.protocols.contract import Address, Protocol, Server
 from tidemill.protocols.table import protocols
 from tidemill.settings import Settings
+from tidemill.workers.control import ControlSocket
+from tidemill.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from tidemill.engine.engine import Engine
@@ -60,11 +63,11 @@ Ready = Callable[[Sequence[Running]], None]
 """Called once, when clients can connect."""
 
 
-def run(settings: Settings, ready: Ready, stopping: Callable[[], None]) -> None:
-    """Run a broker until SIGINT or SIGTERM.
+def run(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], None]) -> None:
+    """Run a broker and its workers until SIGINT or SIGTERM.
 
     Args:
-        settings: the settings of the broker.
+        loaded: the settings, with the entries for workers.
         ready: called once, when clients can connect.
         stopping: called once, after the first signal.
 
@@ -73,7 +76,7 @@ def run(settings: Settings, ready: Ready, stopping: Callable[[], None]) -> None:
     """
     system.keep_freed_memory(KEPT_BYTES)
     with asyncio.Runner(loop_factory=system.new_event_loop) as runner:
-        runner.run(_serve(settings, ready, stopping))
+        runner.run(_serve(loaded, ready, stopping))
 
 
 async def _return_memory() -> None:
@@ -83,10 +86,11 @@ async def _return_memory() -> None:
         await asyncio.to_thread(system.return_memory, KEPT_BYTES)
 
 
-async def _serve(settings: Settings, ready: Ready, stopping: Callable[[], None]) -> None:
+async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], None]) -> None:
     from tidemill.engine.engine import Engine
     from tidemill.net import garbage
 
+    settings = loaded.settings
     engine = Engine(settings, SystemClock())
     servers = _servers(engine, settings)
     start_checks.check_open_files(settings.limits)
@@ -110,17 +114,20 @@ async def _serve(settings: Settings, ready: Ready, stopping: Callable[[], None])
             sys.setswitchinterval(SWITCH_SECONDS)
             host, port = running[0].address
             start_checks.check_address(host, port)
+            supervisor = _supervisor(loaded, engine, client_settings(running, settings))
+            control = ControlSocket(supervisor, settings.data_dir)
+            await control.start()
             log.info("ready", host=host, port=port, data_dir=str(settings.data_dir))
             was_ready = True
             ready(running)
             trimming = asyncio.create_task(_return_memory())
-            workers = SourceWorkers(engine, settings, client_settings(running, settings))
-            workers.start()
+            supervisor.start()
             try:
                 await _stopped_or_failed(stop, engine.failed)
             finally:
                 trimming.cancel()
-                await workers.stop()
+                await supervisor.stop()
+                await control.stop()
         finally:
             log.info("stopping")
             await asyncio.gather(*(server.stop(GRACE_SECONDS) for server in servers.values()))
@@ -145,6 +152,19 @@ def _servers(engine: Engine, settings: Settings) -> dict[Protocol, Server]:
             servers[protocol] = server = protocol.server(engine, settings, budget)
             server.listener.tls.context()  # before anything is started
     return servers
+
+
+def _supervisor(loaded: LoadedSettings, engine: Engine, client: Mapping[str, str]) -> Supervisor:
+    """Return the supervisor of the workers, which is not started."""
+
+    def has_topic(name: str) -> bool:
+        try:
+            engine.door().topics.get(name)
+        except TidemillError:
+            return False
+        return True
+
+    return Supervisor(worker_specs(Broker(loaded.settings, client, loaded.file, has_topic)))
 
 
 def client_settings(running: Sequence[Running], settings: Settings) -> dict[str, str]:

@@ -94,7 +94,7 @@ def _run(loaded: LoadedSettings, *, level: str, hints: bool) -> None:
     def stopping() -> None:
         output.note("Stopping cleanly. A second Ctrl-C stops it immediately.")
 
-    server.run(settings, ready, stopping)
+    server.run(loaded, ready, stopping)
     output.note("Stopped.")
 
 

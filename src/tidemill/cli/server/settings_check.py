@@ -10,13 +10,14 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from tidemill.errors import SettingsError
+from tidemill.errors import SettingsError, TidemillError
 from tidemill.settings import Section, SettingDef, Settings
 
+S = TypeVar("S", bound=Section)
 SEE_ALL = "See all settings with: tidemill config show"
 _SHOWN_CHARACTERS = 80
 _SEARCHED_LINES = 2000
@@ -184,7 +185,7 @@ def validated(
     return settings
 
 
-def checked_entries(kind: type[Section], tables: object, file: Path) -> list[Section]:
+def checked_entries(kind: type[S], tables: object, file: Path) -> list[S]:
     """Return the entries of a list of tables, ``[[key]]``. Relative paths are relative to the file.
 
     Raises:
@@ -196,28 +197,36 @@ def checked_entries(kind: type[Section], tables: object, file: Path) -> list[Sec
             f"{place}: {kind.key} is not a list of tables",
             hint=f"Begin each entry with [[{kind.key}]].",
         )
-    entries = []
+    entries: dict[str, S] = {}
     for number, table in enumerate(tables, 1):
+        where = f"{file}, [[{kind.key}]] {number}"
         try:
             entry = kind.model_validate(table)
         except ValidationError as error:
-            raise _invalid_entry(kind, f"{file}, [[{kind.key}]] {number}", error) from error
-        paths = {n: v for n, v in entry if isinstance(v, Path)}
-        changed = {name: file.parent / path.expanduser() for name, path in paths.items()}
-        entries.append(entry.model_copy(update=changed))
-    return entries
+            raise _invalid_entry(kind, where, error) from error
+        except TidemillError as error:
+            raise SettingsError(f"{where}: {error}", hint=error.hint) from error
+        name = entry.entry_name or str(number)
+        if name in entries:
+            raise SettingsError(
+                f"{where}: another entry has the name {name}",
+                hint="Give each entry a name of its own.",
+            )
+        entries[name] = entry.relative_to(file.parent)
+    return list(entries.values())
 
 
 def _invalid_entry(kind: type[Section], place: str, error: ValidationError) -> SettingsError:
     errors = error.errors(include_url=False)
     first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
     key = ".".join(str(part) for part in first["loc"])
+    fields = {field.alias or name: field for name, field in kind.model_fields.items()}
     if first["type"] == "extra_forbidden":
-        close = similar(key, kind.model_fields)
-        hint = f"Did you mean {close[0]}?" if close else f"Valid: {', '.join(kind.model_fields)}."
+        close = similar(key, fields)
+        hint = f"Did you mean {close[0]}?" if close else f"Valid: {', '.join(fields)}."
         return SettingsError(f"{place}: unknown key {key}", hint=hint)
     name = str(first["loc"][0]) if first["loc"] else ""
-    about = (name in kind.model_fields and kind.model_fields[name].description) or ""
+    about = (name in fields and fields[name].description) or ""
     hint = f"{name} is: {about}" if about else ""
     if first["type"] == "missing":
         return SettingsError(f"{place}: {key} is missing", hint=hint)

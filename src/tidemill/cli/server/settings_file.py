@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from tidemill.cli.server.service_variables import service_variables
 from tidemill.cli.server.settings_check import (
@@ -27,6 +28,7 @@ from tidemill.cli.server.settings_check import (
     unknown_key,
     validated,
 )
+from tidemill.cli.server.worker_kinds import KINDS
 from tidemill.errors import SettingsError
 from tidemill.protocols.table import protocols
 from tidemill.settings import ENV_PREFIX, Section, SettingDef, Settings, definitions
@@ -67,7 +69,10 @@ class LoadedSettings:
     ignored: Sequence[str] = ()
 
     def entries(self) -> Iterator[tuple[str, object, str]]:
-        """Yield (key, value, origin) of each setting, and of each key in a table of free keys."""
+        """Yield (key, value, origin) of each setting, and of each key in a table of free keys.
+
+        After them come the keys of each entry for a worker, like ``source[shop].kind``.
+        """
         for definition in known_settings().values():
             value = self.settings.value(definition.key)
             if definition.is_map and value:
@@ -76,17 +81,22 @@ class LoadedSettings:
                     yield key, inner, self.origins[key]
             else:
                 yield definition.key, value, self.origins.get(definition.key, "default")
+        for section in self.settings.sections:
+            if section.is_repeated:
+                given = section.model_dump(mode="json", exclude_unset=True, by_alias=True)
+                for key, value in _flatten(given, f"{section.key}[{section.entry_name}]."):
+                    yield key, value, str(self.file)
 
 
 def known_settings() -> dict[str, SettingDef]:
-    """Return all settings by key, with those of protocols. Lists of tables have none."""
+    """Return all settings by key, also of protocols and workers. Lists of tables have none."""
     single = [kind for kind in declared_sections() if not kind.is_repeated]
     return {each.key: each for each in definitions(single)}
 
 
 def declared_sections() -> list[type[Section]]:
-    """Return the sections that protocols declare, in the order of ``config show``."""
-    return [protocol.section for protocol in protocols()]
+    """Return the sections of protocols and kinds of worker, in the order of ``config show``."""
+    return [*(protocol.section for protocol in protocols()), *(kind.section for kind in KINDS)]
 
 
 def load(
@@ -129,6 +139,7 @@ def load(
     return LoadedSettings(settings, file, origins, ignored)
 
 
+S = TypeVar("S", bound=Section)
 Layer = dict[str, Given]
 """The values of one source by dotted key."""
 
@@ -140,16 +151,7 @@ def _from_file(
 
     ``source`` is the variable that names the file, if there is one.
     """
-    try:
-        text = file.read_text("utf-8")
-        document = tomllib.loads(text)
-    except OSError as error:
-        raise SettingsError(
-            f"{source}settings file {file}: {(error.strerror or str(error)).lower()}",
-            hint="Use an existing file with --config, or omit the flag to use the defaults.",
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SettingsError(f"settings file {file} is not valid TOML: {error}") from error
+    document, text = _read(file, source)
     entries: list[Section] = []
     for kind in declared:
         if kind.is_repeated and kind.key in document:
@@ -165,6 +167,34 @@ def _from_file(
             value = str(file.parent / Path(value).expanduser())
         layer[key] = Given(str(file), place, value)
     return layer, entries
+
+
+def entries_in(file: Path, kind: type[S]) -> list[S]:
+    """Return the entries of one list of tables in a settings file. Nothing else of it is checked.
+
+    Raises:
+        SettingsError: the file can't be read, or an entry is invalid.
+    """
+    document, _ = _read(file)
+    return checked_entries(kind, document.get(kind.key, []), file)
+
+
+def _read(file: Path, source: str = "") -> tuple[dict[str, Any], str]:
+    """Return the document in a file, and its text.
+
+    Raises:
+        SettingsError: it can't be read, or is not TOML.
+    """
+    try:
+        text = file.read_text("utf-8")
+        return tomllib.loads(text), text
+    except OSError as error:
+        raise SettingsError(
+            f"{source}settings file {file}: {(error.strerror or str(error)).lower()}",
+            hint="Use an existing file with --config, or omit the flag to use the defaults.",
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SettingsError(f"settings file {file} is not valid TOML: {error}") from error
 
 
 def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

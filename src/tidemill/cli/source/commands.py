@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidemill.cli import output
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, DryRun, Json, Property, Yes
 from tidemill.cli.source.check import check
-from tidemill.cli.source.kafka import board_of, kafka_of, require
+from tidemill.cli.source.kafka import board_of, kafka_of, require, require_changeable
 from tidemill.cli.source.run import run
 from tidemill.cli.source.view import as_dict, emit_list, fields_of, wait_with_progress
 from tidemill.connect.cdc.errors import SourceExistsError
 from tidemill.errors import TidemillError
+
+if TYPE_CHECKING:
+    from tidemill.connect.base.clients import Kafka
 
 app = typer.Typer(
     help="Capture the changes of databases into topics.",
@@ -60,6 +63,8 @@ def create(
     kafka = kafka_of(servers, properties)
     board = board_of(kafka)
     exists = definition.name in board.definitions
+    if exists:
+        require_changeable(board, definition.name)
     if exists and not replace:
         raise SourceExistsError(
             f"source {definition.name} already exists",
@@ -121,14 +126,14 @@ def describe(
 @app.command(short_help="Stop capturing for now. Nothing is lost.")
 def pause(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
     """Stop capturing for now. Nothing is lost, but the database keeps its log until 'resume'."""
-    _order(servers, properties, name, "pause", paused=True)
+    _pause(servers, properties, name, paused=True)
     print(f"paused source {name}")
 
 
 @app.command(short_help="Continue a source that was paused.")
 def resume(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
     """Continue a source that was paused, where it stopped."""
-    _order(servers, properties, name, "pause", paused=False)
+    _pause(servers, properties, name, paused=False)
     print(f"resumed source {name}")
 
 
@@ -147,7 +152,9 @@ def restart(
     properties: Property = None,
 ) -> None:
     """Start the worker of a source again, e.g. after it failed or was fenced."""
-    _order(servers, properties, name, "restart", resnapshot=resnapshot)
+    kafka = kafka_of(servers, properties)
+    require(board_of(kafka), name)
+    _order(kafka, name, "restart", resnapshot=resnapshot)
     print(f"restarted source {name}")
 
 
@@ -219,7 +226,7 @@ def delete(
 
     kafka = kafka_of(servers, properties)
     board = board_of(kafka)
-    require(board, name)
+    require_changeable(board, name)
     captured = sorted(board.statuses.get(name, {}).get("tables", {}).values())
     if dry_run:
         print(f"would delete source {name}")
@@ -259,13 +266,15 @@ def _wait_until_deleted(servers: str, properties: list[str] | None, name: str) -
         time.sleep(0.2)
 
 
-def _order(
-    servers: str, properties: list[str] | None, name: str, command: str, **payload: bool
-) -> None:
+def _pause(servers: str, properties: list[str] | None, name: str, *, paused: bool) -> None:
+    kafka = kafka_of(servers, properties)
+    require_changeable(board_of(kafka), name)
+    _order(kafka, name, "pause", paused=paused)
+
+
+def _order(kafka: Kafka, name: str, command: str, **payload: bool) -> None:
     from tidemill.connect.cdc.board import BoardWriter
 
-    kafka = kafka_of(servers, properties)
-    require(board_of(kafka), name)
     writer = BoardWriter(kafka)
     writer.command(name, command, **payload)
     writer.flush()

@@ -41,3 +41,16 @@ def require(board: Board, name: str) -> None:
         raise NotFoundError(
             f"source {name} does not exist", hint="List the sources: tidemill source list"
         )
+
+
+def require_changeable(board: Board, name: str) -> None:
+    """Check that a source exists, and that no settings file declares it.
+
+    Raises:
+        NotFoundError: it does not exist.
+        DeclaredSourceError: only its settings file can change it.
+    """
+    from tidemill.connect.cdc.declared import check_not_declared
+
+    require(board, name)
+    check_not_declared(board, name)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from tidemill.cli import output
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Property
 from tidemill.cli.output import UsageError
 from tidemill.cli.source.kafka import board_of, kafka_of, require
+
+if TYPE_CHECKING:
+    from tidemill.connect.cdc.definition import Definition
 
 
 def run(
@@ -21,13 +25,23 @@ def run(
     every: Annotated[
         bool, typer.Option("--all", help="Run all sources that are managed, also later ones.")
     ] = False,
+    declared: Annotated[
+        Path | None,
+        typer.Option(
+            "--declared",
+            metavar="FILE",
+            help="First store the sources that a settings file declares as [[source]], and pause "
+            "those that are not in it any more.",
+        ),
+    ] = None,
     servers: Bootstrap = BOOTSTRAP_DEFAULT,
     properties: Property = None,
 ) -> None:
     """Run sources in this process, until Ctrl-C or SIGTERM.
 
-    The worker of 'tidemill dev' and 'tidemill serve' is 'tidemill source run --all'. A source has
-    one worker: a second one fences the first, which then ends with an error.
+    The worker of 'tidemill dev' and 'tidemill serve' is 'tidemill source run --all --declared
+    FILE', with their settings file. A source has one worker: a second one fences the first, which
+    then ends with an error.
     """
     import gc
     import sys
@@ -37,6 +51,9 @@ def run(
 
     if bool(names) == every:
         raise UsageError("name the sources to run, or use --all")
+    if declared is not None and not every:
+        raise UsageError("--declared is for --all")
+    definitions = [] if declared is None else _declared(declared)
     kafka = kafka_of(servers, properties)
     if names:
         board = board_of(kafka)
@@ -44,14 +61,27 @@ def run(
             require(board, name)
             board.definition(name)
     telemetry.configure("info", "auto", color=output.colored(sys.stderr))
+    if declared is not None:
+        from tidemill.connect.cdc.declared import apply_declared
+
+        apply_declared(kafka, definitions, str(declared.absolute()))
     # A batch is thousands of small objects without cycles: collections would only look at them.
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    # A batch of changes is thousands of dictionaries without cycles: looking for cycles after every
-    # 700 of them, as Python does by default, takes a fifth of the time of a change.
     gc.set_threshold(50_000, 20, 50)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     Manager(kafka, None if every else names).run(stop)
     output.note("Stopped.")
+
+
+def _declared(file: Path) -> list[Definition]:
+    """Return the sources that a settings file declares.
+
+    Raises:
+        SettingsError: the file can't be read, or an entry is invalid.
+    """
+    from tidemill.cli.server.settings_file import entries_in
+    from tidemill.connect.cdc.definition import Definition
+
+    return entries_in(file, Definition)

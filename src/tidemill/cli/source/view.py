@@ -32,6 +32,7 @@ def as_dict(board: Board, name: str) -> dict[str, Any]:
         "kind": definition.get("kind"),
         "state": phase,
         "status_age_ms": age_ms if status else None,
+        "declared": board.declared.get(name),
         "definition": definition,
         **{key: value for key, value in status.items() if key not in ("source", "kind", "phase")},
     }
@@ -78,6 +79,8 @@ def fields_of(source: Mapping[str, Any]) -> list[tuple[str, object]]:
         ("lag", ", ".join(lag) or None),
         ("records written", source.get("written")),
     ]
+    if source["declared"]:
+        fields.append(("declared in", source["declared"]))
     fields += [
         ("snapshot", f"{each['table']}: {progress_text(each)}")
         for each in source.get("snapshots") or []

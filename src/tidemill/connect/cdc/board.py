@@ -20,6 +20,7 @@ from tidemill.connect.cdc.topics import (
     SOURCES,
     SOURCES_CONFIG,
     command_key,
+    declared_key,
     definition_key,
     split_key,
     status_key,
@@ -39,12 +40,14 @@ class Board:
         definitions: encoded definitions, by source.
         commands: by source, the payload of each command.
         statuses: by source, the last published status.
+        declared: by source, the settings file that declares it. Other sources are not in it.
     """
 
     def __init__(self) -> None:
         self.definitions: dict[str, bytes] = {}
         self.commands: dict[str, dict[str, Values]] = {}
         self.statuses: dict[str, Values] = {}
+        self.declared: dict[str, str] = {}
 
     @classmethod
     def read(cls, kafka: Kafka) -> Board:
@@ -65,6 +68,8 @@ class Board:
             _set(self.definitions, source, value)
         elif rest == "status":
             _set(self.statuses, source, _payload(value))
+        elif rest == "declared":
+            _set(self.declared, source, None if value is None else value.decode(errors="replace"))
         elif rest.startswith("command/"):
             commands = self.commands.setdefault(source, {})
             _set(commands, rest.removeprefix("command/"), _payload(value))
@@ -150,11 +155,16 @@ class BoardWriter:
         """Publish a status."""
         self._put(status_key(source), json.dumps(status).encode())
 
+    def declare(self, source: str, file: str | None) -> None:
+        """Store which settings file declares a source; None: none does any more."""
+        self._put(declared_key(source), None if file is None else file.encode())
+
     def forget(self, source: str, board: Board) -> None:
         """Delete all records of a source."""
         for command in board.commands.get(source, {}):
             self._put(command_key(source, command), None)
         self._put(status_key(source), None)
+        self._put(declared_key(source), None)
         self._put(definition_key(source), None)
 
     def flush(self) -> None:

@@ -10,20 +10,17 @@ import json
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from tidemill.connect.base.secrets import find_plain, resolve
 from tidemill.connect.cdc.contract import Capture, Keyless
 from tidemill.connect.cdc.errors import DefinitionError
+from tidemill.settings.section import Section
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class TableRules(_Section):
+class TableRules(Section):
     """Rules for the rows of a table.
 
     Attributes:
@@ -39,7 +36,7 @@ class TableRules(_Section):
     where: list[str] = []
 
 
-class Outbox(_Section):
+class Outbox(Section):
     """A table whose inserted rows are events, each for the topic of its aggregate type.
 
     The names of the columns are those of Debezium's outbox event router.
@@ -54,52 +51,103 @@ class Outbox(_Section):
     payload: str = "payload"
 
 
-class Definition(_Section):
-    """A source.
+class Definition(Section):
+    """A source of [change data capture](cdc.md). One worker, `sources`, runs all of them.
 
-    Attributes:
-        name: identifies it: its transactional id, its topics and its objects in the database.
-        kind: sqlite, mariadb, mysql, postgres, or the name of an entry point in the group
-            ``tidemill.sources``.
-        prefix: first part of the topics' names; default: the name.
-        tables: patterns of the tables to capture.
-        exclude: patterns of tables to leave out.
-        snapshot: "initial" reads the tables first, "never" starts with the changes from now on.
-        keyless: what happens to tables without a primary key.
-        format: Debezium's envelope, or plain rows.
-        managed: whether the broker's own worker (``tidemill dev``, ``serve``) runs it.
-        on_lost_position: "stop" and wait for the user, or "resnapshot" by itself.
-        partitions: of the tables' topics.
-        topic_configs: more configs of the tables' topics.
-        chunk_rows: most rows of a part of a snapshot. Large rows make smaller parts.
-        heartbeat_s: how often the state is stored if no captured table changes, in seconds. A
-            worker that was fenced notices it then.
-        transactions: whether events and the topic ``<prefix>.transaction`` describe transactions.
-        hash_key: the key for ``hash``; a reference.
-        database: where the database is; its keys belong to the kind.
-        table: rules by ``schema.table``.
-        outbox: the outbox router.
+    Paths of a database are relative to the file.
     """
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
-    kind: str = Field(min_length=1)
-    prefix: str = Field("", pattern=r"^[A-Za-z0-9._-]{0,100}$")
-    tables: list[str] = Field(["*"], min_length=1)
-    exclude: list[str] = []
-    snapshot: Literal["initial", "never"] = "initial"
-    keyless: Keyless = "refuse"
-    format: Literal["debezium", "plain"] = "debezium"
-    managed: bool = True
-    on_lost_position: Literal["stop", "resnapshot"] = "stop"
-    partitions: int = Field(1, ge=1, le=10_000)
-    topic_configs: dict[str, str] = {}
-    chunk_rows: int = Field(10_000, ge=1, le=1_000_000)
-    heartbeat_s: float = Field(10.0, ge=0.1, le=3600)
-    transactions: bool = False
-    hash_key: str = ""
-    database: dict[str, Any] = {}
-    table: dict[str, TableRules] = {}
-    outbox: Outbox | None = None
+    key = "source"
+    is_repeated = True
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+        description="Identifies the source: its transactional id, its topics and its objects in "
+        "the database.",
+    )
+    kind: str = Field(
+        min_length=1,
+        description="sqlite, mariadb, mysql, postgres, or the name of an entry point in the group "
+        "tidemill.sources.",
+    )
+    prefix: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9._-]{0,100}$",
+        description="First part of the topics' names; default: the name.",
+    )
+    tables: list[str] = Field(["*"], min_length=1, description="Patterns of the tables to capture.")
+    exclude: list[str] = Field([], description="Patterns of tables to leave out.")
+    snapshot: Literal["initial", "never"] = Field(
+        "initial",
+        description="initial reads the tables first, never starts with the changes from now on.",
+    )
+    keyless: Keyless = Field(
+        "refuse",
+        description="What happens to tables without a primary key: refuse, skip or all-columns.",
+    )
+    format: Literal["debezium", "plain"] = Field(
+        "debezium", description="Debezium's envelope, or plain rows."
+    )
+    managed: bool = Field(
+        True, description="Whether the worker of tidemill dev and tidemill serve runs it."
+    )
+    on_lost_position: Literal["stop", "resnapshot"] = Field(
+        "stop", description="stop and wait for the user, or resnapshot without asking."
+    )
+    partitions: int = Field(1, ge=1, le=10_000, description="Partitions of the tables' topics.")
+    topic_configs: dict[str, str] = Field({}, description="More configs of the tables' topics.")
+    chunk_rows: int = Field(
+        10_000,
+        ge=1,
+        le=1_000_000,
+        description="Most rows of a part of a snapshot. Large rows make smaller parts.",
+    )
+    heartbeat_s: float = Field(
+        10.0,
+        ge=0.1,
+        le=3600,
+        description="How often the state is stored if no captured table changes, in seconds. A "
+        "worker that was fenced notices it then.",
+    )
+    transactions: bool = Field(
+        False,
+        description="Whether events and the topic PREFIX.transaction describe transactions.",
+    )
+    hash_key: str = Field("", description="The key for hash; a reference.")
+    database: dict[str, Any] = Field(
+        {}, description="Where the database is; its keys belong to the kind."
+    )
+    table: dict[str, TableRules] = Field({}, description="Rules by schema.table.")
+    outbox: Outbox | None = Field(None, description="The outbox router.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_plain_secrets(cls, values: dict[str, Any]) -> dict[str, Any]:
+        plain = find_plain(values)
+        if plain:
+            raise DefinitionError(
+                f"{plain[0]} contains a secret as plain text, and definitions are stored and shown",
+                hint=f'Refer to it: {plain[0].rpartition(".")[2]} = "${{env:NAME}}" or '
+                '"${file:/path}".',
+            )
+        return values
+
+    @model_validator(mode="after")
+    def _require_key_of_hashes(self) -> Self:
+        if self.hash_key == "" and any(rules.hash for rules in self.table.values()):
+            raise DefinitionError(
+                "hash needs a key, or anyone could compute the hashes of known values",
+                hint='hash_key = "${env:NAME}" or "${file:/path}"',
+            )
+        return self
+
+    def relative_to(self, folder: Path) -> Self:
+        """Return the definition with a ``database.path`` that is relative to a folder."""
+        path = self.database.get("path")
+        if not isinstance(path, str):
+            return self
+        found = str((folder.absolute() / path).resolve())
+        return self.model_copy(update={"database": {**self.database, "path": found}})
 
     @property
     def topic_prefix(self) -> str:
@@ -143,23 +191,10 @@ def parse(values: dict[str, Any]) -> Definition:
     Raises:
         DefinitionError: a key or a value is invalid, or a secret is in it as plain text.
     """
-    plain = find_plain(values)
-    if plain:
-        raise DefinitionError(
-            f"{plain[0]} contains a secret as plain text, and definitions are stored and shown",
-            hint=f'Refer to it: {plain[0].rpartition(".")[2]} = "${{env:NAME}}" or '
-            '"${file:/path}".',
-        )
     try:
-        definition = Definition.model_validate(values)
+        return Definition.model_validate(values)
     except ValidationError as error:
         raise _invalid(error) from None
-    if definition.hash_key == "" and any(rules.hash for rules in definition.table.values()):
-        raise DefinitionError(
-            "hash needs a key, or anyone could compute the hashes of known values",
-            hint='hash_key = "${env:NAME}" or "${file:/path}"',
-        )
-    return definition
 
 
 def read_file(path: Path) -> Definition:
@@ -174,11 +209,8 @@ def read_file(path: Path) -> Definition:
         raise DefinitionError(f"can't read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DefinitionError(f"{path} is not valid TOML: {error}") from error
-    database = values.get("database")
-    if isinstance(database, dict) and isinstance(database.get("path"), str):
-        database["path"] = str((path.absolute().parent / database["path"]).resolve())
     try:
-        return parse(values)
+        return parse(values).relative_to(path.parent)
     except DefinitionError as error:
         raise DefinitionError(f"{path}: {error}", hint=error.hint) from error
 

@@ -40,6 +40,11 @@ def definition_key(source: str) -> bytes:
     return f"{source}/definition".encode()
 
 
+def declared_key(source: str) -> bytes:
+    """Return the key of the note that a settings file declares a source."""
+    return f"{source}/declared".encode()
+
+
 def status_key(source: str) -> bytes:
     """Return the key of a source's status."""
     return f"{source}/status".encode()

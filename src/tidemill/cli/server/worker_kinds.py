@@ -1,0 +1,134 @@
+"""The kinds of worker that run beside a broker: a section of the settings, and what it runs.
+
+A new kind is one entry of ``KINDS``. ``tidemill.workers`` runs the processes. This module must not
+know how.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from tidemill.connect.cdc.definition import Definition
+from tidemill.connect.cdc.topics import SOURCES
+from tidemill.settings import Section, Settings
+from tidemill.workers.spec import WorkerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """The facts about the broker that a kind of worker can use.
+
+    Attributes:
+        settings: the broker's settings, with the entries for workers.
+        client: the properties of a Kafka client of this broker, with ``bootstrap.servers``.
+        file: the settings file, if there is one.
+        has_topic: whether a topic exists.
+    """
+
+    settings: Settings
+    client: Mapping[str, str]
+    file: Path | None
+    has_topic: Callable[[str], bool]
+
+    def command(self, *arguments: str) -> list[str]:
+        """Return a command of tidemill that reaches this broker."""
+        properties = dict(self.client)
+        servers = ("--bootstrap-servers", properties.pop("bootstrap.servers"))
+        given = [text for each in properties.items() for text in ("-X", "=".join(each))]
+        return [sys.executable, "-m", "tidemill", *arguments, *servers, *given]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of worker.
+
+    Attributes:
+        section: its section of the settings file, or a list of them.
+        workers: returns the workers to run, with the entries in ``broker.settings``.
+    """
+
+    section: type[Section]
+    workers: Callable[[Broker], Iterable[WorkerSpec]]
+
+
+class PipelineEntry(Section):
+    """A pipeline that runs beside the broker, with the options of `tidemill pipeline run`."""
+
+    key = "pipeline"
+    is_repeated = True
+
+    file: Path = Field(description="Python file that declares the pipeline.")
+    name: str | None = Field(
+        None,
+        min_length=1,
+        description="The pipeline to run, if the file declares several. The worker is "
+        "pipeline/NAME; without a name, NAME is that of the file.",
+    )
+    master: str = Field("local[2]", description="Spark's master, e.g. spark://host:7077.")
+    start_at: str | None = Field(
+        None,
+        alias="from",
+        description="Where queries without a checkpoint start: beginning, end, a time or "
+        "@milliseconds; default: as the streams declare.",
+    )
+    source_format: Literal["tidemill", "kafka"] = Field(
+        "tidemill", description="Spark source for the topics: tidemill's, or Spark's own."
+    )
+    spark_log: Path | None = Field(
+        None, description="File for Spark's output; default: spark.log in the pipeline's folder."
+    )
+
+    @property
+    def entry_name(self) -> str:
+        """The name of the pipeline, or of its file."""
+        return self.name or self.file.stem
+
+    def options(self) -> list[str]:
+        """Return the arguments of ``tidemill pipeline run`` that are set."""
+        options = {
+            "--pipeline": self.name,
+            "--master": self.master,
+            "--from": self.start_at,
+            "--source-format": self.source_format,
+            "--spark-log": self.spark_log,
+        }
+        given = ((name, str(value)) for name, value in options.items() if value is not None)
+        return [text for each in given for text in each]
+
+
+def _sources(broker: Broker) -> Iterable[WorkerSpec]:
+    """Yield the worker of all sources. It reads the file again, to store the definitions."""
+    settings = broker.settings
+    if not settings.sources.run:
+        return
+    # Without a file, no source is declared any more.
+    file = os.devnull if broker.file is None else str(broker.file.absolute())
+    yield WorkerSpec(
+        "sources",
+        broker.command("source", "run", "--all", "--declared", file),
+        wanted=lambda: bool(settings.entries(Definition)) or broker.has_topic(SOURCES),
+    )
+
+
+def _pipelines(broker: Broker) -> Iterable[WorkerSpec]:
+    data_dir = str(broker.settings.data_dir.absolute())
+    for entry in broker.settings.entries(PipelineEntry):
+        file = str(entry.file.absolute())
+        run = ("pipeline", "run", file, *entry.options(), "--data-dir", data_dir)
+        yield WorkerSpec(f"pipeline/{entry.entry_name}", broker.command(*run), stop_s=30)
+
+
+KINDS = [Kind(Definition, _sources), Kind(PipelineEntry, _pipelines)]
+"""All kinds, in the order in which their workers start."""
+
+
+def worker_specs(broker: Broker) -> list[WorkerSpec]:
+    """Return the workers that run beside a broker."""
+    return [spec for kind in KINDS for spec in kind.workers(broker)]

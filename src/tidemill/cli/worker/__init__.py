@@ -1,0 +1,1 @@
+"""``tidemill worker``: the worker processes that a broker supervises."""
