@@ -43,7 +43,8 @@ async def test_the_broker_names_what_clients_look_for() -> None:
     client.feed(HEADER)
     ((_, start),) = client.heard()
     properties = start.server_properties
-    assert tuple(map(int, properties["version"].split("."))) >= (4, 0)
+    assert properties["product"] == "RabbitMQ"  # kombu chooses the meaning of basic.qos by it
+    assert (3, 3) <= tuple(map(int, properties["version"].split("."))) < (4, 0)
     for capability in (
         "publisher_confirms",
         "basic.nack",

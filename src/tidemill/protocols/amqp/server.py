@@ -55,6 +55,7 @@ class AmqpServer:
             users=Users(read_users(amqp.users_file)),
             max_message=min(settings.limits.request_bytes, MAX_BODY_BYTES),
             scratch=memoryview(bytearray(SCRATCH_BYTES)),
+            consumer_timeout_ms=amqp.consumer_timeout_ms,
         )
 
     def _queues_for(self, principal: Principal) -> QueueDoor:

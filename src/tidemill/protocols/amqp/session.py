@@ -43,6 +43,8 @@ HANDSHAKE_SECONDS = 10.0
 """How long a client can take until its connection is open."""
 CLOSE_SECONDS = 1.0
 """How long the broker waits for connection.close-ok, and after its own until the client closes."""
+MOST_BETWEEN_WATCHES = 60.0
+"""Seconds between two looks at messages that clients keep."""
 EVENTS_BETWEEN_LOOKS = 32
 """Events between two looks at the time."""
 
@@ -73,6 +75,7 @@ class AmqpSession:
         self._throttle = Throttle(link, self._channels.values, grew)
         loop = asyncio.get_running_loop()
         self._heartbeat: Heartbeat | None = None
+        self._watch: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = loop.call_later(HANDSHAKE_SECONDS, self._expire)
 
     # --- as channels see it ----------------------------------------------------------------------
@@ -178,6 +181,8 @@ class AmqpSession:
             self._timer.cancel()
         if self._heartbeat is not None:
             self._heartbeat.stop()
+        if self._watch is not None:
+            self._watch.cancel()
         self.shared.alarm.forget(self)
         self._end_channels()
         self._is_over = True
@@ -358,9 +363,24 @@ class AmqpSession:
         if self._timer is not None:
             self._timer.cancel()
         self._queues = self.shared.queues_for(Principal(self.user))
+        self._watch_consumers()
         seconds = self._handshake.result.heartbeat
         if seconds:
             self._heartbeat = Heartbeat(self._link, seconds)
+
+    def _watch_consumers(self) -> None:
+        """Close channels whose clients keep messages for too long. Called again and again."""
+        limit_ms = self.shared.consumer_timeout_ms
+        if not limit_ms:
+            return
+        loop = asyncio.get_running_loop()
+        now, limit = loop.time(), limit_ms / 1000
+        for number, channel in list(self._channels.items()):
+            if channel.consuming.is_overdue(now, limit):
+                problem = f"delivery acknowledgement on channel {number} timed out"
+                used = f"Timeout value used: {limit_ms} ms (amqp.consumer_timeout_ms)"
+                self._refuse(precondition(f"{problem}. {used}"), number, 0)
+        self._watch = loop.call_later(min(limit / 10, MOST_BETWEEN_WATCHES), self._watch_consumers)
 
     async def _close_for_client(self) -> None:
         await self._leave()

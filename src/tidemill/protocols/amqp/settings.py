@@ -6,7 +6,13 @@ from pathlib import Path
 
 from pydantic import Field
 
-from tidemill.settings.section import CertificateFile, KeyFile, ListenerPort, ListenerSection
+from tidemill.settings.section import (
+    INT,
+    CertificateFile,
+    KeyFile,
+    ListenerPort,
+    ListenerSection,
+)
 
 
 class AmqpListener(ListenerSection):
@@ -20,6 +26,13 @@ class AmqpListener(ListenerSection):
         None,
         description="File with a user in each line: name, colon, password. Default: only guest "
         "with the password guest, from the same machine.",
+    )
+    consumer_timeout_ms: int = Field(
+        1_800_000,
+        ge=0,
+        le=INT,
+        description="How long a client can keep a message without settling it, in milliseconds. "
+        "After it, the channel is closed and the message returns to its queue; 0 is no limit.",
     )
     tls_cert: CertificateFile = None
     tls_key: KeyFile = None

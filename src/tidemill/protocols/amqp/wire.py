@@ -38,6 +38,8 @@ class Shared:
     """Largest body of a message in bytes."""
     scratch: memoryview
     """Receive buffer."""
+    consumer_timeout_ms: int = 0
+    """How long a message can stay unsettled; 0 is no limit."""
     turns: Turns = field(default_factory=Turns)
     reader: PropertyReader = field(default_factory=PropertyReader)
     writer: PropertyWriter = field(default_factory=PropertyWriter)

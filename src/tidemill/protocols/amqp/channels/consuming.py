@@ -5,6 +5,7 @@ It translates between delivery tags and the engine's deliveries, and knows no qu
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
@@ -85,6 +86,8 @@ class Consuming:
         """The consumers to notify later that the broker ended them; None: notify at once."""
         self._last_tag = 0
         self._unsettled: dict[int, Entry] = {}
+        self._marks: deque[tuple[float, int]] = deque()
+        """Times in seconds, and the last delivery tag that was sent before."""
         self._acknowledged: list[Entry] = []
         self._route_of: tuple[str, bytes | None] = ("", None)
         self._route = hot.route(b"", b"")
@@ -211,6 +214,22 @@ class Consuming:
     def restore(self, entries: Iterable[tuple[int, Entry]]) -> None:
         """Return deliveries that a transaction had taken: it was rolled back."""
         self._unsettled = dict(sorted([*self._unsettled.items(), *entries], key=itemgetter(0)))
+
+    def is_overdue(self, now: float, limit: float) -> bool:
+        """Return whether the client keeps a message for too long.
+
+        Called from time to time, which is how precisely the limit is kept: no delivery has a time
+        of its own.
+
+        Args:
+            now: the time in seconds.
+            limit: how long a message can be out, in seconds.
+        """
+        self._marks.append((now, self._last_tag))
+        sent_before = 0
+        while self._marks[0][0] <= now - limit:
+            sent_before = self._marks.popleft()[1]
+        return next(iter(self._unsettled), sent_before + 1) <= sent_before
 
     def flush(self) -> None:
         """Pass on what was acknowledged since the last call."""
