@@ -1,0 +1,131 @@
+"""Every command takes every setting of TLS and SASL: also those that librdkafka does not ask."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.cli.conftest import CommandLine
+from tests.support.broker_process import BrokerProcess
+from tests.support.certificates import self_signed
+from tests.support.librdkafka import ready_for_id
+from tests.support.login_proxy import MECHANISMS, PASSWORD, USER, LoginProxy, login_proxy
+from tidemill.cli.broker_requests import BrokerRequests
+from tidemill.cli.client import Cluster
+from tidemill.cli.output import UsageError
+from tidemill.errors import UnreachableError
+from tidemill.kafka_client.errors import UnsupportedSettingError
+from tidemill.kafka_client.settings import Address
+
+LOGIN = {"sasl.username": USER, "sasl.password": PASSWORD}
+PLAIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", **LOGIN}
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginProxy]:
+    """A broker behind a login, with a topic, an open transaction, and a group that has read."""
+    with login_proxy() as found:
+        settings = {"kafka.advertised_host": "127.0.0.1", "kafka.advertised_port": str(found.port)}
+        folder = tmp_path_factory.mktemp("broker")
+        with BrokerProcess(folder, settings=settings) as broker:
+            found.target = broker.port
+            kafka = {"bootstrap.servers": found.bootstrap, "log_level": "0", **PLAIN}
+            admin = AdminClient(kafka)
+            admin.create_topics([NewTopic("t", 1)])["t"].result(60)
+            producer = Producer({**kafka, "transactional.id": "shop"})
+            ready_for_id(producer).init_transactions(60)
+            producer.begin_transaction()
+            producer.produce("t", b"v")
+            assert producer.flush(60) == 0
+            reader = Consumer({**kafka, "group.id": "readers"})
+            reader.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
+            reader.close()
+            yield found
+            producer.abort_transaction(60)
+
+
+def properties(given: dict[str, str]) -> list[str]:
+    return [part for name, value in given.items() for part in ("-X", f"{name}={value}")]
+
+
+COMMANDS = {
+    "transaction list": "shop",
+    "transaction describe shop": "ongoing",
+    "transaction find": "shop",
+    "transaction abort shop --dry-run": "would abort shop",
+    "group list": "readers",
+    "group describe readers": "readers",
+    "group delete readers --topic t --dry-run": "would delete",
+    "topic describe t": "size",
+}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_log_in(proxy: LoginProxy, tmp_path: Path, command: str, mechanism: str) -> None:
+    proxy.logins.clear()
+    given = {**PLAIN, "sasl.mechanism": mechanism}
+    done = CommandLine(proxy.bootstrap, tmp_path).ok(*command.split(), *properties(given))
+    assert COMMANDS[command] in done.lower()
+    assert set(proxy.logins) == {mechanism}
+
+
+def test_requests_that_librdkafka_lacks_log_in(proxy: LoginProxy) -> None:
+    for mechanism in MECHANISMS:
+        proxy.logins.clear()
+        cluster = Cluster(proxy.bootstrap, {**PLAIN, "sasl.mechanism": mechanism})
+        with BrokerRequests(cluster) as requests:
+            here = Address("127.0.0.1", proxy.port)
+            assert requests.ask(here, 77, range(1, 2), {"group_ids": ["g"]})["groups"]
+        assert proxy.logins == [mechanism]
+        wrong = {**cluster.properties, "sasl.password": "guess"}
+        with BrokerRequests(Cluster(proxy.bootstrap, wrong)) as requests:
+            with pytest.raises(UnreachableError, match="rejects the connection") as failed:
+                requests.version(here, 77, range(1, 2))
+            assert "sasl.password" in failed.value.hint
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program")
+def test_a_login_within_tls(proxy: LoginProxy, tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    context.load_verify_locations(certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    given = {**PLAIN, "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}
+    given |= {"ssl.ca.location": str(certificate)}
+    of_client = [
+        {"ssl.certificate.location": str(certificate), "ssl.key.location": str(key)},
+        {"ssl.certificate.pem": certificate.read_text(), "ssl.key.pem": key.read_text()},
+    ]
+    with login_proxy(context) as with_tls:
+        with_tls.target = proxy.target
+        here = Address("127.0.0.1", with_tls.port)
+        for more in of_client:
+            with BrokerRequests(Cluster(with_tls.bootstrap, given | more)) as requests:
+                assert requests.ask(here, 66, range(3), {})["transaction_states"]
+        with (
+            BrokerRequests(Cluster(with_tls.bootstrap, given)) as requests,
+            pytest.raises(UnreachableError),
+        ):
+            requests.ask(here, 66, range(3), {})
+    assert with_tls.logins == ["SCRAM-SHA-512"] * 2
+
+
+@pytest.mark.parametrize("mechanism", ["GSSAPI", "OAUTHBEARER"])
+def test_what_only_librdkafka_has_is_refused_with_the_way_out(mechanism: str) -> None:
+    with pytest.raises(UnsupportedSettingError, match=mechanism) as refused:
+        BrokerRequests(Cluster("localhost:1", {**PLAIN, "sasl.mechanism": mechanism}))
+    assert "SCRAM-SHA-512" in refused.value.hint
+
+
+def test_certificates_that_are_not_there_are_a_mistake_of_the_user(tmp_path: Path) -> None:
+    given = {"security.protocol": "ssl", "ssl.ca.location": str(tmp_path / "nowhere")}
+    with pytest.raises(UsageError, match="TLS can't be set up"):
+        BrokerRequests(Cluster("localhost:1", given))
