@@ -36,7 +36,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginProxy]:
         with BrokerProcess(folder, settings=settings) as broker:
             found.target = broker.port
             kafka = {"bootstrap.servers": found.bootstrap, "log_level": "0", **PLAIN}
-            admin = AdminClient(kafka)
+            admin = AdminClient({**kafka})
             admin.create_topics([NewTopic("t", 1)])["t"].result(60)
             producer = Producer({**kafka, "transactional.id": "shop"})
             ready_for_id(producer).init_transactions(60)

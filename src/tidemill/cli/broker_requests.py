@@ -1,6 +1,6 @@
 """Sends the requests that librdkafka does not offer: to a broker, a leader or a coordinator.
 
-It stands on ``kafka_client``, so it takes the same properties of TLS and SASL as librdkafka, except
+It uses ``kafka_client``, so it takes the same properties of TLS and SASL as librdkafka, except
 for Kerberos and OAUTHBEARER. Kafka's error codes become tidemill's errors, and transient ones are
 retried. What the requests are about is for the commands to know.
 """

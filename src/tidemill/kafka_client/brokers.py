@@ -13,13 +13,13 @@ from tidemill.kafka_client.connection import Connection, Versions
 from tidemill.kafka_client.errors import BrokerError, ConnectionFailedError
 from tidemill.kafka_client.settings import Address, ConnectionSettings
 from tidemill.kafka_client.tls import make_context
-from tidemill.kafka_codec.declared import DECLARED, METADATA
+from tidemill.kafka_codec.declared import METADATA, needs
 
 UNKNOWN_TOPIC = 3
 LEADER_NOT_AVAILABLE = 5
 _REPLICA_NOT_AVAILABLE = 9
 """Does not matter to clients of the leader."""
-_METADATA_NEEDS = {METADATA: (DECLARED[METADATA][0], DECLARED[METADATA][-1])}
+_METADATA_NEEDS = needs(METADATA)
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,14 +150,6 @@ class Connection:
         self.send(api, encode_request(api, version, tree))
         return self.receive(timeout_s, lambda view: decode_response(api, version, view, 0))
 
-    def call(
-        self, api: int, body: bytes, timeout_s: float, parse: Callable[[memoryview], Answer]
-    ) -> Answer:
-        """Send a request and return what its response says. For the rest see ``receive``."""
-        assert not self._waits_for
-        self.send(api, body)
-        return self.receive(timeout_s, parse)
-
     def send(self, api: int, *body: Part) -> None:
         """Send a request, in the version of ``versions``.
 

@@ -103,6 +103,11 @@ DECLARED: Mapping[int, range] = {api: versions for (api, _), (versions, *_) in _
 """The versions that are written out, by API."""
 
 
+def needs(*apis: int) -> dict[int, tuple[int, int]]:
+    """Return the least and greatest version of each API that is written out."""
+    return {api: (DECLARED[api][0], DECLARED[api][-1]) for api in apis}
+
+
 def find(kind: Kind, api: int, version: int) -> Structure:
     """Return the structure of a message. Raises kio's index errors if there is none."""
     if version in DECLARED.get(api, ()):

@@ -36,7 +36,7 @@ from tests.support.fake_broker import (
     text,
 )
 from tidemill.errors import RequestTimedOutError, UnreachableError
-from tidemill.kafka_codec import fetching as messages
+from tidemill.kafka_client.fetching import client
 from tidemill.spark.errors import DataLossError
 from tidemill.spark.source import fetch as source_fetch
 from tidemill.spark.source import librdkafka, own
@@ -448,8 +448,8 @@ sys.exit(any(os.waitpid(child, 0)[1] for child in children))
 def test_each_version_of_fetch(
     tidemill_broker: Broker, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needs = {**messages.NEEDS, FETCH: (version, version)}
-    monkeypatch.setattr(messages, "NEEDS", needs)
+    needs = {**client.NEEDS, FETCH: (version, version)}
+    monkeypatch.setattr(client, "NEEDS", needs)
     topic = tidemill_broker.topic()
     tidemill_broker.produce(topic, [b"x"] * 30)
     for isolation in ("read_committed", "read_uncommitted"):

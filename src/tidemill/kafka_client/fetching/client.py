@@ -12,10 +12,12 @@ from tidemill.kafka_client.connection import Connection
 from tidemill.kafka_client.errors import BrokerError, ConnectionFailedError
 from tidemill.kafka_client.fetching.settings import ClientSettings
 from tidemill.kafka_client.settings import Address
-from tidemill.kafka_codec import fetching as messages
-from tidemill.kafka_codec.declared import LIST_OFFSETS
+from tidemill.kafka_codec.declared import FETCH, LIST_OFFSETS, needs
 
 Partition = tuple[str, int]
+EARLIEST, LATEST = -2, -1
+"""Which offset of a partition is meant, as the timestamp of a ListOffsets request."""
+NEEDS = {FETCH: (4, 10), **needs(LIST_OFFSETS)}
 
 
 class Client:
@@ -35,7 +37,7 @@ class Client:
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
         self.record_bytes: dict[str, float] = {}
-        self._brokers = Brokers(settings.connection, messages.NEEDS)
+        self._brokers = Brokers(settings.connection, NEEDS)
         self._leaders: dict[Partition, Address] = {}
         self._known_topics: set[str] = set()
 
@@ -97,7 +99,7 @@ class Client:
         Args:
             topic: The topic.
             partition: The partition.
-            which: ``messages.EARLIEST`` or ``messages.LATEST``.
+            which: ``EARLIEST`` or ``LATEST``.
             timeout_s: Seconds to wait.
 
         Raises:

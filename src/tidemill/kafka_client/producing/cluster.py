@@ -11,10 +11,28 @@ import time
 from tidemill.kafka_client.brokers import LEADER_NOT_AVAILABLE, Brokers, Metadata
 from tidemill.kafka_client.errors import BrokerError
 from tidemill.kafka_client.producing.settings import ProducerSettings
-from tidemill.kafka_codec import producing as messages
+from tidemill.kafka_codec.declared import (
+    ADD_OFFSETS,
+    ADD_PARTITIONS,
+    COMMIT_OFFSETS,
+    END_TRANSACTION,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    OFFSET_FETCH,
+    PRODUCE,
+    needs,
+)
 
 _KNOWN_S = 300.0
 """A topic can get more partitions, so it is asked for again after as long as with librdkafka."""
+
+_NEEDS = {
+    PRODUCE: (3, 7),
+    **needs(INIT_PRODUCER_ID, FIND_COORDINATOR, ADD_PARTITIONS, END_TRANSACTION),
+    **needs(ADD_OFFSETS, COMMIT_OFFSETS, OFFSET_FETCH),
+}
+"""All of these versions work without transaction.version 2, which Apache Kafka 4 leaves to the
+client."""
 
 
 class Cluster:
@@ -32,8 +50,8 @@ class Cluster:
     """
 
     def __init__(self, settings: ProducerSettings) -> None:
-        self.data = Brokers(settings.connection, messages.NEEDS)
-        self.control = Brokers(settings.connection, messages.NEEDS)
+        self.data = Brokers(settings.connection, _NEEDS)
+        self.control = Brokers(settings.connection, _NEEDS)
         self._create = settings.create
         self._topics: dict[str, tuple[Metadata, float]] = {}
 

@@ -24,7 +24,8 @@ from tidemill.kafka_client.producing.failures import Failures
 from tidemill.kafka_client.producing.record_batch import Batch
 from tidemill.kafka_client.producing.settings import ProducerSettings
 from tidemill.kafka_client.settings import Address
-from tidemill.kafka_codec import producing as messages
+from tidemill.kafka_codec import client_hot
+from tidemill.kafka_codec.declared import PRODUCE
 
 _REQUEST_BYTES = 1024 * 1024
 """Most bytes of a request, unless one batch is larger."""
@@ -137,7 +138,7 @@ class Pipeline:
         for batch in batches:
             topics.setdefault(batch.topic, []).append(batch)
         batches = [batch for each in topics.values() for batch in each]
-        parts = messages.produce(
+        parts = client_hot.produce(
             settings.transactional_id,
             settings.acks,
             settings.broker_timeout_ms,
@@ -153,7 +154,7 @@ class Pipeline:
         connection = None
         try:
             connection = self._cluster.data.at(address, self._left_s(batches))
-            connection.send(messages.PRODUCE, *body)
+            connection.send(PRODUCE, *body)
         except ConnectionRejectedError as error:
             raise self._words.rejected(self.servers, str(error)) from error
         except ConnectionFailedError as error:
@@ -184,9 +185,9 @@ class Pipeline:
         try:
             codes = connection.receive(
                 self._left_s(flight.batches),
-                lambda view: messages.parse_produce(
+                lambda view: client_hot.parse_produce(
                     view,
-                    connection.versions[messages.PRODUCE],
+                    connection.versions[PRODUCE],
                     [(each.topic, each.partition) for each in flight.batches],
                 ),
             )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tidemill.kafka_client.connection import Connection
 from tidemill.kafka_client.errors import (
@@ -20,10 +20,13 @@ from tidemill.kafka_client.producing.cluster import Cluster
 from tidemill.kafka_client.producing.failures import Failures
 from tidemill.kafka_client.producing.settings import ProducerSettings
 from tidemill.kafka_client.settings import Address
-from tidemill.kafka_codec import producing as messages
+from tidemill.kafka_codec.declared import FIND_COORDINATOR, INIT_PRODUCER_ID
+from tidemill.kafka_codec.messages import Tree
 
 Answer = TypeVar("Answer")
 
+GROUP, TRANSACTION = 0, 1
+"""What a coordinator coordinates."""
 REQUEST_S = 30.0
 """Seconds to wait for one response."""
 _PAUSE_S = 0.02
@@ -35,8 +38,7 @@ class Requests:
 
     Args:
         settings: The settings.
-        keys: The transactional id and the consumer group, by ``messages.TRANSACTION`` and
-            ``messages.GROUP``.
+        keys: The transactional id and the consumer group, by ``TRANSACTION`` and ``GROUP``.
         words: Words the errors.
 
     Attributes:
@@ -54,8 +56,8 @@ class Requests:
         self,
         what: str,
         api: int,
-        body: bytes,
-        parse: Callable[[memoryview], Answer],
+        tree: Tree,
+        parse: Callable[[Any], Answer],
         kind: int | None,
         *,
         timeout_s: float | None = None,
@@ -65,8 +67,8 @@ class Requests:
         Args:
             what: What the request does, for messages.
             api: The number of the request.
-            body: Its body.
-            parse: Decodes the response, and raises a BrokerError for its error code.
+            tree: The request.
+            parse: Returns what the response says, or raises a BrokerError for its error code.
             kind: The coordinator that answers it; None for any broker.
             timeout_s: Seconds to wait; None for the time of a transaction.
 
@@ -78,7 +80,7 @@ class Requests:
         deadline = began + (timeout_s or self._settings.transaction_timeout_ms / 1000)
         while True:
             try:
-                return self._try(api, body, parse, kind)
+                return self._try(api, tree, parse, kind)
             except ConnectionRejectedError as error:
                 raise self._words.rejected(self._servers, str(error)) from error
             except ConnectionFailedError as error:
@@ -111,21 +113,23 @@ class Requests:
             TidemillError: As for ``ask``.
         """
 
-        def parse(view: memoryview) -> tuple[int, int]:
-            code, found = messages.parse_init_producer_id(view)
-            check(code)
-            return found
+        def parse(found: Any) -> tuple[int, int]:
+            check(found.error_code)
+            return found.producer_id, found.producer_epoch
 
-        body = messages.init_producer_id(transactional_id, timeout_ms)
-        kind = messages.TRANSACTION if transactional_id else None
-        return self.ask(what, messages.INIT_PRODUCER_ID, body, parse, kind, timeout_s=timeout_s)
+        tree = {
+            "transactional_id": transactional_id or None,
+            "transaction_timeout": timeout_ms,
+        }
+        kind = TRANSACTION if transactional_id else None
+        return self.ask(what, INIT_PRODUCER_ID, tree, parse, kind, timeout_s=timeout_s)
 
     @property
     def _servers(self) -> str:
         return ",".join(f"{host}:{port}" for host, port in self._settings.connection.servers)
 
     def _try(
-        self, api: int, body: bytes, parse: Callable[[memoryview], Answer], kind: int | None
+        self, api: int, tree: Tree, parse: Callable[[Any], Answer], kind: int | None
     ) -> Answer:
         assert self.cluster is not None, "idle"
         brokers = self.cluster.control
@@ -136,7 +140,7 @@ class Requests:
             else:
                 address = self._coordinators.get(kind) or self._find(kind)
                 connection = brokers.at(address, REQUEST_S)
-            return connection.call(api, body, REQUEST_S, parse)
+            return parse(connection.request(api, tree, REQUEST_S))
         except ConnectionFailedError:
             brokers.drop(connection)
             raise
@@ -146,18 +150,14 @@ class Requests:
         brokers = self.cluster.control
         connection = brokers.any(time.monotonic() + REQUEST_S)
         try:
-            code, address = connection.call(
-                messages.FIND_COORDINATOR,
-                messages.find_coordinator(self._keys[kind], kind),
-                REQUEST_S,
-                messages.parse_find_coordinator,
-            )
+            tree = {"key": self._keys[kind], "key_type": kind}
+            found = connection.request(FIND_COORDINATOR, tree, REQUEST_S)
         except ConnectionFailedError:
             brokers.drop(connection)
             raise
-        check(code)
-        found = self._coordinators[kind] = Address(*address)
-        return found
+        check(found.error_code)
+        address = self._coordinators[kind] = Address(found.host, found.port)
+        return address
 
 
 def check(code: int) -> None:

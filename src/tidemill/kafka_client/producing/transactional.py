@@ -29,13 +29,19 @@ from tidemill.kafka_client.producing.batching import (
 from tidemill.kafka_client.producing.cluster import Cluster
 from tidemill.kafka_client.producing.failures import Failures
 from tidemill.kafka_client.producing.producer import Columns, Producer
-from tidemill.kafka_client.producing.requests import REQUEST_S, Requests, check
+from tidemill.kafka_client.producing.requests import GROUP, REQUEST_S, TRANSACTION, Requests, check
 from tidemill.kafka_client.producing.settings import ProducerSettings
-from tidemill.kafka_codec import producing as messages
+from tidemill.kafka_codec.declared import (
+    ADD_OFFSETS,
+    ADD_PARTITIONS,
+    COMMIT_OFFSETS,
+    END_TRANSACTION,
+    OFFSET_FETCH,
+)
+from tidemill.kafka_codec.messages import Tree
 
 ABORT_S = 5.0
 """Seconds to wait for the abort of a failed transaction. The next producer aborts it, too."""
-_TRANSACTION, _GROUP = messages.TRANSACTION, messages.GROUP
 _END = "\0"
 """Ends the metadata of a marker. confluent-kafka writes it too, and reads on without it."""
 
@@ -79,7 +85,7 @@ class TransactionalProducer:
         self._take = take
         self._patience_s = patience_s
         self._name = name = settings.transactional_id
-        self._requests = Requests(settings, {_TRANSACTION: name, _GROUP: name}, words)
+        self._requests = Requests(settings, {TRANSACTION: name, GROUP: name}, words)
         self._identity = Identity()
         self._producer: Producer | None = None
         self._encoders: Any = {}
@@ -119,13 +125,17 @@ class TransactionalProducer:
             TidemillError: As ``Failures`` words it.
         """
 
-        def parse(view: memoryview) -> Marker:
-            code, offset, metadata = messages.parse_fetch_offset(view)
-            check(code)
-            return Marker(offset, metadata.partition(_END)[0])
+        def parse(found: Any) -> Marker:
+            check(found.error_code)
+            for each in (each for about in found.topics for each in about.partitions):
+                check(each.error_code)
+                metadata = each.metadata or ""
+                return Marker(each.committed_offset, metadata.partition(_END)[0])
+            return Marker(-1, "")
 
-        body = messages.fetch_offset(self._name, topic)
-        return self._requests.ask(what, messages.OFFSET_FETCH, body, parse, _GROUP)
+        topics = [{"name": topic, "partition_indexes": [0]}]
+        tree = {"group_id": self._name, "topics": topics, "require_stable": True}
+        return self._requests.ask(what, OFFSET_FETCH, tree, parse, GROUP)
 
     def begin(self, what: str = "add partitions to a transaction") -> None:
         """Begin a transaction if none is open.
@@ -144,11 +154,15 @@ class TransactionalProducer:
             TidemillError: As ``Failures`` words it.
         """
         self._is_known = True
-        body = messages.add_offsets(self._me(), self._name)
-        self._ask(self._what, messages.ADD_OFFSETS, body, _check_one)
-        metadata = marker.metadata + _END
-        body = messages.commit_offset(self._me(), self._name, topic, marker.offset, metadata)
-        self._ask(self._what, messages.COMMIT_OFFSETS, body, _check_each, _GROUP)
+        group = {**self._me(), "group_id": self._name}
+        self._ask(self._what, ADD_OFFSETS, group, _check_one)
+        offset = {
+            "partition_index": 0,
+            "committed_offset": marker.offset,
+            "committed_metadata": marker.metadata + _END,
+        }
+        tree = {**group, "topics": [{"name": topic, "partitions": [offset]}]}
+        self._ask(self._what, COMMIT_OFFSETS, tree, _check_offsets, GROUP)
 
     def encoder(self, topic: str) -> Any:
         """Return the encoder of a topic, as ``Producer.encoder``. It is valid until ``rest``.
@@ -223,8 +237,7 @@ class TransactionalProducer:
             return
         self._records().flush()
         if self._is_known:
-            body = messages.end_transaction(self._me(), commit=True)
-            self._ask(what, messages.END_TRANSACTION, body, _check_one)
+            self._ask(what, END_TRANSACTION, {**self._me(), "committed": True}, _check_one)
         self._announced.clear()
         self.is_open = self._is_known = False
         self._records().follow_partitions()
@@ -246,11 +259,11 @@ class TransactionalProducer:
         if self._is_known:
             cluster.data.close()  # a request under way must not come after the abort
             cluster.control.rest()  # an interruption may have left a response under way
-            body = messages.end_transaction(self._me(), commit=False)
+            tree = {**self._me(), "committed": False}
             with contextlib.suppress(TidemillError):
                 self._requests.ask(
                     "abort a transaction",
-                    *(messages.END_TRANSACTION, body, _check_one, _TRANSACTION),
+                    *(END_TRANSACTION, tree, _check_one, TRANSACTION),
                     timeout_s=ABORT_S,
                 )
         self.is_open = self._is_known = False
@@ -271,35 +284,56 @@ class TransactionalProducer:
             self._encoders = made.encoders
         return self._producer
 
-    def _me(self) -> messages.Producer:
-        return messages.Producer(self._name, self._identity.producer)
+    def _me(self) -> dict[str, Any]:
+        producer_id, epoch = self._identity.producer
+        return {
+            "transactional_id": self._name,
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+        }
 
     def _announce(self, partitions: set[Partition]) -> None:
         new = partitions - self._announced
         if new:
             self._is_known = True
-            body = messages.add_partitions(self._me(), sorted(new))
-            self._ask(self._what, messages.ADD_PARTITIONS, body, _check_each)
+            topics: dict[str, list[int]] = {}
+            for topic, partition in sorted(new):
+                topics.setdefault(topic, []).append(partition)
+            tree = {
+                **self._me(),
+                "topics": [{"name": name, "partitions": found} for name, found in topics.items()],
+            }
+            tree = {f"v3_and_below_{name}": value for name, value in tree.items()}
+            self._ask(self._what, ADD_PARTITIONS, tree, _check_partitions)
             self._announced |= new
 
     def _ask(
         self,
         what: str,
         api: int,
-        body: bytes,
-        check_answer: Callable[[memoryview], None],
-        kind: int = _TRANSACTION,
+        tree: Tree,
+        check_answer: Callable[[Any], None],
+        kind: int = TRANSACTION,
     ) -> None:
-        self._requests.ask(what, api, body, check_answer, kind, timeout_s=self._patience_s)
+        self._requests.ask(what, api, tree, check_answer, kind, timeout_s=self._patience_s)
 
 
-def _check_one(view: memoryview) -> None:
-    check(messages.parse_error(view))
+def _check_one(found: Any) -> None:
+    check(found.error_code)
 
 
-def _check_each(view: memoryview) -> None:
+def _check_offsets(found: Any) -> None:
+    for each in (each for about in found.topics for each in about.partitions):
+        check(each.error_code)
+
+
+def _check_partitions(found: Any) -> None:
     # A partition that was not tried because of another one has OPERATION_NOT_ATTEMPTED.
-    codes = [code for code in messages.parse_add_partitions(view).values() if code]
+    codes = [
+        each.partition_error_code
+        for about in found.results_by_topic_v3_and_below
+        for each in about.results_by_partition
+    ]
     for code in sorted(codes, key=lambda each: each == _NOT_ATTEMPTED):
         check(code)
 

@@ -18,10 +18,10 @@ from tidemill.kafka_client.errors import (
     ConnectionFailedError,
     ConnectionRejectedError,
 )
-from tidemill.kafka_client.fetching.client import Client
+from tidemill.kafka_client.fetching.client import EARLIEST, LATEST, Client
 from tidemill.kafka_client.fetching.decompression import Decompressor
 from tidemill.kafka_client.fetching.settings import understand
-from tidemill.kafka_codec import fetching as messages
+from tidemill.kafka_codec import client_hot
 from tidemill.kafka_codec.declared import FETCH
 from tidemill.native import extension
 from tidemill.spark.base.clients import ClientPool
@@ -171,7 +171,7 @@ class RangeReader:
 
     # --- requests --------------------------------------------------------------------------------
 
-    def _receive(self) -> messages.FetchResponse:
+    def _receive(self) -> client_hot.FetchResponse:
         """Return the response that begins at the position."""
         if self._leader is None or self._requested != self._position:
             r = self._range
@@ -182,7 +182,7 @@ class RangeReader:
         self._requested = None
         version = self._leader.versions[FETCH]
         response = self._leader.receive(
-            self._left_s(), lambda view: messages.parse_fetch(view, version)
+            self._left_s(), lambda view: client_hot.parse_fetch(view, version)
         )
         if response.error:
             raise BrokerError(response.error)
@@ -195,7 +195,7 @@ class RangeReader:
         if (known := self._client.record_bytes.get(self._range.topic)) is not None:
             needed = int((self._range.end - offset) * known * 1.25) + _LEAST_FETCH_BYTES
             size = min(size, needed)
-        request = messages.FetchRequest(
+        request = client_hot.FetchRequest(
             topic=self._range.topic,
             partition=self._range.partition,
             offset=offset,
@@ -211,7 +211,7 @@ class RangeReader:
 
     # --- records ---------------------------------------------------------------------------------
 
-    def _decode(self, response: messages.FetchResponse) -> Iterator[pa.RecordBatch]:
+    def _decode(self, response: client_hot.FetchResponse) -> Iterator[pa.RecordBatch]:
         before, r = self._position, self._range
         following, size = self._scan_batches(response.records)
         if following > before:
@@ -303,7 +303,7 @@ class RangeReader:
         r = self._range
         first, last = (
             self._client.offset(r.topic, r.partition, which, self._left_s())
-            for which in (messages.EARLIEST, messages.LATEST)
+            for which in (EARLIEST, LATEST)
         )
         self._out_of_range = None
         if first <= self._position <= last:  # the log has changed since

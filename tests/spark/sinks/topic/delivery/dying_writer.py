@@ -21,7 +21,7 @@ from tidemill.confluent import producing as librdkafka
 from tidemill.kafka_client.producing import transactional
 from tidemill.kafka_client.producing.producer import Producer as OwnProducer
 from tidemill.kafka_client.producing.requests import Requests
-from tidemill.kafka_codec import producing as messages
+from tidemill.kafka_codec.declared import COMMIT_OFFSETS, END_TRANSACTION
 from tidemill.spark.sinks.topic.delivery import exactly_once
 
 MOMENTS = (
@@ -92,9 +92,9 @@ def prepare(moment: str, flushes: list[Callable[[], Any]]) -> None:
 
     def ask(self: Requests, what: str, api: int, *args: Any, **more: Any) -> Any:
         send = functools.partial(asked, self, what, api, **more)
-        if api == messages.COMMIT_OFFSETS:
+        if api == COMMIT_OFFSETS:
             return around(MOMENTS[:2], moment, send)(*args)
-        if api == messages.END_TRANSACTION:
+        if api == END_TRANSACTION:
             return around(MOMENTS[3:], moment, send)(*args)
         return send(*args)
 

@@ -17,20 +17,21 @@ from tidemill.errors import UnreachableError
 from tidemill.kafka_client.connection import Connection
 from tidemill.kafka_client.errors import ConnectionFailedError
 from tidemill.kafka_client.producing import transactional
-from tidemill.kafka_codec import producing as messages
+from tidemill.kafka_codec import client_hot
+from tidemill.kafka_codec import declared as apis
 from tidemill.spark.errors import DeliveryError
 from tidemill.spark.sinks.topic.delivery import at_least_once, exactly_once
 from tidemill.spark.sinks.topic.delivery.exactly_once import Share, write_share
 
 TRANSACTIONAL = (
-    messages.FIND_COORDINATOR,
-    messages.INIT_PRODUCER_ID,
-    messages.OFFSET_FETCH,
-    messages.ADD_OFFSETS,
-    messages.COMMIT_OFFSETS,
-    messages.ADD_PARTITIONS,
-    messages.PRODUCE,
-    messages.END_TRANSACTION,
+    apis.FIND_COORDINATOR,
+    apis.INIT_PRODUCER_ID,
+    apis.OFFSET_FETCH,
+    apis.ADD_OFFSETS,
+    apis.COMMIT_OFFSETS,
+    apis.ADD_PARTITIONS,
+    apis.PRODUCE,
+    apis.END_TRANSACTION,
 )
 
 
@@ -101,7 +102,7 @@ def test_rows_are_written_once_and_in_order_over_a_bad_network(
     topic, dice = tidemill_broker.topic(3), random.Random(seed)
     faults = Faults(
         monkeypatch,
-        lambda api, _: api == messages.PRODUCE and dice.random() < 0.1,
+        lambda api, _: api == apis.PRODUCE and dice.random() < 0.1,
     )
     settings = {
         "bootstrap.servers": tidemill_broker.bootstrap,
@@ -150,7 +151,7 @@ def test_a_network_that_stays_bad_ends_the_transaction_in_time(
 ) -> None:
     topic = tidemill_broker.topic()
     monkeypatch.setattr(exactly_once, "TRANSACTION_TIMEOUT_MS", 1000)
-    Faults(monkeypatch, lambda api, _: api == messages.END_TRANSACTION)
+    Faults(monkeypatch, lambda api, _: api == apis.END_TRANSACTION)
     monkeypatch.setattr(transactional, "ABORT_S", 0.1)
     share = Share(f"sink-{uuid.uuid4().hex[:8]}", 0, 0)
     kafka = {"bootstrap.servers": tidemill_broker.bootstrap}
@@ -158,7 +159,7 @@ def test_a_network_that_stays_bad_ends_the_transaction_in_time(
         write_share(numbers(5, 1), topic, kafka, share, marker_topic=topic)
 
 
-@pytest.mark.parametrize("api", [messages.ADD_PARTITIONS, messages.PRODUCE])
+@pytest.mark.parametrize("api", [apis.ADD_PARTITIONS, apis.PRODUCE])
 def test_an_interruption_between_request_and_response_aborts_the_transaction(
     tidemill_broker: Broker, monkeypatch: pytest.MonkeyPatch, api: int
 ) -> None:
@@ -194,7 +195,7 @@ class Codes:
 
     def __init__(self, patch: pytest.MonkeyPatch, *codes: int) -> None:
         self.left = list(codes)
-        parse = messages.parse_produce
+        parse = client_hot.parse_produce
 
         def replaced(*args: Any) -> dict[tuple[str, int], int]:
             found = parse(*args)
@@ -203,7 +204,7 @@ class Codes:
             code = self.left.pop(0)
             return {partition: code or old for partition, old in found.items()}
 
-        patch.setattr(messages, "parse_produce", replaced)
+        patch.setattr(client_hot, "parse_produce", replaced)
 
 
 @pytest.mark.parametrize("codes", [(6,), (3, 5), (0, 7, 19), (0, 45, 0, 6), (46,)])
@@ -278,7 +279,7 @@ def test_many_topics_share_requests(
     kafka = {"bootstrap.servers": tidemill_broker.bootstrap}
     rows = batch(value=pa.array([b"%d" % i for i in range(400)]), topic=pa.array(topics * 20))
     assert at_least_once.write_rows([rows], None, kafka) == 400
-    assert requests.count(messages.PRODUCE) == 2  # one, and its response
+    assert requests.count(apis.PRODUCE) == 2  # one, and its response
     for number, topic in enumerate(topics):
         found = values(tidemill_broker.bootstrap, topic)
         assert found == [b"%d" % i for i in range(number, 400, 20)]
