@@ -3,10 +3,10 @@
 - ``messages`` is the door: ``decode_request``, ``encode_response`` (a server) and
   ``encode_request``, ``decode_response`` (a client).
 - ``headers`` reads and writes what comes before the body.
-- ``fields`` is a tree of fields. ``schema`` reads it from kio's dataclasses, and ``declared`` has the
-  few messages that our client needs in each process, without kio.
-- ``reader`` and ``writer`` compile that tree into straight-line Python, once per message and version,
-  on first use; ``source`` and ``primitives`` are what both of them build on.
+- ``fields`` is a tree of fields. ``schema`` reads it from kio's dataclasses, and ``declared`` has
+  the few messages that our client needs in each process, without kio.
+- ``reader`` and ``writer`` compile that tree into straight-line Python, once per message and
+  version, on first use; ``source`` and ``primitives`` are what both of them build on.
 - ``hot``, ``shared`` and ``quick`` are a server's half of Produce, Fetch and ShareFetch by hand,
   because these carry the records. ``client_hot`` is a client's half of Produce and Fetch.
 
