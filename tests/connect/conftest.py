@@ -14,8 +14,8 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until
-from tidemill.connect.base.clients import Kafka
-from tidemill.connect.base.compacted import read_to_end
+from tidemill.confluent.clients import Kafka
+from tidemill.confluent.reading import read_to_end
 from tidemill.connect.cdc.definition import Definition, parse
 from tidemill.connect.cdc.registry import source_class
 from tidemill.connect.cdc.worker import Worker

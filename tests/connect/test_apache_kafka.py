@@ -29,7 +29,7 @@ from tests.connect.cdc.test_worker import (
 )
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.processes import skip_if_missing
-from tidemill.connect.base.clients import Kafka
+from tidemill.confluent.clients import Kafka
 
 __all__ = [
     "fenced",

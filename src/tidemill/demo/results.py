@@ -13,13 +13,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import orjson
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaException, Message
 
+from tidemill.confluent.clients import Kafka
+from tidemill.confluent.reading import Follower
 from tidemill.demo.check import Record
 from tidemill.demo.topics import DEAD_LETTERS, PUBLISHED
 from tidemill.errors import TidemillError
-
-_BATCH = 2000
 
 
 class ResultsError(TidemillError):
@@ -47,11 +47,6 @@ class ResultsFollower:
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._queries = {topic.name: query for query, topic in PUBLISHED.items()}
-        self._read = {
-            (topic.name, number): 0
-            for topic in (*PUBLISHED.values(), *DEAD_LETTERS)
-            for number in range(topic.partitions)
-        }
         self._plain: dict[str, list[Record]] = {
             query: [] for query, topic in PUBLISHED.items() if not topic.is_changelog
         }
@@ -60,25 +55,14 @@ class ResultsFollower:
         }
         self._unreadable: dict[str, list[bytes]] = {topic.name: [] for topic in DEAD_LETTERS}
         self._counts = dict.fromkeys((*PUBLISHED, *self._unreadable), 0)
-        # The client requires a group id. No offsets are committed.
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "client.id": "tidemill-demo-results",
-                "group.id": "tidemill-demo-results",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                # The marker of a transaction has an offset and is not a message, so only this event
-                # says that the end was reached.
-                "enable.partition.eof": True,
-                "log_level": 2,
-            }
-        )
+        places = [
+            (topic.name, number)
+            for topic in (*PUBLISHED.values(), *DEAD_LETTERS)
+            for number in range(topic.partitions)
+        ]
+        self._follower = Follower.of(Kafka(bootstrap_servers), "tidemill-demo-results", places)
 
     def __enter__(self) -> Self:
-        self._consumer.assign(
-            [TopicPartition(topic, number, OFFSET_BEGINNING) for topic, number in self._read]
-        )
         return self
 
     def __exit__(
@@ -87,7 +71,7 @@ class ResultsFollower:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._consumer.close()
+        self._follower.close()
 
     @property
     def results(self) -> Results:
@@ -101,11 +85,11 @@ class ResultsFollower:
         Raises:
             ResultsError: a topic can't be read, or a record is not a result.
         """
-        messages = self._consumer.consume(1, timeout_s)
-        while messages:
-            for message in messages:
-                self._take(message)
-            messages = self._consumer.consume(_BATCH, 0)
+        try:
+            for message in self._follower.poll(timeout_s):
+                self._add(message, str(message.topic()))
+        except KafkaException as error:
+            raise ResultsError(f"the results can't be read: {error.args[0].str()}") from error
 
     def read_up_to(self, ends: Mapping[tuple[str, int], int], timeout_s: float) -> None:
         """Poll until each partition has been read to its end.
@@ -118,24 +102,10 @@ class ResultsFollower:
             ResultsError: the time is over, or see ``poll``.
         """
         deadline = time.monotonic() + timeout_s
-        while behind := [place for place, read in self._read.items() if read < ends.get(place, 0)]:
+        while behind := self._follower.behind(ends):
             if time.monotonic() > deadline:
                 raise ResultsError(f"{behind} were not read to their ends within {timeout_s:g} s")
             self.poll(0.1)
-
-    def _take(self, message: Message) -> None:
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
-        assert topic is not None
-        assert partition is not None
-        assert offset is not None
-        error = message.error()
-        if error is None:
-            self._read[topic, partition] = offset + 1
-            self._add(message, topic)
-        elif error.code() == KafkaError._PARTITION_EOF:
-            self._read[topic, partition] = offset
-        elif not error.retriable():
-            raise ResultsError(f"{topic} can't be read: {error.str()}")
 
     def _add(self, message: Message, topic: str) -> None:
         key, value = message.key(), message.value()

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.support.processes import poll_until
+from tidemill.confluent.clients import Kafka
 from tidemill.confluent.producing import TransactionalProducer
-from tidemill.connect.base.clients import Kafka
 from tidemill.connect.base.errors import DeliveryError, ProducerFencedError
 from tidemill.connect.base.producer import open_producer
 

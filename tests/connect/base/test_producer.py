@@ -10,9 +10,9 @@ from confluent_kafka import TopicPartition
 
 from tests.support.committed import read_to_end
 from tests.support.hidden_packages import python_without
+from tidemill.confluent.clients import Kafka
 from tidemill.confluent.producing import TransactionalProducer as LibrdkafkaProducer
-from tidemill.connect.base.clients import Kafka
-from tidemill.connect.base.compacted import read_to_end as pairs
+from tidemill.confluent.reading import read_to_end as pairs
 from tidemill.connect.base.errors import (
     MAX_RECORD_BYTES,
     DeliveryError,

@@ -12,8 +12,8 @@ from tests.connect.conftest import (
     sqlite_definition,
     table_of,
 )
-from tidemill.connect.base.clients import Kafka
-from tidemill.connect.base.compacted import read_to_end
+from tidemill.confluent.clients import Kafka
+from tidemill.confluent.reading import read_to_end
 from tidemill.connect.cdc.errors import FencedError, PositionLostError
 from tidemill.connect.cdc.runner import Runner
 

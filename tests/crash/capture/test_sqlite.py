@@ -22,8 +22,8 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.effort import rounds
 from tests.support.processes import poll_until
 from tests.support.source_worker import SourceWorker
-from tidemill.connect.base.clients import Kafka
-from tidemill.connect.base.compacted import read_table, read_to_end
+from tidemill.confluent.clients import Kafka
+from tidemill.confluent.reading import read_table, read_to_end
 from tidemill.connect.cdc.board import BoardWriter, create_topic
 from tidemill.connect.cdc.definition import parse
 from tidemill.connect.cdc.sqlite.rows import json_cells

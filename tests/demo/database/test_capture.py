@@ -16,7 +16,7 @@ from tests.demo.support import command_of
 from tests.support.broker_process import BrokerProcess
 from tests.support.postgres import LOGICAL, postgres
 from tests.support.processes import poll_until, skip_if_missing
-from tidemill.connect.base.clients import Kafka
+from tidemill.confluent.clients import Kafka
 from tidemill.connect.cdc.board import Board
 from tidemill.demo.database.capture import (
     CaptureFailedError,

@@ -19,7 +19,7 @@ from tidemill.connect.cdc.errors import SourceExistsError
 from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
-    from tidemill.connect.base.clients import Kafka
+    from tidemill.confluent.clients import Kafka
 
 app = typer.Typer(
     help="Capture the changes of databases into topics.",

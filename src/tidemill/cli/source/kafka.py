@@ -8,7 +8,7 @@ from tidemill.cli.client import Cluster
 from tidemill.cli.output import NotFoundError
 
 if TYPE_CHECKING:
-    from tidemill.connect.base.clients import Kafka
+    from tidemill.confluent.clients import Kafka
     from tidemill.connect.cdc.board import Board
 
 
@@ -18,7 +18,7 @@ def kafka_of(servers: str, properties: list[str] | None) -> Kafka:
     Raises:
         UnreachableError: no broker answers.
     """
-    from tidemill.connect.base.clients import Kafka
+    from tidemill.confluent.clients import Kafka
 
     cluster = Cluster.at(servers, properties)
     return Kafka(cluster.servers, cluster.properties)

@@ -12,7 +12,7 @@ from tidemill.cli import output
 from tidemill.cli.source.kafka import board_of
 
 if TYPE_CHECKING:
-    from tidemill.connect.base.clients import Kafka
+    from tidemill.confluent.clients import Kafka
     from tidemill.connect.cdc.board import Board
 
 _STALE_MS = 30_000

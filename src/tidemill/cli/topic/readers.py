@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition
 
 POLL_SECONDS = 0.2
-BATCH_RECORDS = 1000
 COMMIT_SECONDS = 1.0
 OFFSET_END = -1
 ASSIGNMENT = "partition.assignment.strategy"
@@ -73,22 +72,16 @@ class _Messages:
         """Yield (message, whether it is a record; otherwise it is the end of its partition)."""
         from confluent_kafka import KafkaError
 
-        for message in self._arrived():
+        from tidemill.confluent.reading import arrived
+
+        for message in arrived(self._consumer, POLL_SECONDS):
             error = message.error()
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
                 yield message, False
             else:
                 raise_if_failed(self._cluster, message, f"topic {self._topic}")
                 yield message, True
-
-    def _arrived(self) -> Iterator[Message]:
-        """Yield the messages that have arrived. This waits for the first one only."""
-        first = self._consumer.poll(POLL_SECONDS)
         self._outage.check()
-        if first is None:
-            return
-        yield first
-        yield from self._consumer.consume(BATCH_RECORDS, 0)
 
 
 def _key(message: Message) -> TopicPartitionKey:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidemill.confluent.clients import Kafka
 from tidemill.confluent.producing import TransactionalProducer as LibrdkafkaProducer
-from tidemill.connect.base.clients import Kafka
 from tidemill.connect.base.errors import (
     MAX_RECORD_BYTES,
     DeliveryError,

@@ -6,15 +6,16 @@ Kafka-compatible broker. Must not know: a database, or what a worker does with a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import uuid
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 
-from tidemill.connect.base.clients import REQUEST_S, Kafka
-from tidemill.connect.base.compacted import read_table
+from tidemill.confluent.clients import REQUEST_S, Kafka
+from tidemill.confluent.reading import Follower, end_offsets, read_table
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.topics import (
     SOURCES,
@@ -29,6 +30,7 @@ from tidemill.errors import UnreachableError
 
 _CLIENT = "tidemill-sources"
 _FLUSH_S = 15.0
+_PLACE = (SOURCES, 0)
 
 Values = dict[str, Any]
 
@@ -90,15 +92,14 @@ class BoardFollower:
     def __init__(self, kafka: Kafka) -> None:
         create_topic(kafka)
         self.board = Board()
-        self._consumer = kafka.consumer(_CLIENT, isolation_level="read_uncommitted")
-        self._consumer.assign([TopicPartition(SOURCES, 0, OFFSET_BEGINNING)])
+        self._kafka = kafka
+        self._follower = Follower.of(kafka, _CLIENT, [_PLACE], "read_uncommitted")
 
     def poll(self, timeout_s: float) -> bool:
         """Take over new records, and return whether there were any."""
-        messages = self._consumer.consume(500, timeout_s)
         found = False
-        for message in messages:
-            if message.error() is None:
+        with contextlib.suppress(KafkaException):  # the broker can be back at the next call
+            for message in self._follower.poll(timeout_s):
                 self.board.apply(message.key() or b"", message.value())
                 found = True
         return found
@@ -109,28 +110,16 @@ class BoardFollower:
         Raises:
             UnreachableError: no broker answers.
         """
-        end = self._end()
+        ends = end_offsets(self._kafka, _CLIENT, SOURCES)
         deadline = time.monotonic() + REQUEST_S
-        while self._position() < end:
+        while self._follower.behind(ends):
             if time.monotonic() > deadline:
                 raise UnreachableError(f"topic {SOURCES} can't be read to its end")
             self.poll(0.1)
 
     def close(self) -> None:
         """Close the client."""
-        self._consumer.close()
-
-    def _end(self) -> int:
-        try:
-            partition = TopicPartition(SOURCES, 0)
-            return int(self._consumer.get_watermark_offsets(partition, timeout=REQUEST_S)[1])
-        except KafkaException as error:
-            raise UnreachableError(
-                f"topic {SOURCES} can't be read: {error.args[0].str()}"
-            ) from error
-
-    def _position(self) -> int:
-        return max(int(self._consumer.position([TopicPartition(SOURCES, 0)])[0].offset), 0)
+        self._follower.close()
 
 
 class BoardWriter:

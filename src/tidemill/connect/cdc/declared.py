@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from tidemill.connect.base.clients import Kafka
+from tidemill.confluent.clients import Kafka
 from tidemill.connect.cdc.board import Board, BoardWriter, create_topic
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.errors import DeclaredSourceError

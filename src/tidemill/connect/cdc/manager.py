@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 import structlog
 
-from tidemill.connect.base.clients import Kafka
+from tidemill.confluent.clients import Kafka
 from tidemill.connect.cdc.board import BoardFollower, BoardWriter
 from tidemill.connect.cdc.errors import DefinitionError, FencedError
 from tidemill.connect.cdc.runner import Runner

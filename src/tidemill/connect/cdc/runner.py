@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from tidemill.connect.base.clients import Kafka
+from tidemill.confluent.clients import Kafka
 from tidemill.connect.base.errors import RecordTooLargeError
 from tidemill.connect.base.secrets import redact
 from tidemill.connect.cdc.contract import Capture, Source

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from tidemill.connect.base.clients import Kafka
-from tidemill.connect.base.compacted import read_table, read_to_end
+from tidemill.confluent.clients import Kafka
+from tidemill.confluent.reading import read_table, read_to_end
 from tidemill.connect.base.errors import ProducerFencedError
 from tidemill.connect.base.producer import Producer, open_producer
 from tidemill.connect.cdc.contract import Capture, Lag, Source, Table

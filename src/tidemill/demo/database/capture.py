@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from tidemill.connect.base.clients import Kafka
+from tidemill.confluent.clients import Kafka
 from tidemill.connect.cdc.board import Board, BoardFollower, BoardWriter, create_topic
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.topics import state_topic

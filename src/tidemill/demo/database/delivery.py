@@ -7,17 +7,18 @@ of the pipeline that starts later sees it. This module must not know databases o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+from confluent_kafka import KafkaException, Message
 
+from tidemill.confluent.clients import Kafka
+from tidemill.confluent.reading import Follower
 from tidemill.demo.database.registry import CHANGED_AT, KEYS, Edit, Registry
 from tidemill.demo.database.tables import seconds
 from tidemill.errors import TidemillError
 
-_BATCH = 2000
 NEVER = float("inf")
 
 
@@ -48,20 +49,11 @@ class Delivery:
         }
         self.rows: dict[str, dict[str, dict[str, Any]]] = {table: {} for table in topics}
         self.delivered = 0
-        # The client requires a group id. No offsets are committed.
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "client.id": "tidemill-demo-tables",
-                "group.id": "tidemill-demo-tables",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 50,
-                "log_level": 2,
-            }
-        )
-        self._consumer.assign(
-            [TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in self._tables]
+        self._follower = Follower.of(
+            Kafka(bootstrap_servers),
+            "tidemill-demo-tables",
+            [(topic, 0) for topic in self._tables],
+            fetch_wait_max_ms=50,
         )
 
     @property
@@ -80,33 +72,28 @@ class Delivery:
         Raises:
             DeliveryError: a topic can't be read, or a record is not a change of its table.
         """
-        message = self._consumer.poll(timeout_s)
-        found = [] if message is None else [message, *self._consumer.consume(_BATCH, 0)]
-        while found:
-            self._take(found)
-            found = self._consumer.consume(_BATCH, 0)
+        try:
+            for message in self._follower.poll(timeout_s):
+                self._take(message)
+        except KafkaException as error:
+            raise DeliveryError(f"the tables can't be read: {error.args[0].str()}") from error
 
     def close(self) -> None:
         """Close the client."""
-        self._consumer.close()
+        self._follower.close()
 
-    def _take(self, messages: Iterable[Message]) -> None:
-        for message in messages:
-            error, value = message.error(), message.value()
-            if error is not None:
-                if not error.retriable():
-                    raise DeliveryError(f"{message.topic()} can't be read: {error.str()}")
-                continue
-            if value is None:  # the tombstone behind a delete
-                continue
-            table = self._tables[str(message.topic())]
-            try:
-                self._apply(table, orjson.loads(message.key() or b""), orjson.loads(value))
-            except (ValueError, KeyError, TypeError) as failure:
-                raise DeliveryError(
-                    f"{message.topic()} offset {message.offset()} is not a change of {table}:"
-                    f" {failure!r}"
-                ) from failure
+    def _take(self, message: Message) -> None:
+        value = message.value()
+        if value is None:  # the tombstone behind a delete
+            return
+        table = self._tables[str(message.topic())]
+        try:
+            self._apply(table, orjson.loads(message.key() or b""), orjson.loads(value))
+        except (ValueError, KeyError, TypeError) as failure:
+            raise DeliveryError(
+                f"{message.topic()} offset {message.offset()} is not a change of {table}:"
+                f" {failure!r}"
+            ) from failure
 
     def _apply(self, table: str, key: Mapping[str, Any], change: Mapping[str, Any]) -> None:
         name = str(key[KEYS[table]])

@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
 
-from tidemill.confluent.errors import LastError
-from tidemill.errors import UnreachableError
-from tidemill.spark.base.clients import make_client, unreachable
+from tidemill.confluent.clients import Kafka
+from tidemill.confluent.reading import read_table
+from tidemill.errors import TidemillError, UnreachableError
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.pipelines.progress import (
     HEARTBEAT_S,
@@ -27,8 +26,8 @@ from tidemill.spark.pipelines.progress import (
     decode,
 )
 
-_REQUEST_S = 15.0
-_READ_S = 10.0
+_CLIENT = "tidemill-pipelines"
+_FLUSH_S = 15.0
 
 Listener = Callable[[QueryStatus], None]
 
@@ -41,8 +40,7 @@ class StatusTopic:
     """
 
     def __init__(self, kafka: Mapping[str, str]) -> None:
-        self._kafka = dict(kafka)
-        self._last = LastError()
+        self._kafka = cluster_of(kafka)
         self._producer: Producer | None = None
 
     def __enter__(self) -> Self:
@@ -55,7 +53,7 @@ class StatusTopic:
         traceback: TracebackType | None,
     ) -> None:
         if self._producer is not None:
-            self._producer.flush(_REQUEST_S)
+            self._producer.flush(_FLUSH_S)
 
     def create(self, topics: Sequence[tuple[str, bool]]) -> list[str]:
         """Create the topics that are missing, with the broker's defaults; changelogs compacted.
@@ -70,35 +68,20 @@ class StatusTopic:
             UnreachableError: no broker answers.
             PipelineError: a topic can't be created.
         """
-        admin = make_client(AdminClient, self._kafka, self._last)
-        try:
-            existing = set(admin.list_topics(timeout=_REQUEST_S).topics)
-        except KafkaException as error:
-            raise unreachable(self._kafka, "list its topics", self._last) from error
         changelogs = {TOPIC} | {name for name, is_changelog in topics if is_changelog}
         wanted = dict.fromkeys([TOPIC, *(name for name, _ in topics)])
-        new = [
-            NewTopic(
-                name,
-                num_partitions=1 if name == TOPIC else -1,
-                replication_factor=-1,
-                config=dict(TOPIC_CONFIG) if name in changelogs else {},
+        try:
+            return self._kafka.create_topics(
+                _CLIENT,
+                {
+                    name: (1 if name == TOPIC else -1, TOPIC_CONFIG if name in changelogs else {})
+                    for name in wanted
+                },
             )
-            for name in wanted
-            if name not in existing
-        ]
-        if not new:
-            return []
-        for name, future in admin.create_topics(new, operation_timeout=_REQUEST_S).items():
-            try:
-                future.result(2 * _REQUEST_S)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise PipelineError(
-                        f"topic {name} can't be created: {error.args[0].str()}",
-                        hint="Create it beforehand.",
-                    ) from error
-        return [each.topic for each in new]
+        except UnreachableError:
+            raise
+        except TidemillError as error:
+            raise PipelineError(str(error), hint="Create it beforehand.") from error
 
     def publish(self, status: QueryStatus) -> None:
         """Send a status, without waiting until the broker has it."""
@@ -110,7 +93,7 @@ class StatusTopic:
 
     def _send(self, key: str, value: bytes | None) -> None:
         if self._producer is None:
-            self._producer = make_client(Producer, {**self._kafka, "linger.ms": "20"}, self._last)
+            self._producer = self._kafka.producer(_CLIENT, linger_ms=20)
         # While no broker is reachable, statuses may be lost: newer ones follow.
         with contextlib.suppress(BufferError):
             self._producer.produce(TOPIC, value, key)
@@ -175,46 +158,19 @@ def read_statuses(kafka: Mapping[str, str], pipeline: str | None = None) -> list
     Raises:
         UnreachableError: no broker answers.
     """
-    last = LastError()
-    config = {"group.id": "tidemill-pipeline-status", "enable.auto.commit": "false", **kafka}
-    consumer = make_client(Consumer, config, last)
-    try:
-        try:
-            found = consumer.list_topics(TOPIC, timeout=_REQUEST_S).topics[TOPIC]
-        except KafkaException as error:
-            raise unreachable(kafka, "read a topic", last) from error
-        if found.error is not None:
-            return []
-        latest: dict[str, QueryStatus] = {}
-        for number in found.partitions:
-            _read_partition(consumer, number, latest)
-    finally:
-        consumer.close()
+    latest: dict[str, QueryStatus] = {}
+    for key, value in read_table(cluster_of(kafka), _CLIENT, TOPIC, committed=False).items():
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # another program wrote it
+            latest[key.decode(errors="replace")] = decode(value)
     chosen = (each for _, each in sorted(latest.items()))
     return [each for each in chosen if pipeline is None or each.pipeline == pipeline]
 
 
-def _read_partition(consumer: Any, number: int, latest: dict[str, QueryStatus]) -> None:
-    start, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, number), timeout=_REQUEST_S)
-    if start >= end:
-        return
-    consumer.assign([TopicPartition(TOPIC, number, start)])
-    deadline = time.monotonic() + _READ_S
-    position = start
-    while position < end:
-        if time.monotonic() > deadline:
-            raise UnreachableError(f"topic {TOPIC} can't be read to its end within {_READ_S:g} s")
-        # With a larger number, it would wait for more records than there are.
-        for message in consumer.consume(min(500, end - position), 0.1):
-            if message.error() is not None:
-                continue
-            position = message.offset() + 1
-            key = (message.key() or b"").decode(errors="replace")
-            if message.value() is None:
-                latest.pop(key, None)
-                continue
-            try:
-                latest[key] = decode(message.value())
-            except (ValueError, TypeError, KeyError):
-                continue  # another program wrote this record
-    consumer.unassign()
+def cluster_of(kafka: Mapping[str, str]) -> Kafka:
+    """Return the cluster of a pipeline.
+
+    Args:
+        kafka: settings of librdkafka, with ``bootstrap.servers``.
+    """
+    properties = {key: kafka[key] for key in kafka if key != "bootstrap.servers"}
+    return Kafka(kafka["bootstrap.servers"], properties, prefix="kafka.")

@@ -29,7 +29,7 @@ from tests.connect.cdc.debezium.comparing import (
 from tests.connect.conftest import RunningWorker, records_of
 from tests.support.mysql import PASSWORD, USER, MySql, mysql
 from tests.support.processes import skip_if_missing
-from tidemill.connect.base.clients import Kafka
+from tidemill.confluent.clients import Kafka
 from tidemill.connect.cdc.definition import parse
 
 pytestmark = [needs_debezium]

@@ -28,7 +28,7 @@ from tests.connect.conftest import RunningWorker, records_of
 from tests.support.ports import reserve_port
 from tests.support.postgres import LOGICAL, postgres
 from tests.support.processes import skip_if_missing
-from tidemill.connect.base.clients import Kafka
+from tidemill.confluent.clients import Kafka
 from tidemill.connect.cdc.definition import parse
 from tidemill.connect.cdc.values import UNAVAILABLE
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.connect.conftest import RunningWorker, records_of, table_of
-from tidemill.connect.base.clients import Kafka
+from tidemill.confluent.clients import Kafka
 from tidemill.connect.cdc.definition import Definition, parse
 from tidemill.connect.cdc.postgres.connection import ReplicationConnection
 

@@ -28,7 +28,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.effort import rounds
 from tests.support.processes import poll_until
 from tests.support.source_worker import SourceWorker
-from tidemill.connect.base.clients import Kafka
+from tidemill.confluent.clients import Kafka
 from tidemill.connect.cdc.board import BoardWriter
 
 KILLS = rounds("CRASH_CAPTURE_KILLS", 6, 300)

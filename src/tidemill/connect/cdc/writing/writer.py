@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from tidemill.connect.base.clients import Kafka
+from tidemill.confluent.clients import Kafka
 from tidemill.connect.base.producer import Producer, record_too_large
 from tidemill.connect.cdc.contract import Batch, Change, Chunk, ConsistentRead, Row, Table
 from tidemill.connect.cdc.definition import Definition

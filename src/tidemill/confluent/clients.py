@@ -1,6 +1,6 @@
-"""Create Kafka clients, and translate their errors to tidemill's.
+"""Create confluent-kafka's clients, and translate their errors to tidemill's.
 
-``Kafka`` is the address of a cluster with librdkafka's properties. Must not know: a connector.
+``Kafka`` is the address of a cluster with librdkafka's properties. Must not know: who uses it.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ _log = logging.getLogger("tidemill.librdkafka")
 
 @dataclass(frozen=True)
 class Kafka:
-    """A Kafka-compatible cluster, as connectors reach it.
+    """A Kafka-compatible cluster.
 
     Attributes:
         servers: ``bootstrap.servers``.
         properties: librdkafka's properties, e.g. for TLS and SASL. They are never logged.
+        prefix: what a user writes before the name of a property, for hints.
     """
 
     servers: str
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    prefix: str = "-X "
 
     def config(self, client: str, **more: Any) -> dict[str, Any]:
         """Return librdkafka's configuration. Keywords have underscores for dots."""
@@ -102,7 +104,7 @@ class Kafka:
             what: what failed, as "can't <what>".
             cause: the client's words.
         """
-        found = explain(self.servers, self.properties, "-X ")
+        found = explain(self.servers, self.properties, self.prefix)
         if found is not None:
             return UnreachableError(f"can't {what}: {found[0]}", hint=found[1])
         return UnreachableError(

@@ -1,0 +1,185 @@
+"""Read topics with librdkafka: follow partitions, or read them to their present end.
+
+For topics whose records are looked at one by one: state, orders, statuses, results. What needs
+Arrow's speed reads with ``kafka_client``. Must not know: what the records mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from tidemill.confluent.clients import REQUEST_S, Kafka
+from tidemill.errors import UnreachableError
+
+READ_S = 60.0
+"""How long a read can go without a record before it fails."""
+_BATCH = 2000
+
+Partition = tuple[str, int]
+
+
+def arrived(consumer: Consumer, timeout_s: float) -> Iterator[Message]:
+    """Yield messages that have arrived: records, ends and errors. Wait for the first one only."""
+    first = consumer.poll(timeout_s)
+    if first is not None:
+        yield first
+        yield from consumer.consume(_BATCH, 0)
+
+
+class Follower:
+    """Follows partitions from given offsets on, and commits nothing. One thread uses it.
+
+    Args:
+        consumer: a consumer with ``enable.partition.eof``. It is closed with the follower.
+        starts: the partitions, with the offset of the first record to read.
+
+    Attributes:
+        positions: by partition, the offset behind what was read, with the markers of transactions
+            at the end.
+    """
+
+    def __init__(self, consumer: Consumer, starts: Mapping[Partition, int]) -> None:
+        self._consumer = consumer
+        self.positions = dict(starts)
+        consumer.assign([TopicPartition(*place, offset) for place, offset in starts.items()])
+
+    @classmethod
+    def of(
+        cls,
+        kafka: Kafka,
+        client: str,
+        partitions: Iterable[Partition],
+        isolation: str = "read_committed",
+        **config: Any,
+    ) -> Follower:
+        """Return a follower from the beginning of partitions.
+
+        Args:
+            kafka: the cluster.
+            client: the client id.
+            partitions: the partitions.
+            isolation: ``read_committed`` or ``read_uncommitted``.
+            config: more of librdkafka's configuration, with underscores for dots.
+        """
+        consumer = kafka.consumer(
+            client,
+            isolation_level=isolation,
+            enable_partition_eof=True,
+            auto_offset_reset="earliest",
+            **config,
+        )
+        return cls(consumer, dict.fromkeys(partitions, 0))
+
+    def poll(self, timeout_s: float) -> Iterator[Message]:
+        """Yield the records that have arrived. Wait for the first one only.
+
+        Raises:
+            KafkaException: a partition can't be read. It is raised behind the records.
+        """
+        failed: KafkaError | None = None
+        for message in arrived(self._consumer, timeout_s):
+            error, offset = message.error(), int(message.offset() or 0)
+            place = str(message.topic()), int(message.partition() or 0)
+            if error is None:
+                yield message
+                self.positions[place] = offset + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                # The end of what is committed, behind the control records.
+                self.positions[place] = offset
+            elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
+                failed = failed or error
+        if failed is not None:
+            raise KafkaException(failed)
+
+    def behind(self, ends: Mapping[Partition, int]) -> list[Partition]:
+        """Return the partitions that were not read to these ends."""
+        return [place for place, read in self.positions.items() if read < ends.get(place, 0)]
+
+    def close(self) -> None:
+        """Close the client."""
+        self._consumer.close()
+
+
+def read_table(
+    kafka: Kafka, client: str, topic: str, *, committed: bool = True
+) -> dict[bytes, bytes]:
+    """Return the last value of each key of a topic. Deleted keys are left out.
+
+    Args:
+        kafka: the cluster.
+        client: the client id.
+        topic: the topic; if it does not exist, the result is empty.
+        committed: whether to leave out records of transactions that are not committed.
+
+    Raises:
+        UnreachableError: the topic can't be read to its end.
+    """
+    latest: dict[bytes, bytes] = {}
+    for key, value in read_to_end(kafka, client, topic, committed=committed):
+        if value is None:
+            latest.pop(key, None)
+        else:
+            latest[key] = value
+    return latest
+
+
+def read_to_end(
+    kafka: Kafka, client: str, topic: str, *, committed: bool = True
+) -> Iterator[tuple[bytes, bytes | None]]:
+    """Yield (key, value) of each record up to the end that the topic has now.
+
+    With ``committed``, it waits until open transactions below that end are decided.
+
+    Raises:
+        UnreachableError: the topic can't be read to its end.
+    """
+    ends = end_offsets(kafka, client, topic)
+    if not ends:
+        return
+    isolation = "read_committed" if committed else "read_uncommitted"
+    follower = Follower.of(kafka, client, ends, isolation, fetch_wait_max_ms=50)
+    deadline = time.monotonic() + READ_S
+    with contextlib.closing(follower):
+        while follower.behind(ends):
+            if time.monotonic() > deadline:
+                raise UnreachableError(
+                    f"topic {topic} can't be read to its end within {READ_S:g} s",
+                    hint="A transaction that is still open holds readers back: tidemill "
+                    "transaction find",
+                )
+            try:
+                for message in follower.poll(0.05):
+                    deadline = time.monotonic() + READ_S
+                    yield message.key() or b"", message.value()
+            except KafkaException as error:
+                raise kafka.translate(error.args[0], f"read topic {topic}") from error
+
+
+def end_offsets(kafka: Kafka, client: str, topic: str) -> dict[Partition, int]:
+    """Return the offset behind the last record of each partition that has some.
+
+    It is above the last stable offset while a transaction is open.
+
+    Args:
+        kafka: the cluster.
+        client: the client id.
+        topic: the topic; if it does not exist, the result is empty.
+
+    Raises:
+        UnreachableError: no broker answers.
+    """
+    reader = kafka.consumer(client, isolation_level="read_uncommitted")
+    with contextlib.closing(reader):
+        try:
+            found = reader.list_topics(topic, timeout=REQUEST_S).topics[topic]
+            numbers = [] if found.error is not None else list(found.partitions)
+            places = [TopicPartition(topic, number) for number in numbers]
+            ends = [reader.get_watermark_offsets(each, timeout=REQUEST_S)[1] for each in places]
+        except KafkaException as error:
+            raise kafka.translate(error.args[0], f"read topic {topic}") from error
+    return {(topic, number): end for number, end in zip(numbers, ends, strict=True) if end > 0}
