@@ -14,7 +14,8 @@ from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import open_store, write
 from tidemill.clock import ManualClock
 from tidemill.engine.groups.coordinator import GroupCoordinator
-from tidemill.engine.housekeeping import SLICE_MS, Housekeeping
+from tidemill.engine.housekeeping import Housekeeping
+from tidemill.engine.records.slices import SLICE_MS, Slices
 from tidemill.engine.transactions.coordinator import TransactionCoordinator
 from tidemill.engine.waiters import Waiters
 from tidemill.log.config.parse import parse_config
@@ -65,6 +66,7 @@ class Bench:
             cast(GroupCoordinator, self.coordination),
             cast(TransactionCoordinator, self.transactions),
             Waiters(),
+            Slices(),
             self.write_notes,
             Settings(),
             self.clock,

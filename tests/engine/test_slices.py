@@ -58,6 +58,24 @@ def test_the_loop_is_free_between_two_slices() -> None:
     run(test)
 
 
+def test_background_work_takes_half_of_the_time_and_no_memory_of_requests() -> None:
+    def background() -> Steps[str]:
+        yield Work(lambda: None, MEDIUM_BYTES + 1)
+        return (yield from busy(60, [], "background"))
+
+    async def test(slices: Slices) -> None:
+        began = time.perf_counter()
+        work = asyncio.ensure_future(slices.run(background(), in_background=True))
+        await asyncio.sleep(0.01)
+        large = slices.run(elsewhere(threading.get_ident, MEDIUM_BYTES + 1))
+        assert await asyncio.wait_for(large, 600)
+        assert not work.done()
+        assert await work == "background"
+        assert time.perf_counter() - began >= 0.11
+
+    run(test)
+
+
 def test_blocking_work_runs_on_a_thread_and_gives_its_result() -> None:
     def steps() -> Steps[int]:
         return (yield from elsewhere(threading.get_ident))

@@ -155,7 +155,7 @@ class Engine:
 
     async def _assemble(self) -> None:
         """Build all parts, in the order in which they need each other, and recover their state."""
-        self._waiters = Waiters()
+        self._waiters, self._slices = Waiters(), Slices()
         self._flusher = Flusher(
             interval_ms=self.settings.log.sync_interval_ms,
             on_advance=self._advanced,
@@ -175,6 +175,7 @@ class Engine:
             self._group_coordinator,
             self._transaction_coordinator,
             self._waiters,
+            self._slices,
             self._topic_notes.write,
             self.settings,
             self.clock,
@@ -335,7 +336,6 @@ class Engine:
     def _start_records(self) -> RecordServices:
         errors = StorageErrorLog(self.clock)
         self._partitions = Partitions(self._store, self._folders.uncommitted)
-        self._slices = Slices()
         appender = Appender(
             self._partitions,
             self._flusher,

@@ -13,19 +13,20 @@ from contextlib import closing
 import structlog
 
 from tidemill.clock import Clock
+from tidemill.engine.errors import BrokerStoppingError
 from tidemill.engine.groups.coordinator import GroupCoordinator
 from tidemill.engine.records.backpressure import CHECK_INTERVAL_MS
+from tidemill.engine.records.slices import SLICE_MS, Slices
 from tidemill.engine.transactions.coordinator import TransactionCoordinator
 from tidemill.engine.waiters import Waiters
 from tidemill.errors import TidemillError
 from tidemill.log.compaction.due import cleanable
-from tidemill.log.compaction.run import Steps, compact
+from tidemill.log.compaction.run import compact
 from tidemill.log.errors import DiskFullError, InvalidRecordError, StorageError, SyncFailedError
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.store import LogStore
 from tidemill.settings import Settings
 
-SLICE_MS = 2
 EXPIRY_INTERVAL_MS = 600_000
 RELEASE_INTERVAL_MS = 2_000
 PURGED_PER_TURN = 4
@@ -38,6 +39,7 @@ class Housekeeping:
     """Background tasks of one broker.
 
     Args:
+        slices: runs compaction.
         write_notes: writes the notes about topics in the partitions' folders that are due.
         on_failure: called with an error after which the broker must stop.
         on_checkpoint: called before each checkpoint.
@@ -50,6 +52,7 @@ class Housekeeping:
         groups: GroupCoordinator,
         transactions: TransactionCoordinator,
         waiters: Waiters,
+        slices: Slices,
         write_notes: Callable[[], Awaitable[None]],
         settings: Settings,
         clock: Clock,
@@ -61,6 +64,7 @@ class Housekeeping:
         self._groups = groups
         self._transactions = transactions
         self._waiters = waiters
+        self._slices = slices
         self._write_notes = write_notes
         self._settings = settings
         self._clock = clock
@@ -140,9 +144,11 @@ class Housekeeping:
     async def _compact(self, log: PartitionLog, now_ms: int) -> None:
         try:
             with closing(compact(log, now_ms)) as steps:
-                await self._in_slices(steps)
+                await self._slices.run(steps, in_background=True)
         except SyncFailedError:
             raise
+        except BrokerStoppingError:
+            return  # an unfinished compaction leaves no trace
         except DiskFullError as error:
             logger.warning("compaction.postponed", partition=str(log.tp), error=str(error))
         except (StorageError, InvalidRecordError) as error:
@@ -220,24 +226,3 @@ class Housekeeping:
             except Exception as error:
                 name = getattr(work, "__name__", "?")
                 logger.error("housekeeping.failed", work=name, exc_info=error)
-
-    async def _in_slices(self, steps: Steps) -> None:
-        clock = self._clock
-        loop = asyncio.get_running_loop()
-        slice_ends = clock.monotonic_ms() + SLICE_MS
-        failure: TidemillError | None = None
-        while True:
-            try:
-                work = next(steps) if failure is None else steps.throw(failure)
-            except StopIteration:
-                return
-            failure = None
-            if work is not None:
-                try:
-                    await loop.run_in_executor(None, work.run)
-                except TidemillError as error:
-                    failure = error
-            elif clock.monotonic_ms() >= slice_ends:
-                # It pauses as long as it worked, so that it takes half of the loop's time at most.
-                await asyncio.sleep(SLICE_MS / 1000)
-                slice_ends = clock.monotonic_ms() + SLICE_MS

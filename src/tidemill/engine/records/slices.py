@@ -1,9 +1,9 @@
 """Run long work in slices of the event loop, and its blocking parts on threads, in bounded memory.
 
 All long work takes turns: one slice of ``SLICE_MS`` in each turn of the loop, whichever request it
-belongs to. So a request waits for one slice at most, and short work is not behind long work. Knows
-steps (see ``log.steps``), and nothing of what they do. ``housekeeping`` has slices of its own, with
-pauses.
+belongs to. So a request waits for one slice at most, and short work is not behind long work.
+Housekeeping works in the background: it pauses for as long as it worked. Knows steps (see
+``log.steps``), and nothing of what they do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 class Slices:
-    """Runs steps for all requests of an engine."""
+    """Runs steps for all requests of an engine, and for its housekeeping."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()  # first come, first served
@@ -37,8 +37,13 @@ class Slices:
         """End all work with an error, at its next slice."""
         self._stopping = True
 
-    async def run(self, steps: Steps[R]) -> R:
+    async def run(self, steps: Steps[R], *, in_background: bool = False) -> R:
         """Run the steps and return their result.
+
+        Args:
+            steps: the steps.
+            in_background: whether to take half of the loop's time at most, and none of the memory
+                that requests share.
 
         Raises:
             BrokerStoppingError: the engine is stopping.
@@ -55,8 +60,10 @@ class Slices:
                     return result
                 error = None
                 if work is None:
+                    if in_background:
+                        await asyncio.sleep(SLICE_MS / 1000)
                     continue
-                if work.holds:
+                if work.holds and not in_background:
                     if room is not None:
                         # The steps have dropped the smaller result. Work that waits for more must
                         # not keep others from theirs.
