@@ -397,6 +397,34 @@ class FaultyFileSystem:
         return self._folder(parent), name
 
 
+class HeldDisk(FaultyFileSystem):
+    """A disk in memory whose syncs wait while it is held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._may_sync = threading.Event()
+        self._may_sync.set()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether syncs wait."""
+        return not self._may_sync.is_set()
+
+    def hold(self) -> None:
+        """Let no sync of another thread end before ``release``."""
+        self._may_sync.clear()
+
+    def release(self) -> None:
+        """Let syncs continue."""
+        self._may_sync.set()
+
+    def check(self, operation: str, path: str) -> None:
+        """Wait in a sync while the disk is held."""
+        if operation == "sync" and threading.current_thread() is not threading.main_thread():
+            assert self._may_sync.wait(300)
+        super().check(operation, path)
+
+
 def _put(node: _File, data: bytes, position: int) -> None:
     if position > len(node.data):
         node.data.extend(bytes(position - len(node.data)))

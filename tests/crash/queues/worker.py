@@ -45,6 +45,8 @@ _workers = itertools.count()
 class Worker:
     """A consumer that settles what it gets a turn later."""
 
+    shares_room = False
+
     def __init__(self, engine: Engine, prefetch: int) -> None:
         self._engine = engine
         self._prefetch = prefetch

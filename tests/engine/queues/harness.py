@@ -119,6 +119,8 @@ class Reader:
 
     consumer: Consumer
 
+    shares_room = False
+
     def __init__(self, prefetch: int) -> None:
         self.prefetch = prefetch
         self.got: list[Delivery] = []

@@ -6,15 +6,19 @@ So a test sees every frame, in order, and can send any bytes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any, cast
+from collections.abc import Coroutine, Iterable
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from pamqp import frame as pamqp_frame
 from pamqp.base import Frame
 from pamqp.header import ContentHeader
 
-from tests.protocols.amqp.fake_queues import FakeEngine, FakeQueues
+from tests.engine.queues.harness import Client as QueueClient
+from tests.support.faultyfs import HeldDisk
+from tidemill.clock import ManualClock
 from tidemill.engine.engine import Engine
+from tidemill.engine.queues.api import QueueDescription
 from tidemill.errors import TidemillError
 from tidemill.net.link import Link
 from tidemill.net.responses import ResponseMemory
@@ -25,6 +29,7 @@ from tidemill.protocols.amqp.server import AmqpServer
 from tidemill.protocols.amqp.session import AmqpSession
 from tidemill.settings import Settings
 
+T = TypeVar("T")
 CAPABILITIES = {
     "capabilities": {
         "authentication_failure_close": True,
@@ -90,6 +95,59 @@ class FakeLink:
         self.is_closing, self.error = True, error
 
 
+class Broker:
+    """An engine on files in memory and a server that does not listen, on a loop of their own.
+
+    Attributes:
+        engine, disk: the engine and its disk.
+        server: the server of clients that name no other.
+    """
+
+    def __init__(self) -> None:
+        self.disk = HeldDisk()
+        settings = Settings(data_dir=Path("/tmp"))  # in memory
+        self.engine = Engine(settings, ManualClock(1_700_000_000_000), self.disk)
+        self._runner = asyncio.Runner()
+        self.run(self.engine.start())
+        self.server = self.server_with(settings)
+
+    def server_with(self, settings: Settings) -> AmqpServer:
+        """Return another server on the same engine."""
+        return AmqpServer(self.engine, settings)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something on the engine's loop."""
+        return self._runner.run(asyncio.wait_for(work, 300))
+
+    def client(self, server: AmqpServer | None = None) -> Client:
+        """Return a new connection, which has sent nothing."""
+        return Client(self, server or self.server)
+
+    @property
+    def written(self) -> int:
+        """The number of records in all logs."""
+        logs = self.engine._store.partitions.values()
+        return sum(log.log_end_offset for log in logs)
+
+    def queue(self, name: str = "q") -> QueueDescription:
+        """Return how a queue is."""
+        return self.engine.queues.describe(name)
+
+    def names(self) -> set[str]:
+        """Return the names of all queues."""
+        return {queue.name for queue in self.engine.queues.queues()}
+
+    async def values(self, queue: str = "q") -> list[bytes]:
+        """Take the messages that wait in a queue."""
+        return await QueueClient(self.engine).drain(queue)
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self.disk.release()
+        self.run(self.engine.stop())
+        self._runner.close()
+
+
 class Client:
     """One connection to a server in memory.
 
@@ -99,16 +157,12 @@ class Client:
         server: the server; several clients can share one.
     """
 
-    def __init__(self, server: AmqpServer | None = None, settings: Settings | None = None) -> None:
-        self.server = server or make_server(settings)
+    def __init__(self, broker: Broker, server: AmqpServer) -> None:
+        self._broker = broker
+        self.server = server
         self.link = FakeLink()
         self.session = AmqpSession(self.server.shared, cast(Link, self.link))
         self._read = 0
-
-    @property
-    def queues(self) -> FakeQueues:
-        """The fake engine's queues."""
-        return cast(FakeEngine, self.server.engine).fake
 
     def feed(self, data: bytes) -> None:
         """Let bytes arrive."""
@@ -140,9 +194,18 @@ class Client:
         self.feed(publish_bytes(channel, exchange, key, body, properties, **more))
 
     async def settle(self) -> None:
-        """Let everything happen that is due now."""
-        for _ in range(20):
-            await asyncio.sleep(0)
+        """Let everything happen that is due now, unless the disk is held."""
+        quiet, seen = 0, None
+        while quiet < 3:
+            for _ in range(10):
+                await asyncio.sleep(0)
+            state = len(self.link.sent), self._broker.written
+            quiet, seen = (quiet + 1 if state == seen else 0), state
+            if not self._broker.disk.is_held:
+                await self._broker.engine._flusher.drain()
+                if self.server.shared.tasks:  # a method waits for other threads
+                    await asyncio.sleep(0.001)
+                    quiet = 0
 
     def heard(self) -> list[tuple[str, Any]]:
         """Return (name, frame) of what the broker has sent since the last call."""
@@ -190,11 +253,6 @@ class Client:
         """End the connection as the link does."""
         self.session.closed()
         await self.settle()
-
-
-def make_server(settings: Settings | None = None) -> AmqpServer:
-    """Return a server on a fake engine. It does not listen."""
-    return AmqpServer(cast(Engine, FakeEngine()), settings or Settings())
 
 
 def publish_bytes(

@@ -1,20 +1,22 @@
-"""A decorator that runs an async test on a loop of its own."""
+"""A decorator that runs an async test on the loop of its broker."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any, Concatenate, ParamSpec
+
+from tests.protocols.amqp.client import Broker
 
 P = ParamSpec("P")
+Test = Callable[Concatenate[Broker, P], Coroutine[Any, Any, None]]
 
 
-def running(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Return a test that pytest can call."""
+def running(test: Test[P]) -> Callable[..., None]:
+    """Return a test that pytest can call; ``broker`` is a fixture."""
 
     @wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(test(*args, **kwargs))
+    def run(broker: Broker, *args: P.args, **kwargs: P.kwargs) -> None:
+        broker.run(test(broker, *args, **kwargs))
 
     return run

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from tests.protocols.amqp.client import CAPABILITIES, Client, make_server, publish_bytes
+from tests.protocols.amqp.client import CAPABILITIES, Broker, Client, publish_bytes
 from tests.protocols.amqp.running import running
+from tidemill.engine.queues.publish import LivePublisher
 from tidemill.net.budget import Hold
 from tidemill.protocols.amqp.codec import methods
 from tidemill.protocols.amqp.handshake import HEADER
@@ -17,29 +19,29 @@ from tidemill.settings import Limits, Settings
 
 
 @running
-async def test_a_client_of_another_protocol_gets_the_header_and_is_closed() -> None:
+async def test_a_client_of_another_protocol_gets_the_header_and_is_closed(broker: Broker) -> None:
     for other in (
         b"AMQP\x00\x01\x00\x00",
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x00\x00\x00\x10\x00\x03\x00",
     ):
-        client = Client()
+        client = broker.client()
         client.feed(other)
         assert bytes(client.link.sent) == HEADER
         assert client.link.is_closing
 
 
 @running
-async def test_the_header_can_arrive_byte_by_byte() -> None:
-    client = Client()
+async def test_the_header_can_arrive_byte_by_byte(broker: Broker) -> None:
+    client = broker.client()
     for byte in HEADER:
         client.feed(bytes((byte,)))
     assert client.names() == ["Connection.Start"]
 
 
 @running
-async def test_the_broker_names_what_clients_look_for() -> None:
-    client = Client()
+async def test_the_broker_names_what_clients_look_for(broker: Broker) -> None:
+    client = broker.client()
     client.feed(HEADER)
     ((_, start),) = client.heard()
     properties = start.server_properties
@@ -87,8 +89,10 @@ AMQPLAIN = b"\x05LOGINS\x00\x00\x00\x05guest\x08PASSWORDS\x00\x00\x00\x05guest"
     ],
 )
 @running
-async def test_login(mechanism: str, response: bytes, host: str, accepted: bool) -> None:
-    client = Client()
+async def test_login(
+    broker: Broker, mechanism: str, response: bytes, host: str, accepted: bool
+) -> None:
+    client = broker.client()
     client.session._handshake._host = host
     login(client, response, mechanism)
     expected = "Connection.Tune" if accepted else "Connection.Close"
@@ -100,24 +104,26 @@ async def test_login(mechanism: str, response: bytes, host: str, accepted: bool)
 
 
 @running
-async def test_an_old_client_with_a_wrong_password_is_just_closed() -> None:
-    client = Client()
+async def test_an_old_client_with_a_wrong_password_is_just_closed(broker: Broker) -> None:
+    client = broker.client()
     login(client, b"\0guest\0wrong", nothing=True)
     assert client.names() == ["Connection.Start"]
     assert client.link.is_closing
 
 
 @running
-async def test_users_of_a_file_log_in_from_anywhere_and_guest_does_not(tmp_path: Path) -> None:
+async def test_users_of_a_file_log_in_from_anywhere_and_guest_does_not(
+    broker: Broker, tmp_path: Path
+) -> None:
     users = tmp_path / "users"
     users.write_text("# a comment\nann:secret:with:colons\n\nben:b\n")
-    server = make_server(Settings(sections=(AmqpListener(users_file=users),)))
+    server = broker.server_with(Settings(sections=(AmqpListener(users_file=users),)))
     for response, expected in (
         (b"\0ann\0secret:with:colons", "Connection.Tune"),
         (b"\0ben\0b", "Connection.Tune"),
         (b"\0guest\0guest", "Connection.Close"),
     ):
-        client = Client(server)
+        client = broker.client(server)
         client.session._handshake._host = "10.0.0.1"
         login(client, response)
         assert client.names()[-1] == expected
@@ -134,8 +140,10 @@ async def test_users_of_a_file_log_in_from_anywhere_and_guest_does_not(tmp_path:
     ],
 )
 @running
-async def test_limits_that_do_not_fit_are_refused(tune: dict[str, int], problem: str) -> None:
-    client = Client()
+async def test_limits_that_do_not_fit_are_refused(
+    broker: Broker, tune: dict[str, int], problem: str
+) -> None:
+    client = broker.client()
     login(client, b"\0guest\0guest")
     client.say(0, "connection.tune-ok", **{"channel_max": 9, "frame_max": 8192, **tune})
     name, frame = client.heard()[-1]
@@ -144,8 +152,8 @@ async def test_limits_that_do_not_fit_are_refused(tune: dict[str, int], problem:
 
 
 @running
-async def test_only_the_default_vhost_exists() -> None:
-    client = Client()
+async def test_only_the_default_vhost_exists(broker: Broker) -> None:
+    client = broker.client()
     login(client, b"\0guest\0guest")
     client.say(0, "connection.tune-ok", channel_max=9, frame_max=8192)
     client.say(0, "connection.open", virtual_host="other")
@@ -154,8 +162,8 @@ async def test_only_the_default_vhost_exists() -> None:
 
 
 @running
-async def test_methods_before_the_connection_is_open_close_it() -> None:
-    client = Client()
+async def test_methods_before_the_connection_is_open_close_it(broker: Broker) -> None:
+    client = broker.client()
     client.feed(HEADER)
     client.say(1, "channel.open")
     name, frame = client.heard()[-1]
@@ -184,8 +192,8 @@ async def test_methods_before_the_connection_is_open_close_it() -> None:
     ],
 )
 @running
-async def test_what_closes_a_connection(data: bytes, code: int) -> None:
-    client = await Client().open(channel_max=200)
+async def test_what_closes_a_connection(broker: Broker, data: bytes, code: int) -> None:
+    client = await broker.client().open(channel_max=200)
     client.feed(data)
     await client.settle()
     name, frame = client.heard()[-1]
@@ -197,8 +205,10 @@ async def test_what_closes_a_connection(data: bytes, code: int) -> None:
 
 
 @running
-async def test_a_channel_that_is_closed_by_an_error_ignores_what_follows_until_close_ok() -> None:
-    client = await Client().open(channels=2)
+async def test_a_channel_that_is_closed_by_an_error_ignores_what_follows_until_close_ok(
+    broker: Broker,
+) -> None:
+    client = await broker.client().open(channels=2)
     stream = (
         publish_bytes(1, "nowhere", "k", b"1")
         + publish_bytes(1, "nowhere", "k", b"2")
@@ -211,15 +221,15 @@ async def test_a_channel_that_is_closed_by_an_error_ignores_what_follows_until_c
     assert (closed.reply_code, closed.class_id, closed.method_id) == (404, 60, 40)
     assert closed.reply_text == "NOT_FOUND - no exchange 'nowhere' in vhost '/'"
     assert name == "Queue.DeclareOk"
-    assert set(client.queues.queues) == {"other"}
+    assert broker.names() == {"other"}
     client.say(1, "channel.close-ok")
     assert (await client.ask(1, "channel.open")).name == "Channel.OpenOk"
 
 
 @running
-async def test_a_method_that_waits_holds_back_what_follows() -> None:
-    client = await Client().open()
-    client.queues.gate = gate = asyncio.Event()
+async def test_a_method_that_waits_holds_back_what_follows(broker: Broker) -> None:
+    client = await broker.client().open()
+    broker.disk.hold()
     client.feed(
         methods.encode(1, "queue.declare", queue="q")
         + publish_bytes(1, "", "q", b"after", mandatory=True)
@@ -227,28 +237,31 @@ async def test_a_method_that_waits_holds_back_what_follows() -> None:
     await client.settle()
     assert client.names() == []
     assert client.link.holds == {Hold.QUEUE}
-    gate.set()
+    broker.disk.release()
     await client.settle()
     assert client.names() == ["Queue.DeclareOk"]
     assert client.link.holds == set()
-    assert [message.value for _, _, message in client.queues.published] == [b"after"]
+    assert await broker.values() == [b"after"]
 
 
 @running
-async def test_a_long_stream_is_read_in_turns_and_in_order() -> None:
-    client = await Client().open()
+async def test_a_long_stream_is_read_in_turns_and_in_order(broker: Broker) -> None:
+    client = await broker.client().open()
     await client.ask(1, "queue.declare", queue="q")
     count = 20_000
     client.feed(b"".join(publish_bytes(1, "", "q", b"%d" % n) for n in range(count)))
     async with asyncio.timeout(300):
-        while len(client.queues.published) < count or client.link.holds:
+        while broker.queue().published < count or client.link.holds:
             await asyncio.sleep(0)
-    assert [int(message.value) for _, _, message in client.queues.published] == list(range(count))
+    await client.settle()
+    assert [int(value) for value in await broker.values()] == list(range(count))
 
 
 @running
-async def test_a_message_over_the_limit_closes_the_channel_and_its_body_is_skipped() -> None:
-    client = Client(settings=Settings(limits=Limits(request_bytes=1024)))
+async def test_a_message_over_the_limit_closes_the_channel_and_its_body_is_skipped(
+    broker: Broker,
+) -> None:
+    client = broker.client(broker.server_with(Settings(limits=Limits(request_bytes=1024))))
     await client.open(channels=2)
     client.feed(publish_bytes(1, "", "q", b"x" * 2000) + methods.encode(2, "tx.select"))
     await client.settle()
@@ -258,19 +271,19 @@ async def test_a_message_over_the_limit_closes_the_channel_and_its_body_is_skipp
 
 
 @running
-async def test_update_secret_is_accepted() -> None:
-    client = await Client().open()
+async def test_update_secret_is_accepted(broker: Broker) -> None:
+    client = await broker.client().open()
     answer = await client.ask(0, "connection.update-secret", new_secret=b"s", reason="r")
     assert answer.name == "Connection.UpdateSecretOk"
 
 
 @running
-async def test_closing_a_connection_ends_what_is_its_own_first() -> None:
-    client = await Client().open()
+async def test_closing_a_connection_ends_what_is_its_own_first(broker: Broker) -> None:
+    client = await broker.client().open()
     await client.ask(1, "queue.declare", queue="mine", exclusive=True)
     answer = await client.ask(0, "connection.close", reply_code=200, reply_text="bye")
     assert answer.name == "Connection.CloseOk"
-    assert client.queues.queues == {}
+    assert broker.names() == set()
     assert client.link.is_finished
     client.say(1, "basic.publish", exchange="nowhere")  # what follows is read, and dropped
     client.feed(b"no frame" * 1000)
@@ -280,17 +293,17 @@ async def test_closing_a_connection_ends_what_is_its_own_first() -> None:
 
 
 @running
-async def test_a_lost_connection_ends_what_is_its_own() -> None:
-    client = await Client().open()
+async def test_a_lost_connection_ends_what_is_its_own(broker: Broker) -> None:
+    client = await broker.client().open()
     await client.ask(1, "queue.declare", queue="mine", exclusive=True)
     await client.closed()
-    assert client.queues.queues == {}
+    assert broker.names() == set()
     assert client.server.shared.tasks == set()
 
 
 @running
-async def test_a_stop_asks_the_client_to_close() -> None:
-    client = await Client().open()
+async def test_a_stop_asks_the_client_to_close(broker: Broker) -> None:
+    client = await broker.client().open()
     client.session.stop()
     ((name, frame),) = client.heard()
     assert (name, frame.reply_code) == ("Connection.Close", 320)
@@ -300,16 +313,20 @@ async def test_a_stop_asks_the_client_to_close() -> None:
 
 
 @running
-async def test_a_client_is_held_back_while_consumers_of_what_it_publishes_are_behind() -> None:
-    client = await Client().open()
+async def test_a_client_is_held_back_while_consumers_of_what_it_publishes_are_behind(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = Mock()
+    monkeypatch.setattr(LivePublisher, "hold_ms", publisher.hold_ms)
+    client = await broker.client().open()
     await client.ask(1, "queue.declare", queue="q")
-    client.queues.hold_ms = 60_000
+    publisher.hold_ms.return_value = 60_000
     client.publish(1, "", "q", b"x")
     await client.settle()
     ((name, frame),) = client.heard()
     assert (name, frame.reason) == ("Connection.Blocked", "consumers are behind")
     assert Hold.LAG in client.link.holds
-    client.queues.hold_ms = 0
+    publisher.hold_ms.return_value = 0
     async with asyncio.timeout(300):
         while not (names := client.names()) or Hold.LAG in client.link.holds:
             await asyncio.sleep(0.01)
@@ -317,11 +334,12 @@ async def test_a_client_is_held_back_while_consumers_of_what_it_publishes_are_be
 
 
 @running
-async def test_a_client_learns_that_it_waits_for_a_full_disk() -> None:
-    client = await Client().open()
+async def test_a_client_learns_that_it_waits_for_a_full_disk(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LivePublisher, "is_disk_full", True)
+    client = await broker.client().open()
     await client.ask(1, "queue.declare", queue="q")
-    client.queues.hold_ms = 60_000
-    client.queues.is_disk_full = True
     client.publish(1, "", "q", b"x")
     await client.settle()
     ((name, frame),) = client.heard()
@@ -329,10 +347,14 @@ async def test_a_client_learns_that_it_waits_for_a_full_disk() -> None:
 
 
 @running
-async def test_a_held_connection_is_read_now_and_then_and_stays_blocked() -> None:
-    client = await Client().open()
+async def test_a_held_connection_is_read_now_and_then_and_stays_blocked(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = Mock()
+    monkeypatch.setattr(LivePublisher, "hold_ms", publisher.hold_ms)
+    client = await broker.client().open()
     await client.ask(1, "queue.declare", queue="q")
-    client.queues.hold_ms = 1
+    publisher.hold_ms.return_value = 1
     client.publish(1, "", "q", b"x")
     await client.settle()
     assert client.names() == ["Connection.Blocked"]
@@ -346,11 +368,13 @@ async def test_a_held_connection_is_read_now_and_then_and_stays_blocked() -> Non
 
 
 @running
-async def test_a_client_that_publishes_while_memory_is_short_is_blocked_and_unblocked() -> None:
-    client = await Client().open()
+async def test_a_client_that_publishes_while_memory_is_short_is_blocked_and_unblocked(
+    broker: Broker,
+) -> None:
+    client = await broker.client().open()
     await client.ask(1, "queue.declare", queue="q")
     budget = client.server.listener.budget
-    client.queues.holds_confirms = True
+    broker.disk.hold()
     budget.used += budget.limit + 1
     client.publish(1, "", "q", b"x")
     await client.settle()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
 
 from tests.protocols.kafka.messages import from_kio, kio_bytes, kio_read
-from tests.support.faultyfs import FaultyFileSystem
+from tests.support.faultyfs import HeldDisk
 from tidemill.engine.api import NewTopic, ReadQuery, ReadResult, TopicInfo
 from tidemill.engine.engine import Engine
 from tidemill.kafka_codec.declared import API_VERSIONS, is_flexible
@@ -91,29 +90,6 @@ class Client:
 
     def close(self) -> None:
         self.writer.close()
-
-
-class HeldDisk(FaultyFileSystem):
-    """A disk in memory whose syncs wait while it is held."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._may_sync = threading.Event()
-        self._may_sync.set()
-
-    def hold(self) -> None:
-        """Let no sync of another thread end before ``release``."""
-        self._may_sync.clear()
-
-    def release(self) -> None:
-        """Let syncs continue."""
-        self._may_sync.set()
-
-    def check(self, operation: str, path: str) -> None:
-        """Wait in a sync while the disk is held."""
-        if operation == "sync" and threading.current_thread() is not threading.main_thread():
-            assert self._may_sync.wait(300)
-        super().check(operation, path)
 
 
 class Serving:

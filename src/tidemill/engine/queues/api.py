@@ -231,6 +231,10 @@ class Consumer(Holder, Protocol):
 class Recipient(Protocol):
     """The part of a consumer that a protocol implements. All calls come on the event loop."""
 
+    @property
+    def shares_room(self) -> bool:
+        """Whether other consumers have the same limit: what they get leaves less room here."""
+
     def room(self) -> int:
         """Return how many more messages it takes now: the prefetch limit, and 0 if congested."""
 

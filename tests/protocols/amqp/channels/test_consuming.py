@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from pamqp.commands import Basic
 
-from tests.protocols.amqp.client import Client
+from tests.protocols.amqp.client import Broker, Client
 from tests.protocols.amqp.running import running
+from tidemill.engine.queues.api import Delivery
+from tidemill.engine.queues.live.consumers import LiveConsumer
 from tidemill.protocols.amqp import accounts
+from tidemill.protocols.amqp.codec import methods
 
 
-async def consuming(messages: int = 0, channels: int = 1, **consume: object) -> Client:
+async def consuming(
+    broker: Broker, messages: int = 0, channels: int = 1, **consume: object
+) -> Client:
     """Return a client with a queue of messages 0, 1, 2..., and a consumer of it."""
-    client = await Client().open(channels)
+    client = await broker.client().open(channels)
     await client.ask(1, "queue.declare", queue="q")
     await fill(client, messages)
     if consume:
@@ -47,8 +53,8 @@ def tags_and_bodies(client: Client) -> list[tuple[int, int]]:
 
 
 @running
-async def test_a_consumer_gets_as_many_messages_as_its_prefetch_allows() -> None:
-    client = await consuming(5, no_ack=False, prefetch=2)
+async def test_a_consumer_gets_as_many_messages_as_its_prefetch_allows(broker: Broker) -> None:
+    client = await consuming(broker, 5, no_ack=False, prefetch=2)
     assert tags_and_bodies(client) == [(1, 0), (2, 1)]
     client.say(1, "basic.ack", delivery_tag=1)
     await client.settle()
@@ -58,12 +64,12 @@ async def test_a_consumer_gets_as_many_messages_as_its_prefetch_allows() -> None
     assert tags_and_bodies(client) == [(4, 3), (5, 4)]
     client.say(1, "basic.ack", delivery_tag=0, multiple=True)
     await client.settle()
-    assert client.queues.queues["q"].out == {}
+    assert broker.queue().unacknowledged == 0
 
 
 @running
-async def test_a_prefetch_of_the_channel_counts_all_its_consumers() -> None:
-    client = await consuming(9)
+async def test_a_prefetch_of_the_channel_counts_all_its_consumers(broker: Broker) -> None:
+    client = await consuming(broker, 9)
     await client.ask(1, "basic.qos", prefetch_count=3, **{"global": True})
     for tag in ("a", "b"):
         client.say(1, "basic.consume", queue="q", consumer_tag=tag)
@@ -71,7 +77,7 @@ async def test_a_prefetch_of_the_channel_counts_all_its_consumers() -> None:
     assert len(delivered(client)) == 3
     client.say(1, "basic.qos", prefetch_count=5, **{"global": True})
     await client.settle()
-    assert len(client.queues.queues["q"].out) == 5
+    assert broker.queue().unacknowledged == 5
     client.heard()
     client.say(1, "basic.ack", delivery_tag=2, multiple=True)
     await client.settle()
@@ -79,15 +85,15 @@ async def test_a_prefetch_of_the_channel_counts_all_its_consumers() -> None:
 
 
 @running
-async def test_without_acknowledgements_everything_is_sent() -> None:
-    client = await consuming(300, no_ack=True, prefetch=1)
+async def test_without_acknowledgements_everything_is_sent(broker: Broker) -> None:
+    client = await consuming(broker, 300, no_ack=True, prefetch=1)
     assert [body for _, body, _ in delivered(client)] == list(range(300))
-    assert client.queues.queues["q"].out == {}
+    assert broker.queue().unacknowledged == 0
 
 
 @running
-async def test_a_client_that_does_not_read_gets_nothing_until_it_does() -> None:
-    client = await consuming(0, no_ack=True)
+async def test_a_client_that_does_not_read_gets_nothing_until_it_does(broker: Broker) -> None:
+    client = await consuming(broker, 0, no_ack=True)
     client.link.is_congested = True
     client.heard()
     await fill(client, 3)
@@ -99,8 +105,8 @@ async def test_a_client_that_does_not_read_gets_nothing_until_it_does() -> None:
 
 
 @running
-async def test_returned_messages_are_redelivered_at_their_place() -> None:
-    client = await consuming(3, no_ack=False, prefetch=2)
+async def test_returned_messages_are_redelivered_at_their_place(broker: Broker) -> None:
+    client = await consuming(broker, 3, no_ack=False, prefetch=2)
     client.heard()
     client.say(1, "basic.nack", delivery_tag=2, multiple=True, requeue=True)
     await client.settle()
@@ -109,35 +115,42 @@ async def test_returned_messages_are_redelivered_at_their_place() -> None:
     client.say(1, "basic.nack", delivery_tag=4)
     await client.settle()
     assert tags_and_bodies(client) == [(5, 2)]
-    queue = client.queues.queues["q"]
-    assert [c.settled for c in queue.consumers] == [
-        [("release", [0, 1]), ("reject", [0]), ("reject", [1])]
-    ]
+    queue = broker.queue()
+    assert (queue.redelivered, queue.acknowledged, queue.unacknowledged) == (2, 0, 1)
 
 
 @running
-async def test_acknowledgements_that_arrive_together_are_passed_on_together() -> None:
-    from tidemill.protocols.amqp.codec import methods
+async def test_acknowledgements_that_arrive_together_are_passed_on_together(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acknowledged: list[list[bytes]] = []
+    acknowledge = LiveConsumer.acknowledge
 
-    client = await consuming(4, no_ack=False)
+    def noted(self: LiveConsumer, deliveries: Sequence[Delivery]) -> None:
+        acknowledged.append([bytes(delivery.value) for delivery in deliveries])
+        acknowledge(self, deliveries)
+
+    monkeypatch.setattr(LiveConsumer, "acknowledge", noted)
+    client = await consuming(broker, 4, no_ack=False)
     client.feed(b"".join(methods.encode(1, "basic.ack", delivery_tag=t) for t in (1, 2, 4)))
-    assert client.queues.queues["q"].consumers[0].settled == [("acknowledge", [0, 1, 3])]
+    await client.settle()
+    assert acknowledged == [[b"0", b"1", b"3"]]
 
 
 @pytest.mark.parametrize("method", ["basic.ack", "basic.nack", "basic.reject"])
 @running
-async def test_an_unknown_delivery_tag_closes_the_channel(method: str) -> None:
-    client = await consuming(1, no_ack=False)
+async def test_an_unknown_delivery_tag_closes_the_channel(broker: Broker, method: str) -> None:
+    client = await consuming(broker, 1, no_ack=False)
     client.heard()
     closed = await client.ask(1, method, delivery_tag=9)
     assert (closed.name, closed.reply_code) == ("Channel.Close", 406)
     assert closed.reply_text == "PRECONDITION_FAILED - unknown delivery tag 9"
-    assert len(client.queues.queues["q"].ready) == 1, "it returned to the queue"
+    assert broker.queue().ready == 1, "it returned to the queue"
 
 
 @running
-async def test_a_message_can_be_settled_once() -> None:
-    client = await consuming(2, no_ack=False)
+async def test_a_message_can_be_settled_once(broker: Broker) -> None:
+    client = await consuming(broker, 2, no_ack=False)
     client.heard()
     client.say(1, "basic.ack", delivery_tag=1)
     closed = await client.ask(1, "basic.ack", delivery_tag=1)
@@ -145,8 +158,8 @@ async def test_a_message_can_be_settled_once() -> None:
 
 
 @running
-async def test_recover_returns_everything() -> None:
-    client = await consuming(3, no_ack=False)
+async def test_recover_returns_everything(broker: Broker) -> None:
+    client = await consuming(broker, 3, no_ack=False)
     client.heard()
     client.say(1, "basic.ack", delivery_tag=2)
     client.say(1, "basic.recover", requeue=True)
@@ -156,8 +169,8 @@ async def test_recover_returns_everything() -> None:
 
 
 @running
-async def test_get_and_its_settlement() -> None:
-    client = await consuming(2)
+async def test_get_and_its_settlement(broker: Broker) -> None:
+    client = await consuming(broker, 2)
     client.say(1, "basic.get", queue="q")
     await client.settle()
     got, _, body = (frame for _, frame in client.heard())
@@ -172,38 +185,37 @@ async def test_get_and_its_settlement() -> None:
 
 
 @running
-async def test_closing_a_channel_returns_its_messages() -> None:
-    client = await consuming(3, no_ack=False)
+async def test_closing_a_channel_returns_its_messages(broker: Broker) -> None:
+    client = await consuming(broker, 3, no_ack=False)
     client.heard()
     assert (await client.ask(1, "channel.close")).name == "Channel.CloseOk"
-    queue = client.queues.queues["q"]
-    assert len(queue.ready) == 3
-    assert queue.consumers == []
+    queue = broker.queue()
+    assert (queue.ready, queue.consumers) == (3, ())
 
 
 @running
-async def test_losing_the_connection_returns_its_messages() -> None:
-    client = await consuming(3, no_ack=False)
+async def test_losing_the_connection_returns_its_messages(broker: Broker) -> None:
+    client = await consuming(broker, 3, no_ack=False)
     await client.closed()
-    assert len(client.queues.queues["q"].ready) == 3
+    assert broker.queue().ready == 3
 
 
 @running
-async def test_a_cancelled_consumer_keeps_what_is_out() -> None:
-    client = await consuming(3, no_ack=False, prefetch=2)
+async def test_a_cancelled_consumer_keeps_what_is_out(broker: Broker) -> None:
+    client = await consuming(broker, 3, no_ack=False, prefetch=2)
     client.heard()
     answer = await client.ask(1, "basic.cancel", consumer_tag="c")
     assert (answer.name, answer.consumer_tag) == ("Basic.CancelOk", "c")
     client.say(1, "basic.ack", delivery_tag=2)
     await client.settle()
     assert client.heard() == []
-    assert len(client.queues.queues["q"].out) == 1
+    assert broker.queue().unacknowledged == 1
     assert (await client.ask(1, "basic.cancel", consumer_tag="never")).name == "Basic.CancelOk"
 
 
 @running
-async def test_a_consumer_whose_queue_is_deleted_is_notified() -> None:
-    client = await consuming(0, channels=2, no_ack=True)
+async def test_a_consumer_whose_queue_is_deleted_is_notified(broker: Broker) -> None:
+    client = await consuming(broker, 0, channels=2, no_ack=True)
     client.heard()
     client.say(2, "queue.delete", queue="q")
     await client.settle()
@@ -222,22 +234,26 @@ async def test_a_consumer_whose_queue_is_deleted_is_notified() -> None:
     ],
 )
 @running
-async def test_consumers_that_are_refused(consume: dict[str, Any], code: int) -> None:
-    client = await consuming(0, no_ack=True)
+async def test_consumers_that_are_refused(
+    broker: Broker, consume: dict[str, Any], code: int
+) -> None:
+    client = await consuming(broker, 0, no_ack=True)
     client.heard()
     closed = await client.ask(1, "basic.consume", **consume)
     assert closed.reply_code == code
 
 
 @running
-async def test_without_a_name_the_last_declared_queue_is_meant() -> None:
-    client = await Client().open(channels=2)
+async def test_without_a_name_the_last_declared_queue_is_meant(broker: Broker) -> None:
+    client = await broker.client().open(channels=2)
     declared = await client.ask(1, "queue.declare")
     assert declared.queue.startswith("amq.gen-")
     consumer = await client.ask(1, "basic.consume")
     assert consumer.consumer_tag.startswith("amq.ctag-")
     await client.ask(1, "queue.bind", exchange="amq.direct")
-    assert client.queues.bindings == [("amq.direct", declared.queue, declared.queue)]
+    (binding,) = broker.engine.queues.bindings()
+    assert (binding.source, binding.destination) == ("amq.direct", declared.queue)
+    assert binding.routing_key == declared.queue
     closed = await client.ask(2, "basic.consume")
     assert closed.reply_code == 404
 
@@ -245,10 +261,10 @@ async def test_without_a_name_the_last_declared_queue_is_meant() -> None:
 # --- direct replies --------------------------------------------------------------------------
 
 
-async def asking() -> tuple[Client, Client, str]:
+async def asking(broker: Broker) -> tuple[Client, Client, str]:
     """Return a client that waits for replies, one that replies, and the name to reply to."""
-    asker = await Client().open()
-    server = await Client(asker.server).open()
+    asker = await broker.client().open()
+    server = await broker.client().open()
     await server.ask(1, "queue.declare", queue="rpc")
     await asker.ask(1, "basic.consume", queue="amq.rabbitmq.reply-to", no_ack=True)
     data = Basic.Properties(reply_to="amq.rabbitmq.reply-to", correlation_id="7").marshal()
@@ -262,8 +278,8 @@ async def asking() -> tuple[Client, Client, str]:
 
 
 @running
-async def test_a_direct_reply_reaches_the_channel_that_asked() -> None:
-    asker, server, reply_to = await asking()
+async def test_a_direct_reply_reaches_the_channel_that_asked(broker: Broker) -> None:
+    asker, server, reply_to = await asking(broker)
     assert reply_to.startswith("amq.rabbitmq.reply-to.")
     declared = await server.ask(1, "queue.declare", queue=reply_to, passive=True)
     assert (declared.name, declared.queue) == ("Queue.DeclareOk", reply_to)
@@ -274,8 +290,8 @@ async def test_a_direct_reply_reaches_the_channel_that_asked() -> None:
 
 
 @running
-async def test_a_reply_to_a_client_that_is_gone_is_returned_if_mandatory() -> None:
-    asker, server, reply_to = await asking()
+async def test_a_reply_to_a_client_that_is_gone_is_returned_if_mandatory(broker: Broker) -> None:
+    asker, server, reply_to = await asking(broker)
     await asker.closed()
     server.publish(1, "", reply_to, b"answer", mandatory=True)
     assert server.names() == ["Basic.Return", "header", "contentbody"]
@@ -284,8 +300,10 @@ async def test_a_reply_to_a_client_that_is_gone_is_returned_if_mandatory() -> No
 
 
 @running
-async def test_a_second_reply_consumer_is_refused_and_after_a_cancel_it_is_not() -> None:
-    client = await Client().open()
+async def test_a_second_reply_consumer_is_refused_and_after_a_cancel_it_is_not(
+    broker: Broker,
+) -> None:
+    client = await broker.client().open()
     consume = {"queue": "amq.rabbitmq.reply-to", "no_ack": True}
     first = await client.ask(1, "basic.consume", **consume)
     await client.ask(1, "basic.cancel", consumer_tag=first.consumer_tag)
@@ -296,14 +314,15 @@ async def test_a_second_reply_consumer_is_refused_and_after_a_cancel_it_is_not()
 
 @running
 async def test_bodies_of_unsettled_deliveries_are_bounded_in_bytes(
+    broker: Broker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(accounts, "KEPT_BYTES", 2)
-    client = await consuming(4, no_ack=False, prefetch=10)
+    client = await consuming(broker, 4, no_ack=False, prefetch=10)
     kept = client.server.shared.kept
     assert tags_and_bodies(client) == [(1, 0), (2, 1), (3, 2), (4, 3)]
-    out = client.queues.queues["q"].out
-    assert [bytes(delivery.value) for delivery, _ in out.values()] == [b"0", b"1", b"", b""]
+    unsettled = client.session._channels[1].consuming._unsettled.values()
+    assert [bytes(delivery.value) for _, delivery in unsettled] == [b"0", b"1", b"", b""]
     assert kept.size == 2
     client.say(1, "basic.ack", delivery_tag=1)
     await client.settle()

@@ -216,10 +216,17 @@ class Dispatcher:
             taken = self._take(lane, consumer, most, batches.setdefault(consumer, []))
             if not taken:
                 continue
-            touched[lane] = None
             self._left -= taken
             consumer.room -= taken
             ready.pop(0)
+            if ready and consumer.recipient.shares_room:
+                # What it takes leaves less room for the others.
+                self._hand_over({consumer: batches.pop(consumer)}, {lane: None})
+                for each in (consumer, *ready):
+                    each.room = each.recipient.room()
+                ready = [each for each in ready if each.room > 0]
+            else:
+                touched[lane] = None
             if consumer.room > 0:
                 ready.append(consumer)
             elif not ready:

@@ -43,6 +43,11 @@ class ChannelConsumer:
         """Deliveries that are not settled."""
         self.consumer: Consumer | None = None
 
+    @property
+    def shares_room(self) -> bool:
+        """Whether the channel has a limit for all its consumers."""
+        return self._parent.limit > 0
+
     def room(self) -> int:
         """Return how many more messages the client takes now."""
         return self._parent.room(self)
