@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,12 @@ from bench.queues.brokers import AmqpBroker, rabbitmq, rabbitmq_server, tidemill
 from pamqp import commands
 
 from tests.interop.amqp_wire import WireClient
+from tidemill.protocols.amqp.codec import methods
+from tidemill.state.routing.arguments import (
+    CONSUMER_ARGUMENTS,
+    EXCHANGE_ARGUMENTS,
+    QUEUE_ARGUMENTS,
+)
 
 _numbers = itertools.count(1)
 
@@ -238,3 +245,22 @@ def test_a_frame_of_the_negotiated_maximum_is_taken(server: AmqpBroker, name: st
         client.open().declare(name)
         client.publish("", name, bytes(4096))
         client.wait_for(name, 1)
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def test_the_page_names_each_argument_that_is_known() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "amqp-compatibility.md").read_text()
+    for argument in (*QUEUE_ARGUMENTS, *EXCHANGE_ARGUMENTS, *CONSUMER_ARGUMENTS):
+        assert f"`{argument}`" in page, argument
+
+
+def test_the_page_names_each_method_of_a_client() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "amqp-compatibility.md").read_text()
+    answers = ("-ok", "basic.deliver", "basic.return", "basic.get-empty", "recover-async", "secure")
+    for name in methods.BY_NAME:
+        klass, _, verb = name.partition(".")
+        if not name.endswith(answers):
+            rows = [row for row in page.splitlines() if row.startswith(f"| `{klass}.")]
+            assert any(f"`{name}`" in row or f"`{verb}`" in row for row in rows), name
