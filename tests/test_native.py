@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
 
@@ -113,6 +114,22 @@ def test_the_stub_describes_all_that_the_extension_has() -> None:
     defined = [n.name for n in stub.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
     had = [name for name in dir(native.extension) if not name.startswith("__")]
     assert sorted([*defined, "SOURCES"]) == sorted(had)
+
+
+def test_no_two_files_of_the_extension_need_each_other() -> None:
+    """A file needs another one if it uses a function that the other one defines."""
+    sources = {path.name: path.read_text() for path in (ROOT / "src" / "native").glob("*.c")}
+    defined = {
+        name: file
+        for file, text in sources.items()
+        for name in re.findall(r"^(?!static)\w[\w *]*?\b(\w+)\([^;{]*\)\s*\{", text, re.MULTILINE)
+    }
+    needs = {
+        file: {defined[name] for name in re.findall(r"\w+", text) if name in defined} - {file}
+        for file, text in sources.items()
+    }
+    assert needs["module.c"]
+    TopologicalSorter(needs).prepare()  # raises CycleError
 
 
 @pytest.mark.parametrize(

@@ -54,17 +54,17 @@ static int put_integer(const Cell *cell, int is_signed, tm_bytes *to)
     return tm_put_number(to, number) < 0 ? -1 : 1;
 }
 
-static int put_number(ChangeEncoder *e, double number, tm_bytes *to)
+static int put_number(PyObject *dumps, double number, tm_bytes *to)
 {
     PyObject *value = PyFloat_FromDouble(number);
     if (value == NULL) return -1;
-    int result = tm_put_float(e, value, to);
+    int result = tm_put_float(dumps, value, to);
     Py_DECREF(value);
     return result < 0 ? -1 : 1;
 }
 
 /* Put a number of single precision with the fewest digits that give the same one. */
-static int put_single(ChangeEncoder *e, const Cell *cell, tm_bytes *to)
+static int put_single(PyObject *dumps, const Cell *cell, tm_bytes *to)
 {
     float single;
     memcpy(&single, cell->text, sizeof single);
@@ -76,16 +76,16 @@ static int put_single(ChangeEncoder *e, const Cell *cell, tm_bytes *to)
         if (found == -1.0 && PyErr_Occurred()) return -1;
         /* 2^128 - 2^103 is the least number that does not round to one of single precision. */
         if (found < 0x1.ffffffp127 && found > -0x1.ffffffp127 && (float)found == single)
-            return put_number(e, found, to);
+            return put_number(dumps, found, to);
     }
-    return put_number(e, single, to);
+    return put_number(dumps, single, to);
 }
 
-static int put_double(ChangeEncoder *e, const Cell *cell, tm_bytes *to)
+static int put_double(PyObject *dumps, const Cell *cell, tm_bytes *to)
 {
     double number;
     memcpy(&number, cell->text, sizeof number);
-    return put_number(e, number, to);
+    return put_number(dumps, number, to);
 }
 
 /* Put a decimal: groups of nine digits in four bytes; the first and the last group are shorter. */
@@ -218,7 +218,7 @@ static int put_seconds(const Cell *cell, int decimals, tm_bytes *to)
 
 /* --- all ----------------------------------------------------------------------------------- */
 
-int tm_put_binlog_value(ChangeEncoder *e, int rule, const Cell *cell, tm_bytes *to)
+int tm_put_binlog_value(PyObject *dumps, int rule, const Cell *cell, tm_bytes *to)
 {
     int first = rule >> 8 & 0xFF, second = rule >> 16 & 0xFF;
     size_t size = (size_t)cell->size;
@@ -227,9 +227,9 @@ int tm_put_binlog_value(ChangeEncoder *e, int rule, const Cell *cell, tm_bytes *
     case UNSIGNED:
         return put_integer(cell, (rule & 0xFF) == SIGNED, to);
     case SINGLE:
-        return size == sizeof(float) ? put_single(e, cell, to) : 0;
+        return size == sizeof(float) ? put_single(dumps, cell, to) : 0;
     case DOUBLE:
-        return size == sizeof(double) ? put_double(e, cell, to) : 0;
+        return size == sizeof(double) ? put_double(dumps, cell, to) : 0;
     case DECIMAL:
         return put_decimal(cell, first, second, to);
     case DATE:

@@ -16,175 +16,31 @@
 
 static PyTypeObject *change_encoder_type;
 
-/* --- bytes --------------------------------------------------------------------------------- */
-
-int tm_put(tm_bytes *to, const void *data, size_t size)
-{
-    if (tm_reserve(to, size) < 0) return -1;
-    memcpy(to->data + to->size, data, size);
-    to->size += size;
-    return 0;
-}
-
-static int put_digits(tm_bytes *to, unsigned long long number, int is_negative)
-{
-    char digits[24], *p = digits + sizeof digits;
-    do *--p = (char)('0' + number % 10);
-    while (number /= 10);
-    if (is_negative) *--p = '-';
-    return tm_put(to, p, (size_t)(digits + sizeof digits - p));
-}
-
-int tm_put_number(tm_bytes *to, long long number)
-{
-    unsigned long long size = (unsigned long long)number;
-    return put_digits(to, number < 0 ? 0 - size : size, number < 0);
-}
-
-static int put_object_bytes(tm_bytes *to, PyObject *from)
-{
-    char *data;
-    Py_ssize_t size;
-    if (PyBytes_AsStringAndSize(from, &data, &size) < 0) return -1;
-    return tm_put(to, data, (size_t)size);
-}
-
-/* --- strings ------------------------------------------------------------------------------- */
-
-size_t tm_plain_until(const uint8_t *data, size_t size, int ascii)
-{
-    size_t i = 0;
-    const uint64_t ones = 0x0101010101010101u, tops = 0x8080808080808080u;
-    for (; i + 8 <= size; i += 8) {
-        uint64_t w, quote, slash;
-        memcpy(&w, data + i, 8);
-        quote = w ^ ones * '"';
-        slash = w ^ ones * '\\';
-        uint64_t odd = ((w - ones * 0x20) & ~w) | ((quote - ones) & ~quote) | ((slash - ones) & ~slash);
-        if (ascii) odd |= w;
-        if (odd & tops) break;
-    }
-    for (; i < size; i++)
-        if (data[i] < 0x20 || data[i] == '"' || data[i] == '\\' || (ascii && data[i] >= 0x80)) break;
-    return i;
-}
-
-/* Put valid UTF-8 as a JSON string, as orjson does. */
-static int put_string(tm_bytes *to, const uint8_t *data, size_t size)
-{
-    static const char hex[] = "0123456789abcdef";
-    if (PUT(to, "\"") < 0) return -1;
-    while (size) {
-        size_t some = tm_plain_until(data, size, 0);
-        if (tm_put(to, data, some) < 0) return -1;
-        data += some;
-        size -= some;
-        if (!size) break;
-        char escape[6] = {'\\', 'u', '0', '0', hex[*data >> 4], hex[*data & 15]};
-        static const char letters[] = "btn?fr"; /* of 8 to 13 */
-        size_t length = 6;
-        if (*data == '"' || *data == '\\') escape[1] = (char)*data, length = 2;
-        else if (*data >= 8 && *data <= 13 && *data != 11) escape[1] = letters[*data - 8], length = 2;
-        if (tm_put(to, escape, length) < 0) return -1;
-        data++;
-        size--;
-    }
-    return PUT(to, "\"");
-}
-
-static int put_unicode(tm_bytes *to, PyObject *text)
-{
-    Py_ssize_t size;
-    const char *data = PyUnicode_AsUTF8AndSize(text, &size);
-    return data == NULL ? -1 : put_string(to, (const uint8_t *)data, (size_t)size);
-}
-
-/* Put bytes as a JSON string. `errors` says what happens if they are not UTF-8, as in Python. */
-int tm_put_text(tm_bytes *to, const uint8_t *data, size_t size, const char *errors)
-{
-    if (tm_plain_until(data, size, 1) == size) {
-        if (tm_reserve(to, size + 2) < 0) return -1;
-        uint8_t *p = to->data + to->size;
-        *p++ = '"';
-        memcpy(p, data, size);
-        p[size] = '"';
-        to->size += size + 2;
-        return 0;
-    }
-    PyObject *text = PyUnicode_DecodeUTF8((const char *)data, (Py_ssize_t)size, errors);
-    if (text == NULL) return -1;
-    int result = put_unicode(to, text);
-    Py_DECREF(text);
-    return result;
-}
-
-int tm_put_base64(tm_bytes *to, const uint8_t *data, size_t size)
-{
-    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    if (tm_reserve(to, (size / 3 + 1) * 4 + 2) < 0) return -1;
-    uint8_t *p = to->data + to->size;
-    *p++ = '"';
-    for (; size >= 3; data += 3, size -= 3) {
-        uint32_t n = (uint32_t)data[0] << 16 | (uint32_t)data[1] << 8 | data[2];
-        *p++ = (uint8_t)letters[n >> 18];
-        *p++ = (uint8_t)letters[n >> 12 & 63];
-        *p++ = (uint8_t)letters[n >> 6 & 63];
-        *p++ = (uint8_t)letters[n & 63];
-    }
-    if (size) {
-        uint32_t n = (uint32_t)data[0] << 16 | (size == 2 ? (uint32_t)data[1] << 8 : 0);
-        *p++ = (uint8_t)letters[n >> 18];
-        *p++ = (uint8_t)letters[n >> 12 & 63];
-        *p++ = size == 2 ? (uint8_t)letters[n >> 6 & 63] : '=';
-        *p++ = '=';
-    }
-    *p++ = '"';
-    to->size = (size_t)(p - to->data);
-    return 0;
-}
-
 /* --- values -------------------------------------------------------------------------------- */
-
-static int put_dumped(ChangeEncoder *e, PyObject *value, tm_bytes *to)
-{
-    PyObject *text = PyObject_CallFunctionObjArgs(e->dumps, value, NULL);
-    if (text == NULL) return -1;
-    int result = put_object_bytes(to, text);
-    Py_DECREF(text);
-    return result;
-}
-
-int tm_put_float(ChangeEncoder *e, PyObject *value, tm_bytes *to)
-{
-    double number = PyFloat_AsDouble(value);
-    if (number != number) return PUT(to, "\"NaN\"");
-    if (number - number != 0) return number > 0 ? PUT(to, "\"Infinity\"") : PUT(to, "\"-Infinity\"");
-    return put_dumped(e, value, to);
-}
 
 /* Put an object by the rules of connect/cdc/values.py. */
 static int put_object(ChangeEncoder *e, PyObject *value, tm_bytes *to)
 {
-    if (PyUnicode_CheckExact(value)) return put_unicode(to, value);
+    if (PyUnicode_CheckExact(value)) return tm_put_unicode(to, value);
     if (PyLong_CheckExact(value)) {
         int overflow;
         long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
         if (!overflow) return number == -1 && PyErr_Occurred() ? -1 : tm_put_number(to, number);
         PyObject *text = PyObject_Str(value);
         if (text == NULL) return -1;
-        int result = put_unicode(to, text);
+        int result = tm_put_unicode(to, text);
         Py_DECREF(text);
         return result;
     }
     if (value == Py_None) return PUT(to, "null");
-    if (PyFloat_CheckExact(value)) return tm_put_float(e, value, to);
+    if (PyFloat_CheckExact(value)) return tm_put_float(e->dumps, value, to);
     if (PyBytes_CheckExact(value)) {
         char *data;
         Py_ssize_t size;
         if (PyBytes_AsStringAndSize(value, &data, &size) < 0) return -1;
         return tm_put_base64(to, (const uint8_t *)data, (size_t)size);
     }
-    return put_dumped(e, value, to);
+    return tm_put_dumped(e->dumps, value, to);
 }
 
 static int put_converted(ChangeEncoder *e, const ColumnRule *column, const Cell *cell, tm_bytes *to)
@@ -242,7 +98,7 @@ static int put_cell(ChangeEncoder *e, const ColumnRule *column, const Cell *cell
     case VALUE:
         break;
     default: {
-        int result = tm_put_binlog_value(e, column->rule, cell, to);
+        int result = tm_put_binlog_value(e->dumps, column->rule, cell, to);
         if (result) return result < 0 ? -1 : 0;
     }
     }
@@ -256,7 +112,7 @@ static int put_row(ChangeEncoder *e, const Cell *cells, int is_partial, tm_bytes
         const ColumnRule *column = &e->columns[i];
         if (is_partial && !column->is_identity) continue;
         if ((is_first ? PUT(to, "{") : PUT(to, ",")) < 0) return -1;
-        if (put_object_bytes(to, column->name) < 0) return -1;
+        if (tm_put_object_bytes(to, column->name) < 0) return -1;
         if (put_cell(e, column, &cells[i], to) < 0) return -1;
         is_first = 0;
     }
@@ -269,7 +125,7 @@ static int put_key(ChangeEncoder *e, const Cell *cells, tm_bytes *to)
     for (Py_ssize_t i = 0; i < e->keys; i++) {
         const ColumnRule *column = &e->columns[e->key[i]];
         if ((i ? PUT(to, ",") : PUT(to, "{")) < 0) return -1;
-        if (put_object_bytes(to, column->name) < 0) return -1;
+        if (tm_put_object_bytes(to, column->name) < 0) return -1;
         if (put_cell(e, column, &cells[e->key[i]], to) < 0) return -1;
     }
     return e->keys ? PUT(to, "}") : PUT(to, "{}");
@@ -297,7 +153,7 @@ static int put_envelope(ChangeEncoder *e, char op, const Cell *before, int is_pa
     if ((before ? put_row(e, before, is_partial, to) : PUT(to, "null")) < 0) return -1;
     if (PUT(to, ",\"after\":") < 0) return -1;
     if ((after ? put_row(e, after, 0, to) : PUT(to, "null")) < 0) return -1;
-    if (PUT(to, ",\"source\":") < 0 || put_object_bytes(to, e->source) < 0) return -1;
+    if (PUT(to, ",\"source\":") < 0 || tm_put_object_bytes(to, e->source) < 0) return -1;
     if (PUT(to, ",\"snapshot\":\"") < 0) return -1;
     if (tm_put(to, moment->snapshot, strlen(moment->snapshot)) < 0) return -1;
     if (PUT(to, "\",\"ts_ms\":") < 0 || tm_put_number(to, moment->ts_ms) < 0) return -1;
@@ -344,7 +200,7 @@ int tm_put_more(ChangeEncoder *e, const char *name, unsigned long long number, c
                 size_t tail_size)
 {
     e->more.size = 0;
-    if (tm_put(&e->more, name, strlen(name)) < 0 || put_digits(&e->more, number, 0) < 0)
+    if (tm_put(&e->more, name, strlen(name)) < 0 || tm_put_digits(&e->more, number, 0) < 0)
         return -1;
     return tm_put(&e->more, tail, tail_size);
 }
@@ -356,6 +212,22 @@ ChangeEncoder *tm_change_encoder(PyObject *object)
     if (PyObject_TypeCheck(object, change_encoder_type)) return (ChangeEncoder *)object;
     PyErr_SetString(PyExc_TypeError, "an encoder of changes is expected");
     return NULL;
+}
+
+PyObject *tm_begin_rows(PyObject *args, ChangeEncoder **encoder, Moment *moment)
+{
+    PyObject *object, *rows, *tail;
+    char *bytes;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "OO!LSL", &object, &PyList_Type, &rows, &moment->ts_ms, &tail,
+                          &moment->stamp_ms) ||
+        PyBytes_AsStringAndSize(tail, &bytes, &size) < 0)
+        return NULL;
+    ChangeEncoder *e = *encoder = tm_change_encoder(object);
+    if (e == NULL) return NULL;
+    moment->snapshot = "true";
+    e->more.size = 0;
+    return tm_put(&e->more, bytes, (size_t)size) < 0 ? NULL : rows;
 }
 
 static int invalid(const char *what)
@@ -456,15 +328,9 @@ static void change_encoder_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-static PyMethodDef change_encoder_methods[] = {
-    {"encode_rows", tm_encode_rows, METH_VARARGS, "Encode tuples of a snapshot."},
-    {"encode_copy", tm_encode_copy, METH_VARARGS, "Encode lines of PostgreSQL's COPY."},
-    {NULL, NULL, 0, NULL},
-};
 static PyType_Slot change_encoder_slots[] = {
     {Py_tp_new, change_encoder_new},
     {Py_tp_dealloc, change_encoder_dealloc},
-    {Py_tp_methods, change_encoder_methods},
     {Py_tp_doc, "Turns changes of a table into records."},
     {0, NULL},
 };

@@ -2,7 +2,7 @@
 #ifndef TIDEMILL_CHANGES_H
 #define TIDEMILL_CHANGES_H
 
-#include "native.h"
+#include "text.h"
 
 /* The rule for the text of a value. VALUE: what the column's function returns for it. */
 enum { VALUE = 0, TEXT = 1, INTEGER = 2, BOOLEAN = 3, TIMESTAMP = 4, TIMESTAMPTZ = 5 };
@@ -47,34 +47,24 @@ typedef struct {
     const char *snapshot;
 } Moment;
 
-/* These append to a buffer; they return -1 with an error. */
-int tm_put(tm_bytes *to, const void *data, size_t size);
-#define PUT(to, text) tm_put(to, text, sizeof(text) - 1)
-int tm_put_number(tm_bytes *to, long long number);
-int tm_put_float(ChangeEncoder *e, PyObject *value, tm_bytes *to);
-int tm_put_base64(tm_bytes *to, const uint8_t *data, size_t size);
-/* Put bytes as a JSON string. `errors` says what happens if they are not UTF-8, as in Python. */
-int tm_put_text(tm_bytes *to, const uint8_t *data, size_t size, const char *errors);
-/* Return the place of the first byte that a JSON string can't have, or that is not ASCII if `ascii`. */
-size_t tm_plain_until(const uint8_t *data, size_t size, int ascii);
-
 /* binlog_values.c: put a value of the binary log. Return 1, 0 if the column's function has to do it, or
  * -1 with an error. */
-int tm_put_binlog_value(ChangeEncoder *e, int rule, const Cell *cell, tm_bytes *to);
+int tm_put_binlog_value(PyObject *dumps, int rule, const Cell *cell, tm_bytes *to);
 
+/* changes.c */
 /* Return the object as an encoder of changes; NULL with an error if it is not one. */
 ChangeEncoder *tm_change_encoder(PyObject *object);
-/* Append the records of a change, and return their number, -1 with an error. `op`: c, u, d or r. `before` can be NULL; `is_partial`: it has the
- * columns of the replica identity only. The end of the block `source` is in e->more. */
+/* Append the records of a change, and return their number, -1 with an error. `op`: c, u, d or r.
+ * `before` can be NULL; `is_partial`: it has the columns of the replica identity only. The end of the
+ * block `source` is in e->more. */
 int tm_put_change(ChangeEncoder *e, char op, const Cell *before, int is_partial, const Cell *after,
                   const Moment *moment);
 /* Begin e->more: a comma, the name with quotes and colon, and the number. */
 int tm_put_more(ChangeEncoder *e, const char *name, unsigned long long number,
                 const void *tail, size_t tail_size);
 
-/* changes_copy.c */
-PyObject *tm_encode_copy(PyObject *self, PyObject *args);
-/* changes_rows.c */
-PyObject *tm_encode_rows(PyObject *self, PyObject *args);
+/* Take (encoder, rows, time, end of the block `source`, time of processing), and begin e->more with this
+ * end. Return the rows, a borrowed list; NULL with an error. */
+PyObject *tm_begin_rows(PyObject *args, ChangeEncoder **encoder, Moment *moment);
 
 #endif

@@ -55,24 +55,13 @@ static int take_line(ChangeEncoder *e, const uint8_t *line, size_t size)
     return line == end + 1 ? 0 : damaged("too many values");
 }
 
-/* encode_copy(lines, time, end of the block source, time of processing) */
-PyObject *tm_encode_copy(PyObject *self, PyObject *args)
+/* encode_copy(encoder, lines, time, end of the block source, time of processing) */
+PyObject *tm_py_encode_copy(PyObject *module, PyObject *args)
 {
-    ChangeEncoder *e = (ChangeEncoder *)self;
-    PyObject *lines, *tail;
-    Moment moment = {.snapshot = "true"};
-    char *bytes;
-    Py_ssize_t size;
-    if (!PyArg_ParseTuple(args, "OLSL", &lines, &moment.ts_ms, &tail, &moment.stamp_ms)) return NULL;
-    if (PyBytes_AsStringAndSize(tail, &bytes, &size) < 0) return NULL;
-    e->more.size = 0;
-    if (tm_reserve(&e->more, (size_t)size) < 0) return NULL;
-    memcpy(e->more.data, bytes, (size_t)size);
-    e->more.size = (size_t)size;
-    if (!PyList_Check(lines)) {
-        PyErr_SetString(PyExc_TypeError, "a list is expected");
-        return NULL;
-    }
+    ChangeEncoder *e;
+    Moment moment;
+    PyObject *lines = tm_begin_rows(args, &e, &moment);
+    if (lines == NULL) return NULL;
     long long records = 0;
     for (Py_ssize_t i = 0; i < PyList_Size(lines); i++) {
         char *line;

@@ -82,24 +82,13 @@ PyObject *tm_py_encode_changelog(PyObject *module, PyObject *args)
     return PyLong_FromLongLong(records);
 }
 
-/* encode_rows(rows, time, end of the block source, time of processing) */
-PyObject *tm_encode_rows(PyObject *self, PyObject *args)
+/* encode_rows(encoder, rows, time, end of the block source, time of processing) */
+PyObject *tm_py_encode_rows(PyObject *module, PyObject *args)
 {
-    ChangeEncoder *e = (ChangeEncoder *)self;
-    PyObject *rows, *tail;
-    Moment moment = {.snapshot = "true"};
-    char *bytes;
-    Py_ssize_t size;
-    if (!PyArg_ParseTuple(args, "OLSL", &rows, &moment.ts_ms, &tail, &moment.stamp_ms)) return NULL;
-    if (PyBytes_AsStringAndSize(tail, &bytes, &size) < 0) return NULL;
-    e->more.size = 0;
-    if (tm_reserve(&e->more, (size_t)size) < 0) return NULL;
-    memcpy(e->more.data, bytes, (size_t)size);
-    e->more.size = (size_t)size;
-    if (!PyList_Check(rows)) {
-        PyErr_SetString(PyExc_TypeError, "a list is expected");
-        return NULL;
-    }
+    ChangeEncoder *e;
+    Moment moment;
+    PyObject *rows = tm_begin_rows(args, &e, &moment);
+    if (rows == NULL) return NULL;
     long long records = 0;
     for (Py_ssize_t i = 0; i < PyList_Size(rows); i++) {
         PyObject *row = PyList_GetItem(rows, i);

@@ -129,18 +129,4 @@ void tm_prepare_crc32c(void)
 #endif
 }
 
-uint32_t tm_crc32c(const uint8_t *data, size_t size) { return tm_crc32c_more(0, data, size); }
-
-uint32_t tm_crc32c_more(uint32_t crc, const uint8_t *data, size_t size)
-{
-    return ~method(~crc, data, size);
-}
-
-PyObject *tm_py_crc32c(PyObject *module, PyObject *arg)
-{
-    Py_buffer view;
-    if (PyObject_GetBuffer(arg, &view, PyBUF_SIMPLE) < 0) return NULL;
-    uint32_t crc = tm_crc32c(view.buf, (size_t)view.len);
-    PyBuffer_Release(&view);
-    return PyLong_FromUnsignedLong(crc);
-}
+uint32_t tm_crc32c(const uint8_t *data, size_t size) { return ~method(~(uint32_t)0, data, size); }

@@ -9,7 +9,6 @@
 
 static PyMethodDef methods[] = {
     {"walk_records", tidemill_walk_records, METH_VARARGS, NULL},
-    {"crc32c", tm_py_crc32c, METH_O, "Return the CRC-32C of a buffer."},
     {"decode_produce", tm_py_decode_produce, METH_VARARGS,
      "Decode an ordinary Produce request; return None for another one."},
     {"check_batch", tm_py_check_batch, METH_VARARGS,
@@ -37,6 +36,8 @@ static PyMethodDef methods[] = {
      "Return how many messages of pgoutput are complete rows."},
     {"encode_pgoutput", tm_py_encode_pgoutput, METH_VARARGS,
      "Encode rows of pgoutput to records."},
+    {"encode_rows", tm_py_encode_rows, METH_VARARGS, "Encode tuples of a snapshot."},
+    {"encode_copy", tm_py_encode_copy, METH_VARARGS, "Encode lines of PostgreSQL's COPY."},
     {"encode_changelog", tm_py_encode_changelog, METH_VARARGS,
      "Encode rows of SQLite's change log to records."},
     {"split_packets", tm_py_split_packets, METH_VARARGS,

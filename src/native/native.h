@@ -64,9 +64,6 @@ PyObject *tm_py_append_run(PyObject *module, PyObject *args);
 /* crc32c.c */
 void tm_prepare_crc32c(void);
 uint32_t tm_crc32c(const uint8_t *data, size_t size);
-/* Return the CRC of bytes with the CRC `crc`, followed by `data`. */
-uint32_t tm_crc32c_more(uint32_t crc, const uint8_t *data, size_t size);
-PyObject *tm_py_crc32c(PyObject *module, PyObject *arg);
 
 /* rounds.c */
 int tm_prepare_round_names(void);
@@ -111,6 +108,9 @@ int tm_append_record(PyObject *encoder, const uint8_t *key, int64_t key_length,
 int tm_add_change_encoder(PyObject *module);
 PyObject *tm_py_scan_pgoutput(PyObject *module, PyObject *args);
 PyObject *tm_py_encode_pgoutput(PyObject *module, PyObject *args);
+/* changes_rows.c, changes_copy.c */
+PyObject *tm_py_encode_rows(PyObject *module, PyObject *args);
+PyObject *tm_py_encode_copy(PyObject *module, PyObject *args);
 PyObject *tm_py_encode_changelog(PyObject *module, PyObject *args);
 
 /* binlog.c */

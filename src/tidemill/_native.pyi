@@ -149,9 +149,6 @@ def check_batch(records: Buffer, crc: int, /) -> tuple[tuple[int, ...], int, int
         records have no key; None for any other batch.
     """
 
-def crc32c(data: Buffer, /) -> int:
-    """Return the CRC-32C of a buffer."""
-
 def decode_produce(
     frame: Buffer, position: int, version: int, /
 ) -> tuple[str | None, int, int, list[tuple[str, bytes | None, list[tuple[int, int, int]]]]] | None:
@@ -476,25 +473,31 @@ class ChangeEncoder:
         dumps: Callable[[Any], bytes],
         /,
     ) -> None: ...
-    def encode_rows(self, rows: list[Any], ts_ms: int, tail: bytes, stamp_ms: int, /) -> int:
-        """Encode rows of a snapshot, each a tuple with a value of each column; return the records.
 
-        Args:
-            rows: The rows.
-            ts_ms: Time of the read.
-            tail: The end of the block ``source``, with its comma and its brace.
-            stamp_ms: Time of processing.
+def encode_rows(
+    encoder: ChangeEncoder, rows: list[Any], ts_ms: int, tail: bytes, stamp_ms: int, /
+) -> int:
+    """Encode rows of a snapshot, each a tuple with a value of each column; return the records.
 
-        Raises:
-            OverflowError: A record is too large; the message is its size in bytes.
-        """
+    Args:
+        encoder: The encoder of the table.
+        rows: The rows.
+        ts_ms: Time of the read.
+        tail: The end of the block ``source``, with its comma and its brace.
+        stamp_ms: Time of processing.
 
-    def encode_copy(self, lines: list[bytes], ts_ms: int, tail: bytes, stamp_ms: int, /) -> int:
-        """Encode lines of PostgreSQL's COPY in the format text, like ``encode_rows``.
+    Raises:
+        OverflowError: A record is too large; the message is its size in bytes.
+    """
 
-        Raises:
-            ValueError: A line is damaged.
-        """
+def encode_copy(
+    encoder: ChangeEncoder, lines: list[bytes], ts_ms: int, tail: bytes, stamp_ms: int, /
+) -> int:
+    """Encode lines of PostgreSQL's COPY in the format text, like ``encode_rows``.
+
+    Raises:
+        ValueError: A line is damaged.
+    """
 
 def scan_pgoutput(
     tables: dict[int, int], messages: list[bytes], begin: int, /

@@ -204,7 +204,9 @@ def test_lines_of_copy_are_encoded_as_rows_are(
 ) -> None:
     lines = [copy_line(each) for each in values]
     converts = [(name, convert) for name, convert, _ in PG_COLUMNS]
-    rows = PackedRows(lines, RULES, "encode_copy", partial(_copied_rows, lines, converts), 9)
+    rows = PackedRows(
+        lines, RULES, extension.encode_copy, partial(_copied_rows, lines, converts), 9
+    )
     check_snapshot(rows, PG_TABLE, plain)
     wanted = [
         [
@@ -240,7 +242,7 @@ def test_a_damaged_line_of_copy_is_refused(line: bytes) -> None:
     table = table_of(["a", "b"], ("a",))
     columns = tuple((name, 1, types.text, False) for name in ("a", "b"))
     with pytest.raises(ValueError, match="invalid line of COPY"):
-        encoders.of(table, columns).encode_copy([line], 1, b"}", 1)
+        extension.encode_copy(encoders.of(table, columns), [line], 1, b"}", 1)
 
 
 SQLITE_VALUE = st.one_of(
@@ -279,7 +281,7 @@ def test_rows_of_the_change_log_are_encoded_as_changes_are(
     tuples = [tuple(each) for each in rows]
     unpacked = [dict(zip("ab", cells.json_cells(each), strict=True)) for each in tuples]
     check_snapshot(
-        PackedRows(tuples, value_columns(["a", "b"]), "encode_rows", lambda: unpacked, 9),
+        PackedRows(tuples, value_columns(["a", "b"]), extension.encode_rows, lambda: unpacked, 9),
         one.table,
         plain,
     )
@@ -291,7 +293,7 @@ def test_each_character_is_escaped_as_orjson_does(char: str) -> None:
     table = table_of(["a"], ("a",))
     for before, after in itertools.product(["", "x", "abcdefgh"], repeat=2):
         text = before + char + after
-        encoders.of(table, value_columns(["a"])).encode_rows([(text,)], 1, b"}", 1)
+        extension.encode_rows(encoders.of(table, value_columns(["a"])), [(text,)], 1, b"}", 1)
         assert producer.taken()[0].value == orjson.dumps({"a": text})
 
 
@@ -300,7 +302,7 @@ def test_other_objects_are_given_to_orjson() -> None:
     values = (2**70, True, [1, None], 1e16, 1e-7, -0.0, math.inf, -math.inf, math.nan)
     names = [f"c{number}" for number in range(len(values))]
     table = table_of(names, ("c0",))
-    encoders.of(table, value_columns(names)).encode_rows([values], 1, b"}", 1)
+    extension.encode_rows(encoders.of(table, value_columns(names)), [values], 1, b"}", 1)
     (record,) = producer.taken()
     rest = ["Infinity", "-Infinity", "NaN"]
     assert record.value == orjson.dumps(
@@ -313,7 +315,9 @@ def test_a_record_that_is_too_large_is_refused_with_its_size() -> None:
     _, _, encoders = both(plain=True, record_bytes=1_000)
     table = table_of(["a"], ("a",))
     with pytest.raises(OverflowError, match="4016"):
-        encoders.of(table, value_columns(["a"])).encode_rows([("x" * 2_000,)], 1, b"}", 1)
+        extension.encode_rows(
+            encoders.of(table, value_columns(["a"])), [("x" * 2_000,)], 1, b"}", 1
+        )
 
 
 def test_reading_one_change_unpacks_all_once() -> None:

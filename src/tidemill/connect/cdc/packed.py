@@ -19,6 +19,9 @@ text without a rule, and whether the column belongs to the replica identity."""
 
 VALUE_RULE = 0
 
+EncodeRows = Callable[[Any, list[Any], int, bytes, int], int]
+"""``encode_rows`` or ``encode_copy`` of the extension."""
+
 Item = TypeVar("Item")
 
 
@@ -139,7 +142,7 @@ class PackedRows(_Lazy[Row]):
     Args:
         items: the rows as the database gave them.
         columns: the columns, all of the table.
-        method: the method of ``ChangeEncoder`` that takes the items.
+        encode: the function of the extension that takes the items.
         unpack: returns the rows.
         row_bytes: about how many bytes a row has.
     """
@@ -148,13 +151,13 @@ class PackedRows(_Lazy[Row]):
         self,
         items: list[Any],
         columns: tuple[ColumnRule, ...],
-        method: str,
+        encode: EncodeRows,
         unpack: Callable[[], list[Row]],
         row_bytes: int,
     ) -> None:
         self._items = items
         self._columns = columns
-        self._method = method
+        self._encode = encode
         self._unpack = unpack
         self._rows: list[Row] | None = None
         self.row_bytes = row_bytes
@@ -179,8 +182,8 @@ class PackedRows(_Lazy[Row]):
         Raises:
             OverflowError: a record is too large; the message is its size in bytes.
         """
-        encode = getattr(encoders.of(table, self._columns), self._method)
-        return int(encode(self._items, ts_ms, tail, stamp_ms))
+        encoder = encoders.of(table, self._columns)
+        return self._encode(encoder, self._items, ts_ms, tail, stamp_ms)
 
     def unpacked(self) -> list[Row]:
         """Return the rows as objects."""

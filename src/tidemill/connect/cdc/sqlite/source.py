@@ -47,6 +47,7 @@ from tidemill.connect.cdc.sqlite.schema import (
     table_names,
 )
 from tidemill.connect.cdc.sqlite.triggers import Names
+from tidemill.native import extension
 
 _BUSY_S = 5.0
 _LOOK_S = 0.003
@@ -426,7 +427,7 @@ def _packed(names: Sequence[str], found: list[Any]) -> PackedRows:
     sample = found[:: max(1, len(found) // _SAMPLE_ROWS)]
     size = sum(cells.bytes_of_row(row) for row in sample) // max(1, len(sample))
     unpack = partial(_rows, names, found)
-    return PackedRows(found, value_columns(names), "encode_rows", unpack, size)
+    return PackedRows(found, value_columns(names), extension.encode_rows, unpack, size)
 
 
 def _is_busy(error: sqlite3.Error) -> bool:

@@ -17,6 +17,7 @@ from tidemill.connect.cdc.postgres.errors import translated, translating
 from tidemill.connect.cdc.postgres.reading.copying import copied, copy_fields
 from tidemill.connect.cdc.postgres.types import RULES, Convert, Types
 from tidemill.connect.cdc.values import Kind, bytes_of
+from tidemill.native import extension
 
 
 class Reader:
@@ -88,7 +89,11 @@ class Reader:
         lines = copied(self._connection, query, f"can't read {self._table.id}")
         size = sum(map(len, lines)) // len(lines) if lines else 0
         rows = PackedRows(
-            lines, self.columns, "encode_copy", partial(_copied_rows, lines, self._converts), size
+            lines,
+            self.columns,
+            extension.encode_copy,
+            partial(_copied_rows, lines, self._converts),
+            size,
         )
         if len(lines) < limit:
             return rows, None
