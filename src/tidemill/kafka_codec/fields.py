@@ -1,4 +1,4 @@
-"""What the messages of Kafka's protocol consist of. Knows no message, and no bytes."""
+"""The parts of which messages of Kafka's protocol consist. Knows no message, and no bytes."""
 
 from __future__ import annotations
 

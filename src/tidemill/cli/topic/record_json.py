@@ -82,7 +82,7 @@ def _header(name: str, data: bytes | None) -> list[str | None]:
 
 
 class _Json(NamedTuple):
-    """A JSON value and where it stands in the line."""
+    """A JSON value and its place in the line."""
 
     text: str
     start: int

@@ -39,7 +39,7 @@ class Shared:
     scratch: memoryview
     """Receive buffer."""
     consumer_timeout_ms: int = 0
-    """How long a message can stay unsettled; 0 is no limit."""
+    """How long a message can stay unsettled; 0: without a limit."""
     turns: Turns = field(default_factory=Turns)
     reader: PropertyReader = field(default_factory=PropertyReader)
     writer: PropertyWriter = field(default_factory=PropertyWriter)

@@ -88,7 +88,7 @@ class Consuming:
         self.reply_name: str | None = None
         self._reply_tag: str | None = None
         self._cancelled: list[str] | None = None
-        """The consumers to notify later that the broker ended them; None: notify at once."""
+        """The consumers to notify later that the broker ended them; None: notify immediately."""
         self._last_tag = 0
         self._unsettled: dict[int, Entry] = {}
         self._marks: deque[tuple[float, int]] = deque()
