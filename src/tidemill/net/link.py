@@ -260,7 +260,7 @@ class Link(asyncio.BufferedProtocol):
     def finish(self) -> None:
         """Send what is written, and say that nothing follows. The client is to close.
 
-        The caller continues to receive, and calls ``close`` after some time: a socket that is closed
+        The caller continues to receive, and calls ``close`` after some time: a socket that closes
         while data arrives is reset, and then the client possibly never reads what it was sent.
         """
         self._send_gathered()

@@ -32,7 +32,8 @@ class AmqpListener(ListenerSection):
         ge=0,
         le=INT,
         description="How long a client can keep a message without settling it, in milliseconds. "
-        "After it, the channel is closed and the message returns to its queue; 0 switches that off.",
+        "After it, the channel is closed and the message returns to its queue. 0 switches that "
+        "off.",
     )
     tls_cert: CertificateFile = None
     tls_key: KeyFile = None
