@@ -18,7 +18,7 @@ INT, LONG = 2**31 - 1, 2**63 - 1
 class Section(BaseModel):
     """A table of ``tidemill.toml``. Unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     key: ClassVar[str] = ""
     """The name of the table, where a protocol or a kind of worker declares it."""

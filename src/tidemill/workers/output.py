@@ -109,25 +109,28 @@ class OutputReader:
         writable: the end of a pipe that the process writes to. The caller closes it.
 
     Raises:
-        OSError: the system has no descriptors left.
+        OSError: the system has no descriptors or threads left.
     """
 
     def __init__(self, log: WorkerLog) -> None:
         self._log = log
-        self._fd, self.writable = os.pipe()
-        try:
-            self._wake, self._end = os.pipe()
-        except OSError:
-            os.close(self._fd)
-            os.close(self.writable)
-            raise
         self._allowance = float(log.limits.burst)
         self._at = time.monotonic()
         self._part = b""
         self._is_cut = False
         self._dropped_lines = self._dropped_bytes = 0
         self._thread = threading.Thread(target=self._run, name="worker-output", daemon=True)
-        self._thread.start()
+        opened: list[int] = []
+        try:
+            self._fd, self.writable = pipe = os.pipe()
+            opened += pipe
+            self._wake, self._end = pipe = os.pipe()
+            opened += pipe
+            self._thread.start()
+        except (OSError, RuntimeError) as error:
+            for fd in opened:
+                os.close(fd)
+            raise OSError(str(error)) from error
 
     def finish(self, timeout_s: float) -> None:
         """Report that the process has ended, and wait until its last lines are read."""

@@ -125,11 +125,11 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
             try:
                 await _stopped_or_failed(stop, engine.failed)
             finally:
+                log.info("stopping")
                 trimming.cancel()
                 await supervisor.stop()
                 await control.stop()
         finally:
-            log.info("stopping")
             await asyncio.gather(*(server.stop(GRACE_SECONDS) for server in servers.values()))
     finally:
         await engine.stop()

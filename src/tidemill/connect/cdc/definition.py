@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import tomllib
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from tidemill.connect.base.secrets import find_plain, resolve
-from tidemill.connect.cdc.contract import Capture, Keyless
 from tidemill.connect.cdc.errors import DefinitionError
 from tidemill.settings.section import Section
+
+if TYPE_CHECKING:
+    from tidemill.connect.cdc.contract import Capture
 
 
 class TableRules(Section):
@@ -81,7 +82,7 @@ class Definition(Section):
         "initial",
         description="initial reads the tables first, never starts with the changes from now on.",
     )
-    keyless: Keyless = Field(
+    keyless: Literal["refuse", "skip", "all-columns"] = Field(
         "refuse",
         description="What happens to tables without a primary key: refuse, skip or all-columns.",
     )
@@ -160,6 +161,8 @@ class Definition(Section):
         Raises:
             SettingsError: a reference can't be resolved.
         """
+        from tidemill.connect.cdc.contract import Capture
+
         return Capture(
             self.name,
             tuple(self.tables),
@@ -219,6 +222,8 @@ def _invalid(error: ValidationError) -> DefinitionError:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
+        from difflib import get_close_matches  # this module is imported when a broker starts
+
         close = get_close_matches(key, Definition.model_fields, n=1)
         hint = f"Did you mean {close[0]}?" if close else "See docs/cdc.md for the keys."
         return DefinitionError(f"unknown key {key}", hint=hint)
