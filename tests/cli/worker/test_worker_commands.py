@@ -143,6 +143,11 @@ def test_what_can_not_be_done_has_an_exit_code_and_a_hint(deploy: Any, tmp_path:
     assert "hint: Use the --data-dir or --config" in done.stderr
 
 
+def test_the_worker_of_the_sources_can_be_switched_off(deploy: Any) -> None:
+    it: Deployment = deploy(f"{SHOP}[sources]\nrun = false\n")
+    assert json.loads(it.worker("list", "--json").stdout) == []
+
+
 @pytest.mark.slow
 def test_a_pipeline_whose_file_is_missing_backs_off_and_the_broker_serves(deploy: Any) -> None:
     it: Deployment = deploy("[[pipeline]]\nfile = 'none.py'\nfrom = 'beginning'\n")
