@@ -146,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
         "--against",
         type=Path,
         metavar="CHECKOUT",
-        help=f"another checkout to compare with, in {', '.join(cases.SPECS)}",
+        help="another checkout, whose broker and programs are compared with those of this one",
     )
     parser.add_argument("--dir", type=Path, help="where data goes; default: the temporary folder")
     return parser

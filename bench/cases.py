@@ -1,7 +1,6 @@
 """The table of cases: what the sections about produce and fetch requests measure.
 
-With another checkout (``--against``), each of these sections compares brokers of both instead, and
-the other one with itself, which shows the noise:
+With another checkout, each of these sections compares brokers of both instead:
 
     git worktree add /tmp/before REVISION
     python -m bench --only requests --against /tmp/before
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -45,10 +43,6 @@ FLOOR = (
     "Floor: a server that only answers, immediately or after one write and fdatasync for all "
     "requests that are there (bench/clients/floor.py). Disk: bytes that the server wrote for each "
     "byte of records."
-)
-AGAINST = (
-    "Before: the checkout of --against; before, again: a second broker of it. Its ratios are the "
-    "noise."
 )
 
 
@@ -97,23 +91,25 @@ def measure(name: str, run: Run, specs: Sequence[Spec]) -> Section:
             if not each.configs and not each.name.startswith("floor"):
                 load.warm_up(each, amount)
         for spec in specs:
-            found = _table(name, run, spec, servers, amount, result)
+            compared, found = _table(name, run, spec, servers, amount)
+            result.tables.append(compared.table())
+            result.aims += compared.regressions()
             if other is None and spec.aims is not None:
                 result.aims += spec.aims(found)
-            if other is not None:
-                result.aims += _regressions(spec, found)
     return result
 
 
 def _table(
-    name: str, run: Run, spec: Spec, servers: list[Target], amount: Amount, result: Section
-) -> Found:
-    is_against = run.options.against is not None
-    base, by, note = (
-        ("before", _compared(spec), AGAINST) if is_against else (spec.base, spec.by, spec.note)
-    )
+    name: str, run: Run, spec: Spec, servers: list[Target], amount: Amount
+) -> tuple[Comparison, Found]:
     compared = Comparison(
-        run, spec.title, spec.figures, base=base, by=by, to_first=spec.to_first, note=note
+        run,
+        spec.title,
+        spec.figures,
+        base=spec.base,
+        by=spec.by,
+        to_first=spec.to_first,
+        note=spec.note,
     )
     found: dict[Case, Mapping[str, Sequence[Figures]]] = {}
     for case in spec.cases:
@@ -121,7 +117,7 @@ def _table(
             continue
         run.say(f"{name}: {case}")
         turns: dict[str, Callable[[], Figures]] = {}
-        if not is_against:
+        if run.options.against is None:
             turns = _without_a_broker(spec, case, run.options.folder, amount)
         for each in servers:
             if (each.configs and not ("flush" in spec.beside and case.is_light)) or (
@@ -131,27 +127,17 @@ def _table(
             topic = load.topic_of(case, each, amount)
             turns[each.name] = partial(load.turn, case, each, topic, amount)
         found[case] = compared.measure([str(case)], turns)
-    result.tables.append(compared.table())
-    return found
+    return compared, found
 
 
 @contextmanager
 def _contenders(run: Run, beside: set[Beside]) -> Iterator[list[Target]]:
     """Start the servers."""
-    folder, other = run.options.folder, run.options.against
     with ExitStack() as stack:
-        found: list[Target] = []
-        if other is not None:
-            for name in ("before", "before, again"):
-                server = stack.enter_context(targets.other_checkout(folder, other))
-                found.append(dataclasses.replace(server, name=name))
-            now = stack.enter_context(targets.tidemill(folder))
-            found.append(dataclasses.replace(now, name="now"))
-        else:
-            found += stack.enter_context(run.servers())
-            if "floors" in beside:
-                own = Path(stack.enter_context(TemporaryDirectory(dir=folder)))
-                found += [stack.enter_context(targets.floor(own, sync=s)) for s in (False, True)]
+        found = stack.enter_context(run.servers())
+        if "floors" in beside and run.options.against is None:
+            folder = Path(stack.enter_context(TemporaryDirectory(dir=run.options.folder)))
+            found += [stack.enter_context(targets.floor(folder, sync=s)) for s in (False, True)]
         for each in found:
             each.prepare()
         kafka = [each for each in found if each.name == "kafka" and "flush" in beside]
@@ -185,42 +171,6 @@ def _has_java() -> bool:
         print(f"note: no perf tools, so Java's clients are left out: {error}", file=sys.stderr)
         return False
     return True
-
-
-def _compared(spec: Spec) -> list[str]:
-    """Return the figures that are compared with another checkout: rates, medians and CPU."""
-    return [
-        each
-        for each in spec.figures
-        if each.endswith("/s") or each == "p50 ms" or each.startswith("CPU")
-    ]
-
-
-def _regressions(spec: Spec, found: Found) -> list[Aim]:
-    """Return for each figure the median of all cases' ratios, and the limit that the noise sets."""
-    aims = []
-    for figure in _compared(spec):
-        now, noise = (
-            [
-                ratio
-                for each in found.values()
-                if (ratio := ratio_of(each[who], each["before"], figure)) is not None
-            ]
-            for who in ("now", "before, again")
-        )
-        if not now:
-            continue
-        more, again = statistics.median(now), statistics.median(noise)
-        what = f"{spec.title}: {figure}, now to before, median (before to itself: {again:.3f})"
-        is_rate = figure.endswith("/s")
-        limit = min(1.0, again) / LIMIT if is_rate else max(1.0, again) * LIMIT
-        aims.append(Aim(what, more, limit, "", at_most=not is_rate))
-    return aims
-
-
-LIMIT = 1.05
-"""How much worse than another checkout a median of all cases can be, beyond what the other one
-shows against itself. Single cases vary more."""
 
 
 # --- aims ----------------------------------------------------------------------------------------

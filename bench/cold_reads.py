@@ -38,7 +38,7 @@ def section(run: Run) -> Section:
     load = Load(1024, PARTITIONS, run.options.megabytes * 4_000_000)
     with run.servers() as targets:
         compared.measure((), {each.name: partial(_turn, run, each, load) for each in targets})
-    return Section("cold-reads", [compared.table()])
+    return Section("cold-reads", [compared.table()], compared.regressions())
 
 
 def _turn(run: Run, target: Target, load: Load) -> Figures:

@@ -1,22 +1,30 @@
 """A table in which contenders are compared: they take turns, and a cell is a median of the rounds.
 
-Must not know: servers, clients, loads.
+With another checkout (``--against``), the contenders are ``versions``: that one, that one again,
+which shows the noise of the run, and this one. Must not know: servers, clients, loads.
 """
 
 from __future__ import annotations
 
 import statistics
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
-from bench.report import Cell, Table
+from bench.report import Aim, Cell, Table
 from bench.run import Run
 
 Figures = Mapping[str, float]
 """Name of a figure with its unit -> value."""
 OTHERS = ("kafka", "rabbitmq")
 """Names of contenders that are not ours begin with these: a turn of theirs can fail."""
+NOISY = ("p10 ", "p99", "max ", "client ", "idle", "disk ", "share")
+"""Figures that contain these are not compared with another checkout."""
+LIMIT = 1.05
+"""How much worse than another checkout a median of all cases can be, beyond what the other one
+shows against itself. Single cases vary more."""
 
 
 class Comparison:
@@ -50,8 +58,11 @@ class Comparison:
         self._title = title
         self._figures = list(figures)
         self._about = list(about)
-        self._base = base
-        self._by = list(by) if base else []
+        self._base, self._by = base, list(by) if base else []
+        if run.options.against is not None:
+            self._base = "before"
+            self._by = [each for each in figures if not any(part in each for part in NOISY)]
+        self._ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._to_first = to_first
         self._note = note
         self._first: dict[str, float] = {}
@@ -77,7 +88,11 @@ class Comparison:
         base = next((who for who in found if self._base and who.startswith(self._base)), "")
         for who, results in found.items():
             row: list[Cell] = [*about, who, *(typical(results, each) for each in self._figures)]
-            row += [ratio_of(results, found.get(base, ()), each) for each in self._by]
+            for figure in self._by:
+                ratio = ratio_of(results, found.get(base, ()), figure)
+                row.append(ratio)
+                if ratio is not None:
+                    self._ratios[who, figure].append(ratio)
             if self._to_first:
                 value = typical(results, self._to_first)
                 first = self._first.setdefault(who, value) if value is not None else None
@@ -95,6 +110,21 @@ class Comparison:
             self._run.say(f"note: a turn of {who} has failed: {error}")
             return None
 
+    def regressions(self) -> list[Aim]:
+        """Return the median of all cases' ratios to another checkout, for each figure."""
+        aims = []
+        for figure in self._by if self._base == "before" else ():
+            if not self._ratios["now", figure]:
+                continue
+            now, noise = (
+                statistics.median(self._ratios[who, figure]) for who in ("now", "before, again")
+            )
+            what = f"{self._title}: {figure}, now to before (before to itself: {noise:.3f})"
+            is_rate = "/s" in figure
+            limit = min(1.0, noise) / LIMIT if is_rate else max(1.0, noise) * LIMIT
+            aims.append(Aim(what, now, limit, "", at_most=not is_rate))
+        return aims
+
     def table(self) -> Table:
         """Return the table, without columns that have no figures."""
         columns = [*self._about, "who", *self._figures]
@@ -107,6 +137,14 @@ class Comparison:
         ]
         rows = [[row[index] for index in kept] for row in self._rows]
         return Table(self._title, [columns[index] for index in kept], rows, self._note)
+
+
+def versions(run: Run) -> dict[str, Path | None]:
+    """Return the versions of tidemill: name -> its checkout; None for this one."""
+    other = run.options.against
+    if other is None:
+        return {"tidemill": None}
+    return {"before": other, "before, again": other, "now": None}
 
 
 def typical(results: Iterable[Figures], figure: str) -> float | None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench import cpu, programs, sink, source
-from bench.compare import Comparison, Figures, ratio_of, typical
+from bench import cpu, programs, sink, source, targets
+from bench.compare import Comparison, Figures, ratio_of, typical, versions
 from bench.load import program
 from bench.report import Aim, Section
 from bench.run import Run
@@ -56,8 +56,7 @@ def source_section(run: Run) -> Section:
         broker = max(0.01, cpu.seconds(target.pid) - before)
         return _named(SOURCE_FIGURES, found | {"broker_rate": 3 * records / broker / 1e6})
 
-    with run.servers() as servers:
-        target = servers[0]
+    with targets.tidemill(run.options.folder) as target:
         target.prepare()
         topic = target.topic(1, b"")
         program("bulk", target, topic, count=records, size=VALUE_BYTES)
@@ -65,7 +64,7 @@ def source_section(run: Run) -> Section:
             *(run, "The source without Spark", list(SOURCE_FIGURES.values()), source.NOTE),
             partial(turn, target, topic),
         )
-    result = Section("source", [compared.table()])
+    result = Section("source", [compared.table()], compared.regressions())
     if (rate := typical(found.get("native", ()), "M rows/s")) is not None:
         result.aims.append(Aim("source without Spark, 100 B", rate, AIM_ROWS, "M rows/s", False))
     return result
@@ -82,13 +81,13 @@ def sink_section(run: Run) -> Section:
         broker = cpu.seconds(target.pid) - before
         return _named(SINK_FIGURES, found | {"broker_us": 1e6 * broker / (2 * records)})
 
-    with run.servers() as servers:
-        servers[0].prepare()
+    with targets.tidemill(run.options.folder) as target:
+        target.prepare()
         compared, found = _compare(
             *(run, "The topic sink without Spark", list(SINK_FIGURES.values()), sink.NOTE),
-            partial(turn, servers[0]),
+            partial(turn, target),
         )
-    result = Section("sink", [compared.table()])
+    result = Section("sink", [compared.table()], compared.regressions())
     figure = "µs of processor time a row"
     native, other = found.get("native", ()), found.get("librdkafka", ())
     if (ratio := ratio_of(native, other, figure)) is not None:
@@ -108,19 +107,13 @@ def _compare(
     note: str,
     turn: Callable[[str, Path | None], Figures],
 ) -> tuple[Comparison, dict[str, list[Figures]]]:
-    """Let the editions take turns, or those of two checkouts."""
-    other = run.options.against
-    by = figures[:2] if other else ()
-    compared = Comparison(
-        run, title, figures, about=(), base="before" if other else "", by=by, note=note
-    )
+    """Let the editions take turns, or the native ones of two checkouts."""
     contenders: dict[str, Callable[[], Figures]] = {
         name: partial(turn, name, None) for name in EDITIONS
     }
-    if other is not None:
+    if run.options.against is not None:
         contenders = {
-            "before": partial(turn, "native", other),
-            "before, again": partial(turn, "native", other),
-            "now": partial(turn, "native", None),
+            name: partial(turn, "native", checkout) for name, checkout in versions(run).items()
         }
+    compared = Comparison(run, title, figures, about=(), note=note)
     return compared, compared.measure((), contenders)

@@ -12,6 +12,7 @@ from tests.support.broker_process import BrokerProcess
 
 from bench import machine, wire
 from bench.compare import Comparison, Figures, ratio_of
+from bench.programs import environment_of
 from bench.report import Aim, Section
 from bench.run import Run
 from bench.targets import Target
@@ -61,9 +62,11 @@ class Writer:
 
 
 @contextlib.contextmanager
-def broker_with_topic(folder: Path) -> Iterator[tuple[BrokerProcess, Writer]]:
+def broker_with_topic(
+    folder: Path, checkout: Path | None = None
+) -> Iterator[tuple[BrokerProcess, Writer]]:
     """Start a broker with a history topic that has at least one batch in each partition."""
-    with BrokerProcess(folder, fresh=True) as broker:
+    with BrokerProcess(folder, env=environment_of(checkout), fresh=True) as broker:
         target = Target("tidemill", broker.bootstrap, broker.pid)
         target.create_topic(TOPIC, PARTITIONS, segment_bytes=str(SEGMENT_BYTES))
         writer = Writer(target, TOPIC, PARTITIONS)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from bench import machine, wire
-from bench.report import Aim, Cell, Section, Table
+from bench.compare import Comparison, Figures
+from bench.report import Aim, Section
 from bench.run import Run
 from bench.targets import Target
 from bench.wire import Load
 
-COLUMNS = ["case", "tidemill MB", "kafka MB"]
 NOTE = (
     "Resident memory, 10^6 bytes; under load its peak. Load: batches of 64 KB of 1 KB records, "
     "acks all, 8 requests unanswered on each connection; then all of it is fetched. Apache Kafka "
@@ -26,34 +27,36 @@ REST_S = 12.0
 
 def section(run: Run) -> Section:
     """Measure idle, with load, with many partitions and with many connections."""
-    table = Table("Memory", COLUMNS, note=NOTE)
-    result = Section("memory", [table])
+    compared = Comparison(run, "Memory", ["MB"], about=("case",), note=NOTE)
     many = min(1000, run.options.partitions)
     with run.servers() as targets:
-        run.say("memory: idle")
-        time.sleep(SETTLE_S)
-        idle = [machine.resident_mb(target.pid) for target in targets]
-        table.rows.append(_row("idle after start", idle))
-        what = "idle memory after start"
-        result.aims.append(Aim(what, idle[0], IDLE_AIM_MB, "MB", at_most=True))
-        for partitions, connections in ((16, 4), (16, 200), (many, 4)):
-            case = f"{partitions} partitions, {connections} connections"
+
+        def measure(case: str, of: Callable[[Target], float]) -> float:
             run.say(f"memory: {case}")
-            peaks = []
-            for target in targets:
-                machine.reset_peak(target.pid)
-                load(target, partitions, connections, run.options.megabytes)
-                peaks.append(machine.peak_mb(target.pid))
-            table.rows.append(_row(f"{case}: peak", peaks))
-        run.say("memory: at rest again")
+            turns = {each.name: partial(_figure, of, each) for each in targets}
+            found = compared.measure([case], turns, rounds=1)
+            return found["now" if run.options.against else "tidemill"][0]["MB"]
+
+        def loaded(target: Target) -> float:
+            machine.reset_peak(target.pid)
+            load(target, partitions, connections, run.options.megabytes)
+            return machine.peak_mb(target.pid)
+
+        def resident(target: Target) -> float:
+            return machine.resident_mb(target.pid)
+
+        time.sleep(SETTLE_S)
+        idle = measure("idle after start", resident)
+        for partitions, connections in ((16, 4), (16, 200), (many, 4)):
+            measure(f"{partitions} partitions, {connections} connections: peak", loaded)
         time.sleep(REST_S)
-        after = [machine.resident_mb(target.pid) for target in targets]
-        table.rows.append(_row(f"{REST_S:.0f} s after all that", after))
-    return result
+        measure(f"{REST_S:.0f} s after all that", resident)
+    aim = Aim("idle memory after start", idle, IDLE_AIM_MB, "MB", at_most=True)
+    return Section("memory", [compared.table()], [aim, *compared.regressions()])
 
 
-def _row(case: str, figures: Sequence[float]) -> list[Cell]:
-    return [case, figures[0], figures[1] if len(figures) > 1 else None]
+def _figure(of: Callable[[Target], float], target: Target) -> Figures:
+    return {"MB": of(target)}
 
 
 def load(target: Target, partitions: int, connections: int, megabytes: int) -> None:

@@ -17,12 +17,14 @@ ROOT = Path(__file__).parent.parent
 TIMEOUT_S = 7200.0
 
 
-def environment_of(checkout: Path) -> dict[str, str]:
-    """Return the variables with which a Python runs the code of another checkout.
+def environment_of(checkout: Path | None) -> dict[str, str]:
+    """Return the variables with which a Python runs the code of a checkout; None for this one.
 
     Raises:
         SystemExit: It is not a checkout, or its extension is not built.
     """
+    if checkout is None:
+        return {}
     source = (checkout / "src").resolve()
     if not (source / "tidemill").is_dir():
         raise SystemExit(f"error: {checkout} is not a checkout: it has no folder src/tidemill")
@@ -41,13 +43,12 @@ def start(
     env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
     """Start a program, whose output can be read."""
-    more = environment_of(checkout) if checkout is not None else {}
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
         stdout=subprocess.PIPE,
         text=True,
         cwd=checkout or ROOT,
-        env={**os.environ, **more, **(env or {})},
+        env={**os.environ, **environment_of(checkout), **(env or {})},
     )
 
 

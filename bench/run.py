@@ -29,7 +29,7 @@ class Options:
         history_gb: Size of the large history, in 10^9 bytes.
         partitions: Number of partitions for the start-up times.
         kafka: Whether to compare with Apache Kafka; None if it is found.
-        against: Another checkout of tidemill for the section ``regression``, or None.
+        against: Another checkout of tidemill to compare with, or None.
         events: Number of events of Nexmark.
         queries: Queries of Nexmark; empty for all.
         connector: Whether to compare with Spark's Kafka connector; None if it is found.
@@ -67,12 +67,24 @@ class Run:
 
     @contextlib.contextmanager
     def servers(self) -> Iterator[list[Target]]:
-        """Start a new tidemill broker, and Apache Kafka if it is wanted and found."""
+        """Start a new tidemill broker, and Apache Kafka if it is wanted and found.
+
+        With another checkout, start two brokers of it, ``before`` and ``before, again``, and one of
+        this checkout, ``now``.
+        """
+        folder, other = self.options.folder, self.options.against
         with contextlib.ExitStack() as stack:
-            found = [stack.enter_context(targets.tidemill(self.options.folder))]
+            if other is not None:
+                old = [
+                    stack.enter_context(targets.other_checkout(folder, other, name))
+                    for name in ("before", "before, again")
+                ]
+                yield [*old, stack.enter_context(targets.tidemill(folder, "now"))]
+                return
+            found = [stack.enter_context(targets.tidemill(folder))]
             if self.kafka_wanted:
                 kafka = stack.enter_context(
-                    targets.apache_kafka(self.options.folder, required=self.options.kafka is True)
+                    targets.apache_kafka(folder, required=self.options.kafka is True)
                 )
                 if kafka is None:
                     self.kafka_wanted = False

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.support.broker_process import BrokerProcess
 
 from bench import history, machine, wire
+from bench.compare import Comparison, Figures, typical, versions
 from bench.history import Writer
-from bench.report import Aim, Section, Table
+from bench.programs import environment_of
+from bench.report import Aim, Section
 from bench.run import Run
 from bench.targets import Target
 
-COLUMNS = ["case", "median s", "slowest s", "aim"]
 NOTE = (
     "Seconds from exec to the ready line. Cold: none of the data is in the page cache. Killed: "
     "SIGKILL right after 64 MB with acks 1."
@@ -36,16 +39,18 @@ class Started:
 
     Args:
         folder: Folder for its data.
+        checkout: The checkout that it runs; None for this one.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, checkout: Path | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "tidemill", "serve", "--host", "127.0.0.1"]
         command += ["--kafka-port", "0", "--set", "amqp.port=0", "--data-dir", str(folder / "data")]
+        env = {**os.environ, **environment_of(checkout)}
         began = time.perf_counter()
         with (folder / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, cwd=folder
+                command, stdout=subprocess.PIPE, stderr=log, cwd=folder, env=env
             )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -65,75 +70,78 @@ class Started:
 
 def section(run: Run) -> Section:
     """Measure an empty broker, a large history and many partitions, after stops and kills."""
-    table = Table("Start-up", COLUMNS, note=NOTE)
-    result = Section("startup", [table])
+    compared = Comparison(run, "Start-up", ["s"], about=("case",), note=NOTE)
+    size, count = run.options.history_gb, run.options.partitions
+    aims: list[Aim] = []
     with tempfile.TemporaryDirectory(prefix="startup-", dir=run.options.folder) as name:
-        parent = Path(name)
-        run.say("start-up: empty")
-        fresh = iter(range(1000))
-        add(run, result, "no data folder", lambda: started(parent / f"new-{next(fresh)}"))
-        add(run, result, "interpreter alone", interpreter, aim=False)
+        parent, new = Path(name), itertools.count()
+        all_versions = versions(run)
 
-        size = run.options.history_gb
-        run.say(f"start-up: writing {size:g} GB")
-        large = parent / "large"
-        with history.broker_with_topic(large) as (broker, writer):
-            writer.write(size * 1000)
-            broker.terminate()
-        measure_folder(run, result, large, f"{size:g} GB of history", history.TOPIC, 8)
+        def add(case: str, measure: Callable[[str, Path | None], float], aim: bool = True) -> None:
+            run.say(f"start-up: {case}")
+            turns = {
+                who: partial(_figure, measure, who, checkout)
+                for who, checkout in all_versions.items()
+            }
+            seconds = typical(list(compared.measure([case], turns).values())[-1], "s")
+            if aim and seconds is not None:
+                what = f"start-up after a clean stop, slowest case ({case})"
+                aims.append(Aim(what, seconds, AIM_S, "s", at_most=True))
 
-        count = run.options.partitions
-        run.say(f"start-up: creating {count} partitions")
-        many = parent / "many"
-        make_partitions(many, count)
-        measure_folder(run, result, many, f"{count} partitions", "many-0", min(count, 100))
-    clean = [aim for aim in result.aims if "killed" not in aim.what]
-    slowest = max(clean, key=lambda aim: aim.measured)
-    result.aims = [slowest]
-    return result
-
-
-def measure_folder(
-    run: Run, result: Section, folder: Path, what: str, topic: str, partitions: int
-) -> None:
-    """Measure starts with existing data: warm, cold, and after kills."""
-    run.say(f"start-up: {what}")
-    add(run, result, f"{what}, clean stop", lambda: started(folder))
-
-    def cold() -> float:
-        machine.forget_pages(folder)
-        return started(folder)
-
-    def killed() -> float:
-        broker = Started(folder)
-        Writer(broker.target, topic, partitions).write(UNSYNCED_MB)
-        broker.stop(signal.SIGKILL)
-        return started(folder)
-
-    add(run, result, f"{what}, clean stop, cold", cold)
-    add(run, result, f"{what}, killed", killed, aim=False)
+        add("no data folder", lambda _, checkout: started(parent / f"new-{next(new)}", checkout))
+        add("interpreter alone", lambda *_: interpreter(), aim=False)
+        for what, kind, topic, partitions in (
+            (f"{size:g} GB of history", "large", history.TOPIC, history.PARTITIONS),
+            (f"{count} partitions", "many", "many-0", min(count, 100)),
+        ):
+            for who, checkout in all_versions.items():
+                folder = parent / who / kind
+                run.say(f"start-up: writing {what}")
+                if kind == "many":
+                    make_partitions(folder, count, checkout)
+                else:
+                    with history.broker_with_topic(folder, checkout) as (broker, writer):
+                        writer.write(size * 1000)
+                        broker.terminate()
+            files = partial(_folder, parent, kind)
+            add(f"{what}, clean stop", partial(_clean, files))
+            add(f"{what}, clean stop, cold", partial(_cold, files))
+            add(f"{what}, killed", partial(_killed, files, topic, partitions), aim=False)
+    slowest = max(aims, key=lambda aim: aim.measured)
+    return Section("startup", [compared.table()], [slowest, *compared.regressions()])
 
 
-def add(
-    run: Run, result: Section, case: str, measure: Callable[[], float], *, aim: bool = True
-) -> None:
-    """Measure a case several times; add one row and one aim."""
-    seconds = []
-    for _ in range(run.options.rounds):
-        machine.settle()
-        seconds.append(measure())
-    typical = statistics.median(seconds)
-    verdict = None
-    if aim:
-        one = Aim(f"start-up after a clean stop, slowest case ({case})", typical, AIM_S, "s", True)
-        verdict = "met" if one.met else "missed"
-        result.aims.append(one)
-    result.tables[0].rows.append([case, typical, max(seconds), verdict])
+def _folder(parent: Path, kind: str, who: str) -> Path:
+    return parent / who / kind
 
 
-def started(folder: Path) -> float:
+def _figure(
+    measure: Callable[[str, Path | None], float], who: str, checkout: Path | None
+) -> Figures:
+    return {"s": measure(who, checkout)}
+
+
+def _clean(files: Callable[[str], Path], who: str, checkout: Path | None) -> float:
+    return started(files(who), checkout)
+
+
+def _cold(files: Callable[[str], Path], who: str, checkout: Path | None) -> float:
+    machine.forget_pages(files(who))
+    return started(files(who), checkout)
+
+
+def _killed(
+    files: Callable[[str], Path], topic: str, partitions: int, who: str, checkout: Path | None
+) -> float:
+    broker = Started(files(who), checkout)
+    Writer(broker.target, topic, partitions).write(UNSYNCED_MB)
+    broker.stop(signal.SIGKILL)
+    return started(files(who), checkout)
+
+
+def started(folder: Path, checkout: Path | None) -> float:
     """Start and stop the broker, and return the seconds of the start."""
-    broker = Started(folder)
+    broker = Started(folder, checkout)
     broker.stop()
     return broker.seconds
 
@@ -145,10 +153,10 @@ def interpreter() -> float:
     return time.perf_counter() - began
 
 
-def make_partitions(folder: Path, count: int) -> None:
+def make_partitions(folder: Path, count: int, checkout: Path | None) -> None:
     """Create topics of a hundred partitions with a batch in each, and stop the broker cleanly."""
     batch = wire.make_batch(100, records=8)
-    with BrokerProcess(folder, fresh=True) as broker:
+    with BrokerProcess(folder, env=environment_of(checkout), fresh=True) as broker:
         target = Target("tidemill", broker.bootstrap, broker.pid)
         for number in range(-(-count // TOPIC_PARTITIONS)):
             partitions = min(TOPIC_PARTITIONS, count - number * TOPIC_PARTITIONS)

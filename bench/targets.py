@@ -101,12 +101,17 @@ class Target:
 
 @contextlib.contextmanager
 def tidemill(
-    parent: Path, *, env: Mapping[str, str] | None = None, plain: bool = False
+    parent: Path,
+    name: str = "tidemill",
+    *,
+    env: Mapping[str, str] | None = None,
+    plain: bool = False,
 ) -> Iterator[Target]:
     """Start a new tidemill broker with default settings on a free port.
 
     Args:
         parent: Folder for its data folder.
+        name: Its name in the tables.
         env: Environment variables of the broker, in addition to the current ones.
         plain: Whether it can be of a version that does not know all of today's settings.
     """
@@ -116,16 +121,17 @@ def tidemill(
             Path(folder), settings={"amqp.port": "0"}, env=env, fresh=True, plain=plain
         ) as broker,
     ):
-        yield Target("tidemill", broker.bootstrap, broker.pid)
+        yield Target(name, broker.bootstrap, broker.pid)
 
 
 @contextlib.contextmanager
-def other_checkout(parent: Path, checkout: Path) -> Iterator[Target]:
+def other_checkout(parent: Path, checkout: Path, name: str) -> Iterator[Target]:
     """Start a broker of another checkout, which may be of an earlier version.
 
     Args:
         parent: Folder for its data folder.
         checkout: The folder of the checkout.
+        name: Its name in the tables.
 
     Raises:
         SystemExit: It is not a checkout, or its extension is not built.
@@ -133,7 +139,7 @@ def other_checkout(parent: Path, checkout: Path) -> Iterator[Target]:
     """
     with (
         tempfile.TemporaryDirectory(prefix="before-", dir=parent) as folder,
-        tidemill(Path(folder), env=environment_of(checkout), plain=True) as target,
+        tidemill(Path(folder), name, env=environment_of(checkout), plain=True) as target,
     ):
         loaded = Path(f"/proc/{target.pid}/maps").read_text()
         if f"{(checkout / 'src').resolve()}/tidemill/" not in loaded:

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,8 +22,8 @@ from tidemill.connect.cdc.postgres import slot
 from tidemill.connect.cdc.postgres.connection import ReplicationConnection
 from tidemill.connect.cdc.postgres.settings import Settings, settings_of
 
-_PER_TRANSACTION = 100
-_COLUMNS = "id, name, price, at, n, ok"
+PER_TRANSACTION = 100
+COLUMNS = "id, name, price, at, n, ok"
 _INSERT_KIND = ord("I")
 
 
@@ -43,11 +43,11 @@ class Database(Protocol):
     kind: str
     schema: str
     definition: str
-    source: str
-    debezium: DebeziumEngine | None
+    source: str = ""
+    debezium: DebeziumEngine | None = None
 
     def insert(self, count: int) -> None:
-        """Insert rows into ``changes``, many in a transaction."""
+        """Insert up to 100 rows into ``changes`` in one transaction."""
 
     def mark(self) -> None:
         """Take note of the place in the stream of changes."""
@@ -57,6 +57,7 @@ class Database(Protocol):
 
     def latencies(self, count: int) -> list[float]:
         """Return the seconds from a commit to a client of the stream; empty if not measured."""
+        return []
 
     def fill(self, count: int) -> None:
         """Fill ``rows``."""
@@ -65,10 +66,17 @@ class Database(Protocol):
         """Write ``rows`` into a file and return the seconds."""
 
 
-class Postgresql:
+def write_rows(path: Path, rows: Iterable[Sequence[object]]) -> None:
+    """Write rows into a file, as COPY does."""
+    with path.open("w") as file:
+        for row in rows:
+            file.write("\t".join(map(str, row)) + "\n")
+
+
+class Postgresql(Database):
     """PostgreSQL with its defaults, except for what capture needs and a larger memory."""
 
-    name, kind, schema, source = "postgresql", "postgres", "public", ""
+    name, kind, schema = "postgresql", "postgres", "public"
 
     def __init__(self, dsn: str, connection: Any, port: int, folder: Path) -> None:
         self._dsn = dsn
@@ -83,15 +91,11 @@ class Postgresql:
             )
 
     def insert(self, count: int) -> None:
-        left = count
-        while left:
-            part = min(left, _PER_TRANSACTION)
-            start = next(self._ids) * _PER_TRANSACTION
-            self._connection.execute(
-                "INSERT INTO changes SELECT i, 'name ' || i, i * 0.01, now(), i, i % 2 = 0"
-                f" FROM generate_series({start}, {start + part - 1}) i"
-            )
-            left -= part
+        start = next(self._ids) * PER_TRANSACTION
+        self._connection.execute(
+            "INSERT INTO changes SELECT i, 'name ' || i, i * 0.01, now(), i, i % 2 = 0"
+            f" FROM generate_series({start}, {start + count - 1}) i"
+        )
 
     def mark(self) -> None:
         self._drop()
@@ -158,11 +162,13 @@ class Postgresql:
                 self._connection.execute("SELECT pg_drop_replication_slot('away')")
 
 
-class Sqlite:
-    """SQLite in WAL mode. Its stream of changes is the change log that triggers write."""
+class Sqlite(Database):
+    """SQLite in WAL mode. Its stream of changes is the change log that triggers write.
 
-    name, kind, schema, source = "sqlite", "sqlite", "main", ""
-    debezium: DebeziumEngine | None = None
+    Nothing wakes a client of it, so a client's latency would be that of its pauses.
+    """
+
+    name, kind, schema = "sqlite", "sqlite", "main"
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -180,18 +186,12 @@ class Sqlite:
             )
 
     def insert(self, count: int) -> None:
-        left = count
-        while left:
-            part = min(left, _PER_TRANSACTION)
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", self._rows(part))
-            self._db.execute("COMMIT")
-            left -= part
+        self._insert("changes", count)
 
     def mark(self) -> None:
         query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE '%changes'"
         names = [name for (name,) in self._db.execute(query) if name != "changes"]
-        (self._log,) = names
+        self._log = names[0]
         self._marked = self._last()
 
     def read_away(self, count: int) -> float:
@@ -203,19 +203,18 @@ class Sqlite:
         assert seen >= count, f"{seen} of {count} changes"
         return time.perf_counter() - began
 
-    def latencies(self, count: int) -> list[float]:
-        return []  # nothing wakes a client of SQLite, so its latency is that of its pauses
-
     def fill(self, count: int) -> None:
+        self._insert("rows", count)
+
+    def _insert(self, table: str, count: int) -> None:
         self._db.execute("BEGIN IMMEDIATE")
-        self._db.executemany("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)", self._rows(count))
+        rows = self._rows(count)
+        self._db.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?, ?)", rows)
         self._db.execute("COMMIT")
 
     def export(self, path: Path) -> float:
         began = time.perf_counter()
-        with path.open("w") as file:
-            for row in self._db.execute(f"SELECT {_COLUMNS} FROM rows"):
-                file.write("\t".join(map(str, row)) + "\n")
+        write_rows(path, self._db.execute(f"SELECT {COLUMNS} FROM rows"))
         return time.perf_counter() - began
 
     def close(self) -> None:

@@ -16,25 +16,21 @@ from typing import Any
 
 from tests.support.mariadb import PASSWORD, USER, MariaDb, MariaDbNotFoundError, mariadb
 
-from bench.cdc.databases import Database
-from bench.cdc.debezium import DebeziumEngine
+from bench.cdc.databases import COLUMNS, PER_TRANSACTION, Database, write_rows
 from tidemill.connect.cdc.binlog.dump import BinlogStream
 from tidemill.connect.cdc.binlog.settings import Settings
 from tidemill.connect.cdc.contract import Capture
 from tidemill.connect.cdc.mariadb.dialect import MariaDb as Dialect
 from tidemill.connect.cdc.mariadb.position import GtidPosition, parse_gtid
 
-_PER_TRANSACTION = 100
 _SCHEMA = "bench"
-_COLUMNS = "id, name, price, at, n, ok"
 _OPTIONS = ("--innodb-buffer-pool-size=128M", "--innodb-log-file-size=256M")
 
 
-class Mariadb:
+class Mariadb(Database):
     """MariaDB without syncs, with a larger memory."""
 
-    name, kind, schema, source = "mariadb", "mariadb", _SCHEMA, ""
-    debezium: DebeziumEngine | None = None
+    name, kind, schema = "mariadb", "mariadb", _SCHEMA
 
     def __init__(self, server: MariaDb, connection: Any, secret: Path) -> None:
         self._server = server
@@ -53,16 +49,12 @@ class Mariadb:
             )
 
     def insert(self, count: int) -> None:
-        left = count
-        while left:
-            part = min(left, _PER_TRANSACTION)
-            start = next(self._ids) * _PER_TRANSACTION
-            self._run(
-                f"BEGIN NOT ATOMIC DECLARE i INT DEFAULT {start}; START TRANSACTION; "
-                f"WHILE i < {start + part} DO INSERT INTO changes VALUES (i, concat('name ', i), "
-                "i * 0.01, now(6), i, i % 2); SET i = i + 1; END WHILE; COMMIT; END"
-            )
-            left -= part
+        start = next(self._ids) * PER_TRANSACTION
+        self._run(
+            f"BEGIN NOT ATOMIC DECLARE i INT DEFAULT {start}; START TRANSACTION; "
+            f"WHILE i < {start + count} DO INSERT INTO changes VALUES (i, concat('name ', i), "
+            "i * 0.01, now(6), i, i % 2); SET i = i + 1; END WHILE; COMMIT; END"
+        )
 
     def mark(self) -> None:
         self._gtid = self._value("SELECT @@global.gtid_binlog_pos")
@@ -89,9 +81,6 @@ class Mariadb:
         finally:
             stream.close()
 
-    def latencies(self, count: int) -> list[float]:
-        return []
-
     def fill(self, count: int) -> None:
         self._run(
             "INSERT INTO `rows` SELECT seq, concat('name ', seq), seq * 0.01, now(6), seq, seq % 2"
@@ -108,12 +97,9 @@ class Mariadb:
                 database=_SCHEMA, cursorclass=pymysql.cursors.SSCursor
             ) as connection,
             connection.cursor() as cursor,
-            path.open("w") as file,
         ):
-            cursor.execute(f"SELECT {_COLUMNS} FROM `rows`")
-            while rows := cursor.fetchmany(1000):
-                for row in rows:
-                    file.write("\t".join(map(str, row)) + "\n")
+            cursor.execute(f"SELECT {COLUMNS} FROM `rows`")
+            write_rows(path, cursor)
         return time.perf_counter() - began
 
     def _run(self, *statements: str) -> None:

@@ -7,25 +7,27 @@ throws them away, and COPY (or a plain export) into a file.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.support.processes import ServerProcess
 
-from bench.cdc.databases import Database, postgresql, sqlite
+from bench.cdc.databases import PER_TRANSACTION, Database, postgresql, sqlite
+from bench.cdc.debezium import DebeziumEngine
 from bench.cdc.mariadb import mariadb_database
-from bench.report import Aim, Section, Table
+from bench.compare import Comparison, Figures, ratio_of, typical, versions
+from bench.programs import environment_of
+from bench.report import Aim, Section
 from bench.run import Run, percentile
 from bench.targets import Target
 
-THROUGHPUT = ["database", "who", "changes/s", "to the client"]
-LATENCY = ["database", "who", "p50 ms", "p99 ms"]
-SNAPSHOT = ["database", "who", "rows/s", "to the export"]
 CHANGES_NOTE = (
     "Inserts, 100 in a transaction, that are already in the database's log. The client reads the "
     "same stream and throws it away, without decoding it. In MariaDB each row has a statement of "
@@ -35,30 +37,98 @@ CHANGES_NOTE = (
     "acks=all."
 )
 _TIMEOUT_S = 600.0
+_CHANGES, _ROWS, _LATENCIES = "changes/s", "rows/s", ("p50 ms", "p99 ms")
 RATIO, RATE, LATENCY_MS, EXPORT = 0.5, 40_000.0, 50.0, 0.2
+_sources = itertools.count()
 
 
-@dataclass
-class Figures:
-    """The figures of one database."""
+class Worker:
+    """A source of one table, whose worker of one version writes to a broker.
 
-    client: list[float] = field(default_factory=list)
-    debezium: list[float] = field(default_factory=list)
-    worker: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    client_seconds: list[float] = field(default_factory=list)
-    export: float = 0.0
-    snapshot: float = 0.0
+    Args:
+        run: The run.
+        target: The broker.
+        checkout: The version; None for this one.
+        database: The database.
+        table: The table.
+        snapshot: ``never`` or ``initial``.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        target: Target,
+        checkout: Path | None,
+        database: Database,
+        table: str,
+        snapshot: str,
+    ) -> None:
+        self.target = target
+        self._env = environment_of(checkout)
+        self._name = f"{database.name}-{next(_sources)}"
+        self._log = run.options.folder / "worker.log"
+        self.topic = f"{self._name}.{database.schema}.{table}"
+        path = run.options.folder / f"{self._name}.toml"
+        path.write_text(
+            f'name = "{self._name}"\nkind = "{database.kind}"\ntables = ["{table}"]\n'
+            f'managed = false\nsnapshot = "{snapshot}"\n[database]\n{database.definition}\n'
+        )
+        subprocess.run(
+            self._command("create", str(path)),
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, **self._env},
+        )
+        database.source = self._name
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Run ``tidemill source run``."""
+        command = self._command("run", self._name)
+        with ServerProcess("worker", command, self._log, env=self._env) as made:
+            yield
+            made.terminate(60)
+
+    def _command(self, verb: str, what: str) -> list[str]:
+        command = [sys.executable, "-m", "tidemill", "source", verb, what]
+        return [*command, "--bootstrap-servers", self.target.bootstrap]
+
+    def catch_up(self, database: Database) -> None:
+        """Deliver what the table has, and stop."""
+        with self.running():
+            warm_up(self.target, database, self.topic)
+
+    def rate(self, count: int) -> float:
+        """Return the records/s of the worker, for ``count`` new records."""
+        with self.running():
+            return rate_of(self.target, self.topic, count)
+
+    def latencies(self, database: Database, count: int) -> list[float]:
+        """Return the seconds from commits to a reader of the topic."""
+        with self.running():
+            warm_up(self.target, database, self.topic)
+            return latencies(self.target, database, self.topic, count)
 
 
 def section(run: Run) -> Section:
     """Measure SQLite, and PostgreSQL and MariaDB if they are installed."""
-    tables = [
-        Table("Changes from the database into the topic", THROUGHPUT, note=CHANGES_NOTE),
-        Table("Latency from the commit to a reader of the topic", LATENCY),
-        Table("Snapshot of a table", SNAPSHOT),
-    ]
-    result = Section("cdc", tables)
+    about = ("database",)
+    changes = Comparison(
+        run,
+        "Changes from the database into the topic",
+        [_CHANGES],
+        about=about,
+        base="client",
+        by=[_CHANGES],
+        note=CHANGES_NOTE,
+    )
+    latency = Comparison(
+        run, "Latency from the commit to a reader of the topic", _LATENCIES, about=about
+    )
+    snapshot = Comparison(
+        run, "Snapshot of a table", [_ROWS], about=about, base="export", by=[_ROWS]
+    )
+    result = Section("cdc")
     run.kafka_wanted = False
     makers: list[Callable[[Path], contextlib.AbstractContextManager[Database | None]]] = [
         sqlite,
@@ -71,100 +141,126 @@ def section(run: Run) -> Section:
                 if database is None:
                     run.say(f"cdc: {make.__name__}: not installed, so it is not measured")
                     continue
-                figures = measure(run, targets[0], database)
-                add(result, database.name, figures)
+                result.aims += _measure(run, targets, database, changes, latency, snapshot)
+    for compared in (changes, latency, snapshot):
+        result.tables.append(compared.table())
+        result.aims += compared.regressions()
     return result
 
 
-def add(result: Section, name: str, found: Figures) -> None:
-    """Add the rows and aims of one database."""
-    changes, latency, snapshot = result.tables
-    pairs = list(zip(found.worker, found.client, strict=True))
-    ratio = sorted(a / b for a, b in pairs)[len(pairs) // 2]
-    rate = sorted(found.worker)[len(pairs) // 2]
-    changes.rows.append([name, "client", sorted(found.client)[len(pairs) // 2], 1.0])
-    changes.rows.append([name, "worker", rate, ratio])
-    if found.debezium:
-        engine = sorted(found.debezium)[len(found.debezium) // 2]
-        against = sorted(a / b for a, b in zip(found.debezium, found.client, strict=True))
-        changes.rows.append([name, "Debezium's engine", engine, against[len(against) // 2]])
-    for who, seconds in (("client", found.client_seconds), ("worker", found.seconds)):
-        if seconds:
-            p50, p99 = percentile(seconds, 50) * 1e3, percentile(seconds, 99) * 1e3
-            latency.rows.append([name, who, p50, p99])
-    snapshot.rows.append([name, "export", found.export, 1.0])
-    snapshot.rows.append([name, "worker", found.snapshot, found.snapshot / found.export])
-    result.aims += [
-        Aim(f"{name}: changes/s of the worker to a client's", ratio, RATIO, "", at_most=False),
-        Aim(f"{name}: latency p50", percentile(found.seconds, 50) * 1e3, LATENCY_MS, "ms", True),
-        Aim(f"{name}: snapshot to export", found.snapshot / found.export, EXPORT, "", False),
-    ]
-    if name == "postgresql":
-        result.aims.append(Aim(f"{name}: changes/s", rate, RATE, "", at_most=False))
-
-
-def measure(run: Run, target: Target, database: Database) -> Figures:
+def _measure(
+    run: Run,
+    targets: list[Target],
+    database: Database,
+    changes: Comparison,
+    latency: Comparison,
+    snapshot: Comparison,
+) -> list[Aim]:
     """Run all cases with one database."""
-    found = Figures()
     # The worker writes up to 100,000 changes in one transaction: there must be several.
-    changes = 500_000 if run.options.quick else 2_000_000
-    rows = 100_000 if run.options.quick else 1_000_000
-    topic = create(run, target, database, "changes", "changes", "never")
-    for number in range(run.options.rounds):
-        run.say(f"cdc: {database.name}, {changes} changes, round {number + 1}")
-        with worker(run, target, "changes"):
-            warm_up(target, database, topic)
+    count = 500_000 if run.options.quick else 2_000_000
+    few, rows = (100, 100_000) if run.options.quick else (300, 1_000_000)
+
+    def workers(table: str, kind: str) -> dict[str, Worker]:
+        return {
+            who if run.options.against else "worker": Worker(
+                run, target, checkout, database, table, kind
+            )
+            for target, (who, checkout) in zip(targets, versions(run).items(), strict=True)
+        }
+
+    every, engine = workers("changes", "never"), database.debezium
+
+    def prepare() -> None:
+        run.say(f"cdc: {database.name}, {count} changes")
+        for each in every.values():
+            each.catch_up(database)
         database.mark()
-        if database.debezium is not None:
-            database.debezium.mark()
-        database.insert(changes)
-        if database.debezium is not None:
-            found.debezium.append(database.debezium.rate(changes))
-            database.debezium.drop()
-        found.client.append(changes / database.read_away(changes))
-        with worker(run, target, "changes"):
-            found.worker.append(rate_of(target, topic, changes))
+        if engine is not None:
+            engine.mark()
+        insert(database, count)
+
+    turns: dict[str, Callable[[], Figures]] = {
+        "client": lambda: {_CHANGES: count / database.read_away(count)},
+        **{who: partial(_rate, _CHANGES, each, count) for who, each in every.items()},
+    }
+    if engine is not None:
+        turns["Debezium's engine"] = partial(_engine_rate, engine, count)
+    found = changes.measure([database.name], before_each_round(prepare, turns))
     run.say(f"cdc: {database.name}, latency")
-    with worker(run, target, "changes"):
-        warm_up(target, database, topic)
-        found.seconds = latencies(target, database, topic, 100 if run.options.quick else 300)
-    found.client_seconds = database.latencies(100 if run.options.quick else 300)
+    delays: dict[str, Callable[[], Figures]] = {
+        who: lambda each=each: _percentiles(each.latencies(database, few))  # type: ignore[misc]
+        for who, each in every.items()
+    }
+    if alone := database.latencies(few):
+        delays["client"] = partial(_percentiles, alone)
+    waited = latency.measure([database.name], delays, rounds=1)
     run.say(f"cdc: {database.name}, snapshot of {rows} rows")
     database.fill(rows)
-    found.export = rows / database.export(run.options.folder / "export")
-    topic = create(run, target, database, "rows", "rows", "initial")
-    with worker(run, target, "rows"):
-        found.snapshot = rate_of(target, topic, rows)
-    return found
+    shots: dict[str, Callable[[], Figures]] = {
+        "export": lambda: {_ROWS: rows / database.export(run.options.folder / "export")},
+        **{
+            who: partial(_rate, _ROWS, each, rows)
+            for who, each in workers("rows", "initial").items()
+        },
+    }
+    shown = snapshot.measure([database.name], shots, rounds=1)
+    return _aims(database.name, found, waited, shown) if "worker" in every else []
 
 
-def create(
-    run: Run, target: Target, database: Database, name: str, table: str, snapshot: str
-) -> str:
-    """Create a source for a table, and return the table's topic."""
-    source = f"{database.name}-{name}"
-    path = run.options.folder / f"{source}.toml"
-    path.write_text(
-        f'name = "{source}"\nkind = "{database.kind}"\ntables = ["{table}"]\nmanaged = false\n'
-        f'snapshot = "{snapshot}"\n[database]\n{database.definition}\n'
-    )
-    command = [sys.executable, "-m", "tidemill", "source", "create", str(path)]
-    subprocess.run(
-        [*command, "--bootstrap-servers", target.bootstrap], check=True, stdout=subprocess.DEVNULL
-    )
-    database.source = source
-    return f"{source}.{database.schema}.{table}"
+def _aims(name: str, *found: Mapping[str, list[Figures]]) -> list[Aim]:
+    changes, latency, snapshot = found
+    worker, rate = changes["worker"], typical(changes["worker"], _CHANGES)
+    ratio = ratio_of(worker, changes["client"], _CHANGES)
+    export = ratio_of(snapshot["worker"], snapshot["export"], _ROWS)
+    assert rate is not None
+    assert ratio is not None
+    assert export is not None
+    aims = [
+        Aim(f"{name}: changes/s of the worker to a client's", ratio, RATIO, "", at_most=False),
+        Aim(f"{name}: latency p50", latency["worker"][0]["p50 ms"], LATENCY_MS, "ms", True),
+        Aim(f"{name}: snapshot to export", export, EXPORT, "", at_most=False),
+    ]
+    if name == "postgresql":
+        aims.append(Aim(f"{name}: changes/s", rate, RATE, "", at_most=False))
+    return aims
 
 
-@contextlib.contextmanager
-def worker(run: Run, target: Target, name: str) -> Iterator[None]:
-    """Run ``tidemill source run`` for the database's latest source."""
-    sources = sorted(run.options.folder.glob(f"*-{name}.toml"), key=lambda p: p.stat().st_mtime)
-    command = [sys.executable, "-m", "tidemill", "source", "run", sources[-1].stem]
-    log = run.options.folder / "worker.log"
-    with ServerProcess("worker", [*command, "--bootstrap-servers", target.bootstrap], log) as made:
-        yield
-        made.terminate(60)
+def before_each_round(
+    prepare: Callable[[], None], turns: Mapping[str, Callable[[], Figures]]
+) -> dict[str, Callable[[], Figures]]:
+    """Return turns, of which the first of each round prepares what all of them read."""
+    left: set[str] = set()
+
+    def run(who: str) -> Figures:
+        if who not in left:
+            prepare()
+            left.update(turns)
+        left.discard(who)
+        return turns[who]()
+
+    return {who: partial(run, who) for who in turns}
+
+
+def _rate(figure: str, worker: Worker, count: int) -> Figures:
+    return {figure: worker.rate(count)}
+
+
+def _engine_rate(engine: DebeziumEngine, count: int) -> Figures:
+    rate = engine.rate(count)
+    engine.drop()
+    return {_CHANGES: rate}
+
+
+def _percentiles(seconds: list[float]) -> Figures:
+    return {"p50 ms": percentile(seconds, 50) * 1e3, "p99 ms": percentile(seconds, 99) * 1e3}
+
+
+def insert(database: Database, count: int) -> None:
+    """Insert rows into ``changes``, many in a transaction."""
+    while count > 0:
+        database.insert(min(count, PER_TRANSACTION))
+        count -= PER_TRANSACTION
 
 
 def warm_up(target: Target, database: Database, topic: str) -> None:
