@@ -117,6 +117,25 @@ def test_delete_records_moves_the_start(
     assert error_of(admin.delete_records([beyond])) == KafkaError.OFFSET_OUT_OF_RANGE
 
 
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("compact", KafkaError.POLICY_VIOLATION), ("compact,delete", None), ("delete", None)],
+)
+def test_records_of_a_topic_that_is_only_compacted_are_not_deleted(
+    bootstrap: str, admin: AdminClient, make_topic: MakeTopic, policy: str, expected: int | None
+) -> None:
+    topic = make_topic(**{"cleanup.policy": policy})
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(10):
+        producer.produce(topic, b"v", key=b"%d" % number)
+    assert producer.flush(DEADLINE) == 0
+    deletion = admin.delete_records([TopicPartition(topic, 0, 4)])
+    if expected is None:
+        assert result(deletion).low_watermark == 4
+    else:
+        assert error_of(deletion) == expected
+
+
 def test_list_offsets_of_every_kind(
     bootstrap: str, admin: AdminClient, make_topic: MakeTopic
 ) -> None:

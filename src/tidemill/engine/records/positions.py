@@ -15,6 +15,7 @@ from tidemill.engine.records.slices import Slices
 from tidemill.engine.waiters import Waiters
 from tidemill.log.errors import OffsetOutOfRangeError
 from tidemill.log.partition.partition import PartitionLog
+from tidemill.state.errors import PolicyViolationError
 
 
 class Positions:
@@ -76,10 +77,16 @@ class Positions:
         """Delete the records below ``offset``, or all if it is None; return the new start.
 
         Raises:
+            PolicyViolationError: the topic is only compacted, so a key keeps its last record.
             OffsetOutOfRangeError: the offset is above the high watermark.
             TidemillError: as ``Partitions.writable``.
         """
         log = self._partitions.writable(topic, partition)
+        if not log.config.delete:
+            raise PolicyViolationError(
+                f"records of {log.tp} can't be deleted: its cleanup.policy does not have delete",
+                hint="Write a tombstone for a key, or add delete to cleanup.policy.",
+            )
         await self._synced(log)
         target = log.high_watermark if offset is None else offset
         if not 0 <= target <= log.high_watermark:
