@@ -47,7 +47,9 @@ def own(spark: SparkSession) -> SparkSession:
 def source_of(log: Changelog, spark: SparkSession) -> tuple[ChangelogTopic, TableContext]:
     """Return a changelog as a source of a table, and what is needed to read it."""
     kafka = {"bootstrap.servers": log.broker.bootstrap}
-    return ChangelogTopic(log.topic), TableContext(spark, TableSchema(log.schema, log.key), kafka)
+    return ChangelogTopic(log.topic), TableContext(
+        spark, TableSchema(log.schema, log.key, "epoch_s"), kafka
+    )
 
 
 def at(hour: float) -> datetime:
@@ -124,9 +126,16 @@ class TestInSpark:
     ) -> None:
         kafka = {"bootstrap.servers": broker.bootstrap}
         cases: list[tuple[dict[str, Any], str]] = [
-            ({"key": b"a", "value": b'{"tail": "a", "seats": "many"}'}, "the record at offset 0"),
-            ({"key": b"a", "value": b"[1]"}, "is no JSON object"),
-            ({"key": b"x", "value": b'{"seats": 1}', "by": "seats"}, "has a key without seats"),
+            (
+                {"key": b"a", "value": b'{"tail": "a", "seats": "many"}'},
+                "the record at offset 0 of partition 0 can't be parsed: seats is not INT: many",
+            ),
+            ({"key": b"a", "value": b"[1]"}, "can't be parsed: the value is not a JSON object"),
+            ({"key": b"a", "value": b'{"since": 1}'}, "hint: If the number counts from 1970"),
+            (
+                {"key": b"x", "value": b'{"seats": 1}', "by": "seats"},
+                "has an invalid key: seats is not INT: x",
+            ),
             ({"value": b'{"tail": "a"}'}, "has no key of tail"),
         ]
         for record, told in cases:

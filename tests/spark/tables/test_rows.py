@@ -16,6 +16,8 @@ from tidemill.spark.source.captured.positions import Position
 from tidemill.spark.tables.changes import Change, TableSpec
 from tidemill.spark.tables.rows import Latest, Versions
 
+BY_COLUMN = {"valid_from": "since", "timestamp_format": "epoch_s"}
+
 
 def change(key: bytes, value: Any, offset: int, at: int = 0, partition: int = 0) -> Change:
     made = None if value is None else json.dumps(value).encode()
@@ -86,7 +88,7 @@ def test_versions_are_kept_for_a_period_after_they_were_replaced() -> None:
 
 
 def test_a_version_may_begin_by_a_column() -> None:
-    table = Versions(spec(keep=10**18, valid_from="since"))
+    table = Versions(spec(keep=10**18, **BY_COLUMN))
     table.apply(change(b"a", {"since": "1970-01-01T00:00:01.5Z"}, 1, at=99))
     table.apply(change(b"a", {"since": "1970-01-01T02:00:02+02:00"}, 2, at=99))
     table.apply(change(b"a", {"since": 3}, 3, at=99))
@@ -99,9 +101,17 @@ def test_a_version_may_begin_by_a_column() -> None:
     ]
     assert found[0] is None
     assert table.get(b"b", 99) == b"{}"
-    for bad in ({"since": "soon"}, [1], {"since": [1]}):
-        with pytest.raises(JoinError, match="offset 7 of partition 0"):
+    for bad, reason in (
+        ({"since": "soon"}, "since is not TIMESTAMP: soon"),
+        ([1], "the value is not a JSON object"),
+        ({"since": [1]}, r"since is not TIMESTAMP: \[1\]"),
+        ({"Since": 1}, "the field Since differs from since only in case"),
+    ):
+        with pytest.raises(JoinError, match=f"offset 7 of partition 0 can't be parsed: {reason}"):
             table.apply(change(b"c", bad, 7))
+    iso = Versions(spec(keep=10**18, valid_from="since"))
+    with pytest.raises(JoinError, match="since is not TIMESTAMP: 3"):
+        iso.apply(change(b"a", {"since": 3}, 3))
 
 
 def captured(value: Any, offset: int, at: int, place: int) -> Change:
@@ -113,7 +123,7 @@ NOW = 10**15
 
 
 def test_a_deletion_is_valid_from_the_commit_and_lets_no_version_of_another_time_go() -> None:
-    table = Versions(spec(keep=10**7, valid_from="since", captured=(("id", "INT"),)))
+    table = Versions(spec(keep=10**7, captured=(("id", "INT"),), **BY_COLUMN))
     table.apply(captured({"since": 1}, 1, NOW, 1))
     table.apply(captured({"since": 5}, 2, NOW + 1, 2))
     table.apply(captured(None, 3, NOW + 2, 3))
@@ -123,7 +133,7 @@ def test_a_deletion_is_valid_from_the_commit_and_lets_no_version_of_another_time
 
 
 def test_a_row_that_is_inserted_again_with_a_time_of_its_own_is_there() -> None:
-    table = Versions(spec(keep=10**18, valid_from="since", captured=(("id", "INT"),)))
+    table = Versions(spec(keep=10**18, captured=(("id", "INT"),), **BY_COLUMN))
     table.apply(captured({"since": 1}, 1, NOW, 1))
     table.apply(captured(None, 2, NOW + 1, 2))
     repeated = captured({"since": 2}, 3, NOW, 1)
@@ -155,7 +165,10 @@ def test_a_key_that_moved_to_another_partition_has_its_new_value() -> None:
 
 
 def test_within_a_partition_the_offset_counts_whatever_the_time() -> None:
-    latest, versions = Latest(spec()), Versions(spec(keep=10**18, valid_from="since"))
+    latest, versions = (
+        Latest(spec()),
+        Versions(spec(keep=10**18, **BY_COLUMN)),
+    )
     for value, offset, partition, at in ((1, 9, 0, 10), (2, 4, 1, 50), (3, 5, 1, 20)):
         latest.apply(change(b"a", value, offset, at, partition))
         versions.apply(change(b"a", {"since": 0, "n": value}, offset, at, partition))

@@ -18,6 +18,10 @@ from tidemill.spark.errors import OptionError, with_note
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 TOPIC_NAME_HINT = "Use letters, digits, '.', '_' and '-', at most 249 of them."
 
+ISO = "iso"
+TIMESTAMP_FORMATS = (ISO, "epoch_s", "epoch_ms", "epoch_us")
+"""What a number in a TIMESTAMP column means. With ``iso`` it is refused."""
+
 SOURCE_OPTIONS: Mapping[str, str] = {
     "subscribe": "Topics to read, separated by commas.",
     "subscribePattern": "Regular expression that a topic's whole name matches.",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _TABLE = "__tidemill_table_"
-_VALUE, _ROW = "__tidemill_value", "__tidemill_row"
+_ROW = "__tidemill_row"
 _JOIN_TYPES = {"left": "left_outer", "inner": "inner"}
 
 _Pairs = tuple[tuple[str, str], ...]
@@ -81,7 +81,7 @@ def enrich(
         value = table.declaration.source.value_now(table.context(memory_limit), _key(schema, key))
     if key is None or value is None:
         return _spark_join(stream, table.df, compared, how, prefix)
-    return _with_row(stream, table, value, key, how, prefix)
+    return _with_row(stream, table, value, how, prefix)
 
 
 def enrich_as_of(
@@ -143,7 +143,7 @@ def enrich_as_of(
     if value is None:
         versions = source.versions(context, keep=keep, valid_from=valid_from)
         return _join_versions(stream, versions, compared, event_time, how, prefix)
-    return _with_row(stream, table, value, key, how, prefix)
+    return _with_row(stream, table, value, how, prefix)
 
 
 def _check_event_time(stream: DataFrame, compared: _Pairs, event_time: str) -> None:
@@ -214,24 +214,23 @@ def _key(schema: TableSchema, columns: list[str]) -> Column:
 
 
 def _with_row(
-    stream: DataFrame, table: TableInput, value: Column, key: list[str], how: str, prefix: str
+    stream: DataFrame, table: TableInput, value: Column, how: str, prefix: str
 ) -> DataFrame:
     """Add the columns of the row whose JSON object is ``value``.
 
-    The expressions are part of fingerprints: see ``tidemill.spark.tables.records``.
+    The expressions are part of the fingerprints of queries that aggregate the result.
     """
     from pyspark.sql import functions as f
+
+    from tidemill.spark.tables.parsing import row_of
 
     schema = table.schema
     names = [f"{prefix}{value.name}" for value in schema.values]
     check_distinct(stream.columns, names, "prefix")
-    found = stream.withColumn(_VALUE, value)
-    if how == "inner":
-        found = found.filter(f.col(_VALUE).isNotNull())
-    keys = f.concat_ws(", ", *[column(name).cast("string") for name in key])
     source = ", ".join(table.declaration.topics) or table.declaration.source.description
-    where = f.concat(f.lit(f"table {source}: the value for the row of key "), keys)
-    found = schema.with_row(found, _ROW, f.col(_VALUE), where)
+    found = stream.withColumn(_ROW, row_of(value, schema, source))
+    if how == "inner":
+        found = found.filter(f.col(_ROW).isNotNull())
     return found.select(
         *map(column, stream.columns),
         *[

@@ -190,23 +190,13 @@ def _on_foreign_key(
     memory_limit: int,
 ) -> DataFrame:
     """Return the rows of the view that a batch's changes affect; null if a side has no row."""
-    from pyspark.sql import functions as f
-
     from tidemill.spark.tables import lookup
 
     compared = _foreign_pairs(foreign_key, one, two)
-    specs = [_spec(left, memory_limit, compared), _spec(right, memory_limit)]
+    specs = _spec(left, memory_limit, compared), _spec(right, memory_limit)
     changes = _keys_of(left, lookup.LEFT).union(_keys_of(right, lookup.RIGHT))
     # One task gets all changes of a batch, so each row of the view occurs once.
-    touched = lookup.rows_of_view(changes.coalesce(1), *specs)
-    key = f.col("key")
-    for name, row, schema, spec in zip(("left", "right"), _SIDES, (one, two), specs, strict=True):
-        where = f.concat(
-            f.lit(f"table {spec.topic}: the value for the row of key "), key.cast("string")
-        )
-        touched = schema.with_row(touched, row, f.col(name), where)
-    keys = one.key_columns(key, f.lit(f"table {specs[0].topic}: a record"))
-    return touched.select(*keys, *_SIDES)
+    return lookup.rows_of_view(changes.coalesce(1), specs, (one, two), _SIDES)
 
 
 def _foreign_pairs(

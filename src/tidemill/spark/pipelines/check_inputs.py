@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from tidemill.errors import TidemillError
 from tidemill.spark.base.ddl import Column, columns
 from tidemill.spark.base.duration import Duration, microseconds
-from tidemill.spark.base.options import TOPIC_NAME
+from tidemill.spark.base.options import ISO, TOPIC_NAME
 from tidemill.spark.errors import SchemaError, WindowError
-from tidemill.spark.pipelines.declared import ISO, Place, Stream, Table
+from tidemill.spark.pipelines.declared import Place, Stream, Table
 from tidemill.spark.pipelines.problems import Problem, invalid_topic
 from tidemill.spark.pipelines.sql import suggestion
 from tidemill.spark.source.captured.schema import event_schema
+from tidemill.spark.tables.changelog import ChangelogTopic
 
 FORMATS = ("json", "debezium", "raw")
 RAW_SCHEMA = (
@@ -107,6 +108,8 @@ def table_problems(table: Table, schemas: Schemas) -> Iterator[Problem]:
         yield from duration_problems(what, "keep_versions", table.keep_versions, table.place)
     if table.valid_from is not None:
         yield from _time_column(what, "valid_from", table.valid_from, made, table.place)
+    if isinstance(table.source, ChangelogTopic):  # other sources may have columns of any type
+        yield from _types(what, table)
     yield from _max_offsets(what, table)
 
 
@@ -203,6 +206,17 @@ def _parsing(
         parse_schema(made, ddl, event_time, stream.timestamp_format)
     except TidemillError as error:
         yield Problem(stream.place, f"{what}: {error}", error.hint)
+
+
+def _types(what: str, table: Table) -> Iterator[Problem]:
+    """Yield the mistake of a column's type that values can't be parsed to."""
+    # Not earlier: it imports Arrow, which takes a while.
+    from tidemill.spark.source.parse import ParseSchema
+
+    try:
+        ParseSchema.from_ddl(table.schema)
+    except SchemaError as error:
+        yield Problem(table.place, f"{what}: {error}", error.hint)
 
 
 def _unknown_column(

@@ -29,6 +29,7 @@ from typing import Any, Self
 
 from tidemill.spark.base.plan_difference import difference
 from tidemill.spark.errors import PipelineError, PipelineRunningError
+from tidemill.spark.pipelines.earlier_fingerprints import converted
 
 _IDENTITY = "identity.json"
 _EARLIER = "earlier.json"
@@ -114,9 +115,9 @@ class Checkpoint:
             made = Identity(uuid.uuid4().hex[:ID_LENGTH], created_ms, fingerprint)
         else:
             made = replace(found, fingerprint=fingerprint)
-        if made != found:
-            content = {"id": made.id, "created_ms": made.created_ms, _FIELD: asdict(fingerprint)}
-            self._write(_IDENTITY, content)
+        content = {"id": made.id, "created_ms": made.created_ms, _FIELD: asdict(fingerprint)}
+        if self._content(_IDENTITY) != json.loads(json.dumps(content)):
+            self._write(_IDENTITY, content)  # also a fingerprint of an earlier format
         return made
 
     @property
@@ -345,8 +346,8 @@ def queries_of(root: Path, pipeline: str) -> list[str]:
 def _fingerprint(content: Mapping[str, Any] | None) -> Fingerprint | None:
     if content is None:
         return None
-    sources, mode, state = content["sources"], content["mode"], content["state"]
-    return Fingerprint(tuple(sources), mode, tuple(state), content.get("made_by", ""))
+    state, made_by = converted(content["state"], content.get("made_by", ""))
+    return Fingerprint(tuple(content["sources"]), content["mode"], state, made_by)
 
 
 def _changes(before: Fingerprint, now: Fingerprint) -> Iterator[str]:

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from tidemill.spark.base.duration import Duration
+from tidemill.spark.base.options import ISO
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.sinks import Sink
 from tidemill.spark.tables.captured import CapturedTopic
@@ -36,8 +37,6 @@ from tidemill.spark.tables.source import TableSource
 Mode = Literal["append", "update", "complete"]
 Starting = Literal["earliest", "latest"] | int
 
-ISO = "iso"
-"""The format of timestamps in which only ISO 8601 texts are timestamps."""
 DEFAULT_TRIGGER = "200 milliseconds"
 """How often a query looks for new records. Without a pause, an idle one asks 80 times a second."""
 
@@ -262,8 +261,8 @@ class Pipeline:
                 value deletes it; default: the name.
             format: ``json`` for rows as JSON objects, or ``debezium`` for a captured table: its
                 versions are valid from the time at which the database committed them.
-            timestamp_format: what a number in a TIMESTAMP column means, as in ``stream``; only
-                with ``debezium``, and only if records have no schema that says so.
+            timestamp_format: what a number in a TIMESTAMP column means, as in ``stream``; with
+                ``debezium`` only if records have no schema that says so.
             source: another source of the rows, instead of ``topic``.
             keep_versions: how long after a version was replaced events may still be joined with
                 it (``enrich_as_of``).
@@ -400,14 +399,12 @@ def _of_topic(name: str, topic: str, format: str, timestamp_format: str) -> Tabl
     Raises:
         PipelineError: the format is unknown.
     """
-    if format == "debezium":
-        return CapturedTopic(topic, timestamp_format)
-    if format != "json" or timestamp_format != ISO:
+    formats = {"json": ChangelogTopic, "debezium": CapturedTopic}
+    if format not in formats:
         raise PipelineError(
-            f"table {name}: invalid format {format!r} with timestamp_format {timestamp_format!r}",
-            hint='Use format="json" without timestamp_format, or format="debezium".',
+            f"table {name}: invalid format {format!r}", hint=f"Use one of: {', '.join(formats)}."
         )
-    return ChangelogTopic(topic)
+    return formats[format](topic, timestamp_format)
 
 
 def _input_names(function: QueryFunction) -> tuple[str, ...]:

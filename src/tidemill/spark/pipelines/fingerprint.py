@@ -20,9 +20,9 @@ from tidemill.spark.pipelines.checkpoint import Fingerprint
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FORMAT = 1
-"""Version of the text. Fingerprints of different versions, or of different versions of Spark, are
-not compared."""
+FORMAT = 2
+"""Version of the text. ``earlier_fingerprints`` converts those of earlier versions. Fingerprints of
+different versions of Spark are not compared."""
 
 _INPUT = "__tidemill_input "
 _PASSED = frozenset({"SubqueryAlias", "View", "EventTimeWatermark", "CollectMetrics", "LocalLimit"})

@@ -16,10 +16,11 @@ from tidemill.spark.base import jvm
 from tidemill.spark.base.ddl import escaped
 from tidemill.spark.base.duration import Duration, as_interval
 from tidemill.spark.base.explain import hint_for, is_busy, spark_message
+from tidemill.spark.base.options import ISO
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.pipelines import sql
 from tidemill.spark.pipelines.check_inputs import stream_columns
-from tidemill.spark.pipelines.declared import ISO, Pipeline, Place, Query, Stream, Table
+from tidemill.spark.pipelines.declared import Pipeline, Place, Query, Stream, Table
 from tidemill.spark.pipelines.fingerprint import mark
 from tidemill.spark.pipelines.problems import Problem
 from tidemill.spark.pipelines.progress import APPENDED
@@ -70,7 +71,8 @@ class TableInput:
     @cached_property
     def schema(self) -> TableSchema:
         """The table's columns and its key."""
-        return TableSchema(self.declaration.schema, self.declaration.key)
+        t = self.declaration
+        return TableSchema(t.schema, t.key, t.source.timestamp_format)
 
     def context(self, memory_limit: int = DEFAULT_LIMIT) -> TableContext:
         """Return what the table's source needs to read it.
@@ -128,6 +130,7 @@ def changelog_table(
     schema: str,
     key: str | Sequence[str],
     kafka: Mapping[str, str],
+    timestamp_format: str = ISO,
     keep_versions: Duration | None = None,
     max_offsets_per_trigger: int | None = None,
 ) -> TableInput:
@@ -139,6 +142,7 @@ def changelog_table(
         schema: all columns, as DDL, those of the key among them.
         key: the column or columns that identify a row.
         kafka: settings of librdkafka, with ``bootstrap.servers``.
+        timestamp_format: as in ``Pipeline.table``.
         keep_versions: as in ``Pipeline.table``.
         max_offsets_per_trigger: as in ``Pipeline.table``.
 
@@ -147,7 +151,7 @@ def changelog_table(
     """
     declared = Table(
         name=topic,
-        source=ChangelogTopic(topic),
+        source=ChangelogTopic(topic, timestamp_format),
         schema=schema,
         key=(key,) if isinstance(key, str) else tuple(key),
         keep_versions=keep_versions,

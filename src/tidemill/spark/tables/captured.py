@@ -10,29 +10,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidemill.spark.errors import OptionError
 from tidemill.spark.tables.captured_records import CapturedRecords, Record
 from tidemill.spark.tables.changelog import ChangelogTopic, load
 from tidemill.spark.tables.changes import Change, TableSpec
-from tidemill.spark.tables.source import (
-    COMMIT_TIME,
-    DELETED,
-    OFFSET,
-    PARTITION,
-    TIMESTAMP,
-    VERSION,
-    TableContext,
-)
+from tidemill.spark.tables.source import COMMIT_TIME, TableContext
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-_TIMES = ("iso", "epoch_s", "epoch_ms", "epoch_us")
-_CHANGES = (
-    "key binary, value binary, partition int, offset bigint, timestamp timestamp, "
-    "version bigint, commit timestamp"
-)
+    from tidemill.spark.tables.parsing import RowParser
 
 
 @dataclass(frozen=True)
@@ -42,26 +29,8 @@ class CapturedTopic(ChangelogTopic):
     Versions are ordered by the position in the database's log: a repeated or older change of a key
     changes nothing. They are valid from the commit time.
 
-    Attributes:
-        topic: the topic; created compacted if it is missing.
-        timestamp_format: what a number in a TIMESTAMP column means if the record has no schema.
+    ``timestamp_format`` counts where a record has no schema that says what a number means.
     """
-
-    timestamp_format: str = "iso"
-
-    def check(self) -> None:
-        """Check the name of the topic and the format of timestamps.
-
-        Raises:
-            PipelineError: no broker accepts the name.
-            OptionError: the format is unknown.
-        """
-        super().check()
-        if self.timestamp_format not in _TIMES:
-            raise OptionError(
-                f"unknown timestamp format {self.timestamp_format!r}",
-                hint=f"Use one of: {', '.join(_TIMES)}.",
-            )
 
     def changes(
         self, context: TableContext, *, max_offsets_per_trigger: int | None = None
@@ -73,24 +42,12 @@ class CapturedTopic(ChangelogTopic):
         there. ``_commit_time`` is the time of the commit. A truncation of the whole table fails the
         query, because its rows are not known.
         """
-        from pyspark.sql import functions as f
+        from tidemill.spark.tables.parsing import CHANGE_COLUMNS, RowParser
 
-        reader = context.spark.readStream
-        if max_offsets_per_trigger is not None:
-            reader = reader.option("maxOffsetsPerTrigger", str(max_offsets_per_trigger))
-        records = load(reader, self.topic, context.kafka).select(
-            "key", "value", "partition", "offset", "timestamp"
-        )
-        made = records.mapInArrow(_reader_of(self._spec(context)), _CHANGES)
-        more = {
-            DELETED: f.col("value").isNull(),
-            PARTITION: f.col("partition"),
-            OFFSET: f.col("offset"),
-            TIMESTAMP: f.col("timestamp"),
-            VERSION: f.col("version"),
-            COMMIT_TIME: f.col("commit"),
-        }
-        return self._rows(context.schema, made, **more)
+        read = _reader_of(self._spec(context), RowParser(self.topic, context.schema))
+        records = load(context, self.topic, max_offsets_per_trigger)
+        columns = f"{context.schema.columns}, {CHANGE_COLUMNS}, {COMMIT_TIME} timestamp"
+        return records.mapInArrow(read, columns)
 
     def _spec(self, context: TableContext, **fields: Any) -> TableSpec:
         schema = context.schema
@@ -98,24 +55,27 @@ class CapturedTopic(ChangelogTopic):
         return super()._spec(
             context,
             captured=tuple((c.name, c.type) for c in columns if c is not None),
-            timestamp_format=self.timestamp_format,
             **fields,
         )
 
 
 def _reader_of(
-    spec: TableSpec,
+    spec: TableSpec, parser: RowParser
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         records = CapturedRecords(spec)
         for batch in batches:
-            yield _changes_of(batch, records, spec)
+            yield _changes_of(batch, records, parser)
 
     return read
 
 
-def _changes_of(batch: pa.RecordBatch, records: CapturedRecords, spec: TableSpec) -> pa.RecordBatch:
+def _changes_of(
+    batch: pa.RecordBatch, records: CapturedRecords, parser: RowParser
+) -> pa.RecordBatch:
     import pyarrow as pa
+
+    from tidemill.spark.tables.parsing import change_rows
 
     columns = [batch.column(name).to_pylist() for name in ("key", "value", "partition", "offset")]
     stamps = batch.column("timestamp").cast("int64").to_pylist()
@@ -135,8 +95,8 @@ def _changes_of(batch: pa.RecordBatch, records: CapturedRecords, spec: TableSpec
         pa.array([change.partition for change, _, _ in found], pa.int32()),
         pa.array([change.offset for change, _, _ in found], pa.int64()),
         pa.array([at for _, at, _ in found], pa.int64()).cast(times),
-        pa.array([version for _, _, version in found], pa.int64()),
-        pa.array([change.at for change, _, _ in found], pa.int64()).cast(times),
     ]
-    names = ["key", "value", "partition", "offset", "timestamp", "version", "commit"]
-    return pa.RecordBatch.from_arrays(arrays, names=names)
+    names = ["key", "value", "partition", "offset", "timestamp"]
+    version = pa.array([version for _, _, version in found], pa.int64())
+    commit = pa.array([change.at for change, _, _ in found], pa.int64()).cast(times)
+    return change_rows(pa.RecordBatch.from_arrays(arrays, names), parser, version, commit)

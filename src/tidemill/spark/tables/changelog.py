@@ -5,31 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.base.duration import Duration, microseconds
-from tidemill.spark.base.options import TOPIC_NAME
-from tidemill.spark.errors import PipelineError
+from tidemill.spark.base.options import ISO, TIMESTAMP_FORMATS, TOPIC_NAME
+from tidemill.spark.errors import OptionError, PipelineError
 from tidemill.spark.tables.changes import TableSpec
-from tidemill.spark.tables.records import TableSchema, record_place
-from tidemill.spark.tables.source import (
-    DELETED,
-    OFFSET,
-    PARTITION,
-    TIMESTAMP,
-    VALID_FROM,
-    VALID_TO,
-    VERSION,
-    TableContext,
-    TableSource,
-)
+from tidemill.spark.tables.source import TableContext, TableSource
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
-
-_ROW, _KEY = "__tidemill_row", "__tidemill_key"
 
 
 @dataclass(frozen=True)
@@ -42,9 +30,12 @@ class ChangelogTopic(TableSource):
 
     Attributes:
         topic: created compacted if it is missing.
+        timestamp_format: what a number in a TIMESTAMP column means: ``iso`` (it is refused),
+            ``epoch_s``, ``epoch_ms`` or ``epoch_us``.
     """
 
     topic: str
+    timestamp_format: str = ISO
 
     @property
     def description(self) -> str:
@@ -57,15 +48,21 @@ class ChangelogTopic(TableSource):
         return (self.topic,)
 
     def check(self) -> None:
-        """Check the name of the topic.
+        """Check the name of the topic and the format of timestamps.
 
         Raises:
             PipelineError: no broker accepts the name.
+            OptionError: the format is unknown.
         """
         if not TOPIC_NAME.fullmatch(self.topic):
             raise PipelineError(
                 f"invalid topic name {self.topic!r}",
                 hint="Use letters, digits, '.', '_' and '-', at most 249 of them.",
+            )
+        if self.timestamp_format not in TIMESTAMP_FORMATS:
+            raise OptionError(
+                f"unknown timestamp format {self.timestamp_format!r}",
+                hint=f"Use one of: {', '.join(TIMESTAMP_FORMATS)}.",
             )
 
     def rows(self, context: TableContext) -> DataFrame:
@@ -76,7 +73,7 @@ class ChangelogTopic(TableSource):
         """
         from tidemill.spark.tables.lookup import rows_now
 
-        return self._rows(context.schema, rows_now(context.spark, self._spec(context)))
+        return rows_now(context.spark, self._spec(context), context.schema)
 
     def versions(
         self, context: TableContext, *, keep: Duration, valid_from: str | None = None
@@ -99,13 +96,10 @@ class ChangelogTopic(TableSource):
             JoinError: ``valid_from`` is not a TIMESTAMP column.
             WindowError: ``keep`` is not a duration.
         """
-        from pyspark.sql import functions as f
-
         from tidemill.spark.tables.lookup import rows_by_version
 
-        rows = rows_by_version(context.spark, self._version_spec(context, keep, valid_from))
-        bounds = {VALID_FROM: f.timestamp_micros("since"), VALID_TO: f.timestamp_micros("until")}
-        return self._rows(context.schema, rows, **bounds)
+        spec = self._version_spec(context, keep, valid_from)
+        return rows_by_version(context.spark, spec, context.schema)
 
     def changes(
         self, context: TableContext, *, max_offsets_per_trigger: int | None = None
@@ -116,19 +110,16 @@ class ChangelogTopic(TableSource):
         removes a deletion after ``delete.retention.ms``: a query that is stopped for longer does
         not see it.
         """
-        from pyspark.sql import functions as f
+        from tidemill.spark.tables.parsing import CHANGE_COLUMNS, RowParser, change_rows
 
-        reader = context.spark.readStream
-        if max_offsets_per_trigger is not None:
-            reader = reader.option("maxOffsetsPerTrigger", str(max_offsets_per_trigger))
-        more = {
-            DELETED: f.col("value").isNull(),
-            PARTITION: f.col("partition"),
-            OFFSET: f.col("offset"),
-            TIMESTAMP: f.col("timestamp"),
-            VERSION: f.col("offset"),
-        }
-        return self._rows(context.schema, load(reader, self.topic, context.kafka), **more)
+        parser = RowParser(self.topic, context.schema)
+
+        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                yield change_rows(batch, parser, batch.column("offset"))
+
+        records = load(context, self.topic, max_offsets_per_trigger)
+        return records.mapInArrow(read, f"{context.schema.columns}, {CHANGE_COLUMNS}")
 
     def value_now(self, context: TableContext, key: Column) -> Column:
         """Return the value of a key when a task begins, from the worker's copy of the table."""
@@ -173,33 +164,18 @@ class ChangelogTopic(TableSource):
             kafka=tuple(sorted(context.kafka.items())),
             types=tuple((column.name, column.type) for column in columns if column is not None),
             limit=context.memory_limit,
+            timestamp_format=context.schema.timestamp_format,
             **fields,
         )
 
-    def _rows(self, schema: TableSchema, records: DataFrame, **more: Column) -> DataFrame:
-        """Return records as rows: the columns of the schema, those of the key from the record's
-        key; then ``more``, which are made of the record's own columns."""
-        from pyspark.sql import functions as f
 
-        place = record_place(self.topic)
-        keys = schema.key_columns(f.col("key"), place)
-        named = {name: f"{_KEY}{i}" for i, name in enumerate(schema.key_names)}
-        read = records.withColumns(dict(zip(named.values(), keys, strict=True)))
-        read = schema.with_row(read, _ROW, f.col("value"), place)
-        for name in named.values():  # a filter makes Spark check them even if no column is used
-            read = read.filter(f.col(name).isNotNull())
-        picked = [
-            (f.col(named[name]) if name in named else f.col(_ROW).getField(name)).alias(name)
-            for name in schema.names
-        ]
-        return read.select(*picked, *[made.alias(name) for name, made in more.items()])
-
-
-def load(reader: Any, topic: str, kafka: Mapping[str, str]) -> DataFrame:
-    """Return the records of a topic from the beginning, with the columns of the source."""
-    reader = reader.format("tidemill").option("subscribe", topic)
+def load(context: TableContext, topic: str, max_offsets_per_trigger: int | None) -> DataFrame:
+    """Return the records of a topic as a stream from the beginning: key, value, partition, offset
+    and timestamp."""
+    reader = context.spark.readStream.format("tidemill").option("subscribe", topic)
     reader = reader.option("startingOffsets", "earliest")
-    for name, value in kafka.items():
+    if max_offsets_per_trigger is not None:
+        reader = reader.option("maxOffsetsPerTrigger", str(max_offsets_per_trigger))
+    for name, value in context.kafka.items():
         reader = reader.option(f"kafka.{name}", value)
-    loaded: DataFrame = reader.load()
-    return loaded
+    return reader.load().select("key", "value", "partition", "offset", "timestamp")

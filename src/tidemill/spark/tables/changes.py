@@ -1,21 +1,27 @@
 """Describe a changelog and its records, as Python workers read them, and compare their keys.
 
-Two keys that Spark considers equal become equal bytes here, whatever their spelling. Must not know:
-Kafka clients, Spark, which records are kept.
+Two keys with equal values become equal bytes here, whatever their spelling. Must not know: Kafka
+clients, Spark, which records are kept.
 """
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
-from typing import Any
+from datetime import date
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from tidemill.spark.base.options import ISO
 from tidemill.spark.errors import JoinError
 from tidemill.spark.source.captured.positions import Position
+
+if TYPE_CHECKING:
+    from tidemill.spark.source.parse.json_parser import JsonParser
 
 DEFAULT_LIMIT = 1 << 30
 """Most bytes that one table may take in one process."""
@@ -61,7 +67,7 @@ class TableSpec:
         limit: most bytes of memory.
         captured: all columns with their types if records are envelopes of a captured table; empty
             if they are rows.
-        timestamp_format: what a number in a TIMESTAMP column of a captured table means.
+        timestamp_format: what a number in a TIMESTAMP column means.
     """
 
     topic: str
@@ -73,14 +79,15 @@ class TableSpec:
     valid_from: str | None = None
     limit: int = DEFAULT_LIMIT
     captured: tuple[tuple[str, str], ...] = ()
-    timestamp_format: str = "iso"
+    timestamp_format: str = ISO
 
     def plain(self, column: str, value: Any) -> Any:
-        """Return a column's value in the spelling that Spark writes: ``"01"`` as ``"1"``."""
-        for name, kind in self.types:
-            if name == column:
-                return _plain(value, kind)
-        return value
+        """Return a column's value in JSON in the spelling that Spark writes: 1.0 as 1."""
+        return _plain(value, self.type_of(column))
+
+    def type_of(self, column: str) -> str:
+        """Return the type of a column by which rows are found; an empty text if it is unknown."""
+        return next((kind for name, kind in self.types if name == column), "")
 
 
 def following(known: Change | None, change: Change) -> Change | None:
@@ -137,10 +144,9 @@ def canonical(key: bytes, spec: TableSpec) -> bytes | None:
     """Return a record's key as bytes that are equal for equal keys; None if a column is missing."""
     if len(spec.key) == 1:
         try:
-            text: str = spec.plain(spec.key[0], key.decode())
+            return _spelled(key.decode(), spec.type_of(spec.key[0])).encode()
         except UnicodeDecodeError:
             return key
-        return text.encode()
     try:
         fields = orjson.loads(key)
     except orjson.JSONDecodeError:
@@ -202,19 +208,22 @@ def valid_from_of(change: Change, spec: TableSpec) -> int:
     """
     if spec.valid_from is None or change.value is None:
         return change.at
-    found = _object(change, spec).get(spec.valid_from)
-    if found is None:
-        return change.at
     try:
-        # Like Spark's from_json, take a number as seconds.
-        made = datetime.fromisoformat(found) if isinstance(found, str) else None
-        if made is None:
-            return int(found) * 1_000_000
-    except (TypeError, ValueError):
-        raise _malformed(change, spec, f"an invalid time {spec.valid_from}: {found!r}") from None
-    made = made if made.tzinfo else made.replace(tzinfo=UTC)
-    delta = made - datetime(1970, 1, 1, tzinfo=UTC)
-    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+        found = _time_parser(spec.valid_from, spec.timestamp_format).integer(change.value)
+    except ValueError as error:
+        raise _malformed(change, spec, str(error)) from None
+    return change.at if found is None else found
+
+
+@lru_cache(maxsize=64)
+def _time_parser(column: str, timestamp_format: str) -> JsonParser:
+    # Not earlier: they import Arrow, which takes a while.
+    from tidemill.spark.base.ddl import escaped
+    from tidemill.spark.source.parse import ParseSchema
+    from tidemill.spark.source.parse.json_parser import JsonParser
+
+    ddl = f"{escaped(column)} TIMESTAMP"
+    return JsonParser(ParseSchema.from_ddl(ddl, timestamp_format=timestamp_format), (True,))
 
 
 def _object(change: Change, spec: TableSpec) -> dict[str, Any]:
@@ -223,14 +232,14 @@ def _object(change: Change, spec: TableSpec) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         fields = None
     if not isinstance(fields, dict):
-        raise _malformed(change, spec, "a value that is not a JSON object")
+        raise _malformed(change, spec, "the value is not a JSON object")
     return fields
 
 
-def _malformed(change: Change, spec: TableSpec, what: str) -> JoinError:
+def _malformed(change: Change, spec: TableSpec, reason: str) -> JoinError:
     return JoinError(
         f"table {spec.topic}: the record at offset {change.offset} of partition "
-        f"{change.partition} has {what}"
+        f"{change.partition} can't be parsed: {reason}"
     )
 
 
@@ -239,29 +248,62 @@ def size_of(change: Change) -> int:
     return _ROW_BYTES + len(change.key) + len(change.value or b"")
 
 
+def key_json(key: bytes, column: str, kind: str) -> bytes:
+    """Return the key of a record, which is the text of one column, as a JSON object.
+
+    Args:
+        key: the key.
+        column: the name of the column.
+        kind: its type. A key that is not of the type becomes an object that is not, either.
+    """
+    if kind == "BINARY":
+        return orjson.dumps({column: base64.b64encode(key).decode()})
+    try:
+        text = _spelled(key.decode(), kind)
+    except UnicodeDecodeError:
+        return key
+    if text in ("true", "false") and kind == "BOOLEAN":
+        return orjson.dumps({column: text == "true"})
+    is_number = _WHOLE if kind in INTEGERS else _NUMBER if kind in _FRACTIONS else None
+    if is_number is not None and is_number.fullmatch(text):
+        return b"{%b:%b}" % (orjson.dumps(column), text.encode())
+    return orjson.dumps({column: text})
+
+
 _BLANKS = "".join(map(chr, range(33)))  # the characters that Spark's casts strip
+INTEGERS = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT"})
+_FRACTIONS = frozenset({"FLOAT", "DOUBLE"})
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_DATE = re.compile(r"\+?([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_DATE = re.compile(r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})(?:[ T][0-9:. ]+[A-Z]*(?:[+-][0-9:]+)?)?")
 _TRUTH = dict.fromkeys(("t", "true", "y", "yes", "1"), "true") | dict.fromkeys(
     ("f", "false", "n", "no", "0"), "false"
 )
 
 
-def _plain(value: Any, kind: str) -> Any:
-    """Return a value as Spark writes it after parsing it; unchanged if Spark can't parse it."""
-    if kind == "STRING":
-        return orjson.dumps(value).decode() if isinstance(value, int) else value
-    if not isinstance(value, str):
-        return value
-    text = value.strip(_BLANKS)
-    if kind in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
-        return str(int(text)) if _WHOLE.fullmatch(text) else value
+def _spelled(text: str, kind: str) -> str:
+    """Return the text of a key of one column as Spark writes it; unchanged if it is not one."""
+    stripped = text.strip(_BLANKS)
+    if kind in INTEGERS:
+        return str(int(stripped)) if _WHOLE.fullmatch(stripped) else text
     if kind == "BOOLEAN":
-        return _TRUTH.get(text.lower(), value)
-    if kind == "DATE" and (found := _DATE.fullmatch(text)):
-        year, month, day = (int(part or 1) for part in found.groups())
-        try:
-            return date(year, month, day).isoformat()
-        except ValueError:
-            return value
-    return value
+        return _TRUTH.get(stripped.lower(), text)
+    return _day(text) if kind == "DATE" else text
+
+
+def _plain(value: Any, kind: str) -> Any:
+    """Return a value in JSON as Spark writes it after parsing it; unchanged if it is not one."""
+    if kind == "STRING":
+        return value if isinstance(value, str) else orjson.dumps(value).decode()
+    if kind in INTEGERS and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return _day(value) if kind == "DATE" and isinstance(value, str) else value
+
+
+def _day(text: str) -> str:
+    """Return the date of a text, which may have a time behind it; unchanged if it has none."""
+    found = _DATE.fullmatch(text.strip(_BLANKS))
+    try:
+        return date(*map(int, found.groups())).isoformat() if found else text
+    except ValueError:
+        return text

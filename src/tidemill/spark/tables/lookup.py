@@ -1,7 +1,7 @@
 """Look up rows of tables inside Spark's tasks: make columns and rows from ``cache``.
 
 The functions of the columns run in Python workers, which keep tables from task to task. Their names
-and texts are part of the fingerprints of queries. Must not know: queries, schemas.
+and texts are part of the fingerprints of queries. Must not know: queries.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tidemill.spark.base.ddl import escaped
 from tidemill.spark.tables.cache import TableCache, cache_of
 from tidemill.spark.tables.changes import Change, TableSpec, canonical
+from tidemill.spark.tables.parsing import RowParser
+from tidemill.spark.tables.records import TableSchema
 from tidemill.spark.tables.rows import Latest, Versions
+from tidemill.spark.tables.source import VALID_FROM, VALID_TO
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -23,13 +27,6 @@ LEFT, RIGHT = 0, 1
 """Sides of a join of two changelogs, in the column ``side``."""
 CHANGES = "side int, key binary, partition int, offset bigint"
 """Columns of the changes that ``rows_of_view`` gets."""
-VIEW = "key binary, left binary, right binary"
-"""Columns of the result of ``rows_of_view``; if ``left`` is null, the row was deleted."""
-
-ROWS = "key binary, value binary, partition int, offset bigint"
-"""Columns of ``rows_now``."""
-VERSIONS = f"{ROWS}, since bigint, until bigint"
-"""Columns of ``rows_by_version``; times are in microseconds since 1970."""
 
 _ROWS_SCHEMA = pa.schema(
     [
@@ -39,10 +36,8 @@ _ROWS_SCHEMA = pa.schema(
         ("offset", pa.int64()),
     ]
 )
-_VERSIONS_SCHEMA = _ROWS_SCHEMA.append(pa.field("since", pa.int64())).append(
-    pa.field("until", pa.int64())
-)
-_VIEW_SCHEMA = pa.schema([("key", pa.binary()), ("left", pa.binary()), ("right", pa.binary())])
+_TIME = pa.timestamp("us", tz="UTC")
+_VERSIONS_SCHEMA = pa.schema([*_ROWS_SCHEMA, (VALID_FROM, _TIME), (VALID_TO, _TIME)])
 _CHUNK = 10_000
 
 
@@ -84,29 +79,37 @@ def value_at(spec: TableSpec, key: Column, at: Column) -> Column:
     return found
 
 
-def rows_now(spark: SparkSession, spec: TableSpec) -> DataFrame:
-    """Return all rows of a table at the time when the DataFrame is computed, as ``ROWS``.
+def rows_now(spark: SparkSession, spec: TableSpec, schema: TableSchema) -> DataFrame:
+    """Return all rows of a table at the time when the DataFrame is computed.
 
     This is not a data source, because Spark asks a data source for its partitions only once: it
     would read a growing table up to the same offsets in each micro-batch.
     """
+    parser = RowParser(spec.topic, schema)
 
     def make(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = _fresh(cache_of(spec, Latest)).rows
-        yield from _batches((_record(change) for change in rows.all()), _ROWS_SCHEMA)
+        for batch in _batches((_record(change) for change in rows.all()), _ROWS_SCHEMA):
+            yield pa.RecordBatch.from_arrays(parser.records(batch), schema.names)
 
-    return spark.range(0, 1, 1, 1).mapInArrow(make, ROWS)
+    return spark.range(0, 1, 1, 1).mapInArrow(make, schema.columns)
 
 
-def rows_by_version(spark: SparkSession, spec: TableSpec) -> DataFrame:
-    """Return all kept versions of a table when the DataFrame is computed, as ``VERSIONS``."""
+def rows_by_version(spark: SparkSession, spec: TableSpec, schema: TableSchema) -> DataFrame:
+    """Return all kept versions of a table when the DataFrame is computed, each with the time from
+    which and until which it is valid."""
+    parser = RowParser(spec.topic, schema)
+    bounds = (VALID_FROM, VALID_TO)
 
     def make(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = _fresh(cache_of(spec, Versions)).rows
         versions = ((*_record(change), since, until) for change, since, until in rows.all())
-        yield from _batches(versions, _VERSIONS_SCHEMA)
+        for batch in _batches(versions, _VERSIONS_SCHEMA):
+            columns = [*parser.records(batch), *map(batch.column, bounds)]
+            yield pa.RecordBatch.from_arrays(columns, [*schema.names, *bounds])
 
-    return spark.range(0, 1, 1, 1).mapInArrow(make, VERSIONS)
+    times = ", ".join(f"{name} timestamp" for name in bounds)
+    return spark.range(0, 1, 1, 1).mapInArrow(make, f"{schema.columns}, {times}")
 
 
 def _record(change: Change) -> tuple[Any, ...]:
@@ -120,7 +123,12 @@ def _batches(rows: Iterator[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def rows_of_view(changes: DataFrame, left: TableSpec, right: TableSpec) -> DataFrame:
+def rows_of_view(
+    changes: DataFrame,
+    specs: tuple[TableSpec, TableSpec],
+    schemas: tuple[TableSchema, TableSchema],
+    names: tuple[str, str],
+) -> DataFrame:
     """Return the current rows of a join of two tables that a batch of changes affects.
 
     Each row occurs once per batch. The tables are read after the changes, so a row shows at least
@@ -128,17 +136,33 @@ def rows_of_view(changes: DataFrame, left: TableSpec, right: TableSpec) -> DataF
 
     Args:
         changes: the changes of both tables, with the columns ``CHANGES``, in one partition.
-        left: the table with the foreign key.
-        right: the table with the key.
+        specs: the table with the foreign key, and the one with the key.
+        schemas: their columns.
+        names: the columns of the result with their rows.
+
+    Returns:
+        The columns of the left table's key, and the rows of both tables as structs. Without a left
+        row, the row of the view was deleted.
     """
+    parsers = [RowParser(s.topic, schema) for s, schema in zip(specs, schemas, strict=True)]
+    columns = [*schemas[LEFT].key_names, *names]
 
     def make(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = _Changes(left, right)
+        found = _Changes(*specs)
         for batch in batches:
             found.add(batch)
-        yield from found.rows()
+        for keys, *sides in found.rows():
 
-    return changes.mapInArrow(make, VIEW)
+            def place(index: int, keys: pa.Array = keys) -> str:
+                return f"the row of key {keys[index].as_py().decode(errors='replace')}"
+
+            rows = [p.rows(side, place) for p, side in zip(parsers, sides, strict=True)]
+            arrays = [*parsers[LEFT].keys(keys, place), *rows]
+            yield pa.RecordBatch.from_arrays(arrays, columns)
+
+    keys = ", ".join(f"{escaped(c.name)} {c.type}" for c in schemas[LEFT].key)
+    rows = (f"{name} {schema.row_type}" for name, schema in zip(names, schemas, strict=True))
+    return changes.mapInArrow(make, f"{keys}, {', '.join(rows)}")
 
 
 class _Changes:
@@ -158,7 +182,8 @@ class _Changes:
             ends = self._ends[side]
             ends[partition] = max(ends.get(partition, 0), offset + 1)
 
-    def rows(self) -> Iterator[pa.RecordBatch]:
+    def rows(self) -> Iterator[list[pa.Array]]:
+        """Yield keys of the view, and the values of both tables for each."""
         if not any(self._ends):
             return
         caches = [cache_of(spec, Latest) for spec in self._specs]
@@ -172,12 +197,11 @@ class _Changes:
         for start in range(0, len(keys), _CHUNK):
             part = keys[start : start + _CHUNK]
             foreign = [left.foreign_key(key) for key in part]
-            columns: list[Any] = [
-                pa.array(part, pa.binary()),
-                pa.array([left.get(key) for key in part], pa.binary()),
-                pa.array([None if k is None else right.get(k) for k in foreign], pa.binary()),
+            values = [
+                [left.get(key) for key in part],
+                [None if k is None else right.get(k) for k in foreign],
             ]
-            yield pa.RecordBatch.from_arrays(columns, schema=_VIEW_SCHEMA)
+            yield [pa.array(each, pa.binary()) for each in (part, *values)]
 
 
 def _fresh(cache: TableCache[Any]) -> TableCache[Any]:
@@ -198,7 +222,7 @@ def _keys(keys: pa.Array, spec: TableSpec) -> list[bytes | None]:
 
 
 def _column(look_up: Any) -> Any:
-    from pyspark.sql.functions import ArrowUDFType, arrow_udf  # type: ignore[attr-defined]
+    from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
     # Results change with the table, so Spark must not compute a value twice and mix the results.
-    return arrow_udf(look_up, "binary", ArrowUDFType.SCALAR).asNondeterministic()
+    return arrow_udf(look_up, "binary").asNondeterministic()

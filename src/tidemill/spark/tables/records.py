@@ -1,29 +1,25 @@
-"""Convert the records of a changelog to rows of its table, in Spark's expressions.
+"""Describe the columns and the key of a table, and write keys as its records have them.
 
 A row's key is the record's key, as ``TopicSink`` and ``ChangelogSink`` write it: one column as its
-text, several as a JSON object. A value is a JSON object of the table's columns; null deletes. Must
-not know: queries, joins, caches.
-
-The expressions, with their error messages, are part of the fingerprint of queries that aggregate
-joined rows. A change of a message here would make Spark's checkpoints of such queries unusable.
+text, several as a JSON object. Must not know: queries, joins, caches, how records are parsed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tidemill.spark.base.ddl import Column as SchemaColumn
-from tidemill.spark.base.ddl import columns, struct
+from tidemill.spark.base.ddl import columns, escaped
 from tidemill.spark.base.json_text import row_text
+from tidemill.spark.base.options import ISO
 from tidemill.spark.errors import JoinError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
 
-_CORRUPT = "__tidemill_corrupt"
-_NOT_A_ROW = " is " + "no JSON object of the table's schema: "
-"""This text is in fingerprints of existing checkpoints, so it must not be changed."""
+    from tidemill.spark.source.parse import ParseSchema
 
 
 class TableSchema:
@@ -32,9 +28,11 @@ class TableSchema:
     Args:
         schema: all columns, as DDL.
         key: names of the columns of the key.
+        timestamp_format: what a number in a TIMESTAMP column means, as for streams.
 
     Attributes:
         ddl: the schema as it was declared.
+        timestamp_format: what a number in a TIMESTAMP column means.
         key: the columns of the key, in the order of the record's key.
         values: the other columns.
 
@@ -43,8 +41,9 @@ class TableSchema:
         JoinError: the key names a column that the schema does not have.
     """
 
-    def __init__(self, schema: str, key: Sequence[str]) -> None:
+    def __init__(self, schema: str, key: Sequence[str], timestamp_format: str = ISO) -> None:
         self.ddl = schema
+        self.timestamp_format = timestamp_format
         self._by_name: Mapping[str, SchemaColumn] = {c.name.lower(): c for c in columns(schema)}
         missing = [name for name in key if name.lower() not in self._by_name]
         if missing or not key:
@@ -65,6 +64,42 @@ class TableSchema:
     def key_names(self) -> tuple[str, ...]:
         """The names of the key's columns."""
         return tuple(column.name for column in self.key)
+
+    @property
+    def columns(self) -> str:
+        """All columns as DDL that Spark accepts anywhere."""
+        return ", ".join(f"{escaped(c.name)} {c.type}" for c in self._by_name.values())
+
+    @property
+    def row_type(self) -> str:
+        """The type of a row, a struct of all columns."""
+        fields = (f"{escaped(c.name)}: {c.type}" for c in self._by_name.values())
+        return f"struct<{', '.join(fields)}>"
+
+    @cached_property
+    def parsed(self) -> ParseSchema:
+        """The columns that values are parsed to.
+
+        Raises:
+            SchemaError: a type is not supported.
+        """
+        return self._parsed(list(self._by_name.values()))
+
+    @cached_property
+    def parsed_key(self) -> ParseSchema:
+        """The columns that keys are parsed to, in the order of the record's key.
+
+        Raises:
+            SchemaError: a type is not supported.
+        """
+        return self._parsed(self.key)
+
+    def _parsed(self, columns: Sequence[SchemaColumn]) -> ParseSchema:
+        # Not earlier: it imports Arrow, which takes a while.
+        from tidemill.spark.source.parse import ParseSchema
+
+        ddl = ", ".join(f"{escaped(c.name)} {c.type}" for c in columns)
+        return ParseSchema.from_ddl(ddl, timestamp_format=self.timestamp_format)
 
     def column(self, name: str) -> SchemaColumn | None:
         """Return the column of a name, which is case-insensitive; None if it does not exist."""
@@ -113,79 +148,3 @@ class TableSchema:
             for column in self.key
         ]
         return f.when(whole, row_text(made, kinds))
-
-    def key_columns(self, key: Column, place: Column) -> list[Column]:
-        """Return the key's columns, parsed from a record's key. An invalid key fails the query.
-
-        Args:
-            key: the record's key, as bytes or text.
-            place: a text for the error message that says where the record is.
-        """
-        from pyspark.sql import functions as f
-
-        text = key.cast("string")
-        if len(self.key) == 1:
-            parts = {self.key[0].name: text.try_cast(self.key[0].type)}
-        else:
-            fields = f.from_json(text, ", ".join(f"`{c.name}` {c.type}" for c in self.key))
-            parts = {c.name: fields.getField(c.name) for c in self.key}
-        found = []
-        for column in self.key:
-            said = f"has a key without {column.name} ({column.type}): "
-            error = f.concat(place, f.lit(f" {said}"), f.coalesce(text, f.lit("null")))
-            part = parts[column.name]
-            checked = f.when(part.isNull(), f.raise_error(error).cast(column.type)).otherwise(part)
-            found.append(checked.alias(column.name))
-        return found
-
-    def with_row(self, df: DataFrame, name: str, value: Column, place: Column) -> DataFrame:
-        """Add a column with a record's value as a struct of all columns, or null for null.
-
-        A value that is not a JSON object of the schema fails the query, even if none of its
-        columns is used.
-
-        Args:
-            df: the records.
-            name: the name of the new column.
-            value: the record's value, a column of ``df``, as bytes or text.
-            place: a text for the error message that says where the record is.
-        """
-        from pyspark.sql import functions as f
-
-        # Spark removes unused columns together with their checks, but it never removes a filter.
-        # The opaque condition keeps Spark from parsing a second time for the filter.
-        opaque = f.when(f.spark_partition_id() >= 0, value)
-        read = df.withColumn(name, self._row(opaque, place))
-        return read.filter(f.col(name).isNotNull() | value.isNull())
-
-    def _row(self, value: Column, place: Column) -> Column:
-        from pyspark.sql import functions as f
-
-        text = value.cast("string")
-        parsed = f.from_json(
-            text,
-            struct(self.ddl, f"{_CORRUPT} STRING"),
-            {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT},
-        )
-        is_good = f.ltrim(text).startswith("{") & parsed.getField(_CORRUPT).isNull()
-        error = f.concat(place, f.lit(_NOT_A_ROW), f.substring(text, 1, 200))
-        kind = f"struct<{', '.join(f'`{c.name}`: {c.type}' for c in self._by_name.values())}>"
-        row = f.struct(*[parsed.getField(name).alias(name) for name in self.names])
-        bad = f.raise_error(error).cast(kind)
-        return (
-            f.when(text.isNull(), f.lit(None))
-            .when(f.coalesce(is_good, f.lit(False)), row)
-            .otherwise(bad)
-        )
-
-
-def record_place(topic: str) -> Column:
-    """Return a text that says where a record of the source is, for error messages."""
-    from pyspark.sql import functions as f
-
-    return f.concat(
-        f.lit(f"table {topic}: the record at offset "),
-        f.col("offset").cast("string"),
-        f.lit(" of partition "),
-        f.col("partition").cast("string"),
-    )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemill.spark.base.duration import Duration
+from tidemill.spark.base.options import ISO
 from tidemill.spark.errors import JoinError
 from tidemill.spark.tables.changes import DEFAULT_LIMIT, TableSpec
 from tidemill.spark.tables.records import TableSchema
@@ -61,6 +62,12 @@ class TableSource(ABC):
     def topics(self) -> tuple[str, ...]:
         """The topics that the source reads. A run creates those that are missing, compacted."""
         return ()
+
+    @property
+    def timestamp_format(self) -> str:
+        """What a number in a TIMESTAMP column of a row's JSON object means. With ``iso`` it is
+        refused."""
+        return ISO
 
     def check(self) -> None:  # noqa: B027 - most sources have nothing to check
         """Check what is visible before Spark starts.

@@ -5,15 +5,10 @@
 
 from tidemill.spark.source.parse.contract import Parsed, Parser
 from tidemill.spark.source.parse.make import FORMATS, make_parser
-from tidemill.spark.source.parse.schema import (
-    TIMESTAMP_FORMATS,
-    ParsedColumn,
-    ParseSchema,
-)
+from tidemill.spark.source.parse.schema import ParsedColumn, ParseSchema
 
 __all__ = [
     "FORMATS",
-    "TIMESTAMP_FORMATS",
     "ParseSchema",
     "Parsed",
     "ParsedColumn",

@@ -37,6 +37,7 @@ _WHOLE = {
 }
 _POWERS = {"iso": -1, "epoch_s": 6, "epoch_ms": 3, "epoch_us": 0}
 _PROBLEM = struct.Struct("=5q")
+_ENDS, _INTEGER_OF = struct.Struct("=2i"), struct.Struct("=q")
 
 _Node = tuple[bytes, int, int, int, int, tuple[Any, ...]]
 """Name, kind, bytes of a value or 0, precision, scale, nodes in it."""
@@ -82,6 +83,23 @@ class JsonParser:
         """Return the values that ``parse`` refuses. See ``Parser``."""
         _, _, problems, _ = self._run(values, check=True)
         return self._reasons(problems, values)
+
+    def integer(self, value: bytes) -> int | None:
+        """Return the only column of one value, of a type of 64 bits; None if it is null.
+
+        It makes no arrays, which takes a tenth of the time.
+
+        Raises:
+            ValueError: The value is refused. The argument is the reason.
+        """
+        ends = _ENDS.pack(0, len(value))
+        made = self._parser.parse(None, ends, value, False, 0, 1, False, LIMIT)
+        if made[2]:
+            _, kind, node, start, end = _PROBLEM.unpack_from(made[2])
+            raise ValueError(self._reason(kind, node, value[start:end]))
+        taken: _Taken = made[3][0]
+        found: int = _INTEGER_OF.unpack_from(taken[4])[0]
+        return None if taken[1] else found
 
     def _run(self, values: pa.Array, *, check: bool) -> tuple[int, bytes, bytes, list[_Taken]]:
         require_text(values)

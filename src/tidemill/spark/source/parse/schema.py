@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidemill.spark.base.options import ISO, TIMESTAMP_FORMATS
 from tidemill.spark.errors import OptionError, SchemaError
-
-TIMESTAMP_FORMATS = ("iso", "epoch_s", "epoch_ms", "epoch_us")
-"""What a number in a TIMESTAMP column means. With ``iso`` it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class ParseSchema:
 
     columns: tuple[ParsedColumn, ...]
     event_time: str | None = None
-    timestamp_format: str = "iso"
+    timestamp_format: str = ISO
 
     @classmethod
     def from_ddl(
@@ -51,7 +49,7 @@ class ParseSchema:
         ddl: str,
         *,
         event_time: str | None = None,
-        timestamp_format: str = "iso",
+        timestamp_format: str = ISO,
         skip: Collection[str] = (),
     ) -> ParseSchema:
         """Return the schema of a text in Spark's DDL.
