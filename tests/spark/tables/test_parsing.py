@@ -213,7 +213,7 @@ def test_a_key_of_one_column_is_its_text(kind: str, key: bytes, value: str) -> N
         ("TINYINT", b"128", "has an invalid key: id is not TINYINT: 128"),
         ("BOOLEAN", b"maybe", "has an invalid key: id is not BOOLEAN: maybe"),
         ("DATE", b"2024", "has an invalid key: id is not DATE: 2024"),
-        ("STRING", b"\xff", "has an invalid key: the value is not UTF-8 text"),
+        ("STRING", b"\xff", "has an invalid key: it is not UTF-8 text"),
         ("STRING", None, "has no key of id"),
     ],
 )
@@ -231,7 +231,7 @@ def test_a_key_of_several_columns_is_a_json_object() -> None:
     found = parser.keys(pa.array(keys), str)
     assert [column.to_pylist() for column in found] == [["x", "2"], [1, 1]]
     for key, problem in (
-        (b"x", "0 has an invalid key: the value is not a JSON object"),
+        (b"x", "0 has an invalid key: it is not a JSON object"),
         (b'{"a": "1", "b": "x"}', "0 has an invalid key: a is not INT: 1"),
         (b'{"a": 1, "b": null}', "0 has a key without b"),
     ):

@@ -2,6 +2,6 @@
 
 ``source`` is the contract of a source; a source is one class in one file. ``changelog`` reads a
 table from a topic: ``changes`` and ``rows`` say which record of a key counts, ``cache`` keeps a
-table in the memory of a Python worker, ``lookup`` and ``records`` make Spark's columns and rows of
-it. Must not know: pipelines, joins, sinks.
+table in the memory of a Python worker, ``lookup`` finds rows there, and ``parsing`` makes Spark's
+columns of them. Must not know: pipelines, joins, sinks.
 """

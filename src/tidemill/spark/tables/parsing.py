@@ -117,6 +117,7 @@ class RowParser:
         parsed = self._keys.parse(_key_objects(keys, column) if len(names) == 1 else keys)
         if parsed.reasons:
             index, reason = parsed.reasons[0]
+            reason = re.sub("^the value", "it", reason)
             raise self._error(place(index), f"has an invalid key: {reason}")
         for name, column in zip(names, parsed.columns, strict=True):
             if column.null_count:
