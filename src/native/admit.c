@@ -1,6 +1,6 @@
 /* Decides how much of a run can be appended as it is, in one call.
  *
- * Python's edition is tidemill.engine.records.admission, which this one follows.
+ * tidemill.engine.records.runs says what the results mean, and looks up targets that are not current.
  */
 #include "attributes.h"
 #include "native.h"

@@ -1,11 +1,10 @@
 /* Appends a run of checked batches to logs in one call.
  *
- * Python's edition is RunAppender._append in tidemill.engine.records.runs, with all that it calls:
- * PartitionLog.append_together, or PartitionLog.append for the batches of idempotent producers. This
- * one works on the attributes of the same objects. It takes a log if nothing but an ordinary append
- * is to be done: to a file that is open, in a segment that has records and room, with producers whose
- * sequences continue. It leaves any other log to Python, and has changed nothing of it then but the base
- * offsets in the batches and bytes behind the end of the file, which Python writes again.
+ * It works on the attributes of Python's objects, and takes a log if nothing but an ordinary append is
+ * to be done: to a file that is open, in a segment that has records and room, with producers whose
+ * sequences continue. It leaves any other log to RunAppender._append in tidemill.engine.records.runs, and
+ * has changed nothing of it then but the base offsets in the batches and bytes behind the end of the
+ * file, which Python writes again. What both do must be the same.
  *
  * Python's lock is held all the time, so no thread can close a file in between. That is why a write
  * has at most WRITE_BYTES.
@@ -348,7 +347,7 @@ static int append_to(Append *on, PyObject *target, PyObject *run, PyObject *plac
     on->part[LOG] = get_attribute(target, s_log);
     int taken = on->part[LOG] && read_parts(on) && read_batches(on, run, places) &&
                 fits_segment(on) && find_file(on) && write_batches(on);
-    if (!taken) PyErr_Clear(); /* Python's edition meets the same error, and has the words for it */
+    if (!taken) PyErr_Clear(); /* Python meets the same error, and has the words for it */
     int done = taken && record(on, results) < 0 ? -1 : taken;
     for (int i = 0; i < PARTS; i++) Py_CLEAR(on->part[i]);
     for (Py_ssize_t i = 0; i < on->count; i++) {

@@ -1,7 +1,7 @@
 /* Adds appended batches to the index of a segment.
  *
- * Python's edition is IndexTable.add in tidemill.log.disk.index. This one works on the attributes of
- * the same object, and knows neither files nor batches.
+ * It works on the attributes of an IndexTable, whose method add does the same for appends of Python. It
+ * knows neither files nor batches.
  */
 #include "attributes.h"
 #include "native.h"

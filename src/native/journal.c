@@ -2,7 +2,7 @@
  *
  * Python passes an entry to the thread with `start` and goes on. The thread copies the buffers behind
  * each other, sets the CRC, writes, syncs, and reports with eight bytes to a descriptor that the event
- * loop watches. The edition in Python is tidemill.log.journal.write_through, which has the format.
+ * loop watches. tidemill.log.journal.entry has the format.
  *
  * The copy begins on a page, so Linux can write it to the disk without another copy in its cache
  * (O_DIRECT): an entry is written once and is never read while the broker runs.

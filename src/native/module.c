@@ -8,7 +8,7 @@
 #include "native.h"
 
 static PyMethodDef methods[] = {
-    {"walk_records", tidemill_walk_records, METH_VARARGS, NULL},
+    {"walk_records", tm_py_walk_records, METH_VARARGS, NULL},
     {"decode_produce", tm_py_decode_produce, METH_VARARGS,
      "Decode an ordinary Produce request; return None for another one."},
     {"check_batch", tm_py_check_batch, METH_VARARGS,

@@ -34,7 +34,7 @@ typedef struct {
 /* Check the records from `first` to `last`, up to one that is refused or has many headers. */
 tm_walked tm_walk(const uint8_t *data, size_t size, size_t position, Py_ssize_t first,
                   Py_ssize_t last);
-PyObject *tidemill_walk_records(PyObject *module, PyObject *args);
+PyObject *tm_py_walk_records(PyObject *module, PyObject *args);
 
 /* produce.c */
 PyObject *tm_py_decode_produce(PyObject *module, PyObject *args);

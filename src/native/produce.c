@@ -1,9 +1,8 @@
 /* Decodes ordinary Produce requests, and checks ordinary batches, each in one call; or does both: for
  * a run of requests to one partition each, or for one request.
  *
- * Python's editions are tidemill.kafka_codec.hot and tidemill.log.format.validate. The
- * functions leave out whatever they don't take: Python then looks at it, and has the words for
- * what is wrong. Sources: ProduceRequest.json of Apache Kafka 4.3; KIP-98 (the format of a batch).
+ * The functions leave out whatever they don't take. tidemill.kafka_codec.hot and
+ * tidemill.log.format.validate then look at it, and have the words for what is wrong. Sources: ProduceRequest.json of Apache Kafka 4.3; KIP-98 (the format of a batch).
  */
 #include "native.h"
 

@@ -1,9 +1,8 @@
 /* Takes what a round of the journal writes from many logs, encodes it, and finishes the round, each in
  * one call.
  *
- * Python's editions are in tidemill.log.rounds, with SyncState.take_piece and
- * SyncState.journaled, and in tidemill.log.journal.entry. This one works on the attributes of the same
- * objects.
+ * It works on the attributes of Python's objects. tidemill.log.rounds says what the results mean,
+ * tidemill.log.journal.entry has the format.
  */
 #include "attributes.h"
 #include "native.h"
@@ -215,8 +214,7 @@ PyObject *tm_py_encode_pieces(PyObject *module, PyObject *pieces)
 
 /* --- finishing ----------------------------------------------------------------------------------- */
 
-/* Raise the high watermark to the end of a piece; see SyncState.journaled. Return whether it was
- * below, or -1. */
+/* Raise the high watermark to the end of a piece; return whether it was below, or -1. */
 static int raise_watermark(PyObject *sync, PyObject *piece, PyObject *segment, int64_t *watermark)
 {
     uint64_t end, position, size;

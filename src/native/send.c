@@ -1,7 +1,7 @@
 /* Sends the parts of responses, buffers and ranges of files, in one call without Python's lock.
  *
- * The edition in Python is tidemill.net.outgoing.sending, which says what the results mean. Sources:
- * sendmsg(2), sendfile(2), cachestat of Linux 6.5 (mm/filemap.c).
+ * tidemill.net.outgoing.sending says what the results mean. Sources: sendmsg(2), sendfile(2), cachestat of
+ * Linux 6.5 (mm/filemap.c).
  */
 #define _GNU_SOURCE /* syscall */
 #include "native.h"

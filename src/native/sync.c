@@ -1,7 +1,7 @@
 /* Syncs files, one after the other, on a thread that never needs Python's lock.
  *
  * A thread of Python has to take the lock before a sync and after it, from an event loop that is busy
- * with the next requests. The edition in Python is SyncTicket.run in tidemill.log.partition.sync.
+ * with the next requests. SyncTicket.run in tidemill.log.partition.sync does what needs more than this.
  */
 #define _GNU_SOURCE /* fallocate */
 #include "native.h"

@@ -1,7 +1,7 @@
 /* Checks the encoded records of a batch that a client sent, without decoding their contents.
  *
- * Python's edition is tidemill.log.format.walk. This one stops in front of a record that it refuses,
- * or that has many headers; Python then looks at that record, and has the words for what is wrong.
+ * It stops in front of a record that it refuses, or that has many headers. tidemill.log.format.walk
+ * then looks at that record, and has the words for what is wrong.
  * Source: the record format of Apache Kafka (KIP-98).
  */
 #include "native.h"
@@ -90,7 +90,7 @@ tm_walked tm_walk(const uint8_t *data, size_t size, size_t position, Py_ssize_t 
     return seen;
 }
 
-PyObject *tidemill_walk_records(PyObject *module, PyObject *args) {
+PyObject *tm_py_walk_records(PyObject *module, PyObject *args) {
     Py_buffer body;
     Py_ssize_t position, first, last;
     if (!PyArg_ParseTuple(args, "y*nnn:walk_records", &body, &position, &first, &last)) return NULL;

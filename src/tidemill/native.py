@@ -13,17 +13,14 @@ Raises:
 
 from __future__ import annotations
 
-import os
 import zlib
 from pathlib import Path
-from types import ModuleType
 
 from tidemill.errors import ExtensionError
 
-__all__ = ["SWITCH", "extension", "load", "source_checksum"]
+__all__ = ["extension", "source_checksum"]
 
 CHECKOUT = Path(__file__).parents[2]
-SWITCH = "TIDEMILL_NATIVE"
 
 
 def source_checksum(checkout: Path) -> int | None:
@@ -45,8 +42,3 @@ except ImportError as error:
     raise ExtensionError(f"tidemill's compiled extension can't be loaded: {error}") from error
 if source_checksum(CHECKOUT) not in (None, extension.SOURCES):
     raise ExtensionError("tidemill's compiled extension was built from other sources")
-
-
-def load() -> ModuleType | None:
-    """Return the extension; None if the environment switches it off. Will be removed."""
-    return None if os.environ.get(SWITCH) == "0" else extension

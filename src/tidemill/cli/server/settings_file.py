@@ -39,11 +39,10 @@ OTHER_VARIABLES = {
     "TIDEMILL_BOOTSTRAP_SERVERS": "The broker that client commands connect to, if there is no -b.",
     "TIDEMILL_AMQP_URL": "The broker that commands about queues connect to, if there is no -a.",
     "TIDEMILL_DEBUG": "If set, errors show their stack trace, as with --debug.",
-    "TIDEMILL_NATIVE": "0 switches the compiled extension off.",
     "TIDEMILL_SINK_CLIENT": "With librdkafka, pipelines write topics with librdkafka; with native, "
-    "with tidemill's own client. The default is native where the compiled extension was built.",
+    "with tidemill's own client, which is the default.",
     "TIDEMILL_SOURCE_CLIENT": "With librdkafka, pipelines read topics with librdkafka and not with "
-    "the compiled extension, which is faster.",
+    "tidemill's own client, which is faster.",
     "TIDEMILL_SPARK_ARCHIVE": "The folder of the archives of Spark's classes; 0 for no archives.",
     "TIDEMILL_SPARK_FORK_SERVER": "If 0, each Python process of Spark imports for itself.",
 }
