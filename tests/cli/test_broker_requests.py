@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import struct
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
 from tidemill.cli import broker_requests
 from tidemill.cli.broker_requests import (
     BrokerRequests,
@@ -130,27 +126,3 @@ def test_transient_errors_are_retried_for_a_time(
     monkeypatch.setattr(broker_requests, "REQUEST_SECONDS", -1)
     with pytest.raises(RequestTimedOutError, match="loading"):
         retry_transient(failing(loading, None))
-
-
-# --- TLS ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program")
-def test_a_broker_inside_tls_is_asked(tmp_path: Path) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
-    command += " -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
-    subprocess.run(
-        [*command.split(), "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True
-    )
-    settings = {"kafka.tls_cert": str(cert), "kafka.tls_key": str(key)}
-    properties = {"security.protocol": "SSL", "ssl.ca.location": str(cert)}
-    with BrokerProcess(tmp_path / "broker", settings=settings) as broker:
-        with BrokerRequests(Cluster(broker.bootstrap, properties)) as client:
-            (address,) = client.brokers().values()
-            assert client.ask(address, 35, range(1, 5), {"topics": None})["results"]
-        untrusting = {key: value for key, value in properties.items() if "ca" not in key}
-        untrusting_client = BrokerRequests(Cluster(broker.bootstrap, untrusting))
-        with pytest.raises(UnreachableError, match="certificate") as refused, untrusting_client:
-            untrusting_client.version(address, 35, range(1, 5))
-        assert "ssl.ca.location" in refused.value.hint
