@@ -76,6 +76,18 @@ def test_commands_log_in(proxy: LoginProxy, tmp_path: Path, command: str, mechan
     assert set(proxy.logins) == {mechanism}
 
 
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_wrong_password_is_named_and_not_tried_again(
+    proxy: LoginProxy, tmp_path: Path, mechanism: str
+) -> None:
+    given = {**PLAIN, "sasl.mechanism": mechanism, "sasl.password": "guess"}
+    done = CommandLine(proxy.bootstrap, tmp_path).run("topic", "list", *properties(given))
+    assert done.returncode == 5
+    assert "invalid credentials" in done.stderr
+    assert "sasl.password" in done.stderr
+    assert "guess" not in done.stderr
+
+
 def test_requests_that_librdkafka_lacks_log_in(proxy: LoginProxy) -> None:
     for mechanism in MECHANISMS:
         proxy.logins.clear()

@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from tidemill.cli.client import CONNECT_SECONDS, REQUEST_SECONDS, Cluster, TopicPartitionKey
+from tidemill.cli.client import (
+    CONNECT_SECONDS,
+    REQUEST_SECONDS,
+    Cluster,
+    TopicPartitionKey,
+    rejected,
+)
 from tidemill.cli.output import UsageError
 from tidemill.errors import RequestTimedOutError, TidemillError, UnreachableError
 from tidemill.kafka_client.brokers import Brokers
@@ -182,11 +188,7 @@ class BrokerRequests:
                 hint="Apache Kafka does since 3.0.",
             ) from error
         except ConnectionRejectedError as error:
-            raise UnreachableError(
-                f"the broker rejects the connection: {error}",
-                hint="Check -X security.protocol, sasl.mechanism, sasl.username, sasl.password, "
-                "and set ssl.ca.location=FILE to the certificate that signed the broker's.",
-            ) from error
+            raise rejected(error) from error
         except ConnectionFailedError as error:
             self._brokers.drop(connection)
             raise UnreachableError(

@@ -6,7 +6,6 @@ not know the broker in this package, so that all commands work with Apache Kafka
 
 from __future__ import annotations
 
-import logging
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,13 @@ from tidemill.errors import (
     UnknownTopicOrPartitionError,
     UnreachableError,
 )
-from tidemill.kafka_client.settings import addresses
+from tidemill.kafka_client.brokers import Brokers
+from tidemill.kafka_client.errors import (
+    ConnectionFailedError,
+    ConnectionRejectedError,
+    UnsupportedSettingError,
+)
+from tidemill.kafka_client.settings import addresses, connection_settings
 from tidemill.kafka_client.who_answers import explain
 from tidemill.log.errors import InvalidConfigError, InvalidTopicError, OffsetOutOfRangeError
 from tidemill.state.errors import GroupIdNotFoundError, NonEmptyGroupError
@@ -31,6 +36,8 @@ from tidemill.state.errors import GroupIdNotFoundError, NonEmptyGroupError
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, Producer
     from confluent_kafka.admin import AdminClient
+
+    from tidemill.confluent.clients import Kafka
 
 T = TypeVar("T")
 OnError = Callable[["KafkaError"], None]
@@ -91,7 +98,8 @@ class Cluster:
         """Return the cluster for the flags ``-b`` and ``-X``, after a check that it is reachable.
 
         Raises:
-            UnreachableError: no address accepts a connection, or only one side speaks TLS.
+            UnreachableError: no address accepts a connection, only one side speaks TLS, or the
+                broker rejects the login.
             UsageError: a flag is malformed.
         """
         given = pairs(properties, "--property")
@@ -99,6 +107,7 @@ class Cluster:
         cluster = cls(given.get("bootstrap.servers", servers), given)
         cluster.check_reachable()
         cluster.check_tls()
+        cluster.check_login()
         return cluster
 
     def check_tls(self) -> None:
@@ -115,6 +124,23 @@ class Cluster:
         if found is not None:
             text, hint = found
             raise UnreachableError(text, hint=hint)
+
+    def check_login(self) -> None:
+        """Check that a broker accepts the user. librdkafka itself would try until its timeout.
+
+        Raises:
+            UnreachableError: it does not.
+        """
+        try:
+            settings = connection_settings(self.config(), "tidemill-cli")
+            if settings.with_sasl:
+                brokers = Brokers(settings, {})
+                brokers.any(time.monotonic() + CONNECT_SECONDS)
+                brokers.close()
+        except ConnectionRejectedError as error:
+            raise rejected(error) from error
+        except (UnsupportedSettingError, ConnectionFailedError, OSError):
+            return  # librdkafka knows more settings, and says what is wrong with them
 
     def _answers_soon(self) -> bool:
         """Return whether a broker answers a request of librdkafka's within a few seconds."""
@@ -164,31 +190,29 @@ class Cluster:
 
     def config(self, **more: Any) -> dict[str, Any]:
         """Return librdkafka's configuration. Keywords have underscores for dots; ``-X`` wins."""
-        quiet = logging.getLogger("tidemill.librdkafka")
-        quiet.propagate = False
-        quiet.addHandler(logging.NullHandler())
-        config: dict[str, Any] = {
-            "bootstrap.servers": self.servers,
-            "client.id": "tidemill-cli",
-            "socket.connection.setup.timeout.ms": int(CONNECT_SECONDS * 1000),
-            "log_level": 0,
-            "logger": quiet,
-        }
-        config.update({key.replace("_", "."): value for key, value in more.items()})
-        return config | dict(self.properties)
+        limit = {"socket_connection_setup_timeout_ms": int(CONNECT_SECONDS * 1000)}
+        return self._kafka.config("tidemill-cli", **{**limit, **more})
+
+    @cached_property
+    def _kafka(self) -> Kafka:
+        from tidemill.confluent.clients import Kafka
+
+        return Kafka(self.servers, self.properties)
 
     @cached_property
     def admin(self) -> AdminClient:
         from confluent_kafka.admin import AdminClient
 
-        return self._client(lambda: AdminClient(self.config()))
+        made: AdminClient = self._kafka.make(AdminClient, self.config())
+        return made
 
     def producer(self, on_error: OnError | None = None, **config: Any) -> Producer:
         """Return a producer. It calls ``on_error`` for errors that are about no record."""
         from confluent_kafka import Producer
 
         settings = self.config(**config) | ({"error_cb": on_error} if on_error else {})
-        return self._client(lambda: Producer(settings))
+        made: Producer = self._kafka.make(Producer, settings)
+        return made
 
     def consumer(
         self,
@@ -207,15 +231,8 @@ class Cluster:
         settings = self.config(group_id=group or "tidemill-cli", enable_auto_commit=False, **config)
         settings |= {"error_cb": on_error} if on_error else {}
         settings |= {"on_commit": on_commit} if on_commit else {}
-        return self._client(lambda: Consumer(settings))
-
-    def _client(self, make: Callable[[], T]) -> T:
-        from confluent_kafka import KafkaException
-
-        try:
-            return make()
-        except KafkaException as error:
-            raise UsageError(f"--property: {error.args[0].str()}") from error
+        made: Consumer = self._kafka.make(Consumer, settings)
+        return made
 
     # --- requests ----------------------------------------------------------------------------
 
@@ -395,6 +412,15 @@ def _check_files(properties: Mapping[str, str]) -> None:
     for name, value in properties.items():
         if name in _FILES and not Path(value).exists() and (name, value) != _SEARCHED:
             raise UsageError(f"--property {name}={value}: no such file")
+
+
+def rejected(error: ConnectionRejectedError) -> UnreachableError:
+    """Return the error for a login or a TLS connection that a broker, or this side, rejects."""
+    return UnreachableError(
+        f"the broker rejects the connection: {error}",
+        hint="Check -X security.protocol, sasl.mechanism, sasl.username, sasl.password, and set "
+        "ssl.ca.location=FILE to the certificate that signed the broker's.",
+    )
 
 
 def error_text(error: KafkaError) -> str:
