@@ -39,7 +39,7 @@ class Server(Protocol):
 
 TABLES = ("a", "b")
 KEYS = 30
-KILLS = rounds("CAPTURE_KILLS", 5, 200)
+KILLS = rounds("CAPTURE_KILLS", 3, 200)
 SEED = int(os.environ.get("CAPTURE_SEED", time.time_ns() & 0xFFFFFF))
 
 

@@ -31,7 +31,7 @@ from tidemill.connect.cdc.topics import state_topic
 
 pytestmark = pytest.mark.crash
 
-KILLS = rounds("CDC_KILLS", 4, 150)
+KILLS = rounds("CDC_KILLS", 3, 150)
 BROKER_KILLS = rounds("CDC_BROKER_KILLS", 1, 30)
 
 

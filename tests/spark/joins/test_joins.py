@@ -357,8 +357,8 @@ def test_joins_with_tables_are_checked_before_they_start(queries: Queries, broke
 
 
 @on_tidemill
-@pytest.mark.parametrize("name", ["a.b", "max((x * 1.5))"])
-def test_columns_may_have_any_name(queries: Queries, broker: Broker, name: str) -> None:
+def test_columns_may_have_any_name(queries: Queries, broker: Broker) -> None:
+    name = "a.b max((x * 1.5))"
     key, when = f"{name} key", f"{name} when"
     log = Changelog(broker, f"`{key}` STRING, `{name}` INT", (key,))
     log.put({key: "k", name: 1}, at=10 * MINUTE)

@@ -31,7 +31,7 @@ from tests.support.source_worker import SourceWorker
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.cdc.board import BoardWriter
 
-KILLS = rounds("CRASH_CAPTURE_KILLS", 6, 300)
+KILLS = rounds("CRASH_CAPTURE_KILLS", 4, 300)
 SEED = int(os.environ.get("CRASH_SEED", time.time_ns() & 0xFFFFFF))
 
 
