@@ -132,10 +132,6 @@ GROUP_CHANGES = [ConfigChange("consumer.session.timeout.ms", AlterOp.SET, "40000
 
 CALLS: dict[str, tuple[Call, Question]] = {
     "records.append": (lambda d: d.records.append([batch("a")]), (Op.WRITE, T)),
-    "records.append_records": (
-        lambda d: d.records.append_records("a", 0, [NewRecord(b"k", b"v")]),
-        (Op.WRITE, T),
-    ),
     "records.read": (lambda d: d.records.read(query("a", wait_ms=60_000)), (Op.READ, T)),
     "records.find_offset": (
         lambda d: d.records.find_offset("a", 0, Position.LATEST),

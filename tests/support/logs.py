@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
 from tidemill.clock import ManualClock
+from tidemill.engine.api import PartitionWrite
+from tidemill.engine.engine import Engine
 from tidemill.log.config.parse import parse_config
 from tidemill.log.disk.files import FileSystem
 from tidemill.log.format.batch import iter_headers
@@ -76,3 +78,14 @@ def read_records(log: PartitionLog) -> list[Record]:
     return [
         record for position, _ in iter_headers(data) for record in decode_records(data, position)
     ]
+
+
+async def append_records(
+    engine: Engine, topic: str, partition: int, records: Sequence[NewRecord]
+) -> None:
+    """Append records as one batch, as a producer with acks=all does."""
+    batch = encode_batch(records, timestamp_ms=engine.clock.now_ms())
+    answer = engine.records.append([PartitionWrite(topic, partition, memoryview(batch))])
+    (result,) = answer if isinstance(answer, list) else await answer
+    if result.error is not None:
+        raise result.error

@@ -63,7 +63,6 @@ __all__ = [
     "NO_OFFSET",
     "NO_PRODUCER",
     "AlterOp",
-    "AppendedRecords",
     "BrokerLayers",
     "CatalogLog",
     "CommitRequest",
@@ -276,16 +275,6 @@ class PendingWrites(Awaitable[list[WriteResult]]):
         if not isinstance(error, TidemillError):
             error = StorageError(f"the sync failed: {error!r}")
         return [each if each.error else WriteResult(error=error) for each in self._results]
-
-
-@dataclass(frozen=True, slots=True)
-class AppendedRecords:
-    """The place of appended plain records."""
-
-    first_offset: int
-    last_offset: int
-    log_append_time_ms: int | None = None
-    """The time of all records in a topic with ``LogAppendTime``; None where they keep their own."""
 
 
 @dataclass(slots=True)

@@ -34,7 +34,6 @@ from tidemill.engine.records.append import Appender
 from tidemill.engine.records.backpressure import Backpressure
 from tidemill.engine.records.checks import Checks
 from tidemill.engine.records.partitions import Partitions
-from tidemill.engine.records.plain import PlainAppender
 from tidemill.engine.records.positions import Positions
 from tidemill.engine.records.read import Reader
 from tidemill.engine.records.records import RecordServices
@@ -348,7 +347,6 @@ class Engine:
         return RecordServices(
             self._partitions,
             appender,
-            PlainAppender(self._partitions, appender, self._flusher, self.clock, errors),
             Reader(
                 self._partitions,
                 self._flusher,

@@ -31,23 +31,6 @@ class OperationNotAttemptedError(TidemillError):
     """This part of the request is valid, but another part failed and so nothing was done."""
 
 
-class OffsetConflictError(TidemillError):
-    """The log does not end at the offset that the writer expected. Nothing was written.
-
-    Attributes:
-        expected_offset: the offset that the writer expected the next record to get.
-        end_offset: the offset that the next record would get.
-    """
-
-    def __init__(self, partition: object, expected_offset: int, end_offset: int) -> None:
-        super().__init__(
-            f"{partition}: expected end offset {expected_offset}, but the log ends at {end_offset}",
-            hint="Read the records from the expected offset on, decide again, and retry.",
-        )
-        self.expected_offset = expected_offset
-        self.end_offset = end_offset
-
-
 class AuthorizationError(TidemillError):
     """The principal is not allowed to do this."""
 

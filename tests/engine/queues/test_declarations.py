@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.queues.harness import Client, running, until, with_broker
+from tests.support.logs import append_records
 from tidemill.engine.api import NewRecord, NewTopic
 from tidemill.engine.engine import Engine
 from tidemill.engine.queues.api import ExchangeSpec, QueueSpec
@@ -214,7 +215,7 @@ def test_an_existing_topic_is_a_queue(tmp_path: Path) -> None:
             await engine.topics.create([NewTopic("orders", 3)])
             for partition in range(3):
                 records = [NewRecord(b"k", b"%d-%d" % (partition, n)) for n in range(4)]
-                await engine.records.append_records("orders", partition, records)
+                await append_records(engine, "orders", partition, records)
             client = Client(engine)
             reader = await client.consume("orders", prefetch=5)
             got = await reader.wait(5)

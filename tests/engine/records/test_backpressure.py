@@ -9,6 +9,7 @@ import structlog
 
 from tests.engine.transactions.support import run, running
 from tests.support.faultyfs import FaultyFileSystem
+from tests.support.logs import append_records
 from tidemill import telemetry
 from tidemill.clock import ManualClock
 from tidemill.engine import housekeeping
@@ -54,7 +55,7 @@ def with_policy(policy: str, test: Test, **configs: str) -> list[dict[str, objec
 
 async def produce(engine: Engine, count: int, partition: int = 0) -> None:
     for _ in range(count):
-        await engine.records.append_records("t", partition, [NewRecord(b"k", bytes(100))])
+        await append_records(engine, "t", partition, [NewRecord(b"k", bytes(100))])
 
 
 async def commit(engine: Engine, offset: int, partition: int = 0) -> None:

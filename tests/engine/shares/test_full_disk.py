@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.engine.queues.harness import until, with_broker
+from tests.support.logs import append_records
 from tidemill.engine.api import NewTopic
 from tidemill.engine.engine import Engine
 from tidemill.engine.internal_topics import SHARE_STATE
@@ -57,7 +58,7 @@ async def started(engine: Engine) -> ShareRead:
     query = ShareQuery("g", "m", [read], 0, COUNT, 1 << 20)
     (before,) = await door.shares.fetch(query)  # the group begins at the end
     assert not before.acquired
-    await door.records.append_records("t", 0, [NewRecord(None, b"x")] * COUNT)
+    await append_records(engine, "t", 0, [NewRecord(None, b"x")] * COUNT)
     query.max_wait_ms = 60_000
     (found,) = await door.shares.fetch(query)
     assert [(run.first, run.last) for run in found.acquired] == [(0, COUNT - 1)]

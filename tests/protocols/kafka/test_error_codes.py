@@ -29,7 +29,6 @@ NOT_FOR_CLIENTS = {
     "AuthorizationError",
     "BadRecordsError",
     # Kafka clients can't expect an offset.
-    "OffsetConflictError",
     # Kafka has no exchanges.
     "ExchangeAuthorizationError",
     # Our own client side.

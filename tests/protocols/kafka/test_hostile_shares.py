@@ -12,6 +12,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.wire import Client
+from tests.support.logs import append_records
 from tidemill.engine.api import NewTopic
 from tidemill.engine.engine import Engine
 from tidemill.log.format.records import NewRecord
@@ -123,7 +124,7 @@ async def holding(folder: Path) -> AsyncIterator[Group]:
             await group.join(member)
             await group.fetch(member)  # the group begins at the end
         records = [NewRecord(b"k", b"%d" % number) for number in range(COUNT)]
-        await engine.records.append_records("t", 0, records)
+        await append_records(engine, "t", 0, records)
         answer = await group.fetch(MEMBER)
         ((found,),) = (topic["partitions"] for topic in answer["responses"])
         acquired = [

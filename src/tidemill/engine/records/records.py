@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tidemill.engine.api import (
-    AppendedRecords,
     Durability,
     Isolation,
-    NewRecord,
     OffsetAt,
     PartitionWrite,
     Position,
@@ -28,7 +26,6 @@ from tidemill.engine.records.append import Appender
 from tidemill.engine.records.backpressure import Backpressure
 from tidemill.engine.records.checks import WriteOrder
 from tidemill.engine.records.partitions import Partitions
-from tidemill.engine.records.plain import PlainAppender
 from tidemill.engine.records.positions import Positions
 from tidemill.engine.records.read import Reader
 from tidemill.engine.records.runs import RunAppender
@@ -43,7 +40,6 @@ class RecordServices:
 
     partitions: Partitions
     appender: Appender
-    plain: PlainAppender
     reader: Reader
     positions: Positions
     backpressure: Backpressure
@@ -58,7 +54,6 @@ class Records:
         self._order = WriteOrder()
         self._partitions = services.partitions
         self._appender = services.appender
-        self._plain = services.plain
         self._reader = services.reader
         self._positions = services.positions
         self._backpressure = services.backpressure
@@ -123,38 +118,6 @@ class Records:
             wait for. The rest are for ``append``.
         """
         return self._runs.append(run, durability, whole) if self.takes_runs else ([], None)
-
-    async def append_records(
-        self,
-        topic: str,
-        partition: int,
-        records: Sequence[NewRecord],
-        *,
-        expected_offset: int | None = None,
-        durability: Durability = Durability.SYNCED,
-    ) -> AppendedRecords:
-        """Append plain records as one batch: all of them, or none.
-
-        Args:
-            records: keys, values, headers and timestamps. Offsets follow one another.
-            expected_offset: append only if the first record gets this offset (optimistic
-                concurrency); None appends at any offset.
-            durability: when the call returns: by default after fdatasync.
-
-        Raises:
-            TopicAuthorizationError: the principal can't write to the topic.
-            OffsetConflictError: the log does not end at ``expected_offset``. Nothing was written.
-            UnknownTopicOrPartitionError: the partition does not exist.
-            InvalidTopicError: the topic is internal.
-            InvalidRecordError: there are no records, or a record of a compacted topic has no key.
-            BatchTooLargeError: the batch is larger than ``max.message.bytes``.
-            InvalidTimestampError: a timestamp is too far from the broker's clock.
-            StorageError: the partition is offline, or the disk refused.
-        """
-        self._access.check(Operation.WRITE, TOPIC, topic)
-        return await self._plain.append(
-            topic, partition, records, expected_offset=expected_offset, durability=durability
-        )
 
     def hold_ms(self, partitions: Iterable[tuple[str, int]]) -> int:
         """Return how long a producer that wrote to these partitions must wait, in milliseconds.
