@@ -112,6 +112,18 @@ class Kafka:
             hint="Check the address, and that the broker runs.",
         )
 
+    def list_topics(self, client: str) -> set[str]:
+        """Return the names of all topics.
+
+        Raises:
+            UnreachableError: no broker answers.
+        """
+        admin = self.admin(client)  # a client that is collected gets no answers
+        try:
+            return set(admin.list_topics(timeout=REQUEST_S).topics)
+        except KafkaException as error:
+            raise self.translate(error.args[0], "list topics") from error
+
     def create_topics(
         self, client: str, topics: Mapping[str, tuple[int, Mapping[str, str]]]
     ) -> list[str]:
@@ -128,11 +140,7 @@ class Kafka:
             TidemillError: a topic can't be created.
             UnreachableError: no broker answers.
         """
-        admin = self.admin(client)
-        try:
-            existing = admin.list_topics(timeout=REQUEST_S).topics
-        except KafkaException as error:
-            raise self.translate(error.args[0], "list topics") from error
+        existing, admin = self.list_topics(client), self.admin(client)
         new = [
             NewTopic(name, num_partitions=count, replication_factor=-1, config=dict(configs))
             for name, (count, configs) in topics.items()

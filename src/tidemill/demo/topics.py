@@ -6,22 +6,17 @@ This module must not know the broker.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    NewTopic,
-    OffsetSpec,
-)
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
+from tidemill.confluent.clients import REQUEST_S, Kafka
 from tidemill.connect.cdc.topics import TABLE_CONFIG
 from tidemill.demo.events import ARRIVALS, DEPARTURES
-from tidemill.errors import TidemillError, TopicExistsError, UnreachableError
+from tidemill.errors import TopicExistsError, UnreachableError
 
-_TIMEOUT_S = 15.0
+_CLIENT = "tidemill-demo"
 
 # Records have the times of their reports, in 2013: retention by time would delete them immediately.
 _CONFIG = {"retention.ms": "-1"}
@@ -78,32 +73,17 @@ TOPICS = (*SENT, *DEAD_LETTERS, *PUBLISHED.values())
 """All topics but those of the captured tables."""
 
 
-class TopicSetupError(TidemillError):
-    """A topic of the demo can't be created or deleted."""
-
-
-def admin_client(bootstrap_servers: str) -> AdminClient:
-    """Return a client for the calls below."""
-    return AdminClient(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "client.id": "tidemill-demo",
-            "log_level": 2,
-        }
-    )
-
-
-def check_reachable(bootstrap_servers: str, timeout_s: float = _TIMEOUT_S) -> None:
+def check_reachable(bootstrap_servers: str) -> None:
     """Check that a broker answers.
 
     Raises:
         UnreachableError: no Kafka broker answers at this address.
     """
     try:
-        admin_client(bootstrap_servers).list_topics(timeout=timeout_s)
-    except KafkaException as error:
+        Kafka(bootstrap_servers).list_topics(_CLIENT)
+    except UnreachableError as error:
         raise UnreachableError(
-            f"no broker answers at {bootstrap_servers}: {_reason(error)}",
+            str(error),
             hint="Check the address, or omit --bootstrap-servers: the demo starts its own broker.",
         ) from error
 
@@ -122,31 +102,22 @@ def create_topics(bootstrap_servers: str, captured: Iterable[str] = ()) -> None:
 
     Raises:
         TopicExistsError: a topic exists. Its records must not be mixed with those of a replay.
-        TopicSetupError: the broker refuses for another reason.
+        TidemillError: the broker refuses for another reason.
         UnreachableError: no broker answers.
     """
-    check_reachable(bootstrap_servers)
-    admin = admin_client(bootstrap_servers)
-    existing = _existing(admin, captured)
+    captured = list(captured)
+    existing = _existing(bootstrap_servers, captured)
     if existing:
         raise TopicExistsError(
             f"topics of an earlier run exist at {bootstrap_servers}: {', '.join(existing)}",
             hint="Delete them, or run the demo with --reset.",
         )
-    new = [
-        NewTopic(
-            topic.name,
-            num_partitions=topic.partitions,
-            replication_factor=-1,
-            config=_CHANGELOG_CONFIG if topic.is_changelog else _CONFIG,
-        )
+    new = {
+        topic.name: (topic.partitions, _CHANGELOG_CONFIG if topic.is_changelog else _CONFIG)
         for topic in TOPICS
-    ]
-    new += [
-        NewTopic(name, 1, replication_factor=-1, config={**TABLE_CONFIG, **CAPTURED_CONFIG})
-        for name in captured
-    ]
-    _finish(admin.create_topics(new, operation_timeout=_TIMEOUT_S), "created")
+    }
+    new |= {name: (1, {**TABLE_CONFIG, **CAPTURED_CONFIG}) for name in captured}
+    Kafka(bootstrap_servers).create_topics(_CLIENT, new)
 
 
 def delete_topics(bootstrap_servers: str, captured: Iterable[str] = ()) -> list[str]:
@@ -160,14 +131,11 @@ def delete_topics(bootstrap_servers: str, captured: Iterable[str] = ()) -> list[
         the names of the deleted topics.
 
     Raises:
-        TopicSetupError: the broker refuses.
+        TidemillError: the broker refuses.
         UnreachableError: no broker answers.
     """
-    check_reachable(bootstrap_servers)
-    admin = admin_client(bootstrap_servers)
-    existing = _existing(admin, captured)
-    if existing:
-        _finish(admin.delete_topics(existing, operation_timeout=_TIMEOUT_S), "deleted")
+    existing = _existing(bootstrap_servers, captured)
+    Kafka(bootstrap_servers).delete_topics(_CLIENT, existing)
     return existing
 
 
@@ -175,41 +143,25 @@ def end_offsets(bootstrap_servers: str, topics: Iterable[Topic]) -> dict[tuple[s
     """Return the end offset of each partition.
 
     Raises:
-        TopicSetupError: the broker does not answer.
+        UnreachableError: the broker does not answer.
     """
     asked = {
         TopicPartition(topic.name, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
         for topic in topics
         for number in range(topic.partitions)
     }
-    # The variable keeps the client alive: a collected client gets no answers.
-    admin = admin_client(bootstrap_servers)
-    answers = admin.list_offsets(asked, request_timeout=_TIMEOUT_S)
+    kafka = Kafka(bootstrap_servers)
+    admin = kafka.admin(_CLIENT)  # a client that is collected gets no answers
+    answers = admin.list_offsets(asked, request_timeout=REQUEST_S)
     try:
         return {
-            (partition.topic, partition.partition): future.result(2 * _TIMEOUT_S).offset
+            (partition.topic, partition.partition): future.result(2 * REQUEST_S).offset
             for partition, future in answers.items()
         }
     except KafkaException as error:
-        raise TopicSetupError(
-            f"the end offsets of the topics are unknown: {_reason(error)}"
-        ) from error
+        raise kafka.translate(error.args[0], "find the ends of topics") from error
 
 
-def _existing(admin: AdminClient, captured: Iterable[str]) -> list[str]:
+def _existing(bootstrap_servers: str, captured: Iterable[str]) -> list[str]:
     names = {*(topic.name for topic in TOPICS), *captured}
-    return sorted(names & set(admin.list_topics(timeout=_TIMEOUT_S).topics))
-
-
-def _finish(futures: Mapping[str, Future[Any]], what: str) -> None:
-    for name, future in futures.items():
-        try:
-            future.result(2 * _TIMEOUT_S)
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                raise TopicExistsError(f"topic {name} exists already") from error
-            raise TopicSetupError(f"topic {name} was not {what}: {_reason(error)}") from error
-
-
-def _reason(error: KafkaException) -> str:
-    return str(error.args[0].str())
+    return sorted(names & Kafka(bootstrap_servers).list_topics(_CLIENT))
