@@ -39,8 +39,8 @@ OTHER_VARIABLES = {
     "TIDEMILL_BOOTSTRAP_SERVERS": "The broker that client commands connect to, if there is no -b.",
     "TIDEMILL_AMQP_URL": "The broker that commands about queues connect to, if there is no -a.",
     "TIDEMILL_DEBUG": "If set, errors show their stack trace, as with --debug.",
-    "TIDEMILL_SINK_CLIENT": "With librdkafka, pipelines write topics with librdkafka; with native, "
-    "with tidemill's own client, which is the default.",
+    "TIDEMILL_SINK_CLIENT": "With librdkafka, pipelines write topics with librdkafka and not with "
+    "tidemill's own client, which is faster.",
     "TIDEMILL_SOURCE_CLIENT": "With librdkafka, pipelines read topics with librdkafka and not with "
     "tidemill's own client, which is faster.",
     "TIDEMILL_SPARK_ARCHIVE": "The folder of the archives of Spark's classes; 0 for no archives.",
