@@ -265,6 +265,18 @@ def test_an_ordinary_append_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ]
 
 
+def test_what_follows_the_first_batch_of_a_segment_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = noted(monkeypatch)
+    world = World(tmp_path)
+    log = world.add()
+    run = [(0, batch(2)), (0, batch()), (0, batch(3))]
+    assert outcome(world.append(run)) == [(0, -1, 0), (2, -1, 0), (3, -1, 0)]
+    assert taken == [1, 1]
+    assert log.log_end_offset == 6
+
+
 def test_the_next_batches_of_an_idempotent_producer_are_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,7 +289,7 @@ def test_the_next_batches_of_an_idempotent_producer_are_taken(
     assert taken == [1, 1]
     # Both again: they are duplicates, for which Python has the offsets.
     assert outcome(world.append(run)) == [(2, -1, 0), (4, -1, 0)]
-    assert taken == [1, 2]
+    assert taken == [1, 3]
     assert log.log_end_offset == 5
     entry = log.producers.get(9)
     assert entry is not None

@@ -23,6 +23,7 @@ NOT_FOR_CLIENTS = {
     # Start-up.
     "TidemillError",
     "SettingsError",
+    "ExtensionError",
     "DataDirLockedError",
     "FormatVersionError",
     # Only its subclasses are raised.

@@ -10,7 +10,7 @@ wrong. Knows logs and the flusher, and no protocol.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from functools import partial
 
 from tidemill.clock import Clock
@@ -89,7 +89,7 @@ class RunAppender:
             assert log is not None
             is_durable = False
             if end < 0:
-                end = self._append(log, run, places, results, now_ms)
+                end = self._append(target, log, run, places, results, now_ms)
                 is_durable = log.high_watermark >= end
             if pending is None or is_durable:
                 self._appender.written(log)
@@ -138,33 +138,27 @@ class RunAppender:
 
     def _append(
         self,
+        target: Target,
         log: PartitionLog,
-        run: Sequence[RunWrite],
-        places: Sequence[int],
+        run: list[RunWrite],
+        places: list[int],
         results: list[RunResult],
         now_ms: int,
     ) -> int:
-        """Append the batches of one log: with one write, or one by one where that can't be.
+        """Append the batches of one log, the first of which is not ordinary for the extension.
+
+        That is often so only because a segment begins or a file was closed. So the extension gets
+        the rest again.
 
         Returns:
             The offset behind them, or 0 if all failed.
         """
-        start = log.log_start_offset
-        batches: list[tuple[memoryview, int, int]] = []
-        for place in places:
-            _, data, (records, latest, _, _, producer) = run[place]
-            if producer >= 0:
-                break
-            batches.append((data, records, latest))
-        else:
-            first = log.append_together(batches, now_ms=now_ms)
-            if first is not None:
-                for place, (_, records, _) in zip(places, batches, strict=True):
-                    results[place] = (first, -1, start)
-                    first += records
-                return first
         end = 0
-        for place in places:
+        for count, place in enumerate(places):
+            if count == 1:
+                (ordinary,) = append_run(run, {target: places[1:]}, results, now_ms)
+                if ordinary >= 0:
+                    return ordinary
             data = run[place][1]
             try:
                 info = log.append(Checked(data, [parse_header(data)], log.config), now_ms=now_ms)

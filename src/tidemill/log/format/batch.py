@@ -51,7 +51,6 @@ CRC_START = 21
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _PREFIX = struct.Struct(">qi")
 _OFFSET = struct.Struct(">q")
-_STAMP = struct.Struct(">qii")
 _EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 _MAX_TIMESTAMP = struct.Struct(">q")
@@ -187,11 +186,6 @@ def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, epoch
     """Write base offset and leader epoch in place. The CRC stays valid."""
     _OFFSET.pack_into(buffer, position, base_offset)
     _EPOCH.pack_into(buffer, position + 12, epoch)
-
-
-def stamp_whole(batch: bytearray | memoryview, base_offset: int, epoch: int) -> None:
-    """Write base offset and leader epoch into a buffer that is one batch."""
-    _STAMP.pack_into(batch, 0, base_offset, len(batch) - LENGTH_OVERHEAD, epoch)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:

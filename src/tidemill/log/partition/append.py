@@ -7,15 +7,14 @@ thread appends. Knows no waiting and no protocol.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.disk.aborted_index import AbortedIndex, AbortedTransaction
 from tidemill.log.disk.files import RealFile
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError
-from tidemill.log.format.batch import BatchHeader, Buffer, parse_header, stamp, stamp_whole
+from tidemill.log.format.batch import BatchHeader, Buffer, parse_header, stamp
 from tidemill.log.format.markers import Marker, encode_marker
 from tidemill.log.format.validate import (
     LOG_APPEND_TIME,
@@ -51,8 +50,8 @@ def append_run(
         now_ms: the broker's time.
 
     Returns:
-        For each target, the offset behind its batches. It is -1 where ``Appender.append_together``
-        and ``Appender.append`` must do it, because it needs more than an ordinary append.
+        For each target, the offset behind its batches. It is -1 where ``Appender.append`` must do
+        it, because it needs more than an ordinary append.
     """
     return extension.append_run(run, targets, results, now_ms, STREAM_BYTES)
 
@@ -64,10 +63,6 @@ class AppendInfo(NamedTuple):
     last_offset: int
     log_append_time_ms: int = -1
     duplicate: bool = False
-
-
-PlainBatch: TypeAlias = tuple[memoryview, int, int]
-"""A batch, its number of records, and its latest timestamp."""
 
 
 class Appender:
@@ -137,44 +132,6 @@ class Appender:
                     self.refused.forget(header.producer_id)
             offset += header.last_offset_delta + 1
         return AppendInfo(first, offset - 1, append_time)
-
-    def append_together(self, batches: Sequence[PlainBatch], now_ms: int) -> int | None:
-        """Append checked batches without a producer, in one write.
-
-        Args:
-            batches: the batches.
-            now_ms: the broker's time.
-
-        Returns:
-            The first offset; None if nothing was appended. Then each must be appended alone: they
-            need a new segment, the partition is offline, or the disk refused.
-        """
-        chain = self._chain
-        segment = chain.segments[-1]
-        if chain.failure is not None:
-            return None
-        first = offset = chain.end_offset
-        stamped: list[memoryview] = []
-        entries = []
-        total, latest = 0, -1
-        for data, records, timestamp in batches:
-            stamp_whole(data, offset, self.leader_epoch)
-            offset += records
-            size = len(data)
-            total += size
-            stamped.append(data)
-            entries.append((size, offset - 1, timestamp))
-            if timestamp > latest:
-                latest = timestamp
-        try:
-            if segment.size and must_roll(
-                segment, total, offset - 1, latest, now_ms, self.config, chain.tp
-            ):
-                return None
-            self._write(segment, stamped[0] if len(stamped) == 1 else b"".join(stamped), entries)
-        except StorageError:
-            return None
-        return first
 
     def _checked(self, records: Buffer | Checked, now_ms: int, from_client: bool) -> Checked:
         if isinstance(records, Checked):

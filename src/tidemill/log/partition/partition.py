@@ -27,7 +27,7 @@ from tidemill.log.format.batch import HEADER_SIZE, Buffer, parse_header
 from tidemill.log.format.markers import Marker
 from tidemill.log.format.validate import Checked, check_client_batch
 from tidemill.log.partition import reading
-from tidemill.log.partition.append import Appender, AppendInfo, PlainBatch
+from tidemill.log.partition.append import Appender, AppendInfo
 from tidemill.log.partition.lazy_producers import LazyProducers
 from tidemill.log.partition.opened import OpenedPartition
 from tidemill.log.partition.producers import ProducerStates
@@ -245,10 +245,6 @@ class PartitionLog:
             StorageError: the partition is offline.
         """
         return self._appender.append(records, now_ms, from_client, from_zero)
-
-    def append_together(self, batches: Sequence[PlainBatch], *, now_ms: int) -> int | None:
-        """Append checked batches in one write; see ``Appender.append_together``."""
-        return self._appender.append_together(batches, now_ms)
 
     def append_marker(self, marker: Marker, *, now_ms: int) -> AppendInfo | None:
         """End a producer's transaction with a marker.
