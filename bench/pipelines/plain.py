@@ -29,9 +29,9 @@ def windowed(records: Any, window: str) -> Any:
     return counted.selectExpr("window.start", "`max(n)` AS n", "`count(1)` AS records")
 
 
-def as_json(result: Any) -> Any:
-    """Return rows as records of JSON, keyed by ``start`` if there is such a column."""
+def as_json(result: Any, key: str = "") -> Any:
+    """Return rows as records of JSON, keyed by a column if one is named."""
     value = f.to_json(f.struct(*result.columns)).alias("value")
-    if "start" not in result.columns:
+    if not key:
         return result.select(value)
-    return result.select(f.col("start").cast("string").alias("key"), value)
+    return result.select(f.col(key).cast("string").alias("key"), value)

@@ -48,10 +48,10 @@ def with_plain(
     """Run a plain query of Spark while ``measure`` runs, and return what that returns."""
     records = plain.stream(spark, brokers, topic, SCHEMA).withWatermark("at", WATERMARK)
     if query == "stateless":
-        result, mode = records.filter("n >= 0").select("n"), "append"
+        result, mode, key = records.filter("n >= 0").select("n"), "append", ""
     else:
-        result, mode = plain.windowed(records, WINDOW), "update"
-    writer = plain.as_json(result).writeStream.format("kafka").outputMode(mode)
+        result, mode, key = plain.windowed(records, WINDOW), "update", "start"
+    writer = plain.as_json(result, key).writeStream.format("kafka").outputMode(mode)
     running = (
         writer.option("kafka.bootstrap.servers", brokers)
         .option("topic", f"{topic}.out")
