@@ -1,7 +1,7 @@
 """A table in which contenders are compared: they take turns, and a cell is a median of the rounds.
 
-With another checkout (``--against``), the contenders are ``versions``: that one, that one again,
-which shows the noise of the run, and this one. Must not know: servers, clients, loads.
+With another checkout (``--against``), the contenders are ``Run.versions``: that one, that one
+again, which shows the noise of the run, and this one. Must not know: servers, clients, loads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 from bench.report import Aim, Cell, Table
 from bench.run import Run
@@ -20,7 +19,7 @@ Figures = Mapping[str, float]
 """Name of a figure with its unit -> value."""
 OTHERS = ("kafka", "rabbitmq")
 """Names of contenders that are not ours begin with these: a turn of theirs can fail."""
-NOISY = ("p10 ", "p99", "max ", "client ", "idle", "disk ", "share")
+NOISY = ("p10 ", "p99", "max ", "client ", "idle", "disk ")
 """Figures that contain these are not compared with another checkout."""
 LIMIT = 1.05
 """How much worse than another checkout a median of all cases can be, beyond what the other one
@@ -137,14 +136,6 @@ class Comparison:
         ]
         rows = [[row[index] for index in kept] for row in self._rows]
         return Table(self._title, [columns[index] for index in kept], rows, self._note)
-
-
-def versions(run: Run) -> dict[str, Path | None]:
-    """Return the versions of tidemill: name -> its checkout; None for this one."""
-    other = run.options.against
-    if other is None:
-        return {"tidemill": None}
-    return {"before": other, "before, again": other, "now": None}
 
 
 def typical(results: Iterable[Figures], figure: str) -> float | None:

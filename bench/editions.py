@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import cpu, programs, sink, source, targets
-from bench.compare import Comparison, Figures, ratio_of, typical, versions
+from bench.compare import Comparison, Figures, ratio_of, typical
 from bench.load import program
 from bench.report import Aim, Section
 from bench.run import Run
@@ -113,7 +113,7 @@ def _compare(
     }
     if run.options.against is not None:
         contenders = {
-            name: partial(turn, "native", checkout) for name, checkout in versions(run).items()
+            name: partial(turn, "native", checkout) for name, checkout in run.versions.items()
         }
     compared = Comparison(run, title, figures, about=(), note=note)
     return compared, compared.measure((), contenders)

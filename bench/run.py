@@ -65,6 +65,14 @@ class Run:
         """Print progress on stderr."""
         print(text, file=sys.stderr, flush=True)
 
+    @property
+    def versions(self) -> dict[str, Path | None]:
+        """The versions of tidemill that take part: name -> its checkout; None for this one."""
+        other = self.options.against
+        if other is None:
+            return {"tidemill": None}
+        return {"before": other, "before, again": other, "now": None}
+
     @contextlib.contextmanager
     def servers(self) -> Iterator[list[Target]]:
         """Start a new tidemill broker, and Apache Kafka if it is wanted and found.
@@ -75,11 +83,10 @@ class Run:
         folder, other = self.options.folder, self.options.against
         with contextlib.ExitStack() as stack:
             if other is not None:
-                old = [
-                    stack.enter_context(targets.other_checkout(folder, other, name))
-                    for name in ("before", "before, again")
+                yield [
+                    stack.enter_context(targets.of_version(folder, checkout, name))
+                    for name, checkout in self.versions.items()
                 ]
-                yield [*old, stack.enter_context(targets.tidemill(folder, "now"))]
                 return
             found = [stack.enter_context(targets.tidemill(folder))]
             if self.kafka_wanted:

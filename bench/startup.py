@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.support.broker_process import BrokerProcess
 
 from bench import history, machine, wire
-from bench.compare import Comparison, Figures, typical, versions
+from bench.compare import Comparison, Figures, typical
 from bench.history import Writer
 from bench.programs import environment_of
 from bench.report import Aim, Section
@@ -75,7 +75,7 @@ def section(run: Run) -> Section:
     aims: list[Aim] = []
     with tempfile.TemporaryDirectory(prefix="startup-", dir=run.options.folder) as name:
         parent, new = Path(name), itertools.count()
-        all_versions = versions(run)
+        all_versions = run.versions
 
         def add(case: str, measure: Callable[[str, Path | None], float], aim: bool = True) -> None:
             run.say(f"start-up: {case}")

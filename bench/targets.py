@@ -125,24 +125,22 @@ def tidemill(
 
 
 @contextlib.contextmanager
-def other_checkout(parent: Path, checkout: Path, name: str) -> Iterator[Target]:
-    """Start a broker of another checkout, which may be of an earlier version.
+def of_version(parent: Path, checkout: Path | None, name: str = "tidemill") -> Iterator[Target]:
+    """Start a broker of another checkout, which can be of an earlier version, or of this one.
 
     Args:
         parent: Folder for its data folder.
-        checkout: The folder of the checkout.
+        checkout: The folder of the checkout; None for this one.
         name: Its name in the tables.
 
     Raises:
         SystemExit: It is not a checkout, or its extension is not built.
         RuntimeError: The broker runs other code.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="before-", dir=parent) as folder,
-        tidemill(Path(folder), name, env=environment_of(checkout), plain=True) as target,
-    ):
+    env = environment_of(checkout)
+    with tidemill(parent, name, env=env, plain=checkout is not None) as target:
         loaded = Path(f"/proc/{target.pid}/maps").read_text()
-        if f"{(checkout / 'src').resolve()}/tidemill/" not in loaded:
+        if checkout is not None and f"{(checkout / 'src').resolve()}/tidemill/" not in loaded:
             raise RuntimeError(f"the broker does not run the extension of {checkout}")
         yield target
 

@@ -22,7 +22,7 @@ from tests.support.processes import ServerProcess
 from bench.cdc.databases import PER_TRANSACTION, Database, postgresql, sqlite
 from bench.cdc.debezium import DebeziumEngine
 from bench.cdc.mariadb import mariadb_database
-from bench.compare import Comparison, Figures, ratio_of, typical, versions
+from bench.compare import Comparison, Figures, ratio_of, typical
 from bench.programs import environment_of
 from bench.report import Aim, Section
 from bench.run import Run, percentile
@@ -166,7 +166,7 @@ def _measure(
             who if run.options.against else "worker": Worker(
                 run, target, checkout, database, table, kind
             )
-            for target, (who, checkout) in zip(targets, versions(run).items(), strict=True)
+            for target, (who, checkout) in zip(targets, run.versions.items(), strict=True)
         }
 
     every, engine = workers("changes", "never"), database.debezium

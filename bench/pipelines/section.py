@@ -11,14 +11,17 @@ import dataclasses
 import itertools
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from bench import connector, programs, targets
+from bench.compare import Comparison, Figures
 from bench.load import program
 from bench.pipelines.results import PLAIN, QUERIES, TIDEMILL, TRIGGERS, Latency, Rate, Settings
 from bench.report import Aim, Section, Table
 from bench.run import Run, percentile
+from bench.targets import Target
 
 LATENCY_COLUMNS = ["query", "trigger", "contender", "records", "p50 ms", "p99 ms"]
 LATENCY_NOTE = (
@@ -40,6 +43,8 @@ ROWS_PER_SECOND = 3_000_000
 CPU_RATIO = 0.5
 SIZE = 100
 MOST_ROWS = 3_000_000
+PARTS = ("source, streaming", "source, batch", "sink")
+RATE_FIGURES = ("M rows/s", "CPU s per 10^6 rows")
 SOURCE = "pipelines-source"
 
 
@@ -49,19 +54,19 @@ def latency_section(run: Run) -> Section:
     Raises:
         RuntimeError: The client failed.
     """
-    options = run.options
+    options, name = run.options, "pipelines-latency"
     records = 5 if options.rounds == 1 else 25 if options.quick else 100
+    run.say(f"{name}: a stateless query and a windowed one")
+
+    def settings(target: Target, rounds: int, jars: list[str]) -> Settings:
+        return Settings(target.bootstrap, str(options.folder), jars, records, min(2, rounds))
+
+    if options.against is not None:
+        return of_versions(run, name, settings)
     with targets.tidemill(options.folder) as target:
-        run.say("pipelines-latency: a stateless query and a windowed one")
-        settings = Settings(
-            bootstrap=target.bootstrap,
-            folder=str(options.folder),
-            records=records,
-            rounds=min(2, options.rounds),
-            jars=connector.jars_or_none(options.connector),
-        )
-        found = [each for each in client(run, settings) if isinstance(each, Latency)]
-    return Section("pipelines-latency", [latency_table(found)], latency_aims(found))
+        given = settings(target, options.rounds, connector.jars_or_none(options.connector))
+        found = [each for each in client(run, given) if isinstance(each, Latency)]
+    return Section(name, [latency_table(found)], latency_aims(found))
 
 
 def rates_section(run: Run) -> Section:
@@ -70,23 +75,57 @@ def rates_section(run: Run) -> Section:
     Raises:
         RuntimeError: The client failed.
     """
-    options = run.options
+    options, name = run.options, "pipelines-rates"
     rows = min(MOST_ROWS, 2 * options.megabytes * 1_000_000 // SIZE)
-    with targets.tidemill(options.folder) as target:
+    run.say(f"{name}: source and sink")
+
+    def settings(target: Target, rounds: int, jars: list[str]) -> Settings:
         target.prepare()
         target.create_topic(SOURCE, 1)
         program("bulk", target, SOURCE, count=rows, size=SIZE)
-        run.say("pipelines-rates: source and sink")
-        settings = Settings(
-            bootstrap=target.bootstrap,
-            folder=str(options.folder),
+        return Settings(
+            target.bootstrap,
+            str(options.folder),
+            jars,
             source=SOURCE,
             rows=rows,
-            runs=1 + options.rounds,
-            jars=connector.jars_or_none(options.connector),
+            runs=1 + rounds,
         )
-        found = [each for each in client(run, settings) if isinstance(each, Rate)]
-    return Section("pipelines-rates", [rate_table(found)], rate_aims(found))
+
+    if options.against is not None:
+        return of_versions(run, name, settings)
+    with targets.tidemill(options.folder) as target:
+        given = settings(target, options.rounds, connector.jars_or_none(options.connector))
+        found = [each for each in client(run, given) if isinstance(each, Rate)]
+    return Section(name, [rate_table(found)], rate_aims(found))
+
+
+def of_versions(
+    run: Run, name: str, settings: Callable[[Target, int, list[str]], Settings]
+) -> Section:
+    """Compare pipelines of another checkout with those of this one.
+
+    A turn has a broker and a client of its own. Of the two runs of a part, the second one counts.
+    """
+
+    def turn(checkout: Path | None) -> Figures:
+        found: dict[str, float] = {}
+        with targets.of_version(run.options.folder, checkout) as target:
+            for each in client(run, settings(target, 1, []), checkout):
+                if isinstance(each, Latency):
+                    what = f"{each.query}, {each.trigger}"
+                    found[f"{what}: p50 ms"] = percentile(each.seconds, 50) * 1e3
+                else:
+                    found[f"{each.part}: M rows/s"] = each.rows / each.wall_s / 1e6
+                    found[f"{each.part}: CPU s per 10^6 rows"] = each.cpu_s / each.rows * 1e6
+        return found
+
+    with_rates = [f"{part}: {figure}" for part in PARTS for figure in RATE_FIGURES]
+    of_latency = [f"{query}, {each}: p50 ms" for query in QUERIES for each in TRIGGERS]
+    figures = with_rates if name == "pipelines-rates" else of_latency
+    compared = Comparison(run, f"Versions: {name}", figures, about=())
+    compared.measure((), {who: partial(turn, each) for who, each in run.versions.items()})
+    return Section(name, [compared.table()], compared.regressions())
 
 
 def client(run: Run, settings: Settings, checkout: Path | None = None) -> Iterator[Latency | Rate]:

@@ -53,7 +53,7 @@ def section(run: Run) -> Section:
     compared = Comparison(
         run,
         "Share groups: records that members accept one by one",
-        ["records/s", "CPU µs/record", "share"],
+        ["records/s", "CPU µs/record", "client share"],
         about=("record", "partitions", "members"),
         base="kafka",
         by=["records/s"],
@@ -129,7 +129,7 @@ def read_outcome(printed: str, spent: float, records: int) -> Figures:
     found = json.loads(printed.splitlines()[-1])
     share = found["least"] / found["most"] if found["most"] else 0.0
     rate = float(found["rate"])
-    return {"records/s": rate, "CPU µs/record": spent / records * 1e6, "share": share}
+    return {"records/s": rate, "CPU µs/record": spent / records * 1e6, "client share": share}
 
 
 def _configure(target: Target, group: str) -> None:
