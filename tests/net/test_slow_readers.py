@@ -140,7 +140,8 @@ def memory(broker: BrokerProcess, field: str) -> int:
 WITHOUT_SENDFILE = (
     sys.executable,
     "-c",
-    "import os, runpy; del os.sendfile; runpy.run_module('tidemill', run_name='__main__')",
+    "import runpy; from tidemill import system; system.can_send_files = lambda: False; "
+    "runpy.run_module('tidemill', run_name='__main__')",
 )
 """Starts a broker that reads all ranges of files into memory."""
 
