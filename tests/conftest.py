@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import itertools
 import os
 import re
@@ -56,6 +58,7 @@ settings.load_profile("any load")
 
 NOT_FAST = ("spark", "crash", "slow", "nightly")
 """Markers of the tests that ``make test-fast`` leaves out."""
+ASYNC_TIMEOUT_S = 600
 NIGHTLY_TIMEOUT_S = 4 * 3600
 _FOLDERS = itertools.count()
 
@@ -82,6 +85,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="Take away what only Linux has, to test what runs on other systems.",
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine, on an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), ASYNC_TIMEOUT_S))
+    return True
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -451,21 +451,20 @@ def test_lists_show_only_what_the_principal_can_describe() -> None:
     with_engine(test)
 
 
-def test_sizes_are_shown_only_of_topics_that_the_principal_can_describe(tmp_path: Path) -> None:
-    async def test() -> None:
-        gate = Gate()
-        engine = Engine(Settings(data_dir=tmp_path), authorizer=gate)
-        await engine.start()
-        try:
-            await engine.topics.create([NewTopic("a", 1), NewTopic("b", 1)])
-            gate.denied = deny_topic_b
-            topics = {size.topic for size in engine.door(ALICE).storage.usage().partitions}
-            assert "a" in topics
-            assert "b" not in topics
-        finally:
-            await engine.stop()
-
-    run(test())
+async def test_sizes_are_shown_only_of_topics_that_the_principal_can_describe(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    engine = Engine(Settings(data_dir=tmp_path), authorizer=gate)
+    await engine.start()
+    try:
+        await engine.topics.create([NewTopic("a", 1), NewTopic("b", 1)])
+        gate.denied = deny_topic_b
+        topics = {size.topic for size in engine.door(ALICE).storage.usage().partitions}
+        assert "a" in topics
+        assert "b" not in topics
+    finally:
+        await engine.stop()
 
 
 def test_of_a_transaction_s_partitions_the_denied_one_stops_the_others() -> None:

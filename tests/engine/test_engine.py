@@ -82,355 +82,286 @@ def values(result: ReadResult) -> list[bytes | None]:
     ]
 
 
-def test_acknowledged_records_are_readable(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            await engine.topics.ensure("t")
-            (result,) = await produce(engine, write("t", b"a", b"b"))
-            assert (result.base_offset, result.error) == (0, None)
-            (read,) = await engine.records.read(query(("t", 0, 0)))
-            assert values(read) == [b"a", b"b"]
-            assert (read.high_watermark, read.log_start_offset) == (2, 0)
-
-    run(test)
+async def test_acknowledged_records_are_readable(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        await engine.topics.ensure("t")
+        (result,) = await produce(engine, write("t", b"a", b"b"))
+        assert (result.base_offset, result.error) == (0, None)
+        (read,) = await engine.records.read(query(("t", 0, 0)))
+        assert values(read) == [b"a", b"b"]
+        assert (read.high_watermark, read.log_start_offset) == (2, 0)
 
 
-def test_records_survive_a_clean_restart(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            await engine.topics.create([NewTopic("t", 3)])
-            await produce(engine, write("t", b"a", partition=2))
-            cluster = engine.storage.cluster_id
-        async with running(tmp_path) as engine:
-            assert engine.storage.cluster_id == cluster
-            assert engine.topics.get("t").partitions == 3
-            (read,) = await engine.records.read(query(("t", 2, 0)))
-            assert values(read) == [b"a"]
-
-    run(test)
+async def test_records_survive_a_clean_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        await engine.topics.create([NewTopic("t", 3)])
+        await produce(engine, write("t", b"a", partition=2))
+        cluster = engine.storage.cluster_id
+    async with running(tmp_path) as engine:
+        assert engine.storage.cluster_id == cluster
+        assert engine.topics.get("t").partitions == 3
+        (read,) = await engine.records.read(query(("t", 2, 0)))
+        assert values(read) == [b"a"]
 
 
-def test_a_long_poll_is_woken_by_an_append(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            await engine.topics.ensure("t")
-            poll = asyncio.ensure_future(engine.records.read(query(("t", 0, 0), wait_ms=20_000)))
-            await asyncio.sleep(0)
-            assert not poll.done()
-            # acks=1 does not wait for the disk, but the reader that waits makes it hurry.
-            engine.records.append([write("t", b"x")], Durability.WRITTEN)
-            (read,) = await poll
-            assert values(read) == [b"x"]
-
-    run(test)
+async def test_a_long_poll_is_woken_by_an_append(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        await engine.topics.ensure("t")
+        poll = asyncio.ensure_future(engine.records.read(query(("t", 0, 0), wait_ms=20_000)))
+        await asyncio.sleep(0)
+        assert not poll.done()
+        # acks=1 does not wait for the disk, but the reader that waits makes it hurry.
+        engine.records.append([write("t", b"x")], Durability.WRITTEN)
+        (read,) = await poll
+        assert values(read) == [b"x"]
 
 
-def test_a_long_poll_waits_for_min_bytes(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            await engine.topics.ensure("t")
-            poll = asyncio.ensure_future(
-                engine.records.read(query(("t", 0, 0), wait_ms=20_000, min_bytes=300))
-            )
-            await produce(engine, write("t", b"x" * 100))
-            await asyncio.sleep(0)
-            assert not poll.done()
-            await produce(engine, write("t", b"y" * 200))
-            (read,) = await poll
-            assert [len(v or b"") for v in values(read)] == [100, 200]
-
-    run(test)
+async def test_a_long_poll_waits_for_min_bytes(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        await engine.topics.ensure("t")
+        poll = asyncio.ensure_future(
+            engine.records.read(query(("t", 0, 0), wait_ms=20_000, min_bytes=300))
+        )
+        await produce(engine, write("t", b"x" * 100))
+        await asyncio.sleep(0)
+        assert not poll.done()
+        await produce(engine, write("t", b"y" * 200))
+        (read,) = await poll
+        assert [len(v or b"") for v in values(read)] == [100, 200]
 
 
-def test_an_unanswered_long_poll_ends_at_its_deadline(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            await engine.topics.ensure("t")
-            (read,) = await engine.records.read(query(("t", 0, 0), wait_ms=30))
-            assert (bytes(read.records), read.error) == (b"", None)
-
-    run(test)
+async def test_an_unanswered_long_poll_ends_at_its_deadline(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        await engine.topics.ensure("t")
+        (read,) = await engine.records.read(query(("t", 0, 0), wait_ms=30))
+        assert (bytes(read.records), read.error) == (b"", None)
 
 
-def test_an_error_in_one_partition_ends_the_wait_and_does_not_affect_the_others(
+async def test_an_error_in_one_partition_ends_the_wait_and_does_not_affect_the_others(
     tmp_path: Path,
 ) -> None:
-    async def test() -> None:
+    async with running(tmp_path) as engine:
+        await engine.topics.ensure("t")
+        await produce(engine, write("t", b"a"))
+        reads = await engine.records.read(
+            query(("t", 0, 0), ("none", 0, 0), ("t", 0, 99), wait_ms=20_000, min_bytes=10_000)
+        )
+        assert values(reads[0]) == [b"a"]
+        assert isinstance(reads[1].error, UnknownTopicOrPartitionError)
+        assert isinstance(reads[2].error, OffsetOutOfRangeError)
+
+
+async def test_the_first_batch_is_given_even_if_it_is_larger_than_the_limit(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        await engine.topics.create([NewTopic("t", 2)])
+        await produce(engine, write("t", b"x" * 5000), write("t", b"y" * 5000, partition=1))
+        asked = query(("t", 0, 0), ("t", 1, 0))
+        asked.max_bytes = 100
+        first, second = await engine.records.read(asked)
+        assert [len(v or b"") for v in values(first)] == [5000]
+        assert bytes(second.records) == b""
+
+
+async def test_latest_includes_records_that_were_not_synced(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        await engine.topics.ensure("t")
+        engine.records.append([write("t", b"a", b"b")], Durability.WRITTEN)
+        latest = await engine.records.find_offset(
+            "t", 0, Position.LATEST, Isolation.READ_UNCOMMITTED
+        )
+        assert latest is not None
+        assert latest.offset == 2
+
+
+async def test_records_below_a_deleted_prefix_are_out_of_range(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        await engine.topics.ensure("t")
+        await produce(engine, write("t", b"a", b"b", b"c"))
+        assert await engine.records.delete_before("t", 0, 2) == 2
+        with pytest.raises(OffsetOutOfRangeError):
+            await engine.records.delete_before("t", 0, 4)
+    async with running(tmp_path) as engine:
+        earliest = await engine.records.find_offset(
+            "t", 0, Position.EARLIEST, Isolation.READ_UNCOMMITTED
+        )
+        assert earliest is not None
+        assert earliest.offset == 2
+        (read,) = await engine.records.read(query(("t", 0, 1)))
+        assert isinstance(read.error, OffsetOutOfRangeError)
+
+
+async def test_clients_can_not_write_to_internal_topics(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        (result,) = await produce(engine, write("__consumer_offsets", b"x"))
+        assert isinstance(result.error, InvalidTopicError)
+
+
+async def test_two_concurrent_creations_make_one_topic(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        first, second = await asyncio.gather(
+            engine.topics.create([NewTopic("t", 2)]), engine.topics.create([NewTopic("t", 5)])
+        )
+        errors = [r for r in (*first, *second) if isinstance(r, TopicExistsError)]
+        assert len(errors) == 1
+
+
+async def test_a_topic_is_not_writable_before_it_is_in_the_catalog(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        creation = asyncio.ensure_future(engine.topics.create([NewTopic("t", 2)]))
+        while not (tmp_path / "t-1").exists():
+            await asyncio.sleep(0)
+        assert not creation.done()
+        (early,) = await produce(engine, write("t", b"early"))
+        assert isinstance(early.error, UnknownTopicOrPartitionError)
+        await creation
+        (result,) = await produce(engine, write("t", b"a"))
+        assert (result.base_offset, result.error) == (0, None)
+
+
+async def test_a_deleted_topic_is_gone_and_wakes_its_readers(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        await engine.topics.ensure("t")
+        await produce(engine, write("t", b"a"))
+        offsets = (OffsetToCommit("t", 0, 1),)
+        await engine.groups.commit(CommitRequest("g", -1, "", None, offsets))
+        poll = asyncio.ensure_future(engine.records.read(query(("t", 0, 1), wait_ms=20_000)))
+        await asyncio.sleep(0)
+        assert await engine.topics.delete(["t", "none"]) != [None, None]
+        (read,) = await poll
+        assert isinstance(read.error, UnknownTopicOrPartitionError)
+        assert engine.groups.committed("g", None) == {}
+        await engine.topics.ensure("t")
+        (read,) = await engine.records.read(query(("t", 0, 0)))
+        assert read.high_watermark == 0
+
+
+async def test_a_missing_folder_takes_the_partition_offline_and_no_other(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        await engine.topics.create([NewTopic("t", 2)])
+        await produce(engine, write("t", b"a"), write("t", b"b", partition=1))
+    shutil.rmtree(tmp_path / "t-0")
+    async with running(tmp_path) as engine:
+        lost, kept = await engine.records.read(query(("t", 0, 0), ("t", 1, 0)))
+        assert isinstance(lost.error, StorageError)
+        assert "t-0" in str(lost.error)
+        assert values(kept) == [b"b"]
+        assert (await produce(engine, write("t", b"c")))[0].error is not None
+        assert await engine.topics.delete(["t"]) == [None]
+
+
+async def test_a_folder_that_no_topic_owns_is_set_aside_with_its_records(tmp_path: Path) -> None:
+    async with running(tmp_path / "a") as engine:
+        await engine.topics.ensure("foreign")
+        await produce(engine, write("foreign", b"x"))
+    async with running(tmp_path / "b") as engine:
+        await engine.topics.ensure("own")
+    shutil.copytree(tmp_path / "a" / "foreign-0", tmp_path / "b" / "foreign-0")
+    async with running(tmp_path / "b") as engine:
+        with pytest.raises(UnknownTopicOrPartitionError):
+            engine.topics.get("foreign")
+    (aside,) = (tmp_path / "b").glob("foreign-0*-stray")
+    assert (aside / "00000000000000000000.log").stat().st_size > 0
+
+
+async def test_committed_offsets_survive_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        await engine.topics.ensure("t")
+        offsets = (OffsetToCommit("t", 0, 7, metadata="note"),)
+        assert await engine.groups.commit(CommitRequest("g", -1, "", None, offsets)) == [None]
+    async with running(tmp_path) as engine:
+        (committed,) = engine.groups.committed("g", None).values()
+        assert isinstance(committed, CommittedOffset)
+        assert (committed.offset, committed.metadata) == (7, "note")
+
+
+async def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
+    seen: list[int] = []
+    for _ in range(3):
         async with running(tmp_path) as engine:
-            await engine.topics.ensure("t")
-            await produce(engine, write("t", b"a"))
-            reads = await engine.records.read(
-                query(("t", 0, 0), ("none", 0, 0), ("t", 0, 99), wait_ms=20_000, min_bytes=10_000)
-            )
-            assert values(reads[0]) == [b"a"]
-            assert isinstance(reads[1].error, UnknownTopicOrPartitionError)
-            assert isinstance(reads[2].error, OffsetOutOfRangeError)
-
-    run(test)
+            seen += [(await engine.transactions.new_producer())[0] for _ in range(3)]
+    assert len(set(seen)) == 9
 
 
-def test_the_first_batch_is_given_even_if_it_is_larger_than_the_limit(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            await engine.topics.create([NewTopic("t", 2)])
-            await produce(engine, write("t", b"x" * 5000), write("t", b"y" * 5000, partition=1))
-            asked = query(("t", 0, 0), ("t", 1, 0))
-            asked.max_bytes = 100
-            first, second = await engine.records.read(asked)
-            assert [len(v or b"") for v in values(first)] == [5000]
-            assert bytes(second.records) == b""
-
-    run(test)
+async def test_stopping_ends_long_polls(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        await engine.topics.ensure("t")
+        poll = asyncio.ensure_future(engine.records.read(query(("t", 0, 0), wait_ms=20_000)))
+        await asyncio.sleep(0)
+    (read,) = await poll
+    assert bytes(read.records) == b""
+    (result,) = await produce(engine, write("t", b"a"))
+    assert isinstance(result.error, BrokerStoppingError)
 
 
-def test_latest_includes_records_that_were_not_synced(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            await engine.topics.ensure("t")
-            engine.records.append([write("t", b"a", b"b")], Durability.WRITTEN)
-            latest = await engine.records.find_offset(
-                "t", 0, Position.LATEST, Isolation.READ_UNCOMMITTED
-            )
-            assert latest is not None
-            assert latest.offset == 2
-
-    run(test)
-
-
-def test_records_below_a_deleted_prefix_are_out_of_range(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            await engine.topics.ensure("t")
-            await produce(engine, write("t", b"a", b"b", b"c"))
-            assert await engine.records.delete_before("t", 0, 2) == 2
-            with pytest.raises(OffsetOutOfRangeError):
-                await engine.records.delete_before("t", 0, 4)
-        async with running(tmp_path) as engine:
-            earliest = await engine.records.find_offset(
+async def test_retention_runs_by_itself(tmp_path: Path) -> None:
+    log = Log(retention_check_ms=100)
+    async with running(tmp_path, log=log) as engine:
+        configs = {"retention.ms": "1000", "segment.bytes": "1048576"}
+        (topic,) = await engine.topics.create([NewTopic("t", 1, configs=configs)])
+        assert isinstance(topic, TopicInfo)
+        for _ in range(4):
+            await produce(engine, write("t", b"x" * 700_000))
+        while True:
+            start = await engine.records.find_offset(
                 "t", 0, Position.EARLIEST, Isolation.READ_UNCOMMITTED
             )
-            assert earliest is not None
-            assert earliest.offset == 2
-            (read,) = await engine.records.read(query(("t", 0, 1)))
-            assert isinstance(read.error, OffsetOutOfRangeError)
-
-    run(test)
+            if start is not None and start.offset >= 3:
+                break
+            await asyncio.sleep(0.02)
 
 
-def test_clients_can_not_write_to_internal_topics(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            (result,) = await produce(engine, write("__consumer_offsets", b"x"))
-            assert isinstance(result.error, InvalidTopicError)
-
-    run(test)
-
-
-def test_two_concurrent_creations_make_one_topic(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            first, second = await asyncio.gather(
-                engine.topics.create([NewTopic("t", 2)]), engine.topics.create([NewTopic("t", 5)])
-            )
-            errors = [r for r in (*first, *second) if isinstance(r, TopicExistsError)]
-            assert len(errors) == 1
-
-    run(test)
-
-
-def test_a_topic_is_not_writable_before_it_is_in_the_catalog(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            creation = asyncio.ensure_future(engine.topics.create([NewTopic("t", 2)]))
-            while not (tmp_path / "t-1").exists():
-                await asyncio.sleep(0)
-            assert not creation.done()
-            (early,) = await produce(engine, write("t", b"early"))
-            assert isinstance(early.error, UnknownTopicOrPartitionError)
-            await creation
-            (result,) = await produce(engine, write("t", b"a"))
-            assert (result.base_offset, result.error) == (0, None)
-
-    run(test)
-
-
-def test_a_deleted_topic_is_gone_and_wakes_its_readers(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            await engine.topics.ensure("t")
-            await produce(engine, write("t", b"a"))
-            offsets = (OffsetToCommit("t", 0, 1),)
-            await engine.groups.commit(CommitRequest("g", -1, "", None, offsets))
-            poll = asyncio.ensure_future(engine.records.read(query(("t", 0, 1), wait_ms=20_000)))
-            await asyncio.sleep(0)
-            assert await engine.topics.delete(["t", "none"]) != [None, None]
-            (read,) = await poll
-            assert isinstance(read.error, UnknownTopicOrPartitionError)
-            assert engine.groups.committed("g", None) == {}
-            await engine.topics.ensure("t")
+async def test_compaction_runs_by_itself(tmp_path: Path) -> None:
+    log = Log(cleaner_backoff_ms=100)
+    async with running(tmp_path, log=log) as engine:
+        configs = {
+            "cleanup.policy": "compact",
+            "segment.bytes": "1048576",
+            "min.cleanable.dirty.ratio": "0.01",
+        }
+        (topic,) = await engine.topics.create([NewTopic("t", 1, configs=configs)])
+        assert isinstance(topic, TopicInfo)
+        for i in range(6):
+            await produce(engine, write("t", b"%d" % i + b"x" * 700_000))
+        while True:
             (read,) = await engine.records.read(query(("t", 0, 0)))
-            assert read.high_watermark == 0
-
-    run(test)
-
-
-def test_a_missing_folder_takes_the_partition_offline_and_no_other(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            await engine.topics.create([NewTopic("t", 2)])
-            await produce(engine, write("t", b"a"), write("t", b"b", partition=1))
-        shutil.rmtree(tmp_path / "t-0")
-        async with running(tmp_path) as engine:
-            lost, kept = await engine.records.read(query(("t", 0, 0), ("t", 1, 0)))
-            assert isinstance(lost.error, StorageError)
-            assert "t-0" in str(lost.error)
-            assert values(kept) == [b"b"]
-            assert (await produce(engine, write("t", b"c")))[0].error is not None
-            assert await engine.topics.delete(["t"]) == [None]
-
-    run(test)
+            left = [v[:1] for v in values(read) if v is not None]
+            if left == [b"4"]:  # the latest of the closed segments
+                break
+            await asyncio.sleep(0.02)
+        (read,) = await engine.records.read(query(("t", 0, 5)))
+        assert [v[:1] for v in values(read) if v is not None] == [b"5"]
 
 
-def test_a_folder_that_no_topic_owns_is_set_aside_with_its_records(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path / "a") as engine:
-            await engine.topics.ensure("foreign")
-            await produce(engine, write("foreign", b"x"))
-        async with running(tmp_path / "b") as engine:
-            await engine.topics.ensure("own")
-        shutil.copytree(tmp_path / "a" / "foreign-0", tmp_path / "b" / "foreign-0")
-        async with running(tmp_path / "b") as engine:
-            with pytest.raises(UnknownTopicOrPartitionError):
-                engine.topics.get("foreign")
-        (aside,) = (tmp_path / "b").glob("foreign-0*-stray")
-        assert (aside / "00000000000000000000.log").stat().st_size > 0
-
-    run(test)
-
-
-def test_committed_offsets_survive_a_restart(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            await engine.topics.ensure("t")
-            offsets = (OffsetToCommit("t", 0, 7, metadata="note"),)
-            assert await engine.groups.commit(CommitRequest("g", -1, "", None, offsets)) == [None]
-        async with running(tmp_path) as engine:
-            (committed,) = engine.groups.committed("g", None).values()
-            assert isinstance(committed, CommittedOffset)
-            assert (committed.offset, committed.metadata) == (7, "note")
-
-    run(test)
-
-
-def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
-    async def test() -> None:
-        seen: list[int] = []
-        for _ in range(3):
-            async with running(tmp_path) as engine:
-                seen += [(await engine.transactions.new_producer())[0] for _ in range(3)]
-        assert len(set(seen)) == 9
-
-    run(test)
-
-
-def test_stopping_ends_long_polls(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            await engine.topics.ensure("t")
-            poll = asyncio.ensure_future(engine.records.read(query(("t", 0, 0), wait_ms=20_000)))
-            await asyncio.sleep(0)
-        (read,) = await poll
-        assert bytes(read.records) == b""
-        (result,) = await produce(engine, write("t", b"a"))
-        assert isinstance(result.error, BrokerStoppingError)
-
-    run(test)
-
-
-def test_retention_runs_by_itself(tmp_path: Path) -> None:
-    async def test() -> None:
-        log = Log(retention_check_ms=100)
-        async with running(tmp_path, log=log) as engine:
-            configs = {"retention.ms": "1000", "segment.bytes": "1048576"}
-            (topic,) = await engine.topics.create([NewTopic("t", 1, configs=configs)])
-            assert isinstance(topic, TopicInfo)
-            for _ in range(4):
-                await produce(engine, write("t", b"x" * 700_000))
-            while True:
-                start = await engine.records.find_offset(
-                    "t", 0, Position.EARLIEST, Isolation.READ_UNCOMMITTED
-                )
-                if start is not None and start.offset >= 3:
-                    break
-                await asyncio.sleep(0.02)
-
-    run(test)
-
-
-def test_compaction_runs_by_itself(tmp_path: Path) -> None:
-    async def test() -> None:
-        log = Log(cleaner_backoff_ms=100)
-        async with running(tmp_path, log=log) as engine:
-            configs = {
-                "cleanup.policy": "compact",
-                "segment.bytes": "1048576",
-                "min.cleanable.dirty.ratio": "0.01",
-            }
-            (topic,) = await engine.topics.create([NewTopic("t", 1, configs=configs)])
-            assert isinstance(topic, TopicInfo)
-            for i in range(6):
-                await produce(engine, write("t", b"%d" % i + b"x" * 700_000))
-            while True:
-                (read,) = await engine.records.read(query(("t", 0, 0)))
-                left = [v[:1] for v in values(read) if v is not None]
-                if left == [b"4"]:  # the latest of the closed segments
-                    break
-                await asyncio.sleep(0.02)
-            (read,) = await engine.records.read(query(("t", 0, 5)))
-            assert [v[:1] for v in values(read) if v is not None] == [b"5"]
-
-    run(test)
-
-
-def test_flush_messages_asks_for_a_sync_before_the_interval_does(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path, log=Log(sync_interval_ms=3_600_000)) as engine:
-            await engine.topics.create([NewTopic("t", 1, configs={"flush.messages": "3"})])
-            engine.records.append([write("t", b"a", b"b")], Durability.WRITTEN)
-            for _ in range(20):
-                await asyncio.sleep(0.001)
+async def test_flush_messages_asks_for_a_sync_before_the_interval_does(tmp_path: Path) -> None:
+    async with running(tmp_path, log=Log(sync_interval_ms=3_600_000)) as engine:
+        await engine.topics.create([NewTopic("t", 1, configs={"flush.messages": "3"})])
+        engine.records.append([write("t", b"a", b"b")], Durability.WRITTEN)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        (read,) = await engine.records.read(query(("t", 0, 0), min_bytes=0))
+        assert read.high_watermark == 0
+        engine.records.append([write("t", b"c")], Durability.WRITTEN)
+        while read.high_watermark < 3:
+            await asyncio.sleep(0.001)
             (read,) = await engine.records.read(query(("t", 0, 0), min_bytes=0))
-            assert read.high_watermark == 0
-            engine.records.append([write("t", b"c")], Durability.WRITTEN)
-            while read.high_watermark < 3:
-                await asyncio.sleep(0.001)
-                (read,) = await engine.records.read(query(("t", 0, 0), min_bytes=0))
-
-    run(test)
 
 
-def test_a_failed_sync_fails_the_engine_for_any_caller() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        async with running(Path("/data"), fs=fs) as engine:
-            fs.fail("sync", times=-1)
-            (created,) = await engine.topics.create([NewTopic("t", 1)])
-            assert isinstance(created, StorageError)
-            assert isinstance(await engine.failed, StorageError)
-            assert created is not None
-
-    run(test)
+async def test_a_failed_sync_fails_the_engine_for_any_caller() -> None:
+    fs = FaultyFileSystem()
+    async with running(Path("/data"), fs=fs) as engine:
+        fs.fail("sync", times=-1)
+        (created,) = await engine.topics.create([NewTopic("t", 1)])
+        assert isinstance(created, StorageError)
+        assert isinstance(await engine.failed, StorageError)
+        assert created is not None
 
 
-def test_the_folders_of_a_large_topic_share_one_sync() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        async with running(Path("/data"), fs=fs) as engine:
-            before = fs.syncs
-            await engine.topics.create([NewTopic("t", 500)])
-            assert fs.syncs - before < 500
-
-    run(test)
+async def test_the_folders_of_a_large_topic_share_one_sync() -> None:
+    fs = FaultyFileSystem()
+    async with running(Path("/data"), fs=fs) as engine:
+        before = fs.syncs
+        await engine.topics.create([NewTopic("t", 500)])
+        assert fs.syncs - before < 500
 
 
 def test_creating_and_deleting_a_large_topic_lets_other_tasks_run(tmp_path: Path) -> None:

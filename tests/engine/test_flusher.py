@@ -262,16 +262,13 @@ def test_a_deleted_log_releases_its_waiters_with_an_error() -> None:
     run(test)
 
 
-def test_close_fails_waiters_with_a_stopping_error() -> None:
-    async def body() -> None:
-        bench = Bench(60_000)
-        log = FakeLog()
-        wait = bench.durable(log, bench.write(log))
-        bench.flusher.close()
-        with pytest.raises(BrokerStoppingError):
-            await wait
-
-    asyncio.run(body())
+async def test_close_fails_waiters_with_a_stopping_error() -> None:
+    bench = Bench(60_000)
+    log = FakeLog()
+    wait = bench.durable(log, bench.write(log))
+    bench.flusher.close()
+    with pytest.raises(BrokerStoppingError):
+        await wait
 
 
 def test_begin_sync_returns_a_ticket() -> None:

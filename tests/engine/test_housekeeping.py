@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
 from typing import cast
 from uuid import UUID
 
@@ -83,13 +82,6 @@ class Bench:
         return self.store.create(tp, parsed, topic_id)
 
 
-def run(test: Callable[[Bench], Awaitable[None]]) -> None:
-    async def body() -> None:
-        await asyncio.wait_for(test(Bench()), 600)
-
-    asyncio.run(body())
-
-
 def expired(bench: Bench, number: int) -> PartitionLog:
     log = bench.log(number, retention_ms="1000", internal_segment_bytes="300")
     for _ in range(4):
@@ -97,166 +89,146 @@ def expired(bench: Bench, number: int) -> PartitionLog:
     return log
 
 
-def test_retention_continues_after_a_partition_that_fails() -> None:
-    async def test(bench: Bench) -> None:
-        stuck, fine = expired(bench, 0), expired(bench, 1)
-        bench.clock.advance(HOUR)
-        bench.fs.fail("rename", times=-1, path="t-0")
-        await bench.work.retain()
-        assert stuck.log_start_offset == 0
-        assert fine.log_start_offset > 0
-
-    run(test)
+async def test_retention_continues_after_a_partition_that_fails() -> None:
+    bench = Bench()
+    stuck, fine = expired(bench, 0), expired(bench, 1)
+    bench.clock.advance(HOUR)
+    bench.fs.fail("rename", times=-1, path="t-0")
+    await bench.work.retain()
+    assert stuck.log_start_offset == 0
+    assert fine.log_start_offset > 0
 
 
-def test_retention_skips_offline_partitions() -> None:
-    async def test(bench: Bench) -> None:
-        log = expired(bench, 0)
-        bench.clock.advance(HOUR)
-        log.go_offline(StorageError("broken"))
-        await bench.work.retain()
-        assert log.log_start_offset == 0
-
-    run(test)
+async def test_retention_skips_offline_partitions() -> None:
+    bench = Bench()
+    log = expired(bench, 0)
+    bench.clock.advance(HOUR)
+    log.go_offline(StorageError("broken"))
+    await bench.work.retain()
+    assert log.log_start_offset == 0
 
 
-def test_a_partition_deleted_during_a_round_is_skipped() -> None:
-    async def test(bench: Bench) -> None:
-        expired(bench, 0)
-        log = expired(bench, 1)
-        bench.clock.advance(HOUR)
-        round_ = asyncio.ensure_future(bench.work.retain())
-        await asyncio.sleep(0)
-        bench.store.delete(log.tp)
-        await round_
-        assert log.log_start_offset == 0
-
-    run(test)
+async def test_a_partition_deleted_during_a_round_is_skipped() -> None:
+    bench = Bench()
+    expired(bench, 0)
+    log = expired(bench, 1)
+    bench.clock.advance(HOUR)
+    round_ = asyncio.ensure_future(bench.work.retain())
+    await asyncio.sleep(0)
+    bench.store.delete(log.tp)
+    await round_
+    assert log.log_start_offset == 0
 
 
-def test_compaction_continues_after_a_partition_that_fails() -> None:
-    async def test(bench: Bench) -> None:
-        configs = {
-            "cleanup_policy": "compact",
-            "internal_segment_bytes": "300",
-            "min_cleanable_dirty_ratio": "0.01",
-            "max_compaction_lag_ms": "60000",
-        }
-        sick, fine = bench.log(0, **configs), bench.log(1, **configs)
-        for log in (sick, fine):
-            for _ in range(6):
-                write(log, [(b"k", bytes(100))], bench.clock.now_ms())
-        bench.clock.advance(HOUR)
-        for segment in sick.segments:
-            segment.first_timestamp = None
-        bench.fs.fail("read", times=-1, path="t-0")
-        await bench.work.clean()
-        assert fine.first_dirty_offset > 0
-
-    run(test)
+async def test_compaction_continues_after_a_partition_that_fails() -> None:
+    bench = Bench()
+    configs = {
+        "cleanup_policy": "compact",
+        "internal_segment_bytes": "300",
+        "min_cleanable_dirty_ratio": "0.01",
+        "max_compaction_lag_ms": "60000",
+    }
+    sick, fine = bench.log(0, **configs), bench.log(1, **configs)
+    for log in (sick, fine):
+        for _ in range(6):
+            write(log, [(b"k", bytes(100))], bench.clock.now_ms())
+    bench.clock.advance(HOUR)
+    for segment in sick.segments:
+        segment.first_timestamp = None
+    bench.fs.fail("read", times=-1, path="t-0")
+    await bench.work.clean()
+    assert fine.first_dirty_offset > 0
 
 
-def test_expiry_does_not_read_the_producers_of_idle_partitions() -> None:
-    async def test(bench: Bench) -> None:
-        log = bench.log(0)
-        write(log, [(b"k", b"v")], bench.clock.now_ms(), producer=(7, 0, 0))
-        bench.store.close()
-        bench.store = open_store("/data", bench.clock, bench.fs)
-        bench.work._store = bench.store
-        bench.fs.fail("read", times=-1)
+async def test_expiry_does_not_read_the_producers_of_idle_partitions() -> None:
+    bench = Bench()
+    log = bench.log(0)
+    write(log, [(b"k", b"v")], bench.clock.now_ms(), producer=(7, 0, 0))
+    bench.store.close()
+    bench.store = open_store("/data", bench.clock, bench.fs)
+    bench.work._store = bench.store
+    bench.fs.fail("read", times=-1)
+    await bench.work.expire()
+
+
+async def test_producers_expire_even_if_offsets_can_not() -> None:
+    bench = Bench()
+    log = bench.log(0)
+    write(log, [(b"k", b"v")], bench.clock.now_ms(), producer=(7, 0, 0))
+    bench.clock.advance(48 * HOUR)
+    bench.coordination.fails = True
+    with pytest.raises(CoordinatorNotAvailableError):
         await bench.work.expire()
-
-    run(test)
-
-
-def test_producers_expire_even_if_offsets_can_not() -> None:
-    async def test(bench: Bench) -> None:
-        log = bench.log(0)
-        write(log, [(b"k", b"v")], bench.clock.now_ms(), producer=(7, 0, 0))
-        bench.clock.advance(48 * HOUR)
-        bench.coordination.fails = True
-        with pytest.raises(CoordinatorNotAvailableError):
-            await bench.work.expire()
-        assert len(log.producers) == 0
-        assert bench.transactions.expired == 1
-
-    run(test)
+    assert len(log.producers) == 0
+    assert bench.transactions.expired == 1
 
 
-def test_room_behind_idle_segments_is_released_in_a_thread() -> None:
-    async def test(bench: Bench) -> None:
-        logs = [bench.log(number) for number in range(3)]
-        for log in logs:
-            write(log, [(b"k", b"v")], bench.clock.now_ms())
-        room = bench.store.environment.preallocation
-        room._ends = {log.segments[-1]: 1 << 20 for log in logs}
-        truncated: dict[str, threading.Thread] = {}
+async def test_room_behind_idle_segments_is_released_in_a_thread() -> None:
+    bench = Bench()
+    logs = [bench.log(number) for number in range(3)]
+    for log in logs:
+        write(log, [(b"k", b"v")], bench.clock.now_ms())
+    room = bench.store.environment.preallocation
+    room._ends = {log.segments[-1]: 1 << 20 for log in logs}
+    truncated: dict[str, threading.Thread] = {}
 
-        def check(operation: str, path: str) -> None:
-            if operation == "truncate":
-                truncated[path] = threading.current_thread()
+    def check(operation: str, path: str) -> None:
+        if operation == "truncate":
+            truncated[path] = threading.current_thread()
 
-        bench.fs.check = check  # type: ignore[method-assign]
-        await bench.work.release_room()
-        assert not truncated  # none was seen before
-        await bench.work.release_room()
-        assert list(truncated) == [log.segments[-1].path() for log in logs]
-        assert threading.main_thread() not in truncated.values()
-        assert not any(room.forget(log.segments[-1]) for log in logs)
-        write(logs[0], [(b"k", b"v")], bench.clock.now_ms())
-
-    run(test)
+    bench.fs.check = check  # type: ignore[method-assign]
+    await bench.work.release_room()
+    assert not truncated  # none was seen before
+    await bench.work.release_room()
+    assert list(truncated) == [log.segments[-1].path() for log in logs]
+    assert threading.main_thread() not in truncated.values()
+    assert not any(room.forget(log.segments[-1]) for log in logs)
+    write(logs[0], [(b"k", b"v")], bench.clock.now_ms())
 
 
-def test_room_is_released_on_the_event_loop_if_no_thread_can_be_started(
+async def test_room_is_released_on_the_event_loop_if_no_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*args: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    async def test(bench: Bench) -> None:
-        log = bench.log(0)
-        write(log, [(b"k", b"v")], bench.clock.now_ms())
-        room = bench.store.environment.preallocation
-        room._ends[log.segments[-1]] = 1 << 20
+    bench = Bench()
+    log = bench.log(0)
+    write(log, [(b"k", b"v")], bench.clock.now_ms())
+    room = bench.store.environment.preallocation
+    room._ends[log.segments[-1]] = 1 << 20
+    await bench.work.release_room()
+    monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", refuse)
+    with pytest.raises(RuntimeError):
         await bench.work.release_room()
-        monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", refuse)
-        with pytest.raises(RuntimeError):
-            await bench.work.release_room()
-        assert not room.forget(log.segments[-1])
+    assert not room.forget(log.segments[-1])
+    write(log, [(b"k", b"v")], bench.clock.now_ms())
+
+
+async def test_checkpoints_of_many_partitions_are_taken_in_slices() -> None:
+    bench = Bench()
+    logs = [bench.log(number) for number in range(20)]
+    for log in logs:
         write(log, [(b"k", b"v")], bench.clock.now_ms())
-
-    run(test)
-
-
-def test_checkpoints_of_many_partitions_are_taken_in_slices() -> None:
-    async def test(bench: Bench) -> None:
-        logs = [bench.log(number) for number in range(20)]
-        for log in logs:
-            write(log, [(b"k", b"v")], bench.clock.now_ms())
-        await bench.work.checkpoint()
-        turns = 0
-        round_ = asyncio.ensure_future(bench.work.checkpoint())
-        while not round_.done():
-            turns += 1
-            await asyncio.sleep(0)
-        assert turns >= len(logs)
-        assert all(log.recovery_point == 1 for log in logs)
-
-    run(test)
+    await bench.work.checkpoint()
+    turns = 0
+    round_ = asyncio.ensure_future(bench.work.checkpoint())
+    while not round_.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= len(logs)
+    assert all(log.recovery_point == 1 for log in logs)
 
 
-def test_a_late_checkpoint_does_not_overwrite_a_newer_one() -> None:
-    async def test(bench: Bench) -> None:
-        log = bench.log(0)
-        for _ in range(3):
-            write(log, [(b"k", b"v")], bench.clock.now_ms())
-        older = bench.store.checkpoint_writes()
-        log.delete_records_before(2)
-        bench.store.checkpoint_writes()()
-        older()
-        bench.fs.kill()
-        again = open_store("/data", bench.clock, bench.fs)
-        assert again.partitions[log.tp].log_start_offset == 2
-
-    run(test)
+async def test_a_late_checkpoint_does_not_overwrite_a_newer_one() -> None:
+    bench = Bench()
+    log = bench.log(0)
+    for _ in range(3):
+        write(log, [(b"k", b"v")], bench.clock.now_ms())
+    older = bench.store.checkpoint_writes()
+    log.delete_records_before(2)
+    bench.store.checkpoint_writes()()
+    older()
+    bench.fs.kill()
+    again = open_store("/data", bench.clock, bench.fs)
+    assert again.partitions[log.tp].log_start_offset == 2

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.engine.test_journaling import begin, broker, ends, run, until, write
+from tests.engine.test_journaling import begin, broker, ends, until, write
 from tests.engine.transactions.support import cut_power, noted
 from tests.support.faultyfs import FaultyFileSystem, Unlucky
 from tidemill.engine import journaling as journaling_module
@@ -19,51 +19,43 @@ from tidemill.log.names import TopicPartition
 from tidemill.log.partition.sync import SyncTicket
 
 
-def test_a_damaged_first_batch_of_a_partition_is_restored() -> None:
+async def test_a_damaged_first_batch_of_a_partition_is_restored() -> None:
     """It was synced in the segment, perhaps before the journal was open."""
-
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await broker(fs)
-        await cut_power(engine, fs, Unlucky())
-        fs.clear_faults()
-        damaged = [TopicPartition("t", 3), TopicPartition("t", 4)]
-        flipped, torn = (fs.content(f"/data/{tp}/{0:020}.log") for tp in damaged)
-        flipped[61] ^= 1
-        del torn[20:]
-        again = await broker(fs)
-        assert not again._store.offline
-        restored = [str(each) for each in again._store.reports if each.tp in damaged]
-        assert len(restored) == 2
-        assert all("offsets 0 to 0 restored from the journal" in each for each in restored)
-        assert ends(again) == {2}
-        await again.stop()
-
-    run(test)
+    fs = FaultyFileSystem()
+    engine = await broker(fs)
+    await cut_power(engine, fs, Unlucky())
+    fs.clear_faults()
+    damaged = [TopicPartition("t", 3), TopicPartition("t", 4)]
+    flipped, torn = (fs.content(f"/data/{tp}/{0:020}.log") for tp in damaged)
+    flipped[61] ^= 1
+    del torn[20:]
+    again = await broker(fs)
+    assert not again._store.offline
+    restored = [str(each) for each in again._store.reports if each.tp in damaged]
+    assert len(restored) == 2
+    assert all("offsets 0 to 0 restored from the journal" in each for each in restored)
+    assert ends(again) == {2}
+    await again.stop()
 
 
-def test_entries_with_notes_only_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_entries_with_notes_only_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journaling_module, "TICK_S", 3_600)
     monkeypatch.setattr(journaling_module, "NOTES_S", 3_600)
-
-    async def test() -> None:
-        engine = await broker(FaultyFileSystem())
-        journal = engine._store.journal
-        await write(engine, b"second")
-        before = journal.next_sequence
-        for _ in range(10):
-            await begin(engine, 0, LOG_BYTES)  # too much for the journal
-        assert journal.has_notes
-        assert journal.next_sequence <= before + 1
-        await write(engine, b"third", partitions=1)
-        await begin(engine, 1, 100)
-        assert not journal.has_notes  # the next round had them
-        await engine.stop()
-
-    run(test)
+    engine = await broker(FaultyFileSystem())
+    journal = engine._store.journal
+    await write(engine, b"second")
+    before = journal.next_sequence
+    for _ in range(10):
+        await begin(engine, 0, LOG_BYTES)  # too much for the journal
+    assert journal.has_notes
+    assert journal.next_sequence <= before + 1
+    await write(engine, b"third", partitions=1)
+    await begin(engine, 1, 100)
+    assert not journal.has_notes  # the next round had them
+    await engine.stop()
 
 
-def test_an_append_does_not_wait_behind_an_entry_with_notes_only(
+async def test_an_append_does_not_wait_behind_an_entry_with_notes_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = threading.Event()
@@ -78,28 +70,25 @@ def test_an_append_does_not_wait_behind_an_entry_with_notes_only(
         entries.append(len(pieces))
         return begun(journal, pieces)
 
-    async def test() -> None:
-        engine = await broker(FaultyFileSystem())
-        journal = engine._store.journal
-        await engine.topics.create([NewTopic("new", 2)])
-        await noted(engine)
-        monkeypatch.setattr(JournalWrite, "run", held)
-        monkeypatch.setattr(Journal, "begin", counted)
-        await begin(engine, 0, 100, topic="new")
-        assert entries == [0]  # its note is on its way
-        append = asyncio.ensure_future(begin(engine, 0, 100))
-        await begin(engine, 1, 100, topic="new")
-        assert journal.has_notes
-        gate.set()
-        await append
-        assert entries == [0, 1]  # with the note of the other partition
-        assert not journal.has_notes
-        await engine.stop()
-
-    run(test)
+    engine = await broker(FaultyFileSystem())
+    journal = engine._store.journal
+    await engine.topics.create([NewTopic("new", 2)])
+    await noted(engine)
+    monkeypatch.setattr(JournalWrite, "run", held)
+    monkeypatch.setattr(Journal, "begin", counted)
+    await begin(engine, 0, 100, topic="new")
+    assert entries == [0]  # its note is on its way
+    append = asyncio.ensure_future(begin(engine, 0, 100))
+    await begin(engine, 1, 100, topic="new")
+    assert journal.has_notes
+    gate.set()
+    await append
+    assert entries == [0, 1]  # with the note of the other partition
+    assert not journal.has_notes
+    await engine.stop()
 
 
-def test_a_partition_that_is_deleted_during_its_sync_leaves_no_note(
+async def test_a_partition_that_is_deleted_during_its_sync_leaves_no_note(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = threading.Event()
@@ -110,21 +99,18 @@ def test_a_partition_that_is_deleted_during_its_sync_leaves_no_note(
             assert gate.wait(60)
         synced(ticket)
 
-    async def test() -> None:
-        engine = await broker(FaultyFileSystem())
-        await engine.topics.create([NewTopic("new", 1)])
-        log = engine._store.get(TopicPartition("new", 0))
-        monkeypatch.setattr(SyncTicket, "run", held)
-        answer = asyncio.ensure_future(begin(engine, 0, 100, topic="new"))
-        await until(lambda: engine._flusher._runner.is_busy)
-        await engine.topics.delete(["new"])
-        gate.set()
-        (result,) = await answer
-        assert result.error is not None
-        await until(lambda: not engine._flusher._runner.is_busy)
-        await noted(engine)
-        await begin(engine, 0, 100)
-        assert log not in dict(engine._store.journal.noted())
-        await engine.stop()
-
-    run(test)
+    engine = await broker(FaultyFileSystem())
+    await engine.topics.create([NewTopic("new", 1)])
+    log = engine._store.get(TopicPartition("new", 0))
+    monkeypatch.setattr(SyncTicket, "run", held)
+    answer = asyncio.ensure_future(begin(engine, 0, 100, topic="new"))
+    await until(lambda: engine._flusher._runner.is_busy)
+    await engine.topics.delete(["new"])
+    gate.set()
+    (result,) = await answer
+    assert result.error is not None
+    await until(lambda: not engine._flusher._runner.is_busy)
+    await noted(engine)
+    await begin(engine, 0, 100)
+    assert log not in dict(engine._store.journal.noted())
+    await engine.stop()

@@ -79,183 +79,145 @@ def ends(engine: Engine) -> set[int]:
     return {log.high_watermark for tp, log in logs.items() if tp.topic == "t"}
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(test(), 600)
+async def test_records_of_many_partitions_share_one_sync() -> None:
+    fs = FaultyFileSystem()
+    engine = await broker(fs)
+    before = fs.syncs
+    await write(engine, b"second")
+    assert fs.syncs == before + 1
+    assert ends(engine) == {2}
+    await engine.stop()
 
-    asyncio.run(bounded())
 
-
-def test_records_of_many_partitions_share_one_sync() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await broker(fs)
+async def test_the_markers_of_a_transaction_share_one_sync() -> None:
+    fs = FaultyFileSystem()
+    engine = await broker(fs)
+    producer = await Producer(engine).init()
+    for round_ in range(2):
+        for n in range(PARTITIONS):
+            await producer.send("t", b"%d" % round_, partition=n)
+        await noted(engine)
         before = fs.syncs
-        await write(engine, b"second")
-        assert fs.syncs == before + 1
-        assert ends(engine) == {2}
-        await engine.stop()
-
-    run(test)
-
-
-def test_the_markers_of_a_transaction_share_one_sync() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await broker(fs)
-        producer = await Producer(engine).init()
-        for round_ in range(2):
-            for n in range(PARTITIONS):
-                await producer.send("t", b"%d" % round_, partition=n)
-            await noted(engine)
-            before = fs.syncs
-            await producer.commit()
-        # One for the decision, one for twelve markers. The completion that no request waits for
-        # can be the third.
-        assert fs.syncs - before <= 3
-        await engine.stop()
-
-    run(test)
+        await producer.commit()
+    # One for the decision, one for twelve markers. The completion that no request waits for
+    # can be the third.
+    assert fs.syncs - before <= 3
+    await engine.stop()
 
 
-def test_offsets_in_a_transaction_cost_no_sync_more() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await broker(fs)
-        producer = await Producer(engine).init()
-        for round_ in range(2):
-            for n in range(PARTITIONS):
-                await producer.send("t", b"%d" % round_, partition=n)
-            await producer.commit_offset("g", "t", round_)
-            await noted(engine)
-            before = fs.syncs
-            await producer.commit()
-        assert fs.syncs - before <= 3
-        await engine.stop()
-
-    run(test)
+async def test_offsets_in_a_transaction_cost_no_sync_more() -> None:
+    fs = FaultyFileSystem()
+    engine = await broker(fs)
+    producer = await Producer(engine).init()
+    for round_ in range(2):
+        for n in range(PARTITIONS):
+            await producer.send("t", b"%d" % round_, partition=n)
+        await producer.commit_offset("g", "t", round_)
+        await noted(engine)
+        before = fs.syncs
+        await producer.commit()
+    assert fs.syncs - before <= 3
+    await engine.stop()
 
 
-def test_everything_acknowledged_survives_a_power_cut() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await broker(fs)
-        for n in range(20):
-            await write(engine, b"%d" % n)
-        await cut_power(engine, fs, Unlucky())
-        fs.clear_faults()
-        again = await broker(fs)
-        assert not again._store.offline
-        assert ends(again) == {22}
-        await again.stop()
-
-    run(test)
+async def test_everything_acknowledged_survives_a_power_cut() -> None:
+    fs = FaultyFileSystem()
+    engine = await broker(fs)
+    for n in range(20):
+        await write(engine, b"%d" % n)
+    await cut_power(engine, fs, Unlucky())
+    fs.clear_faults()
+    again = await broker(fs)
+    assert not again._store.offline
+    assert ends(again) == {22}
+    await again.stop()
 
 
-def test_a_journal_that_is_too_small_never_fails_a_write() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await broker(fs)
-        for n in range(300):  # 300 entries of 16 KB in 1 MB
-            await write(engine, bytes(1300) + b"%d" % n)
-        assert ends(engine) == {301}
-        await cut_power(engine, fs, Unlucky())
-        fs.clear_faults()
-        again = await broker(fs)
-        assert not again._store.offline
-        assert ends(again) == {302}
-        await again.stop()
-
-    run(test)
+async def test_a_journal_that_is_too_small_never_fails_a_write() -> None:
+    fs = FaultyFileSystem()
+    engine = await broker(fs)
+    for n in range(300):  # 300 entries of 16 KB in 1 MB
+        await write(engine, bytes(1300) + b"%d" % n)
+    assert ends(engine) == {301}
+    await cut_power(engine, fs, Unlucky())
+    fs.clear_faults()
+    again = await broker(fs)
+    assert not again._store.offline
+    assert ends(again) == {302}
+    await again.stop()
 
 
-def test_a_full_disk_in_the_journal_closes_it_and_fails_no_write() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await broker(fs)
-        fs.fail("write", errno.ENOSPC, path="/journal/")
-        await write(engine, b"second")
-        await write(engine, b"third")
-        assert ends(engine) == {3}
-        async with asyncio.timeout(300):
-            while fs.exists(f"/data/{CHECKPOINT}"):  # the next start must not trust the journal
-                await asyncio.sleep(0.001)
-        assert not engine._store.journal.is_open
-        await engine.stop()
-
-    run(test)
+async def test_a_full_disk_in_the_journal_closes_it_and_fails_no_write() -> None:
+    fs = FaultyFileSystem()
+    engine = await broker(fs)
+    fs.fail("write", errno.ENOSPC, path="/journal/")
+    await write(engine, b"second")
+    await write(engine, b"third")
+    assert ends(engine) == {3}
+    async with asyncio.timeout(300):
+        while fs.exists(f"/data/{CHECKPOINT}"):  # the next start must not trust the journal
+            await asyncio.sleep(0.001)
+    assert not engine._store.journal.is_open
+    await engine.stop()
 
 
 @pytest.mark.parametrize("is_discarded", [False, True])
-def test_what_a_closed_journal_has_survives_a_power_cut(is_discarded: bool) -> None:
+async def test_what_a_closed_journal_has_survives_a_power_cut(is_discarded: bool) -> None:
     """Most partitions get nothing more, so nothing but the journal has their last record."""
-
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await broker(fs)
-        await write(engine, b"second")
-        fs.fail("write", errno.ENOSPC, path="/journal/")
-        await write(engine, b"third", partitions=2)
-        assert not engine._store.journal.is_open
-        async with asyncio.timeout(300):
-            while is_discarded and fs.exists(f"/data/{CHECKPOINT}"):
-                await asyncio.sleep(0.001)
-        await cut_power(engine, fs, Unlucky())
-        fs.clear_faults()
-        again = Engine(Settings(data_dir=Path("/data")), fs=fs)
-        await again.start()
-        assert not again._store.offline
-        found = [again._store.get(TopicPartition("t", n)) for n in range(PARTITIONS)]
-        assert [log.high_watermark for log in found] == [3, 3] + [2] * (PARTITIONS - 2)
-        await again.stop()
-
-    run(test)
+    fs = FaultyFileSystem()
+    engine = await broker(fs)
+    await write(engine, b"second")
+    fs.fail("write", errno.ENOSPC, path="/journal/")
+    await write(engine, b"third", partitions=2)
+    assert not engine._store.journal.is_open
+    async with asyncio.timeout(300):
+        while is_discarded and fs.exists(f"/data/{CHECKPOINT}"):
+            await asyncio.sleep(0.001)
+    await cut_power(engine, fs, Unlucky())
+    fs.clear_faults()
+    again = Engine(Settings(data_dir=Path("/data")), fs=fs)
+    await again.start()
+    assert not again._store.offline
+    found = [again._store.get(TopicPartition("t", n)) for n in range(PARTITIONS)]
+    assert [log.high_watermark for log in found] == [3, 3] + [2] * (PARTITIONS - 2)
+    await again.stop()
 
 
-def test_without_room_for_a_journal_segments_are_synced() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        fs.fail("create", errno.ENOSPC, times=-1, path="/journal/")
-        log = Log(sync_interval_ms=3_600_000)
-        engine = Engine(Settings(data_dir=Path("/data"), log=log), fs=fs)
-        await engine.start()
-        await engine.topics.create([NewTopic("t", PARTITIONS)])
-        await write(engine, b"first")
-        await write(engine, b"second")
-        assert ends(engine) == {2}
-        assert not engine._store.journal.is_open
-        await engine.stop()
-
-    run(test)
+async def test_without_room_for_a_journal_segments_are_synced() -> None:
+    fs = FaultyFileSystem()
+    fs.fail("create", errno.ENOSPC, times=-1, path="/journal/")
+    log = Log(sync_interval_ms=3_600_000)
+    engine = Engine(Settings(data_dir=Path("/data"), log=log), fs=fs)
+    await engine.start()
+    await engine.topics.create([NewTopic("t", PARTITIONS)])
+    await write(engine, b"first")
+    await write(engine, b"second")
+    assert ends(engine) == {2}
+    assert not engine._store.journal.is_open
+    await engine.stop()
 
 
-def test_a_failed_sync_of_the_journal_stops_the_broker() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await broker(fs)
-        fs.fail("sync", path="/journal/")
-        with pytest.raises(TidemillError):
-            await write(engine, b"lost")
-        assert isinstance(await engine.failed, SyncFailedError)
-        assert ends(engine) == {1}
-        await engine.stop()
-
-    run(test)
+async def test_a_failed_sync_of_the_journal_stops_the_broker() -> None:
+    fs = FaultyFileSystem()
+    engine = await broker(fs)
+    fs.fail("sync", path="/journal/")
+    with pytest.raises(TidemillError):
+        await write(engine, b"lost")
+    assert isinstance(await engine.failed, SyncFailedError)
+    assert ends(engine) == {1}
+    await engine.stop()
 
 
-def test_a_clean_stop_leaves_no_journal_to_be_read() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await broker(fs)
-        await write(engine, b"second")
-        await engine.stop()
-        assert not fs.exists(f"/data/{CHECKPOINT}")
-        again = await broker(fs)
-        assert again._store.clean_start
-        assert again._store.reports == []
-        await again.stop()
-
-    run(test)
+async def test_a_clean_stop_leaves_no_journal_to_be_read() -> None:
+    fs = FaultyFileSystem()
+    engine = await broker(fs)
+    await write(engine, b"second")
+    await engine.stop()
+    assert not fs.exists(f"/data/{CHECKPOINT}")
+    again = await broker(fs)
+    assert again._store.clean_start
+    assert again._store.reports == []
+    await again.stop()
 
 
 # --- on the disk of this machine, where the journal has its native thread -------------------------
@@ -283,47 +245,38 @@ def replace_journal(engine: Engine, device: str) -> None:
     os.close(other)
 
 
-def test_a_real_sync_that_fails_stops_the_broker(tmp_path: Path) -> None:
-    async def test() -> None:
-        engine = await real_broker(tmp_path)
-        replace_journal(engine, "/dev/null")  # takes all bytes, and can't be synced
-        with pytest.raises(TidemillError):
-            await write(engine, b"lost")
-        assert isinstance(await engine.failed, SyncFailedError)
-        assert ends(engine) == {2}
-        await engine.stop()
-
-    run(test)
+async def test_a_real_sync_that_fails_stops_the_broker(tmp_path: Path) -> None:
+    engine = await real_broker(tmp_path)
+    replace_journal(engine, "/dev/null")  # takes all bytes, and can't be synced
+    with pytest.raises(TidemillError):
+        await write(engine, b"lost")
+    assert isinstance(await engine.failed, SyncFailedError)
+    assert ends(engine) == {2}
+    await engine.stop()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is of Linux")
-def test_a_really_full_disk_in_the_journal_fails_no_write(tmp_path: Path) -> None:
-    async def test() -> None:
-        engine = await real_broker(tmp_path)
-        replace_journal(engine, "/dev/full")
-        await write(engine, b"third")
-        await write(engine, b"fourth")
-        assert ends(engine) == {4}
-        assert not engine._store.journal.is_open
-        await engine.stop()
-
-    run(test)
+async def test_a_really_full_disk_in_the_journal_fails_no_write(tmp_path: Path) -> None:
+    engine = await real_broker(tmp_path)
+    replace_journal(engine, "/dev/full")
+    await write(engine, b"third")
+    await write(engine, b"fourth")
+    assert ends(engine) == {4}
+    assert not engine._store.journal.is_open
+    await engine.stop()
 
 
-def test_a_stop_does_not_wait_for_the_answer_of_a_round(tmp_path: Path) -> None:
-    async def test() -> None:
-        engine = await real_broker(tmp_path)
-        writing = asyncio.ensure_future(write(engine, b"third"))
-        await asyncio.sleep(0)
-        await engine.stop()
-        await asyncio.gather(writing, return_exceptions=True)
-        again = Engine(Settings(data_dir=tmp_path, log=Log(sync_interval_ms=3_600_000)))
-        await again.start()
-        assert not again._store.offline
-        assert ends(again) <= {2, 3}
-        await again.stop()
-
-    run(test)
+async def test_a_stop_does_not_wait_for_the_answer_of_a_round(tmp_path: Path) -> None:
+    engine = await real_broker(tmp_path)
+    writing = asyncio.ensure_future(write(engine, b"third"))
+    await asyncio.sleep(0)
+    await engine.stop()
+    await asyncio.gather(writing, return_exceptions=True)
+    again = Engine(Settings(data_dir=tmp_path, log=Log(sync_interval_ms=3_600_000)))
+    await again.start()
+    assert not again._store.offline
+    assert ends(again) <= {2, 3}
+    await again.stop()
 
 
 # --- long turns of the event loop ----------------------------------------------------------------
@@ -359,123 +312,113 @@ def busy_until(condition: Callable[[], bool]) -> None:
 
 
 @NATIVE_THREADS
-def test_a_round_that_is_written_during_a_turn_is_followed_by_the_next_one(tmp_path: Path) -> None:
-    async def test() -> None:
-        engine = await real_broker(tmp_path)
-        journaling = engine._flusher._journaling
-        assert journaling is not None
-        log = engine._store.get(TopicPartition("t", 0))
-        first = begin(engine, 0, LARGE_APPEND)
-        await asyncio.sleep(0)
-        assert journaling.is_busy
-        busy_until(lambda: has_written(journaling))
-        small = begin(engine, 1, 100)
-        assert log.high_watermark == 2
-        released: list[str] = []
-        cast(PendingWrites, first).call_when_done(lambda _: released.append("first"))
-        second = begin(engine, 1, LARGE_APPEND)
-        assert log.high_watermark == 3  # the report of the disk was taken in this turn,
-        assert journaling.is_busy  # and the next round has begun,
-        assert not released  # but no request was answered within another one
-        results = [*await second, *await small]
-        assert [result.error for result in results] == [None, None]
-        assert released == ["first"]
-        assert ends(engine) == {2, 3, 4}
-        await engine.stop()
-
-    run(test)
+async def test_a_round_that_is_written_during_a_turn_is_followed_by_the_next_one(
+    tmp_path: Path,
+) -> None:
+    engine = await real_broker(tmp_path)
+    journaling = engine._flusher._journaling
+    assert journaling is not None
+    log = engine._store.get(TopicPartition("t", 0))
+    first = begin(engine, 0, LARGE_APPEND)
+    await asyncio.sleep(0)
+    assert journaling.is_busy
+    busy_until(lambda: has_written(journaling))
+    small = begin(engine, 1, 100)
+    assert log.high_watermark == 2
+    released: list[str] = []
+    cast(PendingWrites, first).call_when_done(lambda _: released.append("first"))
+    second = begin(engine, 1, LARGE_APPEND)
+    assert log.high_watermark == 3  # the report of the disk was taken in this turn,
+    assert journaling.is_busy  # and the next round has begun,
+    assert not released  # but no request was answered within another one
+    results = [*await second, *await small]
+    assert [result.error for result in results] == [None, None]
+    assert released == ["first"]
+    assert ends(engine) == {2, 3, 4}
+    await engine.stop()
 
 
 @NATIVE_THREADS
-def test_a_first_round_does_not_wait_for_the_end_of_a_long_turn(
+async def test_a_first_round_does_not_wait_for_the_end_of_a_long_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
     monkeypatch.setattr(flusher_module, "perf_counter", lambda: now)
-
-    async def test() -> None:
-        nonlocal now
-        engine = await real_broker(tmp_path)
-        journaling = engine._flusher._journaling
-        assert journaling is not None
-        waits = [begin(engine, 0, LARGE_APPEND)]
-        now += 1.1 * LONG_TURN_S
-        waits.append(begin(engine, 1, 100))
-        assert not journaling.is_busy
-        waits.append(begin(engine, 1, LARGE_APPEND))
-        assert journaling.is_busy
-        for wait in waits:
-            (result,) = await wait
-            assert result.error is None
-        assert ends(engine) == {2, 3, 4}
-        await engine.stop()
-
-    run(test)
+    engine = await real_broker(tmp_path)
+    journaling = engine._flusher._journaling
+    assert journaling is not None
+    waits = [begin(engine, 0, LARGE_APPEND)]
+    now += 1.1 * LONG_TURN_S
+    waits.append(begin(engine, 1, 100))
+    assert not journaling.is_busy
+    waits.append(begin(engine, 1, LARGE_APPEND))
+    assert journaling.is_busy
+    for wait in waits:
+        (result,) = await wait
+        assert result.error is None
+    assert ends(engine) == {2, 3, 4}
+    await engine.stop()
 
 
 @NATIVE_THREADS
-def test_a_round_of_many_logs_that_is_noticed_during_a_turn_releases_all(tmp_path: Path) -> None:
-    async def test() -> None:
-        engine = await real_broker(tmp_path)
-        journaling = engine._flusher._journaling
-        assert journaling is not None
-        count = ACCEPTED_PER_TURN + 10
-        await engine.topics.create([NewTopic("many", count)])
-        first, last = (engine._store.get(TopicPartition("many", n)) for n in (0, count - 1))
-
-        def begin_all() -> Awaitable[list[WriteResult]]:
-            batches = [encode_batch([NewRecord(b"k", b"v")], timestamp_ms=1) for _ in range(count)]
-            writes = [PartitionWrite("many", n, memoryview(each)) for n, each in enumerate(batches)]
-            answer = engine.records.append(writes, Durability.SYNCED)
-            assert not isinstance(answer, list)
-            return answer
-
-        await begin_all()  # in their own files, which are new
-        await noted(engine)
-        answer = begin_all()
-        await asyncio.sleep(0)
-        assert journaling.is_busy
-        busy_until(lambda: has_written(journaling))
-        other = begin(engine, 0, LARGE_APPEND)
-        assert (first.high_watermark, last.high_watermark) == (2, 1)
-        assert journaling.is_busy
-        for result in [*await answer, *await other]:
-            assert result.error is None
-        assert (first.high_watermark, last.high_watermark) == (2, 2)
-        await engine.stop()
-
-    run(test)
-
-
-@NATIVE_THREADS
-def test_a_sync_of_a_segment_that_ends_during_a_turn_is_followed_by_the_next_one(
+async def test_a_round_of_many_logs_that_is_noticed_during_a_turn_releases_all(
     tmp_path: Path,
 ) -> None:
-    async def test() -> None:
-        engine = await real_broker(tmp_path)
-        runner = engine._flusher._runner
-        log = engine._store.get(TopicPartition("t", 0))
-        waits = [begin(engine, 0, LOG_BYTES)]  # too much for the journal
-        await asyncio.sleep(0)
-        assert runner.is_busy
-        (thread,) = runner._running
-        busy_until(thread.has_synced)
-        waits.append(begin(engine, 0, LARGE_APPEND))
-        assert log.high_watermark == 3
-        assert runner.is_busy
-        for wait in waits:
-            (result,) = await wait
-            assert result.error is None
-        assert log.high_watermark == 4
-        await engine.stop()
+    engine = await real_broker(tmp_path)
+    journaling = engine._flusher._journaling
+    assert journaling is not None
+    count = ACCEPTED_PER_TURN + 10
+    await engine.topics.create([NewTopic("many", count)])
+    first, last = (engine._store.get(TopicPartition("many", n)) for n in (0, count - 1))
 
-    run(test)
+    def begin_all() -> Awaitable[list[WriteResult]]:
+        batches = [encode_batch([NewRecord(b"k", b"v")], timestamp_ms=1) for _ in range(count)]
+        writes = [PartitionWrite("many", n, memoryview(each)) for n, each in enumerate(batches)]
+        answer = engine.records.append(writes, Durability.SYNCED)
+        assert not isinstance(answer, list)
+        return answer
+
+    await begin_all()  # in their own files, which are new
+    await noted(engine)
+    answer = begin_all()
+    await asyncio.sleep(0)
+    assert journaling.is_busy
+    busy_until(lambda: has_written(journaling))
+    other = begin(engine, 0, LARGE_APPEND)
+    assert (first.high_watermark, last.high_watermark) == (2, 1)
+    assert journaling.is_busy
+    for result in [*await answer, *await other]:
+        assert result.error is None
+    assert (first.high_watermark, last.high_watermark) == (2, 2)
+    await engine.stop()
+
+
+@NATIVE_THREADS
+async def test_a_sync_of_a_segment_that_ends_during_a_turn_is_followed_by_the_next_one(
+    tmp_path: Path,
+) -> None:
+    engine = await real_broker(tmp_path)
+    runner = engine._flusher._runner
+    log = engine._store.get(TopicPartition("t", 0))
+    waits = [begin(engine, 0, LOG_BYTES)]  # too much for the journal
+    await asyncio.sleep(0)
+    assert runner.is_busy
+    (thread,) = runner._running
+    busy_until(thread.has_synced)
+    waits.append(begin(engine, 0, LARGE_APPEND))
+    assert log.high_watermark == 3
+    assert runner.is_busy
+    for wait in waits:
+        (result,) = await wait
+        assert result.error is None
+    assert log.high_watermark == 4
+    await engine.stop()
 
 
 # --- segments behind the journal -----------------------------------------------------------------
 
 
-def test_the_system_begins_to_write_a_segment_with_much_in_the_journal(
+async def test_the_system_begins_to_write_a_segment_with_much_in_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journaling_module, "TICK_S", 3_600)
@@ -483,34 +426,30 @@ def test_the_system_begins_to_write_a_segment_with_much_in_the_journal(
     monkeypatch.setattr(
         system, "start_writeback", lambda _, position, length: ranges.append((position, length))
     )
-
-    async def test() -> None:
-        engine = await real_broker(tmp_path)
-        busy, quiet = (engine._store.get(TopicPartition("t", n)) for n in (0, 1))
-        journaling = engine._flusher._journaling
-        assert journaling is not None
-        for _ in range(40):
-            for wait in (begin(engine, 0, LOG_BYTES // 2), begin(engine, 1, 100)):
-                (result,) = await wait
-                assert result.error is None
-            await until(lambda: not journaling._writing_back)
-        active = busy.chain.active
-        assert active.size > 4 * WRITTEN_BYTES
-        assert active.unwritten_bytes < 2 * WRITTEN_BYTES
-        assert quiet.chain.active.unwritten_bytes > 0
-        position = ranges[0][0]
-        for start, length in ranges:
-            assert start == position
-            assert length >= WRITTEN_BYTES
-            position += length
-        assert position == active.size - active.unwritten_bytes
-        assert busy.stored_offset < busy.high_watermark  # nothing of it is durable there
-        await engine.stop()
-
-    run(test)
+    engine = await real_broker(tmp_path)
+    busy, quiet = (engine._store.get(TopicPartition("t", n)) for n in (0, 1))
+    journaling = engine._flusher._journaling
+    assert journaling is not None
+    for _ in range(40):
+        for wait in (begin(engine, 0, LOG_BYTES // 2), begin(engine, 1, 100)):
+            (result,) = await wait
+            assert result.error is None
+        await until(lambda: not journaling._writing_back)
+    active = busy.chain.active
+    assert active.size > 4 * WRITTEN_BYTES
+    assert active.unwritten_bytes < 2 * WRITTEN_BYTES
+    assert quiet.chain.active.unwritten_bytes > 0
+    position = ranges[0][0]
+    for start, length in ranges:
+        assert start == position
+        assert length >= WRITTEN_BYTES
+        position += length
+    assert position == active.size - active.unwritten_bytes
+    assert busy.stored_offset < busy.high_watermark  # nothing of it is durable there
+    await engine.stop()
 
 
-def test_a_disk_that_refuses_to_begin_fails_no_write(
+async def test_a_disk_that_refuses_to_begin_fails_no_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = 0
@@ -521,22 +460,20 @@ def test_a_disk_that_refuses_to_begin_fails_no_write(
         raise OSError(errno.EIO, "broken")
 
     monkeypatch.setattr(system, "start_writeback", refuse)
-
-    async def test() -> None:
-        engine = await real_broker(tmp_path)
-        journaling = engine._flusher._journaling
-        assert journaling is not None
-        for _ in range(20):
-            (result,) = await begin(engine, 0, LOG_BYTES // 2)
-            assert result.error is None
-            await until(lambda: not journaling._writing_back)
-        assert tried > 1
-        await engine.stop()
-
-    run(test)
+    engine = await real_broker(tmp_path)
+    journaling = engine._flusher._journaling
+    assert journaling is not None
+    for _ in range(20):
+        (result,) = await begin(engine, 0, LOG_BYTES // 2)
+        assert result.error is None
+        await until(lambda: not journaling._writing_back)
+    assert tried > 1
+    await engine.stop()
 
 
-def test_the_segments_of_many_logs_are_stored_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_segments_of_many_logs_are_stored_in_portions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(journaling_module, "TICK_S", 3_600)
     jobs: list[int] = []
 
@@ -544,18 +481,15 @@ def test_the_segments_of_many_logs_are_stored_in_portions(monkeypatch: pytest.Mo
         jobs.append(len(tickets))
         run_tickets(tickets)
 
-    async def test() -> None:
-        engine = await broker(FaultyFileSystem(), journal_bytes=4 << 20)
-        journaling = engine._flusher._journaling
-        assert journaling is not None
-        monkeypatch.setattr(journaling_module, "run_tickets", recorded)
-        monkeypatch.setattr(journaling_module, "STORED_BYTES", 250_000)
-        for _ in range(4):  # half of the journal is in use then
-            for wait in [begin(engine, n, 50_000) for n in range(PARTITIONS)]:
-                await wait
-        await until(lambda: not (engine._store.journal.is_half_full or journaling._storing))
-        assert jobs
-        assert max(jobs) <= 5
-        await engine.stop()
-
-    run(test)
+    engine = await broker(FaultyFileSystem(), journal_bytes=4 << 20)
+    journaling = engine._flusher._journaling
+    assert journaling is not None
+    monkeypatch.setattr(journaling_module, "run_tickets", recorded)
+    monkeypatch.setattr(journaling_module, "STORED_BYTES", 250_000)
+    for _ in range(4):  # half of the journal is in use then
+        for wait in [begin(engine, n, 50_000) for n in range(PARTITIONS)]:
+            await wait
+    await until(lambda: not (engine._store.journal.is_half_full or journaling._storing))
+    assert jobs
+    assert max(jobs) <= 5
+    await engine.stop()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -13,13 +12,6 @@ from tidemill.engine.errors import BrokerStoppingError
 from tidemill.engine.records.slices import MEDIUM_AT_ONCE, MEDIUM_BYTES, SLICE_MS, Slices
 from tidemill.log.errors import InvalidRecordError
 from tidemill.log.steps import Steps, Work, elsewhere
-
-
-def run(test: Callable[[Slices], Awaitable[None]]) -> None:
-    async def body() -> None:
-        await asyncio.wait_for(test(Slices()), 600)
-
-    asyncio.run(body())
 
 
 def busy(milliseconds: float, done: list[str], name: str) -> Steps[str]:
@@ -33,60 +25,52 @@ def busy(milliseconds: float, done: list[str], name: str) -> Steps[str]:
     return name
 
 
-def test_short_work_does_not_wait_for_long_work() -> None:
-    async def test(slices: Slices) -> None:
-        done: list[str] = []
-        long = [asyncio.ensure_future(slices.run(busy(400, done, "long"))) for _ in range(2)]
-        await asyncio.sleep(0.01)
-        assert await slices.run(busy(2, done, "short")) == "short"
-        assert done == ["short"]
-        assert await asyncio.gather(*long) == ["long", "long"]
-
-    run(test)
+async def test_short_work_does_not_wait_for_long_work() -> None:
+    slices = Slices()
+    done: list[str] = []
+    long = [asyncio.ensure_future(slices.run(busy(400, done, "long"))) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    assert await slices.run(busy(2, done, "short")) == "short"
+    assert done == ["short"]
+    assert await asyncio.gather(*long) == ["long", "long"]
 
 
-def test_the_loop_is_free_between_two_slices() -> None:
-    async def test(slices: Slices) -> None:
-        done: list[str] = []
-        work = [asyncio.ensure_future(slices.run(busy(100, done, "x"))) for _ in range(4)]
-        turns = 0
-        while not all(each.done() for each in work):
-            await asyncio.sleep(0)
-            turns += 1
-        assert turns >= 400 / SLICE_MS / 2  # one slice of all work in a turn
-
-    run(test)
+async def test_the_loop_is_free_between_two_slices() -> None:
+    slices = Slices()
+    done: list[str] = []
+    work = [asyncio.ensure_future(slices.run(busy(100, done, "x"))) for _ in range(4)]
+    turns = 0
+    while not all(each.done() for each in work):
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 400 / SLICE_MS / 2  # one slice of all work in a turn
 
 
-def test_background_work_takes_half_of_the_time_and_no_memory_of_requests() -> None:
+async def test_background_work_takes_half_of_the_time_and_no_memory_of_requests() -> None:
     def background() -> Steps[str]:
         yield Work(lambda: None, MEDIUM_BYTES + 1)
         return (yield from busy(60, [], "background"))
 
-    async def test(slices: Slices) -> None:
-        began = time.perf_counter()
-        work = asyncio.ensure_future(slices.run(background(), in_background=True))
-        await asyncio.sleep(0.01)
-        large = slices.run(elsewhere(threading.get_ident, MEDIUM_BYTES + 1))
-        assert await asyncio.wait_for(large, 600)
-        assert not work.done()
-        assert await work == "background"
-        assert time.perf_counter() - began >= 0.11
-
-    run(test)
+    slices = Slices()
+    began = time.perf_counter()
+    work = asyncio.ensure_future(slices.run(background(), in_background=True))
+    await asyncio.sleep(0.01)
+    large = slices.run(elsewhere(threading.get_ident, MEDIUM_BYTES + 1))
+    assert await asyncio.wait_for(large, 600)
+    assert not work.done()
+    assert await work == "background"
+    assert time.perf_counter() - began >= 0.11
 
 
-def test_blocking_work_runs_on_a_thread_and_gives_its_result() -> None:
+async def test_blocking_work_runs_on_a_thread_and_gives_its_result() -> None:
     def steps() -> Steps[int]:
         return (yield from elsewhere(threading.get_ident))
 
-    async def test(slices: Slices) -> None:
-        assert await slices.run(steps()) != threading.get_ident()
-
-    run(test)
+    slices = Slices()
+    assert await slices.run(steps()) != threading.get_ident()
 
 
-def test_an_error_of_blocking_work_reaches_the_steps_which_can_go_on() -> None:
+async def test_an_error_of_blocking_work_reaches_the_steps_which_can_go_on() -> None:
     def fail() -> None:
         raise InvalidRecordError("no")
 
@@ -97,18 +81,16 @@ def test_an_error_of_blocking_work_reaches_the_steps_which_can_go_on() -> None:
             yield from elsewhere(lambda: None)  # the next work of a step that handles an error
         return "handled"
 
-    async def test(slices: Slices) -> None:
-        assert await slices.run(steps()) == "handled"
-        with pytest.raises(InvalidRecordError):
-            await slices.run(elsewhere(fail))
-
-    run(test)
+    slices = Slices()
+    assert await slices.run(steps()) == "handled"
+    with pytest.raises(InvalidRecordError):
+        await slices.run(elsewhere(fail))
 
 
 @pytest.mark.parametrize(
     ("holds", "at_once"), [(MEDIUM_BYTES, MEDIUM_AT_ONCE), (MEDIUM_BYTES + 1, 1)]
 )
-def test_memory_is_held_by_few_at_a_time(holds: int, at_once: int) -> None:
+async def test_memory_is_held_by_few_at_a_time(holds: int, at_once: int) -> None:
     holding = most = 0
     release = threading.Event()
 
@@ -120,20 +102,18 @@ def test_memory_is_held_by_few_at_a_time(holds: int, at_once: int) -> None:
         yield from elsewhere(release.wait)
         holding -= 1
 
-    async def test(slices: Slices) -> None:
-        work = [asyncio.ensure_future(slices.run(steps())) for _ in range(12)]
-        while holding < at_once:
-            await asyncio.sleep(0)
-        for _ in range(100):
-            await asyncio.sleep(0)
-        release.set()
-        await asyncio.gather(*work)
-        assert (holding, most) == (0, at_once)
-
-    run(test)
+    slices = Slices()
+    work = [asyncio.ensure_future(slices.run(steps())) for _ in range(12)]
+    while holding < at_once:
+        await asyncio.sleep(0)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    release.set()
+    await asyncio.gather(*work)
+    assert (holding, most) == (0, at_once)
 
 
-def test_work_that_waits_for_much_memory_does_not_keep_little_from_others() -> None:
+async def test_work_that_waits_for_much_memory_does_not_keep_little_from_others() -> None:
     release = threading.Event()
 
     def grows() -> Steps[None]:
@@ -144,23 +124,19 @@ def test_work_that_waits_for_much_memory_does_not_keep_little_from_others() -> N
         yield Work(lambda: None, MEDIUM_BYTES)
         return "small"
 
-    async def test(slices: Slices) -> None:
-        growing = [asyncio.ensure_future(slices.run(grows())) for _ in range(2 * MEDIUM_AT_ONCE)]
-        try:
-            assert await asyncio.wait_for(slices.run(small()), 600) == "small"
-        finally:
-            release.set()
-        await asyncio.gather(*growing)
-
-    run(test)
+    slices = Slices()
+    growing = [asyncio.ensure_future(slices.run(grows())) for _ in range(2 * MEDIUM_AT_ONCE)]
+    try:
+        assert await asyncio.wait_for(slices.run(small()), 600) == "small"
+    finally:
+        release.set()
+    await asyncio.gather(*growing)
 
 
-def test_a_stop_ends_all_work() -> None:
-    async def test(slices: Slices) -> None:
-        work = [asyncio.ensure_future(slices.run(busy(60_000, [], "x"))) for _ in range(3)]
-        await asyncio.sleep(0.01)
-        slices.stop()
-        results = await asyncio.gather(*work, return_exceptions=True)
-        assert [type(each) for each in results] == [BrokerStoppingError] * 3
-
-    run(test)
+async def test_a_stop_ends_all_work() -> None:
+    slices = Slices()
+    work = [asyncio.ensure_future(slices.run(busy(60_000, [], "x"))) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    slices.stop()
+    results = await asyncio.gather(*work, return_exceptions=True)
+    assert [type(each) for each in results] == [BrokerStoppingError] * 3

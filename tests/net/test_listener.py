@@ -51,44 +51,35 @@ def accepts(host: str, port: int) -> bool:
 
 @needs_ipv6
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_the_loopback_addresses_of_both_ip_versions_are_bound(host: str) -> None:
-    async def test() -> None:
-        listening = listener(host)
-        _, port = await listening.start()
-        for address in ("127.0.0.1", "::1"):
-            assert await asyncio.to_thread(accepts, address, port), address
-        await listening.stop(1)
-        for address in ("127.0.0.1", "::1"):
-            assert not await asyncio.to_thread(accepts, address, port), address
-
-    asyncio.run(test())
+async def test_the_loopback_addresses_of_both_ip_versions_are_bound(host: str) -> None:
+    listening = listener(host)
+    _, port = await listening.start()
+    for address in ("127.0.0.1", "::1"):
+        assert await asyncio.to_thread(accepts, address, port), address
+    await listening.stop(1)
+    for address in ("127.0.0.1", "::1"):
+        assert not await asyncio.to_thread(accepts, address, port), address
 
 
 @needs_ipv6
 @pytest.mark.parametrize("host", ["127.0.0.2", "::1"])
-def test_another_address_is_the_only_one(host: str) -> None:
-    async def test() -> None:
-        listening = listener(host)
-        _, port = await listening.start()
-        assert await asyncio.to_thread(accepts, host, port)
-        assert not await asyncio.to_thread(accepts, "127.0.0.1", port)
-        await listening.stop(1)
-
-    asyncio.run(test())
+async def test_another_address_is_the_only_one(host: str) -> None:
+    listening = listener(host)
+    _, port = await listening.start()
+    assert await asyncio.to_thread(accepts, host, port)
+    assert not await asyncio.to_thread(accepts, "127.0.0.1", port)
+    await listening.stop(1)
 
 
 @needs_ipv6
-def test_another_program_at_the_second_address_is_named_in_a_warning() -> None:
-    async def test() -> None:
-        with socket.socket(socket.AF_INET6) as other, capture_logs() as logs:
-            other.bind(("::1", 0))
-            other.listen()
-            port = other.getsockname()[1]
-            listening = Listener(Settings(), Section(port=port), lambda _: cast("Session", None))
-            await listening.start()
-            assert await asyncio.to_thread(accepts, "127.0.0.1", port)
-            await listening.stop(1)
-        (warning,) = [each for each in logs if each["event"] == "listener.address_in_use"]
-        assert (warning["host"], warning["port"]) == ("::1", port)
-
-    asyncio.run(test())
+async def test_another_program_at_the_second_address_is_named_in_a_warning() -> None:
+    with socket.socket(socket.AF_INET6) as other, capture_logs() as logs:
+        other.bind(("::1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        listening = Listener(Settings(), Section(port=port), lambda _: cast("Session", None))
+        await listening.start()
+        assert await asyncio.to_thread(accepts, "127.0.0.1", port)
+        await listening.stop(1)
+    (warning,) = [each for each in logs if each["event"] == "listener.address_in_use"]
+    assert (warning["host"], warning["port"]) == ("::1", port)

@@ -92,10 +92,8 @@ def test_steps_end_when_the_client_is_gone(work: Work, client: Client) -> None:
         asyncio.run(take())
 
 
-def test_what_must_be_done_is_done_although_the_client_is_gone(work: Work, client: Client) -> None:
+async def test_what_must_be_done_is_done_although_the_client_is_gone(
+    work: Work, client: Client
+) -> None:
     client.gone = True
-
-    async def pause() -> None:
-        await work.turns.pause()
-
-    asyncio.run(pause())
+    await work.turns.pause()

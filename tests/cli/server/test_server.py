@@ -14,29 +14,23 @@ from tidemill.log.errors import StorageError, SyncFailedError
 from tidemill.protocols.amqp.protocol import PROTOCOL
 
 
-def test_a_storage_failure_ends_the_process_with_its_own_error() -> None:
-    async def scenario() -> None:
-        stop = asyncio.Event()
-        failed: asyncio.Future[StorageError] = asyncio.get_running_loop().create_future()
-        waiting = asyncio.ensure_future(server._stopped_or_failed(stop, failed))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        failed.set_result(SyncFailedError("fsync of x failed"))
-        with pytest.raises(SyncFailedError, match="fsync of x failed") as raised:
-            await waiting
-        assert output.exit_code(raised.value) == 1
-
-    asyncio.run(scenario())
+async def test_a_storage_failure_ends_the_process_with_its_own_error() -> None:
+    stop = asyncio.Event()
+    failed: asyncio.Future[StorageError] = asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(server._stopped_or_failed(stop, failed))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    failed.set_result(SyncFailedError("fsync of x failed"))
+    with pytest.raises(SyncFailedError, match="fsync of x failed") as raised:
+        await waiting
+    assert output.exit_code(raised.value) == 1
 
 
-def test_a_stop_ends_the_wait_without_an_error() -> None:
-    async def scenario() -> None:
-        stop = asyncio.Event()
-        failed: asyncio.Future[StorageError] = asyncio.get_running_loop().create_future()
-        stop.set()
-        await asyncio.wait_for(server._stopped_or_failed(stop, failed), 600)
-
-    asyncio.run(scenario())
+async def test_a_stop_ends_the_wait_without_an_error() -> None:
+    stop = asyncio.Event()
+    failed: asyncio.Future[StorageError] = asyncio.get_running_loop().create_future()
+    stop.set()
+    await asyncio.wait_for(server._stopped_or_failed(stop, failed), 600)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 from uuid import UUID
 
@@ -104,235 +104,202 @@ def _commit_of(topics: Sequence[str], offset: int) -> CommitRequest:
     return CommitRequest("g", -1, "", None, offsets)
 
 
-def run(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
-    async def body() -> None:
-        await asyncio.wait_for(test(Bench()), 600)
-
-    asyncio.run(body())
-
-
 async def turns(count: int = 5) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-def test_a_commit_is_neither_answered_nor_seen_before_it_is_durable() -> None:
-    async def test(bench: Bench) -> None:
-        commit = bench.commit("t")
+async def test_a_commit_is_neither_answered_nor_seen_before_it_is_durable() -> None:
+    bench = Bench()
+    commit = bench.commit("t")
+    await turns()
+    assert not commit.done()
+    assert bench.groups.fetch("g", None) == {}
+    bench.disk.sync()
+    assert await commit == [None]
+    assert bench.seen() == {("t", 0): 5}
+
+
+async def test_a_commit_in_flight_is_dropped_with_its_topic() -> None:
+    bench = Bench()
+    commit = bench.commit("t")
+    await turns()
+    forgotten = asyncio.ensure_future(bench.groups.forget_topics(["t"]))
+    while not forgotten.done():
         await turns()
-        assert not commit.done()
-        assert bench.groups.fetch("g", None) == {}
         bench.disk.sync()
-        assert await commit == [None]
-        assert bench.seen() == {("t", 0): 5}
-
-    run(test)
-
-
-def test_a_commit_in_flight_is_dropped_with_its_topic() -> None:
-    async def test(bench: Bench) -> None:
-        commit = bench.commit("t")
-        await turns()
-        forgotten = asyncio.ensure_future(bench.groups.forget_topics(["t"]))
-        while not forgotten.done():
-            await turns()
-            bench.disk.sync()
-        assert await commit == [None]
-        assert bench.groups.fetch("g", None) == {}
-
-    run(test)
+    assert await commit == [None]
+    assert bench.groups.fetch("g", None) == {}
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])
-def test_a_commit_in_flight_does_not_expire_with_the_offset_before_it(
+async def test_a_commit_in_flight_does_not_expire_with_the_offset_before_it(
     in_transaction: bool,
 ) -> None:
-    async def test(bench: Bench) -> None:
-        await bench.synced(bench.commit("t"))
-        bench.clock.advance(8 * 24 * 3600 * 1000)
-        again = (bench.commit_in_transaction if in_transaction else bench.commit)("t", offset=6)
-        await turns()
-        expiring = asyncio.ensure_future(bench.groups.expire_offsets())
-        await bench.synced(again, expiring)
-        if in_transaction:
-            await bench.synced(bench.end(commit=True))
-        assert bench.seen() == {("t", 0): 6}
-        bench.groups = bench.coordination()
-        assert bench.seen() == {("t", 0): 6}
-
-    run(test)
+    bench = Bench()
+    await bench.synced(bench.commit("t"))
+    bench.clock.advance(8 * 24 * 3600 * 1000)
+    again = (bench.commit_in_transaction if in_transaction else bench.commit)("t", offset=6)
+    await turns()
+    expiring = asyncio.ensure_future(bench.groups.expire_offsets())
+    await bench.synced(again, expiring)
+    if in_transaction:
+        await bench.synced(bench.end(commit=True))
+    assert bench.seen() == {("t", 0): 6}
+    bench.groups = bench.coordination()
+    assert bench.seen() == {("t", 0): 6}
 
 
-def test_more_offsets_than_fit_one_batch_are_committed_and_forgotten() -> None:
-    async def test(bench: Bench) -> None:
-        topics = [f"{number:05}" + "x" * 200 for number in range(6000)]
-        commit = bench.commit(*topics)
+async def test_more_offsets_than_fit_one_batch_are_committed_and_forgotten() -> None:
+    bench = Bench()
+    topics = [f"{number:05}" + "x" * 200 for number in range(6000)]
+    commit = bench.commit(*topics)
+    await turns()
+    bench.disk.sync()
+    assert await commit == [None] * len(topics)
+    assert bench.coordination().fetch("g", None).keys() == {(topic, 0) for topic in topics}
+    forgotten = asyncio.ensure_future(bench.groups.forget_topics(topics))
+    while not forgotten.done():
         await turns()
         bench.disk.sync()
-        assert await commit == [None] * len(topics)
-        assert bench.coordination().fetch("g", None).keys() == {(topic, 0) for topic in topics}
-        forgotten = asyncio.ensure_future(bench.groups.forget_topics(topics))
-        while not forgotten.done():
-            await turns()
-            bench.disk.sync()
-        await forgotten
-        assert bench.coordination().fetch("g", None) == {}
-
-    run(test)
+    await forgotten
+    assert bench.coordination().fetch("g", None) == {}
 
 
-def test_after_a_stop_nothing_is_written_any_more() -> None:
-    async def test(bench: Bench) -> None:
-        protocols = (("range", b""),)
-        request = JoinRequest("m", "", None, "c", "h", 10_000, 10_000, "consumer", protocols, False)
-        join = asyncio.ensure_future(bench.groups.join(request))
-        commit = bench.commit("t")
-        await turns()
-        bench.groups.stop(BrokerStoppingError("stopping"))
-        answers = await asyncio.gather(join, commit, return_exceptions=True)
-        assert [type(answer) for answer in answers] == [BrokerStoppingError] * 2
-        bench.disk.sync(StorageError("the disk is gone"))
-        assert bench.groups._timer is None
-        end = bench.journal.log.log_end_offset
-        with pytest.raises(BrokerStoppingError):
-            await bench.commit("t")
-        assert bench.journal.log.log_end_offset == end
-
-    run(test)
+async def test_after_a_stop_nothing_is_written_any_more() -> None:
+    bench = Bench()
+    protocols = (("range", b""),)
+    request = JoinRequest("m", "", None, "c", "h", 10_000, 10_000, "consumer", protocols, False)
+    join = asyncio.ensure_future(bench.groups.join(request))
+    commit = bench.commit("t")
+    await turns()
+    bench.groups.stop(BrokerStoppingError("stopping"))
+    answers = await asyncio.gather(join, commit, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [BrokerStoppingError] * 2
+    bench.disk.sync(StorageError("the disk is gone"))
+    assert bench.groups._timer is None
+    end = bench.journal.log.log_end_offset
+    with pytest.raises(BrokerStoppingError):
+        await bench.commit("t")
+    assert bench.journal.log.log_end_offset == end
 
 
 # --- transactions --------------------------------------------------------------------------------
 
 
-def test_a_commit_in_a_transaction_is_answered_when_durable_and_seen_with_its_marker() -> None:
-    async def test(bench: Bench) -> None:
-        commit = bench.commit_in_transaction("t", "u")
-        await turns()
-        assert not commit.done()
-        assert bench.unstable("t", "u") == set()  # the offsets are not pending yet
-        bench.disk.sync()
-        assert await commit == [None, None]
-        assert bench.seen() == {}
-        assert bench.unstable("t", "u") == {"t", "u"}
-        end = bench.end(commit=True)
-        await turns()
-        assert not end.done()
-        assert bench.seen() == {}
-        bench.disk.sync()
+async def test_a_commit_in_a_transaction_is_answered_when_durable_and_seen_with_its_marker() -> (
+    None
+):
+    bench = Bench()
+    commit = bench.commit_in_transaction("t", "u")
+    await turns()
+    assert not commit.done()
+    assert bench.unstable("t", "u") == set()  # the offsets are not pending yet
+    bench.disk.sync()
+    assert await commit == [None, None]
+    assert bench.seen() == {}
+    assert bench.unstable("t", "u") == {"t", "u"}
+    end = bench.end(commit=True)
+    await turns()
+    assert not end.done()
+    assert bench.seen() == {}
+    bench.disk.sync()
+    await end
+    assert bench.seen() == {("t", 0): 6, ("u", 0): 6}
+    assert bench.unstable("t", "u") == set()
+
+
+async def test_an_aborted_transaction_keeps_the_offset_committed_before() -> None:
+    bench = Bench()
+    await bench.synced(bench.commit("t"), bench.commit_in_transaction("t"))
+    await bench.synced(bench.end(commit=False))
+    assert bench.seen() == {("t", 0): 5}
+    assert bench.unstable("t") == set()
+    bench.groups = bench.coordination()
+    assert bench.seen() == {("t", 0): 5}
+
+
+async def test_an_open_transaction_outlives_a_restart_and_its_marker_still_decides() -> None:
+    bench = Bench()
+    await bench.synced(bench.commit("t"), bench.commit_in_transaction("t", "u"))
+    await bench.synced(bench.commit("u"))
+    bench.groups = bench.coordination()
+    assert bench.seen() == {("t", 0): 5, ("u", 0): 5}
+    assert bench.unstable("t", "u") == {"t", "u"}
+    await bench.synced(bench.end(commit=True))
+    assert bench.seen() == {("t", 0): 6, ("u", 0): 5}  # that of u was written later
+    bench.groups = bench.coordination()
+    assert bench.seen() == {("t", 0): 6, ("u", 0): 5}
+
+
+async def test_a_repeated_marker_waits_for_the_first_one() -> None:
+    bench = Bench()
+    await bench.synced(bench.commit_in_transaction("t"))
+    first = bench.end(commit=True)
+    await turns()
+    end = bench.journal.log.log_end_offset
+    again = bench.end(commit=True)
+    await turns()
+    assert not again.done()
+    await bench.synced(first, again)
+    assert bench.journal.log.log_end_offset == end
+    assert bench.seen() == {("t", 0): 6}
+
+
+async def test_a_marker_of_a_fenced_epoch_is_refused() -> None:
+    bench = Bench()
+    await bench.synced(bench.commit_in_transaction("t", epoch=3))
+    with pytest.raises(InvalidProducerEpochError):
+        await bench.end(commit=True, epoch=2)
+    assert bench.seen() == {}
+    assert bench.unstable("t") == {"t"}
+
+
+async def test_a_commit_does_not_restore_offsets_of_a_deleted_topic() -> None:
+    bench = Bench()
+    await bench.synced(bench.commit("t"), bench.commit_in_transaction("t", "u"))
+    await bench.synced(asyncio.ensure_future(bench.groups.forget_topics(["t"])))
+    restarted = bench.coordination()
+    for groups in (bench.groups, restarted):
+        bench.groups = groups
+        assert bench.unstable("t", "u") == {"u"}
+    await bench.synced(bench.end(commit=True))
+    assert bench.seen() == {("u", 0): 6}
+    bench.groups = bench.coordination()
+    assert bench.seen() == {("u", 0): 6}
+
+
+async def test_more_offsets_than_fit_one_batch_are_committed_in_one_transaction() -> None:
+    bench = Bench()
+    topics = [f"{number:05}" + "x" * 200 for number in range(3000)]
+    await bench.synced(bench.commit_in_transaction(*topics))
+    bench.groups = bench.coordination()
+    assert bench.unstable(*topics) == set(topics)
+    await bench.synced(bench.end(commit=True))
+    assert bench.seen().keys() == {(topic, 0) for topic in topics}
+
+
+async def test_a_disk_that_refuses_leaves_the_transaction_as_it_was() -> None:
+    bench = Bench()
+    await bench.synced(bench.commit_in_transaction("t"))
+    bench.fs.fail("write", errno.ENOSPC, times=2)
+    with pytest.raises(CoordinatorNotAvailableError):
+        await bench.commit_in_transaction("u")
+    with pytest.raises(DiskFullError):
+        await bench.end(commit=True)
+    assert bench.unstable("t", "u") == {"t"}
+    bench.fs.clear_faults()
+    await bench.synced(bench.end(commit=True))
+    assert bench.seen() == {("t", 0): 6}
+
+
+async def test_after_a_stop_no_transaction_is_ended() -> None:
+    bench = Bench()
+    await bench.synced(bench.commit_in_transaction("t"))
+    end = bench.end(commit=True)
+    await turns()
+    bench.groups.stop(BrokerStoppingError("stopping"))
+    with pytest.raises(BrokerStoppingError):
         await end
-        assert bench.seen() == {("t", 0): 6, ("u", 0): 6}
-        assert bench.unstable("t", "u") == set()
-
-    run(test)
-
-
-def test_an_aborted_transaction_keeps_the_offset_committed_before() -> None:
-    async def test(bench: Bench) -> None:
-        await bench.synced(bench.commit("t"), bench.commit_in_transaction("t"))
-        await bench.synced(bench.end(commit=False))
-        assert bench.seen() == {("t", 0): 5}
-        assert bench.unstable("t") == set()
-        bench.groups = bench.coordination()
-        assert bench.seen() == {("t", 0): 5}
-
-    run(test)
-
-
-def test_an_open_transaction_outlives_a_restart_and_its_marker_still_decides() -> None:
-    async def test(bench: Bench) -> None:
-        await bench.synced(bench.commit("t"), bench.commit_in_transaction("t", "u"))
-        await bench.synced(bench.commit("u"))
-        bench.groups = bench.coordination()
-        assert bench.seen() == {("t", 0): 5, ("u", 0): 5}
-        assert bench.unstable("t", "u") == {"t", "u"}
-        await bench.synced(bench.end(commit=True))
-        assert bench.seen() == {("t", 0): 6, ("u", 0): 5}  # that of u was written later
-        bench.groups = bench.coordination()
-        assert bench.seen() == {("t", 0): 6, ("u", 0): 5}
-
-    run(test)
-
-
-def test_a_repeated_marker_waits_for_the_first_one() -> None:
-    async def test(bench: Bench) -> None:
-        await bench.synced(bench.commit_in_transaction("t"))
-        first = bench.end(commit=True)
-        await turns()
-        end = bench.journal.log.log_end_offset
-        again = bench.end(commit=True)
-        await turns()
-        assert not again.done()
-        await bench.synced(first, again)
-        assert bench.journal.log.log_end_offset == end
-        assert bench.seen() == {("t", 0): 6}
-
-    run(test)
-
-
-def test_a_marker_of_a_fenced_epoch_is_refused() -> None:
-    async def test(bench: Bench) -> None:
-        await bench.synced(bench.commit_in_transaction("t", epoch=3))
-        with pytest.raises(InvalidProducerEpochError):
-            await bench.end(commit=True, epoch=2)
-        assert bench.seen() == {}
-        assert bench.unstable("t") == {"t"}
-
-    run(test)
-
-
-def test_a_commit_does_not_restore_offsets_of_a_deleted_topic() -> None:
-    async def test(bench: Bench) -> None:
-        await bench.synced(bench.commit("t"), bench.commit_in_transaction("t", "u"))
-        await bench.synced(asyncio.ensure_future(bench.groups.forget_topics(["t"])))
-        restarted = bench.coordination()
-        for groups in (bench.groups, restarted):
-            bench.groups = groups
-            assert bench.unstable("t", "u") == {"u"}
-        await bench.synced(bench.end(commit=True))
-        assert bench.seen() == {("u", 0): 6}
-        bench.groups = bench.coordination()
-        assert bench.seen() == {("u", 0): 6}
-
-    run(test)
-
-
-def test_more_offsets_than_fit_one_batch_are_committed_in_one_transaction() -> None:
-    async def test(bench: Bench) -> None:
-        topics = [f"{number:05}" + "x" * 200 for number in range(3000)]
-        await bench.synced(bench.commit_in_transaction(*topics))
-        bench.groups = bench.coordination()
-        assert bench.unstable(*topics) == set(topics)
-        await bench.synced(bench.end(commit=True))
-        assert bench.seen().keys() == {(topic, 0) for topic in topics}
-
-    run(test)
-
-
-def test_a_disk_that_refuses_leaves_the_transaction_as_it_was() -> None:
-    async def test(bench: Bench) -> None:
-        await bench.synced(bench.commit_in_transaction("t"))
-        bench.fs.fail("write", errno.ENOSPC, times=2)
-        with pytest.raises(CoordinatorNotAvailableError):
-            await bench.commit_in_transaction("u")
-        with pytest.raises(DiskFullError):
-            await bench.end(commit=True)
-        assert bench.unstable("t", "u") == {"t"}
-        bench.fs.clear_faults()
-        await bench.synced(bench.end(commit=True))
-        assert bench.seen() == {("t", 0): 6}
-
-    run(test)
-
-
-def test_after_a_stop_no_transaction_is_ended() -> None:
-    async def test(bench: Bench) -> None:
-        await bench.synced(bench.commit_in_transaction("t"))
-        end = bench.end(commit=True)
-        await turns()
-        bench.groups.stop(BrokerStoppingError("stopping"))
-        with pytest.raises(BrokerStoppingError):
-            await end
-        with pytest.raises(BrokerStoppingError):
-            await bench.end(commit=True)
-
-    run(test)
+    with pytest.raises(BrokerStoppingError):
+        await bench.end(commit=True)

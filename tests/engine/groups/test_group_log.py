@@ -51,29 +51,26 @@ def test_long_ids_and_reasons_are_cut() -> None:
         assert all(len(str(value)) <= MOST_CHARACTERS + 1 for value in line.values())
 
 
-def test_the_coordinator_logs_who_joined_and_who_left_and_why() -> None:
-    async def test() -> None:
-        bench = Bench()
-        request = JoinRequest(
-            *("g", "", None, "app", "10.0.0.1", 10_000, 60_000, "consumer", (("range", b""),)),
-            require_known_member_id=False,
-        )
-        with capture_logs() as logs:
-            joining = asyncio.ensure_future(bench.groups.join(request))
-            await asyncio.sleep(0)
-            (member,) = bench.groups.describe("g").members
-            leaving = bench.groups.leave("g", [LeaveMember(member.member_id, None, "closed")])
-            left = asyncio.ensure_future(leaving)
-            await asyncio.sleep(0)
-        joining.cancel()
-        left.cancel()
-        joined, rebalancing, gone, *_ = logs
-        assert (joined["event"], joined["client"], joined["host"]) == (
-            *("member.joined", "app", "10.0.0.1"),
-        )
-        assert rebalancing["reason"] == f"member {member.member_id} joined"
-        assert (gone["event"], gone["member"], gone["reason"]) == (
-            *("member.left", member.member_id, "closed"),
-        )
-
-    asyncio.run(test())
+async def test_the_coordinator_logs_who_joined_and_who_left_and_why() -> None:
+    bench = Bench()
+    request = JoinRequest(
+        *("g", "", None, "app", "10.0.0.1", 10_000, 60_000, "consumer", (("range", b""),)),
+        require_known_member_id=False,
+    )
+    with capture_logs() as logs:
+        joining = asyncio.ensure_future(bench.groups.join(request))
+        await asyncio.sleep(0)
+        (member,) = bench.groups.describe("g").members
+        leaving = bench.groups.leave("g", [LeaveMember(member.member_id, None, "closed")])
+        left = asyncio.ensure_future(leaving)
+        await asyncio.sleep(0)
+    joining.cancel()
+    left.cancel()
+    joined, rebalancing, gone, *_ = logs
+    assert (joined["event"], joined["client"], joined["host"]) == (
+        *("member.joined", "app", "10.0.0.1"),
+    )
+    assert rebalancing["reason"] == f"member {member.member_id} joined"
+    assert (gone["event"], gone["member"], gone["reason"]) == (
+        *("member.left", member.member_id, "closed"),
+    )

@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from tests.engine.records.support import Bench, run
+from tests.engine.records.support import Bench
 from tests.support.logs import TP, write
 from tidemill.engine.api import (
     Durability,
@@ -26,21 +26,19 @@ from tidemill.log.errors import (
 from tidemill.state.errors import ConcurrentTransactionsError, CoordinatorNotAvailableError
 
 
-def test_a_repeated_batch_is_not_acknowledged_before_the_first_copy_is_durable() -> None:
-    async def test(bench: Bench) -> None:
-        assert isinstance(bench.produce(Durability.WRITTEN, 0), list)
-        answer = bench.produce(Durability.SYNCED, 0)
-        assert not isinstance(answer, list)
-        repeated = asyncio.ensure_future(answer)
-        await asyncio.sleep(0)
-        assert not repeated.done()
-        bench.disk.sync()
-        (result,) = await repeated
-        assert (result.base_offset, result.error) == (0, None)
-        assert bench.log.log_end_offset == 1
-        assert isinstance(bench.produce(Durability.SYNCED, 0), list)  # it is on disk: no wait
-
-    run(test)
+async def test_a_repeated_batch_is_not_acknowledged_before_the_first_copy_is_durable() -> None:
+    bench = Bench()
+    assert isinstance(bench.produce(Durability.WRITTEN, 0), list)
+    answer = bench.produce(Durability.SYNCED, 0)
+    assert not isinstance(answer, list)
+    repeated = asyncio.ensure_future(answer)
+    await asyncio.sleep(0)
+    assert not repeated.done()
+    bench.disk.sync()
+    (result,) = await repeated
+    assert (result.base_offset, result.error) == (0, None)
+    assert bench.log.log_end_offset == 1
+    assert isinstance(bench.produce(Durability.SYNCED, 0), list)  # it is on disk: no wait
 
 
 # --- several batches in flight -------------------------------------------------------------------
@@ -51,140 +49,122 @@ every_kind = pytest.mark.parametrize(
 
 
 @every_kind
-def test_batches_after_one_that_the_disk_refused_are_refused_until_it_is_retried(
+async def test_batches_after_one_that_the_disk_refused_are_refused_until_it_is_retried(
     version: TransactionVersion | None,
 ) -> None:
-    async def test(bench: Bench) -> None:
-        bench.fs.fail("write", errno.ENOSPC, path=f"/{TP}/")
-        assert [bench.error(number, version) for number in range(5)] == [DiskFullError] * 5
-        assert [bench.error(number, version) for number in range(5)] == [None] * 5
-        assert bench.log.log_end_offset == 5
-
-    run(test)
+    bench = Bench()
+    bench.fs.fail("write", errno.ENOSPC, path=f"/{TP}/")
+    assert [bench.error(number, version) for number in range(5)] == [DiskFullError] * 5
+    assert [bench.error(number, version) for number in range(5)] == [None] * 5
+    assert bench.log.log_end_offset == 5
 
 
 @pytest.mark.parametrize("version", list(TransactionVersion))
 @pytest.mark.parametrize(
     "refusal", [ConcurrentTransactionsError("wait"), CoordinatorNotAvailableError("full")]
 )
-def test_batches_after_one_that_the_coordinator_refused_are_refused_until_it_is_retried(
+async def test_batches_after_one_that_the_coordinator_refused_are_refused_until_it_is_retried(
     version: TransactionVersion, refusal: TidemillError
 ) -> None:
-    async def test(bench: Bench) -> None:
-        bench.admission = refusal
-        assert bench.error(0, version) is type(refusal)
-        bench.admission = None
-        assert [bench.error(number, version) for number in range(1, 5)] == [type(refusal)] * 4
-        assert [bench.error(number, version) for number in range(5)] == [None] * 5
-
-    run(test)
+    bench = Bench()
+    bench.admission = refusal
+    assert bench.error(0, version) is type(refusal)
+    bench.admission = None
+    assert [bench.error(number, version) for number in range(1, 5)] == [type(refusal)] * 4
+    assert [bench.error(number, version) for number in range(5)] == [None] * 5
 
 
 @every_kind
-def test_several_refusals_in_turn_are_answered_in_order(
+async def test_several_refusals_in_turn_are_answered_in_order(
     version: TransactionVersion | None,
 ) -> None:
-    async def test(bench: Bench) -> None:
-        bench.fs.fail("write", errno.ENOSPC, times=3, path=f"/{TP}/")
-        for _ in range(3):
-            assert [bench.error(number, version) for number in range(5)] == [DiskFullError] * 5
-        assert [bench.error(number, version) for number in range(5)] == [None] * 5
-
-    run(test)
+    bench = Bench()
+    bench.fs.fail("write", errno.ENOSPC, times=3, path=f"/{TP}/")
+    for _ in range(3):
+        assert [bench.error(number, version) for number in range(5)] == [DiskFullError] * 5
+    assert [bench.error(number, version) for number in range(5)] == [None] * 5
 
 
-def test_a_batch_of_the_same_request_waits_too() -> None:
-    async def test(bench: Bench) -> None:
-        bench.fs.fail("write", errno.ENOSPC, path=f"/{TP}/")
-        for expected in (DiskFullError, type(None)):
-            answer = bench.appender.append([bench.batch(0), bench.batch(1)], Durability.WRITTEN)
-            assert isinstance(answer, list)
-            assert [type(result.error) for result in answer] == [expected] * 2
-
-    run(test)
+async def test_a_batch_of_the_same_request_waits_too() -> None:
+    bench = Bench()
+    bench.fs.fail("write", errno.ENOSPC, path=f"/{TP}/")
+    for expected in (DiskFullError, type(None)):
+        answer = bench.appender.append([bench.batch(0), bench.batch(1)], Durability.WRITTEN)
+        assert isinstance(answer, list)
+        assert [type(result.error) for result in answer] == [expected] * 2
 
 
 @every_kind
-def test_after_a_refused_batch_of_a_known_producer_the_next_ones_are_out_of_order(
+async def test_after_a_refused_batch_of_a_known_producer_the_next_ones_are_out_of_order(
     version: TransactionVersion | None,
 ) -> None:
-    async def test(bench: Bench) -> None:
-        assert bench.error(0, version) is None
-        bench.fs.fail("write", errno.ENOSPC, path=f"/{TP}/")
-        assert bench.error(1, version) is DiskFullError
-        assert [bench.error(number, version) for number in range(2, 5)] == (
-            [OutOfOrderSequenceError] * 3
-        )
-        assert [bench.error(number, version) for number in range(1, 5)] == [None] * 4
-
-    run(test)
+    bench = Bench()
+    assert bench.error(0, version) is None
+    bench.fs.fail("write", errno.ENOSPC, path=f"/{TP}/")
+    assert bench.error(1, version) is DiskFullError
+    assert [bench.error(number, version) for number in range(2, 5)] == (
+        [OutOfOrderSequenceError] * 3
+    )
+    assert [bench.error(number, version) for number in range(1, 5)] == [None] * 4
 
 
-def test_a_batch_that_is_invalid_for_good_does_not_block_the_next_one() -> None:
-    async def test(bench: Bench) -> None:
-        bench.log.config = parse_config({"max.message.bytes": "10"})
-        assert bench.error(0) is BatchTooLargeError
-        bench.log.config = parse_config({})
-        assert bench.error(1) is None
-
-    run(test)
+async def test_a_batch_that_is_invalid_for_good_does_not_block_the_next_one() -> None:
+    bench = Bench()
+    bench.log.config = parse_config({"max.message.bytes": "10"})
+    assert bench.error(0) is BatchTooLargeError
+    bench.log.config = parse_config({})
+    assert bench.error(1) is None
 
 
-def test_an_unknown_producer_continues_its_sequence_with_v1_and_not_with_v2() -> None:
-    async def test(bench: Bench) -> None:
-        assert bench.error(3, TransactionVersion.V2) is OutOfOrderSequenceError
-        assert bench.log.log_end_offset == 0
-        assert bench.error(3, TransactionVersion.V1) is None
-
-    run(test)
+async def test_an_unknown_producer_continues_its_sequence_with_v1_and_not_with_v2() -> None:
+    bench = Bench()
+    assert bench.error(3, TransactionVersion.V2) is OutOfOrderSequenceError
+    assert bench.log.log_end_offset == 0
+    assert bench.error(3, TransactionVersion.V1) is None
 
 
 # --- transactions --------------------------------------------------------------------------------
 
 
-def test_the_coordinator_is_not_asked_about_batches_outside_transactions() -> None:
-    async def test(bench: Bench) -> None:
-        bench.admission = InvalidProducerEpochError("fenced")
-        for transactional_id in (None, "x"):
-            answer = bench.produce(Durability.WRITTEN, 0, transactional_id=transactional_id)
-            assert isinstance(answer, list)
-            assert answer[0].error is None
-        assert bench.asked == []
-
-    run(test)
-
-
-def test_a_batch_of_a_transaction_is_appended_only_where_it_is_admitted() -> None:
-    async def test(bench: Bench) -> None:
-        answer = bench.produce(Durability.WRITTEN, 0, transactional=True)
+async def test_the_coordinator_is_not_asked_about_batches_outside_transactions() -> None:
+    bench = Bench()
+    bench.admission = InvalidProducerEpochError("fenced")
+    for transactional_id in (None, "x"):
+        answer = bench.produce(Durability.WRITTEN, 0, transactional_id=transactional_id)
         assert isinstance(answer, list)
-        assert isinstance(answer[0].error, InvalidRecordError)
-        bench.admission = InvalidProducerEpochError("fenced")
-        answer = bench.produce(Durability.WRITTEN, 0, transactional=True, transactional_id="x")
-        assert isinstance(answer, list)
-        assert answer[0].error is bench.admission
-        assert bench.asked == [("x", ProducerIdentity(7, 0), TP, TransactionVersion.V2)]
-        assert bench.log.log_end_offset == 0
-
-    run(test)
+        assert answer[0].error is None
+    assert bench.asked == []
 
 
-def test_a_write_is_not_acknowledged_before_its_partition_is_durably_in_the_transaction() -> None:
-    async def test(bench: Bench) -> None:
-        write(bench.journal, [(b"k", b"v")], bench.clock.now_ms(), sync=False)
-        bench.admission = (bench.journal, 1)
-        answer = bench.produce(Durability.SYNCED, 0, transactional=True, transactional_id="x")
-        assert not isinstance(answer, list)
-        waiting = asyncio.ensure_future(answer)
-        (data, journal) = bench.disk.waiting
-        assert [data[0], journal[0]] == [bench.log, bench.journal]
-        bench.disk.waiting = [data]
-        bench.disk.sync()
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        bench.disk.waiting = [journal]
-        bench.disk.sync()
-        (result,) = await waiting
-        assert (result.base_offset, result.error) == (0, None)
+async def test_a_batch_of_a_transaction_is_appended_only_where_it_is_admitted() -> None:
+    bench = Bench()
+    answer = bench.produce(Durability.WRITTEN, 0, transactional=True)
+    assert isinstance(answer, list)
+    assert isinstance(answer[0].error, InvalidRecordError)
+    bench.admission = InvalidProducerEpochError("fenced")
+    answer = bench.produce(Durability.WRITTEN, 0, transactional=True, transactional_id="x")
+    assert isinstance(answer, list)
+    assert answer[0].error is bench.admission
+    assert bench.asked == [("x", ProducerIdentity(7, 0), TP, TransactionVersion.V2)]
+    assert bench.log.log_end_offset == 0
 
-    run(test)
+
+async def test_a_write_is_not_acknowledged_before_its_partition_is_durably_in_the_transaction() -> (
+    None
+):
+    bench = Bench()
+    write(bench.journal, [(b"k", b"v")], bench.clock.now_ms(), sync=False)
+    bench.admission = (bench.journal, 1)
+    answer = bench.produce(Durability.SYNCED, 0, transactional=True, transactional_id="x")
+    assert not isinstance(answer, list)
+    waiting = asyncio.ensure_future(answer)
+    (data, journal) = bench.disk.waiting
+    assert [data[0], journal[0]] == [bench.log, bench.journal]
+    bench.disk.waiting = [data]
+    bench.disk.sync()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    bench.disk.waiting = [journal]
+    bench.disk.sync()
+    (result,) = await waiting
+    assert (result.base_offset, result.error) == (0, None)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from tests.engine.records.support import Bench, run
+from tests.engine.records.support import Bench
 from tests.support.logs import TP, read_records
 from tidemill.engine.api import Durability, PartitionWrite, WriteResult
 from tidemill.engine.errors import BrokerBusyError, BrokerStoppingError
@@ -38,14 +38,12 @@ async def append(bench: Bench, write: PartitionWrite, order: WriteOrder) -> Writ
     return result
 
 
-def test_short_batches_are_appended_during_the_call() -> None:
-    async def test(bench: Bench) -> None:
-        for write in (batch(QUICK_RECORDS), batch(5, codec=4)):
-            answer = bench.appender.append([write], Durability.WRITTEN)
-            assert isinstance(answer, list)
-            assert answer[0].error is None
-
-    run(test)
+async def test_short_batches_are_appended_during_the_call() -> None:
+    bench = Bench()
+    for write in (batch(QUICK_RECORDS), batch(5, codec=4)):
+        answer = bench.appender.append([write], Durability.WRITTEN)
+        assert isinstance(answer, list)
+        assert answer[0].error is None
 
 
 @pytest.mark.parametrize(
@@ -58,20 +56,18 @@ def test_short_batches_are_appended_during_the_call() -> None:
     ],
     ids=["many records", "many in several batches", "many batches", "large"],
 )
-def test_long_checks_leave_the_loop_to_others(writes: list[PartitionWrite]) -> None:
-    async def test(bench: Bench) -> None:
-        copies = [PartitionWrite(*TP, memoryview(bytearray(each.records))) for each in writes]
-        answer = bench.appender.append(copies, Durability.WRITTEN)
-        assert not isinstance(answer, list)
-        assert bench.log.log_end_offset == 0
-        for write in copies:
-            write.records[:] = bytes(len(write.records))  # the buffer is used for the next request
-        results = await answer
-        assert [result.error for result in results] == [None] * len(writes)
-        bench.log.flush()
-        assert len(read_records(bench.log)) == results[-1].base_offset + _count(writes[-1])
-
-    run(test)
+async def test_long_checks_leave_the_loop_to_others(writes: list[PartitionWrite]) -> None:
+    bench = Bench()
+    copies = [PartitionWrite(*TP, memoryview(bytearray(each.records))) for each in writes]
+    answer = bench.appender.append(copies, Durability.WRITTEN)
+    assert not isinstance(answer, list)
+    assert bench.log.log_end_offset == 0
+    for write in copies:
+        write.records[:] = bytes(len(write.records))  # the buffer is used for the next request
+    results = await answer
+    assert [result.error for result in results] == [None] * len(writes)
+    bench.log.flush()
+    assert len(read_records(bench.log)) == results[-1].base_offset + _count(writes[-1])
 
 
 def _count(write: PartitionWrite) -> int:
@@ -79,105 +75,89 @@ def _count(write: PartitionWrite) -> int:
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_batches_of_a_client_keep_their_order(idempotent: bool) -> None:
+async def test_batches_of_a_client_keep_their_order(idempotent: bool) -> None:
     counts = [LONG, 1, 2 * LONG, 3, 2, QUICK_RECORDS + 1, 4]
-
-    async def test(bench: Bench) -> None:
-        order = WriteOrder()
-        sequence = 0
-        pending = []
-        for count in counts:
-            write = batch(count, sequence=sequence if idempotent else -1)
-            pending.append(asyncio.ensure_future(append(bench, write, order)))
-            await asyncio.sleep(0)
-            sequence += count
-        results = await asyncio.gather(*pending)
-        assert [result.error for result in results] == [None] * len(counts)
-        assert [result.base_offset for result in results] == [
-            sum(counts[:index]) for index in range(len(counts))
-        ]
-        assert order.is_free
-
-    run(test)
-
-
-def test_another_client_does_not_wait_for_a_long_check() -> None:
-    async def test(bench: Bench) -> None:
-        slow = asyncio.ensure_future(append(bench, batch(LONG), WriteOrder()))
+    bench = Bench()
+    order = WriteOrder()
+    sequence = 0
+    pending = []
+    for count in counts:
+        write = batch(count, sequence=sequence if idempotent else -1)
+        pending.append(asyncio.ensure_future(append(bench, write, order)))
         await asyncio.sleep(0)
-        answer = bench.appender.append([batch(2)], Durability.WRITTEN, order=WriteOrder())
-        assert isinstance(answer, list)
-        assert answer[0].base_offset == 0
-        assert (await slow).base_offset == 2
-
-    run(test)
-
-
-def test_a_refused_batch_lets_the_next_ones_pass() -> None:
-    async def test(bench: Bench) -> None:
-        order = WriteOrder()
-        bomb = batch(1, codec=4, size=80 << 20)
-        first = asyncio.ensure_future(append(bench, bomb, order))
-        second = asyncio.ensure_future(append(bench, batch(2), order))
-        assert isinstance((await first).error, DecompressedTooLargeError)
-        assert (await second).base_offset == 0
-
-    run(test)
+        sequence += count
+    results = await asyncio.gather(*pending)
+    assert [result.error for result in results] == [None] * len(counts)
+    assert [result.base_offset for result in results] == [
+        sum(counts[:index]) for index in range(len(counts))
+    ]
+    assert order.is_free
 
 
-def test_configs_that_change_during_a_check_count() -> None:
-    async def test(bench: Bench) -> None:
-        records = encode_batch([NewRecord(None, b"x")] * LONG, timestamp_ms=0)
-        write = PartitionWrite(*TP, memoryview(records))
-        answer = bench.appender.append([write], Durability.WRITTEN)
-        assert not isinstance(answer, list)
-        await asyncio.sleep(0)
-        bench.log.config = parse_config({"cleanup.policy": "compact"})
-        (result,) = await answer
-        assert isinstance(result.error, InvalidRecordError)
-        assert len(result.error.bad_records) == LONG
-        assert bench.log.log_end_offset == 0
-
-    run(test)
+async def test_another_client_does_not_wait_for_a_long_check() -> None:
+    bench = Bench()
+    slow = asyncio.ensure_future(append(bench, batch(LONG), WriteOrder()))
+    await asyncio.sleep(0)
+    answer = bench.appender.append([batch(2)], Durability.WRITTEN, order=WriteOrder())
+    assert isinstance(answer, list)
+    assert answer[0].base_offset == 0
+    assert (await slow).base_offset == 2
 
 
-def test_a_topic_that_is_deleted_during_a_check_is_reported() -> None:
-    async def test(bench: Bench) -> None:
-        answer = bench.appender.append([batch(LONG)], Durability.WRITTEN)
-        assert not isinstance(answer, list)
-        bench.store.delete(TP)
-        (result,) = await answer
-        assert "no partition" in str(result.error)
+async def test_a_refused_batch_lets_the_next_ones_pass() -> None:
+    bench = Bench()
+    order = WriteOrder()
+    bomb = batch(1, codec=4, size=80 << 20)
+    first = asyncio.ensure_future(append(bench, bomb, order))
+    second = asyncio.ensure_future(append(bench, batch(2), order))
+    assert isinstance((await first).error, DecompressedTooLargeError)
+    assert (await second).base_offset == 0
 
-    run(test)
+
+async def test_configs_that_change_during_a_check_count() -> None:
+    bench = Bench()
+    records = encode_batch([NewRecord(None, b"x")] * LONG, timestamp_ms=0)
+    write = PartitionWrite(*TP, memoryview(records))
+    answer = bench.appender.append([write], Durability.WRITTEN)
+    assert not isinstance(answer, list)
+    await asyncio.sleep(0)
+    bench.log.config = parse_config({"cleanup.policy": "compact"})
+    (result,) = await answer
+    assert isinstance(result.error, InvalidRecordError)
+    assert len(result.error.bad_records) == LONG
+    assert bench.log.log_end_offset == 0
 
 
-def test_the_bytes_that_wait_for_a_check_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_that_is_deleted_during_a_check_is_reported() -> None:
+    bench = Bench()
+    answer = bench.appender.append([batch(LONG)], Durability.WRITTEN)
+    assert not isinstance(answer, list)
+    bench.store.delete(TP)
+    (result,) = await answer
+    assert "no partition" in str(result.error)
+
+
+async def test_the_bytes_that_wait_for_a_check_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     write = batch(LONG)
     monkeypatch.setattr(checks, "MAX_WAITING_BYTES", 2 * len(write.records) + 1)
-
-    async def test(bench: Bench) -> None:
-        waiting: list[Awaitable[list[WriteResult]]] = []
-        for _ in range(2):
-            answer = bench.appender.append([write], Durability.WRITTEN)
-            assert not isinstance(answer, list)
-            waiting.append(answer)
-        refused = bench.appender.append([write], Durability.WRITTEN)
-        assert isinstance(refused, list)
-        assert isinstance(refused[0].error, BrokerBusyError)
-        await asyncio.gather(*waiting)
-        assert (await append(bench, write, WriteOrder())).error is None
-
-    run(test)
-
-
-def test_a_stop_ends_checks_and_refuses_their_batches() -> None:
-    async def test(bench: Bench) -> None:
-        answer = bench.appender.append([batch(LONG)], Durability.SYNCED)
+    bench = Bench()
+    waiting: list[Awaitable[list[WriteResult]]] = []
+    for _ in range(2):
+        answer = bench.appender.append([write], Durability.WRITTEN)
         assert not isinstance(answer, list)
-        bench.slices.stop()
-        (result,) = await answer
-        assert isinstance(result.error, BrokerStoppingError)
-        assert bench.log.log_end_offset == 0
+        waiting.append(answer)
+    refused = bench.appender.append([write], Durability.WRITTEN)
+    assert isinstance(refused, list)
+    assert isinstance(refused[0].error, BrokerBusyError)
+    await asyncio.gather(*waiting)
+    assert (await append(bench, write, WriteOrder())).error is None
 
-    run(test)
+
+async def test_a_stop_ends_checks_and_refuses_their_batches() -> None:
+    bench = Bench()
+    answer = bench.appender.append([batch(LONG)], Durability.SYNCED)
+    assert not isinstance(answer, list)
+    bench.slices.stop()
+    (result,) = await answer
+    assert isinstance(result.error, BrokerStoppingError)
+    assert bench.log.log_end_offset == 0

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.engine.records.support import Bench, run
+from tests.engine.records.support import Bench
 from tests.engine.transactions.support import visible
 from tests.support.logs import TP
 from tidemill.engine.api import (
@@ -24,27 +24,25 @@ from tidemill.log.format.batch import Buffer, iter_headers
 from tidemill.log.format.markers import Marker
 
 
-def test_readers_get_the_aborted_transactions_that_overlap_their_records() -> None:
-    async def test(bench: Bench) -> None:
-        for number in range(3):
-            bench.produce(Durability.WRITTEN, number, transactional=True, transactional_id="x")
-            bench.log.append_marker(Marker(7, 0, commit=False), now_ms=bench.clock.now_ms())
-        bench.log.flush()
-        whole = await bench.read(0, 1 << 20, Isolation.READ_COMMITTED)
-        assert whole.aborted == ((7, 0), (7, 2), (7, 4))
-        sizes = [header.size for _, header in iter_headers(whole.records)]
-        middle = await bench.read(2, sum(sizes[2:4]), Isolation.READ_COMMITTED)
-        assert middle.aborted == ((7, 2),)
-        cut = await bench.read(2, sum(sizes[2:4]) + 20, Isolation.READ_COMMITTED)
-        assert cut.aborted == ((7, 2),)
-        dirty = await bench.read(0, 1 << 20, Isolation.READ_UNCOMMITTED)
-        assert dirty.aborted == ()
-
-    run(test)
+async def test_readers_get_the_aborted_transactions_that_overlap_their_records() -> None:
+    bench = Bench()
+    for number in range(3):
+        bench.produce(Durability.WRITTEN, number, transactional=True, transactional_id="x")
+        bench.log.append_marker(Marker(7, 0, commit=False), now_ms=bench.clock.now_ms())
+    bench.log.flush()
+    whole = await bench.read(0, 1 << 20, Isolation.READ_COMMITTED)
+    assert whole.aborted == ((7, 0), (7, 2), (7, 4))
+    sizes = [header.size for _, header in iter_headers(whole.records)]
+    middle = await bench.read(2, sum(sizes[2:4]), Isolation.READ_COMMITTED)
+    assert middle.aborted == ((7, 2),)
+    cut = await bench.read(2, sum(sizes[2:4]) + 20, Isolation.READ_COMMITTED)
+    assert cut.aborted == ((7, 2),)
+    dirty = await bench.read(0, 1 << 20, Isolation.READ_UNCOMMITTED)
+    assert dirty.aborted == ()
 
 
 @pytest.mark.parametrize("taken_away_by", ["compaction", "retention"])
-def test_readers_get_no_aborted_records_whose_index_vanishes_while_they_are_read_from_disk(
+async def test_readers_get_no_aborted_records_whose_index_vanishes_while_they_are_read_from_disk(
     taken_away_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, load = threading.Event(), Slice.load
@@ -54,27 +52,24 @@ def test_readers_get_no_aborted_records_whose_index_vanishes_while_they_are_read
         return load(piece)
 
     monkeypatch.setattr(Slice, "load", slow)
-
-    async def test(bench: Bench) -> None:
-        bench.log.config = parse_config({"cleanup.policy": "compact"})
-        bench.produce(Durability.WRITTEN, 0, transactional=True, transactional_id="x")
-        bench.log.append_marker(Marker(7, 0, commit=False), now_ms=bench.clock.now_ms())
-        bench.log.roll(bench.clock.now_ms())
-        bench.log.flush()
-        bench.fs.cold = True
-        reading = asyncio.ensure_future(bench.read(0, 1 << 20, Isolation.READ_COMMITTED))
-        await asyncio.sleep(0)
-        if taken_away_by == "retention":
-            bench.log.delete_records_before(2)
-        else:
-            for work in compact(bench.log, bench.clock.now_ms()):
-                if work is not None:
-                    work.run()
-        gone.set()
-        result = await reading
-        assert (result.error, visible(result)) == (None, [])
-
-    run(test)
+    bench = Bench()
+    bench.log.config = parse_config({"cleanup.policy": "compact"})
+    bench.produce(Durability.WRITTEN, 0, transactional=True, transactional_id="x")
+    bench.log.append_marker(Marker(7, 0, commit=False), now_ms=bench.clock.now_ms())
+    bench.log.roll(bench.clock.now_ms())
+    bench.log.flush()
+    bench.fs.cold = True
+    reading = asyncio.ensure_future(bench.read(0, 1 << 20, Isolation.READ_COMMITTED))
+    await asyncio.sleep(0)
+    if taken_away_by == "retention":
+        bench.log.delete_records_before(2)
+    else:
+        for work in compact(bench.log, bench.clock.now_ms()):
+            if work is not None:
+                work.run()
+    gone.set()
+    result = await reading
+    assert (result.error, visible(result)) == (None, [])
 
 
 # --- memory --------------------------------------------------------------------------------------
@@ -116,39 +111,33 @@ def query(room: FakeRoom) -> ReadQuery:
 
 
 @pytest.mark.parametrize("share", [1.0, 3.0, 2.5, 0.5, 0.0])
-def test_a_read_loads_its_share_of_the_memory_or_one_batch(share: float) -> None:
-    async def test(bench: Bench) -> None:
-        size = fill(bench, 3)
-        room = FakeRoom(int(share * size))
-        (result,) = await bench.reader.read(query(room))
-        assert room.wanted == [3 * size]
-        expected = max(int(share * size), size)
-        assert len(result.records) == room.held == expected
-
-    run(test)
+async def test_a_read_loads_its_share_of_the_memory_or_one_batch(share: float) -> None:
+    bench = Bench()
+    size = fill(bench, 3)
+    room = FakeRoom(int(share * size))
+    (result,) = await bench.reader.read(query(room))
+    assert room.wanted == [3 * size]
+    expected = max(int(share * size), size)
+    assert len(result.records) == room.held == expected
 
 
-def test_a_read_without_a_share_waits_for_its_turn_and_sees_what_is_there_then() -> None:
-    async def test(bench: Bench) -> None:
-        size = fill(bench, 3)
-        room = FakeRoom(None)
-        reading = asyncio.ensure_future(bench.reader.read(query(room)))
-        while not room.turns:
-            await asyncio.sleep(0)
-        assert room.turns == [3 * size]
-        bench.log.delete_records_before(2)  # meanwhile
-        room.may_pass.set()
-        (result,) = await reading
-        assert isinstance(result.error, OffsetOutOfRangeError)
-        assert room.held == 0
-
-    run(test)
+async def test_a_read_without_a_share_waits_for_its_turn_and_sees_what_is_there_then() -> None:
+    bench = Bench()
+    size = fill(bench, 3)
+    room = FakeRoom(None)
+    reading = asyncio.ensure_future(bench.reader.read(query(room)))
+    while not room.turns:
+        await asyncio.sleep(0)
+    assert room.turns == [3 * size]
+    bench.log.delete_records_before(2)  # meanwhile
+    room.may_pass.set()
+    (result,) = await reading
+    assert isinstance(result.error, OffsetOutOfRangeError)
+    assert room.held == 0
 
 
-def test_an_empty_read_asks_for_no_memory() -> None:
-    async def test(bench: Bench) -> None:
-        room = FakeRoom()
-        (result,) = await bench.reader.read(query(room))
-        assert (len(result.records), room.wanted) == (0, [])
-
-    run(test)
+async def test_an_empty_read_asks_for_no_memory() -> None:
+    bench = Bench()
+    room = FakeRoom()
+    (result,) = await bench.reader.read(query(room))
+    assert (len(result.records), room.wanted) == (0, [])

@@ -16,7 +16,6 @@ from tests.engine.topics.test_completeness import (
     fill,
     forget_notes,
     produce,
-    run,
     running,
     set_aside,
 )
@@ -76,255 +75,213 @@ async def fill_with_configs(folder: Path) -> tuple[dict[str, tuple[int, dict[str
         return topics(engine), engine.storage.cluster_id
 
 
-def test_a_lost_catalog_is_rebuilt_with_ids_partitions_and_configs(tmp_path: Path) -> None:
-    async def test() -> None:
-        before, cluster_id = await fill_with_configs(tmp_path)
-        shutil.rmtree(tmp_path / CATALOG)
-        todo = repair(tmp_path)
-        assert {each.source for each in todo.catalog.topics} == {"note"}
-        for _ in range(2):
-            async with running(tmp_path) as engine:
-                assert topics(engine) == before
-                assert engine.storage.cluster_id == cluster_id
-                assert not engine._store.offline
-                await produce(engine, "a", 2)
-
-    run(test)
+async def test_a_lost_catalog_is_rebuilt_with_ids_partitions_and_configs(tmp_path: Path) -> None:
+    before, cluster_id = await fill_with_configs(tmp_path)
+    shutil.rmtree(tmp_path / CATALOG)
+    todo = repair(tmp_path)
+    assert {each.source for each in todo.catalog.topics} == {"note"}
+    for _ in range(2):
+        async with running(tmp_path) as engine:
+            assert topics(engine) == before
+            assert engine.storage.cluster_id == cluster_id
+            assert not engine._store.offline
+            await produce(engine, "a", 2)
 
 
-def test_a_whole_catalog_is_called_whole(tmp_path: Path) -> None:
-    async def test() -> None:
-        await fill_with_configs(tmp_path)
-        assert plan(tmp_path).is_whole
-        cut_catalog(tmp_path, 1)
-        assert not plan(tmp_path).is_whole
-
-    run(test)
+async def test_a_whole_catalog_is_called_whole(tmp_path: Path) -> None:
+    await fill_with_configs(tmp_path)
+    assert plan(tmp_path).is_whole
+    cut_catalog(tmp_path, 1)
+    assert not plan(tmp_path).is_whole
 
 
-def test_the_plan_changes_nothing(tmp_path: Path) -> None:
-    async def test() -> None:
-        await fill_with_configs(tmp_path)
-        shutil.rmtree(tmp_path / CATALOG)
-        before = contents(tmp_path)
-        plan(tmp_path)
-        assert contents(tmp_path) == before
-
-    run(test)
+async def test_the_plan_changes_nothing(tmp_path: Path) -> None:
+    await fill_with_configs(tmp_path)
+    shutil.rmtree(tmp_path / CATALOG)
+    before = contents(tmp_path)
+    plan(tmp_path)
+    assert contents(tmp_path) == before
 
 
-def test_what_is_cut_from_the_end_comes_from_the_notes_and_the_rest_from_the_catalog(
+async def test_what_is_cut_from_the_end_comes_from_the_notes_and_the_rest_from_the_catalog(
     tmp_path: Path,
 ) -> None:
-    async def test() -> None:
-        before, _ = await fill_with_configs(tmp_path)
-        cut_catalog(tmp_path, 2)
-        old = (tmp_path / CATALOG / SEGMENT).read_bytes()
-        repair(tmp_path)
-        (aside,) = set_aside(tmp_path)
-        assert (aside / SEGMENT).read_bytes() == old
-        async with running(tmp_path) as engine:
-            assert topics(engine) == before
-
-    run(test)
+    before, _ = await fill_with_configs(tmp_path)
+    cut_catalog(tmp_path, 2)
+    old = (tmp_path / CATALOG / SEGMENT).read_bytes()
+    repair(tmp_path)
+    (aside,) = set_aside(tmp_path)
+    assert (aside / SEGMENT).read_bytes() == old
+    async with running(tmp_path) as engine:
+        assert topics(engine) == before
 
 
-def test_records_behind_a_damaged_batch_are_kept(tmp_path: Path) -> None:
-    async def test() -> None:
-        before, _ = await fill_with_configs(tmp_path)
-        log = tmp_path / CATALOG / SEGMENT
-        data = bytearray(log.read_bytes())
-        data[100] ^= 1
-        log.write_bytes(data)
-        todo = repair(tmp_path)
-        assert len(todo.damage) == 1
-        assert f"{log}: byte 0, offset 0" in todo.damage[0]
-        async with running(tmp_path) as engine:
-            assert topics(engine) == before
-
-    run(test)
+async def test_records_behind_a_damaged_batch_are_kept(tmp_path: Path) -> None:
+    before, _ = await fill_with_configs(tmp_path)
+    log = tmp_path / CATALOG / SEGMENT
+    data = bytearray(log.read_bytes())
+    data[100] ^= 1
+    log.write_bytes(data)
+    todo = repair(tmp_path)
+    assert len(todo.damage) == 1
+    assert f"{log}: byte 0, offset 0" in todo.damage[0]
+    async with running(tmp_path) as engine:
+        assert topics(engine) == before
 
 
-def test_folders_of_an_older_version_get_configs_that_delete_nothing(tmp_path: Path) -> None:
-    async def test() -> None:
-        await fill_with_configs(tmp_path)
-        forget_notes(tmp_path)
-        shutil.rmtree(tmp_path / CATALOG)
-        repair(tmp_path)
-        async with running(tmp_path) as engine:
-            assert topics(engine) == {
-                "a": (
-                    3,
-                    {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"},
-                ),
-                "b": (
-                    2,
-                    {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"},
-                ),
-            }
-            assert not engine._store.offline
-
-    run(test)
+async def test_folders_of_an_older_version_get_configs_that_delete_nothing(tmp_path: Path) -> None:
+    await fill_with_configs(tmp_path)
+    forget_notes(tmp_path)
+    shutil.rmtree(tmp_path / CATALOG)
+    repair(tmp_path)
+    async with running(tmp_path) as engine:
+        assert topics(engine) == {
+            "a": (
+                3,
+                {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"},
+            ),
+            "b": (
+                2,
+                {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"},
+            ),
+        }
+        assert not engine._store.offline
 
 
-def test_a_partition_without_a_folder_is_named_and_goes_offline(tmp_path: Path) -> None:
-    async def test() -> None:
-        await fill_with_configs(tmp_path)
-        shutil.rmtree(tmp_path / CATALOG)
-        shutil.rmtree(tmp_path / "a-2")
-        todo = repair(tmp_path)
-        assert {t.topic.name: t.missing for t in todo.catalog.topics if t.missing} == {"a": (2,)}
-        async with running(tmp_path) as engine:
-            assert [str(tp) for tp in engine._store.offline] == ["a-2"]
-            assert topics(engine)["a"][0] == 3
-
-    run(test)
+async def test_a_partition_without_a_folder_is_named_and_goes_offline(tmp_path: Path) -> None:
+    await fill_with_configs(tmp_path)
+    shutil.rmtree(tmp_path / CATALOG)
+    shutil.rmtree(tmp_path / "a-2")
+    todo = repair(tmp_path)
+    assert {t.topic.name: t.missing for t in todo.catalog.topics if t.missing} == {"a": (2,)}
+    async with running(tmp_path) as engine:
+        assert [str(tp) for tp in engine._store.offline] == ["a-2"]
+        assert topics(engine)["a"][0] == 3
 
 
 @pytest.mark.parametrize("loss", ["cut", "gone"])
-def test_no_producer_id_is_given_out_twice(tmp_path: Path, loss: str) -> None:
-    async def test() -> None:
-        seen: list[int] = []
-        for _ in range(3):
-            async with running(tmp_path) as engine:
-                await engine.topics.ensure("t")
-                await produce(engine, "t")
-                seen.append((await engine.transactions.new_producer())[0])
-            if loss == "cut":
-                cut_catalog(tmp_path, 1)
-            else:
-                shutil.rmtree(tmp_path / CATALOG)
-            repair(tmp_path)
-        assert len({each // 1000 for each in seen}) == 3
-        assert seen == sorted(seen)
-
-    run(test)
+async def test_no_producer_id_is_given_out_twice(tmp_path: Path, loss: str) -> None:
+    seen: list[int] = []
+    for _ in range(3):
+        async with running(tmp_path) as engine:
+            await engine.topics.ensure("t")
+            await produce(engine, "t")
+            seen.append((await engine.transactions.new_producer())[0])
+        if loss == "cut":
+            cut_catalog(tmp_path, 1)
+        else:
+            shutil.rmtree(tmp_path / CATALOG)
+        repair(tmp_path)
+    assert len({each // 1000 for each in seen}) == 3
+    assert seen == sorted(seen)
 
 
-def test_a_deleted_topic_does_not_come_back_when_its_folder_was_left(
+async def test_a_deleted_topic_does_not_come_back_when_its_folder_was_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        await fill(tmp_path, "a", "b")
-        shutil.copytree(tmp_path / "b-0", tmp_path / "kept")
-        async with running(tmp_path) as engine:
-            monkeypatch.setattr(engine._topic_admin, "_finish_deletions", _nothing)
-            await engine.topics.delete(["b"])
-        shutil.move(tmp_path / "kept", tmp_path / "b-0")
-        todo = repair(tmp_path)
-        assert list(todo.catalog.deleted.values()) == ["b"]
-        async with running(tmp_path) as engine:
-            assert list(topics(engine)) == ["a"]
-
-    run(test)
+    await fill(tmp_path, "a", "b")
+    shutil.copytree(tmp_path / "b-0", tmp_path / "kept")
+    async with running(tmp_path) as engine:
+        monkeypatch.setattr(engine._topic_admin, "_finish_deletions", _nothing)
+        await engine.topics.delete(["b"])
+    shutil.move(tmp_path / "kept", tmp_path / "b-0")
+    todo = repair(tmp_path)
+    assert list(todo.catalog.deleted.values()) == ["b"]
+    async with running(tmp_path) as engine:
+        assert list(topics(engine)) == ["a"]
 
 
 async def _nothing(_: object) -> None:
     return None
 
 
-def test_a_topic_that_was_created_again_is_the_later_one(tmp_path: Path) -> None:
-    async def test() -> None:
-        await fill(tmp_path, "b")
-        async with running(tmp_path) as engine:
-            await engine.topics.delete(["b"])
-        await fill(tmp_path, "b")
-        async with running(tmp_path) as engine:
-            topic_id = engine.topics.get("b").topic_id
-        cut_catalog(tmp_path, 1)
-        repair(tmp_path)
-        async with running(tmp_path) as engine:
-            assert engine.topics.get("b").topic_id == topic_id
-            assert not engine._store.offline
-
-    run(test)
+async def test_a_topic_that_was_created_again_is_the_later_one(tmp_path: Path) -> None:
+    await fill(tmp_path, "b")
+    async with running(tmp_path) as engine:
+        await engine.topics.delete(["b"])
+    await fill(tmp_path, "b")
+    async with running(tmp_path) as engine:
+        topic_id = engine.topics.get("b").topic_id
+    cut_catalog(tmp_path, 1)
+    repair(tmp_path)
+    async with running(tmp_path) as engine:
+        assert engine.topics.get("b").topic_id == topic_id
+        assert not engine._store.offline
 
 
-def test_a_copied_folder_is_set_aside(tmp_path: Path) -> None:
+async def test_a_copied_folder_is_set_aside(tmp_path: Path) -> None:
     """Two topics can't have one id."""
-
-    async def test() -> None:
-        await fill(tmp_path, "a")
-        shutil.copytree(tmp_path / "a-0", tmp_path / "copy-0")
-        shutil.rmtree(tmp_path / CATALOG)
-        todo = repair(tmp_path)
-        assert [(str(f.tp), why) for f, why in todo.catalog.aside] == [
-            ("copy-0", "its topic id is that of 'a'")
-        ]
-        async with running(tmp_path) as engine:
-            assert list(topics(engine)) == ["a"]
-        assert len(set_aside(tmp_path)) == 1
-
-    run(test)
+    await fill(tmp_path, "a")
+    shutil.copytree(tmp_path / "a-0", tmp_path / "copy-0")
+    shutil.rmtree(tmp_path / CATALOG)
+    todo = repair(tmp_path)
+    assert [(str(f.tp), why) for f, why in todo.catalog.aside] == [
+        ("copy-0", "its topic id is that of 'a'")
+    ]
+    async with running(tmp_path) as engine:
+        assert list(topics(engine)) == ["a"]
+    assert len(set_aside(tmp_path)) == 1
 
 
-def test_a_crash_at_any_step_leaves_a_folder_that_is_refused_or_right(tmp_path: Path) -> None:
+async def test_a_crash_at_any_step_leaves_a_folder_that_is_refused_or_right(tmp_path: Path) -> None:
     """Each call of the file system is the last one once. A second repair completes the first."""
-
-    async def test() -> None:
-        before, _ = await fill_with_configs(tmp_path / "data")
-        cut_catalog(tmp_path / "data", 2)
-        calls = 0
-        while True:
-            folder = tmp_path / f"crash-{calls}"
-            shutil.copytree(tmp_path / "data", folder)
-            fs = EndingFileSystem(calls)
-            try:
-                catalog_repair.apply(fs, catalog_repair.plan(FS, str(folder)), NOW)
-            except CrashError:
-                ended = False
-            else:
-                ended = True
-            engine = Engine(Settings.model_validate({"data_dir": folder}))
-            try:
-                await engine.start()
-            except CatalogLostError:
-                assert not ended
-                repair(folder)
-                assert not unfinished(folder)
-                await engine.start()
-            assert topics(engine) == before
-            await engine.stop()
-            if ended:
-                break
-            calls += 1
-        assert calls > 10
-
-    run(test)
+    before, _ = await fill_with_configs(tmp_path / "data")
+    cut_catalog(tmp_path / "data", 2)
+    calls = 0
+    while True:
+        folder = tmp_path / f"crash-{calls}"
+        shutil.copytree(tmp_path / "data", folder)
+        fs = EndingFileSystem(calls)
+        try:
+            catalog_repair.apply(fs, catalog_repair.plan(FS, str(folder)), NOW)
+        except CrashError:
+            ended = False
+        else:
+            ended = True
+        engine = Engine(Settings.model_validate({"data_dir": folder}))
+        try:
+            await engine.start()
+        except CatalogLostError:
+            assert not ended
+            repair(folder)
+            assert not unfinished(folder)
+            await engine.start()
+        assert topics(engine) == before
+        await engine.stop()
+        if ended:
+            break
+        calls += 1
+    assert calls > 10
 
 
 def unfinished(folder: Path) -> list[Path]:
     return list(folder.glob("*-new"))
 
 
-def test_random_damage_of_the_catalog_is_refused_or_harmless_and_always_repaired(
+async def test_random_damage_of_the_catalog_is_refused_or_harmless_and_always_repaired(
     tmp_path: Path,
 ) -> None:
     """No topic or config gets lost without an error, whatever happens to the catalog's files."""
-
-    async def test() -> None:
-        choice = random.Random(9)
-        before, _ = await fill_with_configs(tmp_path / "original")
-        refused = 0
-        for number in range(rounds("CATALOGS", 25, 2500)):
-            folder = tmp_path / f"{number}"
-            shutil.copytree(tmp_path / "original", folder)
-            for _ in range(choice.randint(1, 2)):
-                damage_catalog(choice, folder)
-            engine = Engine(Settings.model_validate({"data_dir": folder}))
-            try:
-                await engine.start()
-            except CatalogLostError:
-                refused += 1
-                repair(folder)
-                await engine.start()
-            assert topics(engine) == before, number
-            assert not engine._store.offline, number
-            await engine.stop()
-            shutil.rmtree(folder)
-        assert refused
-
-    run(test)
+    choice = random.Random(9)
+    before, _ = await fill_with_configs(tmp_path / "original")
+    refused = 0
+    for number in range(rounds("CATALOGS", 25, 2500)):
+        folder = tmp_path / f"{number}"
+        shutil.copytree(tmp_path / "original", folder)
+        for _ in range(choice.randint(1, 2)):
+            damage_catalog(choice, folder)
+        engine = Engine(Settings.model_validate({"data_dir": folder}))
+        try:
+            await engine.start()
+        except CatalogLostError:
+            refused += 1
+            repair(folder)
+            await engine.start()
+        assert topics(engine) == before, number
+        assert not engine._store.offline, number
+        await engine.stop()
+        shutil.rmtree(folder)
+    assert refused
 
 
 def damage_catalog(choice: random.Random, folder: Path) -> None:

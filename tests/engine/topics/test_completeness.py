@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -36,13 +35,6 @@ async def running(folder: Path) -> AsyncIterator[Engine]:
     finally:
         await engine.stop()
         (folder / "clean-stop.json").unlink()
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(test(), 600)
-
-    asyncio.run(bounded())
 
 
 async def produce(engine: Engine, topic: str, partition: int = 0) -> None:
@@ -102,159 +94,132 @@ async def refused(folder: Path) -> CatalogLostError:
     return caught.value
 
 
-def test_a_missing_catalog_is_refused_at_every_start(tmp_path: Path) -> None:
-    async def test() -> None:
-        await fill(tmp_path, "a", "b")
-        shutil.rmtree(tmp_path / CATALOG)
-        for _ in range(2):
-            error = await refused(tmp_path)
-            assert f"{tmp_path / CATALOG}" in str(error)
-            assert "a (1), b (1)" in str(error)
-
-    run(test)
-
-
-def test_a_catalog_without_segments_is_refused(tmp_path: Path) -> None:
-    async def test() -> None:
-        await fill(tmp_path, "a")
-        for path in (tmp_path / CATALOG).iterdir():
-            path.unlink()
-        await refused(tmp_path)
-        (tmp_path / "recovery-point-offset-checkpoint").unlink()
-        for _ in range(2):
-            await refused(tmp_path)
-
-    run(test)
-
-
-def test_a_topic_that_is_cut_from_the_catalogs_end_is_refused_and_named(tmp_path: Path) -> None:
-    async def test() -> None:
-        await fill(tmp_path, "a", "b")
-        cut_catalog(tmp_path, 1)
+async def test_a_missing_catalog_is_refused_at_every_start(tmp_path: Path) -> None:
+    await fill(tmp_path, "a", "b")
+    shutil.rmtree(tmp_path / CATALOG)
+    for _ in range(2):
         error = await refused(tmp_path)
-        assert "b (1)" in str(error)
-        assert "a (1)" not in str(error)
-
-    run(test)
+        assert f"{tmp_path / CATALOG}" in str(error)
+        assert "a (1), b (1)" in str(error)
 
 
-def test_empty_topics_are_evidence_too_if_a_later_note_says_what_the_catalog_had(
+async def test_a_catalog_without_segments_is_refused(tmp_path: Path) -> None:
+    await fill(tmp_path, "a")
+    for path in (tmp_path / CATALOG).iterdir():
+        path.unlink()
+    await refused(tmp_path)
+    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    for _ in range(2):
+        await refused(tmp_path)
+
+
+async def test_a_topic_that_is_cut_from_the_catalogs_end_is_refused_and_named(
     tmp_path: Path,
 ) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            await engine.topics.create([NewTopic("a", 2)])
-            await engine.topics.create([NewTopic("b", 2)])
-        cut_catalog(tmp_path, 2)
-        error = await refused(tmp_path)
-        assert "it ends at offset 5" in str(error)
-
-    run(test)
+    await fill(tmp_path, "a", "b")
+    cut_catalog(tmp_path, 1)
+    error = await refused(tmp_path)
+    assert "b (1)" in str(error)
+    assert "a (1)" not in str(error)
 
 
-def test_the_last_empty_topic_is_evidence_once_its_note_is_written_again(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            await engine.topics.create([NewTopic("a", 2)])
-            await engine._topic_notes.write()
-        cut_catalog(tmp_path, 1)
-        await refused(tmp_path)
+async def test_empty_topics_are_evidence_too_if_a_later_note_says_what_the_catalog_had(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as engine:
+        await engine.topics.create([NewTopic("a", 2)])
+        await engine.topics.create([NewTopic("b", 2)])
+    cut_catalog(tmp_path, 2)
+    error = await refused(tmp_path)
+    assert "it ends at offset 5" in str(error)
 
-    run(test)
+
+async def test_the_last_empty_topic_is_evidence_once_its_note_is_written_again(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as engine:
+        await engine.topics.create([NewTopic("a", 2)])
+        await engine._topic_notes.write()
+    cut_catalog(tmp_path, 1)
+    await refused(tmp_path)
 
 
-def test_a_config_that_is_cut_from_the_catalogs_end_is_refused(tmp_path: Path) -> None:
+async def test_a_config_that_is_cut_from_the_catalogs_end_is_refused(tmp_path: Path) -> None:
     """Otherwise the old retention would delete records that the new one keeps."""
-
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            await engine.topics.ensure("a")
-            change = ConfigChange("retention.ms", AlterOp.SET, "-1")
-            await engine.configs.alter_topic("a", [change])
-            await engine._topic_notes.write()
-        cut_catalog(tmp_path, 1)
-        await refused(tmp_path)
-
-    run(test)
+    async with running(tmp_path) as engine:
+        await engine.topics.ensure("a")
+        change = ConfigChange("retention.ms", AlterOp.SET, "-1")
+        await engine.configs.alter_topic("a", [change])
+        await engine._topic_notes.write()
+    cut_catalog(tmp_path, 1)
+    await refused(tmp_path)
 
 
-def test_a_flipped_bit_in_the_catalog_is_refused(tmp_path: Path) -> None:
-    async def test() -> None:
-        await fill(tmp_path, "a", "b")
-        log = tmp_path / CATALOG / SEGMENT
-        data = bytearray(log.read_bytes())
-        data[80] ^= 1
-        log.write_bytes(data)
-        error = await refused(tmp_path)
-        assert str(log) in str(error)
-
-    run(test)
+async def test_a_flipped_bit_in_the_catalog_is_refused(tmp_path: Path) -> None:
+    await fill(tmp_path, "a", "b")
+    log = tmp_path / CATALOG / SEGMENT
+    data = bytearray(log.read_bytes())
+    data[80] ^= 1
+    log.write_bytes(data)
+    error = await refused(tmp_path)
+    assert str(log) in str(error)
 
 
-def test_the_folder_of_a_topic_that_was_being_deleted_is_deleted_and_does_not_come_back(
+async def test_the_folder_of_a_topic_that_was_being_deleted_is_deleted_and_does_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A crash comes after the catalog's record and before the folder is renamed."""
-
-    async def test() -> None:
-        await fill(tmp_path, "a", "b")
-        shutil.copytree(tmp_path / "b-0", tmp_path / "kept")
-        async with running(tmp_path) as engine:
-            monkeypatch.setattr(engine._topic_admin, "_finish_deletions", _nothing)
-            assert await engine.topics.delete(["b"]) == [None]
-        shutil.move(tmp_path / "kept", tmp_path / "b-0")
-        async with running(tmp_path) as engine:
-            assert [t.name for t in engine.topics.all() if not t.internal] == ["a"]
-            assert not engine.storage._store.offline
-        assert not (tmp_path / "b-0").exists()
-        assert not set_aside(tmp_path)
-        # The record of the deletion is gone, too: a later folder of this name is evidence again.
-        async with running(tmp_path) as engine:
-            assert not engine._topic_admin.catalog.deleted
-
-    run(test)
+    await fill(tmp_path, "a", "b")
+    shutil.copytree(tmp_path / "b-0", tmp_path / "kept")
+    async with running(tmp_path) as engine:
+        monkeypatch.setattr(engine._topic_admin, "_finish_deletions", _nothing)
+        assert await engine.topics.delete(["b"]) == [None]
+    shutil.move(tmp_path / "kept", tmp_path / "b-0")
+    async with running(tmp_path) as engine:
+        assert [t.name for t in engine.topics.all() if not t.internal] == ["a"]
+        assert not engine.storage._store.offline
+    assert not (tmp_path / "b-0").exists()
+    assert not set_aside(tmp_path)
+    # The record of the deletion is gone, too: a later folder of this name is evidence again.
+    async with running(tmp_path) as engine:
+        assert not engine._topic_admin.catalog.deleted
 
 
 async def _nothing(_: object) -> None:
     return None
 
 
-def test_a_topic_that_was_created_again_after_its_deletion_is_evidence(tmp_path: Path) -> None:
-    """The catalog's last record of its name is the deletion; the folder is not the deleted one."""
-
-    async def test() -> None:
-        await fill(tmp_path, "b")
-        async with running(tmp_path) as engine:
-            await engine.topics.delete(["b"])
-        await fill(tmp_path, "b")
-        keys = catalog_keys(tmp_path)
-        assert b'"topic"' in keys[-1]
-        cut_catalog(tmp_path, 1)
-        error = await refused(tmp_path)
-        assert "b (1)" in str(error)
-
-    run(test)
-
-
-def test_folders_of_an_older_version_are_evidence_unless_their_topic_was_deleted(
+async def test_a_topic_that_was_created_again_after_its_deletion_is_evidence(
     tmp_path: Path,
 ) -> None:
-    async def test() -> None:
-        await fill(tmp_path, "a", "b")
-        shutil.copytree(tmp_path / "b-0", tmp_path / "kept")
-        async with running(tmp_path) as engine:
-            await engine.topics.delete(["b"])
-        shutil.move(tmp_path / "kept", tmp_path / "b-0")
-        forget_notes(tmp_path)
-        async with running(tmp_path) as engine:  # as that version did: it is set aside
-            assert "b" not in [topic.name for topic in engine.topics.all()]
-        (aside,) = set_aside(tmp_path)
-        shutil.rmtree(aside)
-        forget_notes(tmp_path)
-        shutil.rmtree(tmp_path / CATALOG)
-        assert "a (1)" in str(await refused(tmp_path))
+    """The catalog's last record of its name is the deletion; the folder is not the deleted one."""
+    await fill(tmp_path, "b")
+    async with running(tmp_path) as engine:
+        await engine.topics.delete(["b"])
+    await fill(tmp_path, "b")
+    keys = catalog_keys(tmp_path)
+    assert b'"topic"' in keys[-1]
+    cut_catalog(tmp_path, 1)
+    error = await refused(tmp_path)
+    assert "b (1)" in str(error)
 
-    run(test)
+
+async def test_folders_of_an_older_version_are_evidence_unless_their_topic_was_deleted(
+    tmp_path: Path,
+) -> None:
+    await fill(tmp_path, "a", "b")
+    shutil.copytree(tmp_path / "b-0", tmp_path / "kept")
+    async with running(tmp_path) as engine:
+        await engine.topics.delete(["b"])
+    shutil.move(tmp_path / "kept", tmp_path / "b-0")
+    forget_notes(tmp_path)
+    async with running(tmp_path) as engine:  # as that version did: it is set aside
+        assert "b" not in [topic.name for topic in engine.topics.all()]
+    (aside,) = set_aside(tmp_path)
+    shutil.rmtree(aside)
+    forget_notes(tmp_path)
+    shutil.rmtree(tmp_path / CATALOG)
+    assert "a (1)" in str(await refused(tmp_path))
 
 
 def forget_notes(folder: Path) -> None:
@@ -262,90 +227,75 @@ def forget_notes(folder: Path) -> None:
         path.write_bytes(encode_metadata(decode_metadata(path.read_bytes())))
 
 
-def test_notes_of_an_older_versions_topics_are_added_while_the_broker_runs(tmp_path: Path) -> None:
-    async def test() -> None:
-        await fill(tmp_path, "a")
-        forget_notes(tmp_path)
-        async with running(tmp_path) as engine:
-            await engine._topic_notes.write()
-        assert b"topic: {" in (tmp_path / "a-0" / "partition.metadata").read_bytes()
-
-    run(test)
-
-
-def test_a_folder_of_another_broker_is_not_evidence(tmp_path: Path) -> None:
-    async def test() -> None:
-        await fill(tmp_path / "other", "foreign")
-        await fill(tmp_path / "own", "a")
-        shutil.copytree(tmp_path / "other" / "foreign-0", tmp_path / "own" / "foreign-0")
-        async with running(tmp_path / "own") as engine:
-            assert "foreign" not in [topic.name for topic in engine.topics.all()]
-        assert len(set_aside(tmp_path / "own")) == 1
-
-    run(test)
-
-
-def test_empty_folders_of_a_creation_that_a_crash_interrupted_are_not_evidence(
+async def test_notes_of_an_older_versions_topics_are_added_while_the_broker_runs(
     tmp_path: Path,
 ) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            await engine.topics.ensure("a")
-            await produce(engine, "a")
-            await engine._topic_notes.write()
-        shutil.copytree(tmp_path / "a-0", tmp_path / "new-0")
-        for path in (tmp_path / "new-0").glob("0*"):
-            path.unlink()
-        (tmp_path / "new-0" / SEGMENT).touch()
-        async with running(tmp_path) as engine:
-            assert "new" not in [topic.name for topic in engine.topics.all()]
-        assert not (tmp_path / "new-0").exists()
-
-    run(test)
+    await fill(tmp_path, "a")
+    forget_notes(tmp_path)
+    async with running(tmp_path) as engine:
+        await engine._topic_notes.write()
+    assert b"topic: {" in (tmp_path / "a-0" / "partition.metadata").read_bytes()
 
 
-def test_producer_ids_leave_a_gap_after_an_unclean_stop(tmp_path: Path) -> None:
+async def test_a_folder_of_another_broker_is_not_evidence(tmp_path: Path) -> None:
+    await fill(tmp_path / "other", "foreign")
+    await fill(tmp_path / "own", "a")
+    shutil.copytree(tmp_path / "other" / "foreign-0", tmp_path / "own" / "foreign-0")
+    async with running(tmp_path / "own") as engine:
+        assert "foreign" not in [topic.name for topic in engine.topics.all()]
+    assert len(set_aside(tmp_path / "own")) == 1
+
+
+async def test_empty_folders_of_a_creation_that_a_crash_interrupted_are_not_evidence(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as engine:
+        await engine.topics.ensure("a")
+        await produce(engine, "a")
+        await engine._topic_notes.write()
+    shutil.copytree(tmp_path / "a-0", tmp_path / "new-0")
+    for path in (tmp_path / "new-0").glob("0*"):
+        path.unlink()
+    (tmp_path / "new-0" / SEGMENT).touch()
+    async with running(tmp_path) as engine:
+        assert "new" not in [topic.name for topic in engine.topics.all()]
+    assert not (tmp_path / "new-0").exists()
+
+
+async def test_producer_ids_leave_a_gap_after_an_unclean_stop(tmp_path: Path) -> None:
     """The last claim of ids can be in the tail that recovery cuts off."""
-
-    async def test() -> None:
-        seen = []
-        async with running(tmp_path) as engine:
-            seen.append((await engine.transactions.new_producer())[0])
-        cut_catalog(tmp_path, 1)
-        async with running(tmp_path) as engine:
-            seen.append((await engine.transactions.new_producer())[0])
-        cut_catalog(tmp_path, 1)
-        async with running(tmp_path) as engine:
-            seen.append((await engine.transactions.new_producer())[0])
-        assert seen[0] == 0
-        assert len({each // 1000 for each in seen}) == 3, "the same block was given out twice"
-
-    run(test)
+    seen = []
+    async with running(tmp_path) as engine:
+        seen.append((await engine.transactions.new_producer())[0])
+    cut_catalog(tmp_path, 1)
+    async with running(tmp_path) as engine:
+        seen.append((await engine.transactions.new_producer())[0])
+    cut_catalog(tmp_path, 1)
+    async with running(tmp_path) as engine:
+        seen.append((await engine.transactions.new_producer())[0])
+    assert seen[0] == 0
+    assert len({each // 1000 for each in seen}) == 3, "the same block was given out twice"
 
 
 @pytest.mark.parametrize("seed", range(rounds("CATALOG_CUTS", 12, 1000)))
-def test_a_power_cut_at_any_moment_is_not_taken_for_a_lost_catalog(seed: int) -> None:
+async def test_a_power_cut_at_any_moment_is_not_taken_for_a_lost_catalog(seed: int) -> None:
     """Topics are created, changed, written to and deleted; what was answered is there then."""
-
-    async def test() -> None:
-        choice, fs = random.Random(seed), FaultyFileSystem()
-        settings = Settings.model_validate({"data_dir": Path("/data")})
-        known: set[str] = set()
-        for life in range(6):
-            engine = Engine(settings, fs=fs)
-            await engine.start()
-            there = {each.name for each in engine.topics.all() if not each.internal}
-            assert there == known, life
-            for _ in range(choice.randint(0, 8)):
-                await change(choice, engine, known)
-            await engine._housekeeping.stop()
-            engine._store.close(clean=False)
-            engine._flusher.close()
-            fs.kill()
-            if choice.random() < 0.7:
-                fs.power_cut(choice)
-
-    run(test)
+    choice, fs = random.Random(seed), FaultyFileSystem()
+    settings = Settings.model_validate({"data_dir": Path("/data")})
+    known: set[str] = set()
+    for life in range(6):
+        engine = Engine(settings, fs=fs)
+        await engine.start()
+        there = {each.name for each in engine.topics.all() if not each.internal}
+        assert there == known, life
+        for _ in range(choice.randint(0, 8)):
+            await change(choice, engine, known)
+        await engine._housekeeping.stop()
+        engine._store.close(clean=False)
+        engine._flusher.close()
+        fs.kill()
+        if choice.random() < 0.7:
+            fs.power_cut(choice)
 
 
 async def change(choice: random.Random, engine: Engine, known: set[str]) -> None:

@@ -19,7 +19,6 @@ from tests.engine.transactions.support import (
     committed,
     cut_power,
     read,
-    run,
     start,
     until,
 )
@@ -121,20 +120,17 @@ class Chaos:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_each_transaction_is_complete_or_absent_under_random_faults(seed: int) -> None:
-    async def test() -> None:
-        chaos = Chaos(seed)
+async def test_each_transaction_is_complete_or_absent_under_random_faults(seed: int) -> None:
+    chaos = Chaos(seed)
+    engine = await start(chaos.fs)
+    await engine.topics.create([NewTopic("t", PARTITIONS)])
+    for _ in range(3):
+        await chaos.disturb(engine)
         engine = await start(chaos.fs)
-        await engine.topics.create([NewTopic("t", PARTITIONS)])
-        for _ in range(3):
-            await chaos.disturb(engine)
-            engine = await start(chaos.fs)
-            await until_done(engine)
-            await chaos.check(engine)
-        await engine.stop()
-        assert chaos.answers
-
-    run(test())
+        await until_done(engine)
+        await chaos.check(engine)
+    await engine.stop()
+    assert chaos.answers
 
 
 async def until_done(engine: Engine) -> None:

@@ -12,7 +12,6 @@ from tests.engine.transactions.support import (
     committed,
     cut_power,
     error_of,
-    run,
     running,
     start,
 )
@@ -110,71 +109,62 @@ async def a_partition_made_anew(engine: Engine, producer: Producer) -> None:
         (a_partition_made_anew, V2),
     ],
 )
-def test_a_commit_is_decided_after_all_writes_are_on_disk(
+async def test_a_commit_is_decided_after_all_writes_are_on_disk(
     waiting: Waiting,
     monkeypatch: pytest.MonkeyPatch,
     meanwhile: Meanwhile,
     version: TransactionVersion,
 ) -> None:
-    async def test() -> None:
-        async with running(log=LAZY) as engine:
-            producer = await begin(engine, version)
-            waiting.meanwhile = lambda: meanwhile(engine, producer)
-            machine = engine._transaction_coordinator.machine
-            end = machine.end
-            seen: list[list[str]] = []
+    async with running(log=LAZY) as engine:
+        producer = await begin(engine, version)
+        waiting.meanwhile = lambda: meanwhile(engine, producer)
+        machine = engine._transaction_coordinator.machine
+        end = machine.end
+        seen: list[list[str]] = []
 
-            def decide(*arguments: object) -> Outcome[ProducerIdentity]:
-                seen.append(unsynced(engine, producer))
-                return end(*arguments)  # type: ignore[arg-type]
+        def decide(*arguments: object) -> Outcome[ProducerIdentity]:
+            seen.append(unsynced(engine, producer))
+            return end(*arguments)  # type: ignore[arg-type]
 
-            monkeypatch.setattr(machine, "end", decide)
-            assert unsynced(engine, producer) == ["a"]
-            await producer.commit()
-            assert waiting.times == 0
-            assert seen == [[]]
-
-    run(test())
+        monkeypatch.setattr(machine, "end", decide)
+        assert unsynced(engine, producer) == ["a"]
+        await producer.commit()
+        assert waiting.times == 0
+        assert seen == [[]]
 
 
-def test_a_power_cut_after_the_decision_loses_no_late_write(waiting: Waiting) -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await start(fs, log=LAZY)
-        producer = await begin(engine)
-        waiting.meanwhile = lambda: a_new_partition(engine, producer)
-        decisions = engine._store.partitions[TopicPartition("__transaction_state", 0)]
-        end = asyncio.ensure_future(producer.commit())
-        while (
-            engine.transactions.describe("x").state is not TransactionState.PREPARE_COMMIT
-            or decisions.high_watermark < decisions.log_end_offset
-        ):
+async def test_a_power_cut_after_the_decision_loses_no_late_write(waiting: Waiting) -> None:
+    fs = FaultyFileSystem()
+    engine = await start(fs, log=LAZY)
+    producer = await begin(engine)
+    waiting.meanwhile = lambda: a_new_partition(engine, producer)
+    decisions = engine._store.partitions[TopicPartition("__transaction_state", 0)]
+    end = asyncio.ensure_future(producer.commit())
+    while (
+        engine.transactions.describe("x").state is not TransactionState.PREPARE_COMMIT
+        or decisions.high_watermark < decisions.log_end_offset
+    ):
+        await asyncio.sleep(0)
+    await cut_power(engine, fs, Unlucky())
+    await asyncio.gather(end, return_exceptions=True)
+    async with running(fs) as again:
+        while again._transaction_coordinator.machine.all_unfinished():
             await asyncio.sleep(0)
-        await cut_power(engine, fs, Unlucky())
-        await asyncio.gather(end, return_exceptions=True)
-        async with running(fs) as again:
-            while again._transaction_coordinator.machine.all_unfinished():
-                await asyncio.sleep(0)
-            assert await committed(again, "a") == [b"first"]
-            assert await committed(again, "b") == [b"late"]
-
-    run(test())
+        assert await committed(again, "a") == [b"first"]
+        assert await committed(again, "b") == [b"late"]
 
 
-def test_a_commit_fails_if_the_producer_keeps_writing(
+async def test_a_commit_fails_if_the_producer_keeps_writing(
     waiting: Waiting,
 ) -> None:
-    async def test() -> None:
-        async with running(log=LAZY) as engine:
-            producer = await begin(engine)
-            waiting.times = 1_000_000
-            waiting.meanwhile = lambda: the_same_partition(engine, producer)
-            assert await error_of(producer.commit()) is ConcurrentTransactionsError
-            assert engine.transactions.describe("x").state is TransactionState.ONGOING
-            waiting.times = 0
-            await producer.commit()
-            records = await committed(engine, "a")
-            assert records[0] == b"first"
-            assert len(records) > 1
-
-    run(test())
+    async with running(log=LAZY) as engine:
+        producer = await begin(engine)
+        waiting.times = 1_000_000
+        waiting.meanwhile = lambda: the_same_partition(engine, producer)
+        assert await error_of(producer.commit()) is ConcurrentTransactionsError
+        assert engine.transactions.describe("x").state is TransactionState.ONGOING
+        waiting.times = 0
+        await producer.commit()
+        records = await committed(engine, "a")
+        assert records[0] == b"first"
+        assert len(records) > 1

@@ -19,7 +19,6 @@ from tests.engine.transactions.support import (
     error_of,
     kill,
     read,
-    run,
     start,
     until,
 )
@@ -178,130 +177,116 @@ async def crash_at(step: int, version: TransactionVersion, cut: random.Random | 
 @pytest.mark.slow
 @both
 @pytest.mark.parametrize("power", [True, False], ids=["process", "power"])
-def test_a_crash_at_any_step_leaves_each_transaction_whole_or_absent(
+async def test_a_crash_at_any_step_leaves_each_transaction_whole_or_absent(
     version: TransactionVersion, power: bool
 ) -> None:
     # A normal run crashes at every second step: at the odd ones in one of the two ways.
     stride = 1 if IS_NIGHTLY else 2
-
-    async def test() -> None:
-        step = 0 if power else stride - 1
-        while await crash_at(step, version, None if power else random.Random(step)):
-            step += stride
-        assert step > 20
-
-    run(test())
+    step = 0 if power else stride - 1
+    while await crash_at(step, version, None if power else random.Random(step)):
+        step += stride
+    assert step > 20
 
 
 # --- one by one ----------------------------------------------------------------------------------
 
 
 @both
-def test_an_open_transaction_continues_after_a_clean_restart(version: TransactionVersion) -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await begin(fs)
-        producer = await Producer(engine, version=version).init()
-        await producer.send("a", b"1")
-        await producer.commit_offset("g", "a", 4)
-        await engine.stop()
-        producer.engine = engine = await start(fs)
-        assert (await read(engine, "a")).last_stable_offset == 0
-        await producer.send("a", b"2")
-        await producer.commit()
-        assert await committed(engine, "a") == [b"1", b"2"]
-        offset = engine.groups.committed("g", None)["a", 0]
-        assert isinstance(offset, CommittedOffset)
-        assert offset.offset == 4
-        await engine.stop()
-
-    run(test())
-
-
-def test_a_transaction_continues_if_only_its_coordinator_record_was_lost() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await begin(fs)
-        producer = await Producer(engine).init()
-        written = producer.batch("a", b"1")
-        again = producer.batch("a", b"1")
-        engine.records.append([written], Durability.WRITTEN, "x", V2)
-        engine._store.partitions[A].flush()
-        with capture_logs() as said:
-            producer.engine = engine = await restart(engine, fs, Unlucky())
-        assert "transaction.adopted" in [each["event"] for each in said]
-        assert engine.transactions.describe("x").partitions == (A,)
-        answer = engine.records.append([again], Durability.SYNCED, "x", V2)
-        (repeated,) = answer if isinstance(answer, list) else await answer
-        assert (repeated.error, repeated.base_offset) == (None, 0)
-        await producer.commit()
-        assert await committed(engine, "a") == [b"1"]
-        await engine.stop()
-
-    run(test())
+async def test_an_open_transaction_continues_after_a_clean_restart(
+    version: TransactionVersion,
+) -> None:
+    fs = FaultyFileSystem()
+    engine = await begin(fs)
+    producer = await Producer(engine, version=version).init()
+    await producer.send("a", b"1")
+    await producer.commit_offset("g", "a", 4)
+    await engine.stop()
+    producer.engine = engine = await start(fs)
+    assert (await read(engine, "a")).last_stable_offset == 0
+    await producer.send("a", b"2")
+    await producer.commit()
+    assert await committed(engine, "a") == [b"1", b"2"]
+    offset = engine.groups.committed("g", None)["a", 0]
+    assert isinstance(offset, CommittedOffset)
+    assert offset.offset == 4
+    await engine.stop()
 
 
-def test_data_that_no_transactional_id_owns_is_aborted_at_start() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await begin(fs)
-        for number in range(250):
-            orphan = encode_batch(
-                [NewRecord(b"k", b"orphan")],
-                timestamp_ms=engine.clock.now_ms(),
-                producer_id=4_000_000 + number,
-                producer_epoch=0,
-                base_sequence=0,
-                transactional=True,
-            )
-            engine._store.partitions[A].append(orphan, now_ms=engine.clock.now_ms())
-        engine = await restart(engine, fs)
-        found = await read(engine, "a")
-        assert found.last_stable_offset == found.high_watermark == 500
-        assert await committed(engine, "a") == []
-        await engine.stop()
-
-    run(test())
+async def test_a_transaction_continues_if_only_its_coordinator_record_was_lost() -> None:
+    fs = FaultyFileSystem()
+    engine = await begin(fs)
+    producer = await Producer(engine).init()
+    written = producer.batch("a", b"1")
+    again = producer.batch("a", b"1")
+    engine.records.append([written], Durability.WRITTEN, "x", V2)
+    engine._store.partitions[A].flush()
+    with capture_logs() as said:
+        producer.engine = engine = await restart(engine, fs, Unlucky())
+    assert "transaction.adopted" in [each["event"] for each in said]
+    assert engine.transactions.describe("x").partitions == (A,)
+    answer = engine.records.append([again], Durability.SYNCED, "x", V2)
+    (repeated,) = answer if isinstance(answer, list) else await answer
+    assert (repeated.error, repeated.base_offset) == (None, 0)
+    await producer.commit()
+    assert await committed(engine, "a") == [b"1"]
+    await engine.stop()
 
 
-def test_with_a_full_disk_the_broker_starts_and_repairs_transactions_later() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        without_journal(fs)
-        engine = await begin(fs)
+async def test_data_that_no_transactional_id_owns_is_aborted_at_start() -> None:
+    fs = FaultyFileSystem()
+    engine = await begin(fs)
+    for number in range(250):
         orphan = encode_batch(
             [NewRecord(b"k", b"orphan")],
             timestamp_ms=engine.clock.now_ms(),
-            producer_id=4_000_000,
+            producer_id=4_000_000 + number,
             producer_epoch=0,
             base_sequence=0,
             transactional=True,
         )
         engine._store.partitions[A].append(orphan, now_ms=engine.clock.now_ms())
-        producer = await Producer(engine).init()
-        engine.records.append([producer.batch("b", b"1")], Durability.WRITTEN, "x", V2)
-        engine._store.partitions[B].flush()
-        engine._store.partitions[A].flush()
-        await cut_power(engine, fs, Unlucky())
-        for folder in ("a-0", "__transaction_state-0"):
-            path = f"/{folder}/00000000000000000000.log"
-            fs.fail("write", errno.ENOSPC, times=-1, path=path)
-        producer.engine = engine = await start(fs)
-        assert (await read(engine, "a")).last_stable_offset == 0
-        assert state(engine) is TransactionState.EMPTY
-        fs.clear_faults()
+    engine = await restart(engine, fs)
+    found = await read(engine, "a")
+    assert found.last_stable_offset == found.high_watermark == 500
+    assert await committed(engine, "a") == []
+    await engine.stop()
 
-        async def repaired() -> bool:
-            stable = (await read(engine, "a")).last_stable_offset
-            return stable == 2 and state(engine) is TransactionState.ONGOING
 
-        await until(repaired)
-        producer.sequences["b", 0] = 1
-        await producer.commit()
-        assert await committed(engine, "b") == [b"1"]
-        await engine.stop()
+async def test_with_a_full_disk_the_broker_starts_and_repairs_transactions_later() -> None:
+    fs = FaultyFileSystem()
+    without_journal(fs)
+    engine = await begin(fs)
+    orphan = encode_batch(
+        [NewRecord(b"k", b"orphan")],
+        timestamp_ms=engine.clock.now_ms(),
+        producer_id=4_000_000,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    engine._store.partitions[A].append(orphan, now_ms=engine.clock.now_ms())
+    producer = await Producer(engine).init()
+    engine.records.append([producer.batch("b", b"1")], Durability.WRITTEN, "x", V2)
+    engine._store.partitions[B].flush()
+    engine._store.partitions[A].flush()
+    await cut_power(engine, fs, Unlucky())
+    for folder in ("a-0", "__transaction_state-0"):
+        path = f"/{folder}/00000000000000000000.log"
+        fs.fail("write", errno.ENOSPC, times=-1, path=path)
+    producer.engine = engine = await start(fs)
+    assert (await read(engine, "a")).last_stable_offset == 0
+    assert state(engine) is TransactionState.EMPTY
+    fs.clear_faults()
 
-    run(test())
+    async def repaired() -> bool:
+        stable = (await read(engine, "a")).last_stable_offset
+        return stable == 2 and state(engine) is TransactionState.ONGOING
+
+    await until(repaired)
+    producer.sequences["b", 0] = 1
+    await producer.commit()
+    assert await committed(engine, "b") == [b"1"]
+    await engine.stop()
 
 
 async def start_without_adopting(engine: Engine, fs: FaultyFileSystem) -> Engine:
@@ -316,149 +301,130 @@ async def start_without_adopting(engine: Engine, fs: FaultyFileSystem) -> Engine
     return engine
 
 
-def test_a_decision_is_not_finished_before_the_transaction_after_it_is_adopted() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        without_journal(fs)
-        engine = await begin(fs)
-        producer = await Producer(engine).init()
-        await producer.send("a", b"1")
-        await producer.commit()
-        engine.records.append([producer.batch("a", b"2")], Durability.WRITTEN, "x", V2)
-        producer.engine = engine = await start_without_adopting(engine, fs)
-        assert state(engine) is TransactionState.PREPARE_COMMIT
-        await settled(engine)
-        assert await committed(engine, "a") == [b"1"]
-        assert state(engine) is TransactionState.ONGOING
-        await producer.abort()
-        assert await committed(engine, "a") == [b"1"]
-        await engine.stop()
-
-    run(test())
+async def test_a_decision_is_not_finished_before_the_transaction_after_it_is_adopted() -> None:
+    fs = FaultyFileSystem()
+    without_journal(fs)
+    engine = await begin(fs)
+    producer = await Producer(engine).init()
+    await producer.send("a", b"1")
+    await producer.commit()
+    engine.records.append([producer.batch("a", b"2")], Durability.WRITTEN, "x", V2)
+    producer.engine = engine = await start_without_adopting(engine, fs)
+    assert state(engine) is TransactionState.PREPARE_COMMIT
+    await settled(engine)
+    assert await committed(engine, "a") == [b"1"]
+    assert state(engine) is TransactionState.ONGOING
+    await producer.abort()
+    assert await committed(engine, "a") == [b"1"]
+    await engine.stop()
 
 
-def test_a_transaction_that_is_not_adopted_yet_does_not_become_part_of_the_next_one() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        without_journal(fs)
-        engine = await begin(fs)
-        producer = await Producer(engine).init()
-        await producer.send("b", b"never")
-        engine.records.append([producer.batch("a", b"never")], Durability.WRITTEN, "x", V2)
-        engine = await start_without_adopting(engine, fs)
-        successor = await Producer(engine).init()
-        await successor.send("a", b"kept")
-        await successor.commit()
-        assert await committed(engine, "a") == [b"kept"]
-        assert await committed(engine, "b") == []
-        await engine.stop()
-
-    run(test())
+async def test_a_transaction_that_is_not_adopted_yet_does_not_become_part_of_the_next_one() -> None:
+    fs = FaultyFileSystem()
+    without_journal(fs)
+    engine = await begin(fs)
+    producer = await Producer(engine).init()
+    await producer.send("b", b"never")
+    engine.records.append([producer.batch("a", b"never")], Durability.WRITTEN, "x", V2)
+    engine = await start_without_adopting(engine, fs)
+    successor = await Producer(engine).init()
+    await successor.send("a", b"kept")
+    await successor.commit()
+    assert await committed(engine, "a") == [b"kept"]
+    assert await committed(engine, "b") == []
+    await engine.stop()
 
 
 @pytest.mark.parametrize("path", ["/a-0/", "/__consumer_offsets-0/"])
 @both
-def test_missing_markers_are_written_after_a_kill(version: TransactionVersion, path: str) -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await begin(fs)
-        producer = await Producer(engine, version=version).init()
-        await producer.send("a", b"1")
-        await producer.send("b", b"1")
-        await producer.commit_offset("g", "a", 4)
-        fs.fail("write", errno.ENOSPC, times=-1, path=path)
-        await producer.commit()
-        assert state(engine) is TransactionState.PREPARE_COMMIT
-        producer.engine = engine = await restart(engine, fs)
-        await settled(engine)
-        assert state(engine) is TransactionState.COMPLETE_COMMIT
-        assert await committed(engine, "a") == await committed(engine, "b") == [b"1"]
-        offset = engine.groups.committed("g", None, require_stable=True)["a", 0]
-        assert isinstance(offset, CommittedOffset)
-        assert offset.offset == 4
-        await producer.send("a", b"2")
-        await producer.commit()
-        assert await committed(engine, "a") == [b"1", b"2"]
-        await engine.stop()
-
-    run(test())
-
-
-def test_an_offline_partition_blocks_its_transactional_id_until_it_is_deleted() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await begin(fs)
-        producer = await Producer(engine).init()
-        await producer.send("a", b"1")
-        await producer.send("b", b"1")
-        await kill(engine, fs)
-        fs.remove_tree(f"{DATA}/b-0")
-        engine = await start(fs)
-        assert B in engine._store.offline
-        assert await error_of(Producer(engine).init()) is ConcurrentTransactionsError
-        assert state(engine) is TransactionState.PREPARE_ABORT
-        assert (await read(engine, "a")).last_stable_offset == 2
-        assert await engine.topics.delete(["b"]) == [None]
-        await settled(engine)
-        await (await Producer(engine).init()).send("a", b"2")
-        await engine.stop()
-
-    run(test())
+async def test_missing_markers_are_written_after_a_kill(
+    version: TransactionVersion, path: str
+) -> None:
+    fs = FaultyFileSystem()
+    engine = await begin(fs)
+    producer = await Producer(engine, version=version).init()
+    await producer.send("a", b"1")
+    await producer.send("b", b"1")
+    await producer.commit_offset("g", "a", 4)
+    fs.fail("write", errno.ENOSPC, times=-1, path=path)
+    await producer.commit()
+    assert state(engine) is TransactionState.PREPARE_COMMIT
+    producer.engine = engine = await restart(engine, fs)
+    await settled(engine)
+    assert state(engine) is TransactionState.COMPLETE_COMMIT
+    assert await committed(engine, "a") == await committed(engine, "b") == [b"1"]
+    offset = engine.groups.committed("g", None, require_stable=True)["a", 0]
+    assert isinstance(offset, CommittedOffset)
+    assert offset.offset == 4
+    await producer.send("a", b"2")
+    await producer.commit()
+    assert await committed(engine, "a") == [b"1", b"2"]
+    await engine.stop()
 
 
-def test_a_transaction_that_its_producer_left_open_times_out_after_a_restart() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await begin(fs)
-        producer = await Producer(engine, timeout_ms=100).init()
-        await producer.send("a", b"1")
-        engine = await restart(engine, fs)
-
-        async def aborted() -> bool:
-            return state(engine) is TransactionState.COMPLETE_ABORT
-
-        await until(aborted)
-        assert (await read(engine, "a")).last_stable_offset == 2
-        await engine.stop()
-
-    run(test())
-
-
-def test_a_failed_sync_during_the_repair_ends_the_start() -> None:
-    async def test() -> None:
-        fs = FailingMarkers()
-        engine = await begin(fs)
-        producer = await Producer(engine).init()
-        identity = producer.identity
-        producer.identity = ProducerIdentity(identity.producer_id + 1_000_000, identity.epoch)
-        orphan = producer.batch("a", b"1").records
-        engine._store.partitions[A].append(orphan, now_ms=engine.clock.now_ms())
-        await kill(engine, fs)
-        assert await error_of(start(fs)) is SyncFailedError
-        assert "/a-0/" in fs.failed
-
-    run(test())
+async def test_an_offline_partition_blocks_its_transactional_id_until_it_is_deleted() -> None:
+    fs = FaultyFileSystem()
+    engine = await begin(fs)
+    producer = await Producer(engine).init()
+    await producer.send("a", b"1")
+    await producer.send("b", b"1")
+    await kill(engine, fs)
+    fs.remove_tree(f"{DATA}/b-0")
+    engine = await start(fs)
+    assert B in engine._store.offline
+    assert await error_of(Producer(engine).init()) is ConcurrentTransactionsError
+    assert state(engine) is TransactionState.PREPARE_ABORT
+    assert (await read(engine, "a")).last_stable_offset == 2
+    assert await engine.topics.delete(["b"]) == [None]
+    await settled(engine)
+    await (await Producer(engine).init()).send("a", b"2")
+    await engine.stop()
 
 
-def test_a_transaction_larger_than_a_segment_continues_after_a_power_cut() -> None:
-    async def test() -> None:
-        fs = FaultyFileSystem()
-        engine = await begin(fs)
-        producer = await Producer(engine, version=V1).init()
-        await producer.send("a", b"kept")
-        # Missing partitions are skipped when the transaction ends: only their names count here.
-        many = [TopicPartition(f"{number:05}" + "x" * 244, 0) for number in range(9000)]
-        await engine._transaction_coordinator.add("x", producer.identity, many)
-        log = engine._store.partitions[TopicPartition("__transaction_state", 0)]
-        assert log.segments[-1].size > log.config.segment_bytes
-        engine = await restart(engine, fs, Unlucky())
-        assert len(engine.transactions.describe("x").partitions) == 9001
-        producer.engine = engine
-        await producer.send("b", b"too")
-        await producer.commit()
-        engine = await restart(engine, fs, Unlucky())
-        assert await committed(engine, "a") == [b"kept"]
-        assert await committed(engine, "b") == [b"too"]
-        await engine.stop()
+async def test_a_transaction_that_its_producer_left_open_times_out_after_a_restart() -> None:
+    fs = FaultyFileSystem()
+    engine = await begin(fs)
+    producer = await Producer(engine, timeout_ms=100).init()
+    await producer.send("a", b"1")
+    engine = await restart(engine, fs)
 
-    run(test())
+    async def aborted() -> bool:
+        return state(engine) is TransactionState.COMPLETE_ABORT
+
+    await until(aborted)
+    assert (await read(engine, "a")).last_stable_offset == 2
+    await engine.stop()
+
+
+async def test_a_failed_sync_during_the_repair_ends_the_start() -> None:
+    fs = FailingMarkers()
+    engine = await begin(fs)
+    producer = await Producer(engine).init()
+    identity = producer.identity
+    producer.identity = ProducerIdentity(identity.producer_id + 1_000_000, identity.epoch)
+    orphan = producer.batch("a", b"1").records
+    engine._store.partitions[A].append(orphan, now_ms=engine.clock.now_ms())
+    await kill(engine, fs)
+    assert await error_of(start(fs)) is SyncFailedError
+    assert "/a-0/" in fs.failed
+
+
+async def test_a_transaction_larger_than_a_segment_continues_after_a_power_cut() -> None:
+    fs = FaultyFileSystem()
+    engine = await begin(fs)
+    producer = await Producer(engine, version=V1).init()
+    await producer.send("a", b"kept")
+    # Missing partitions are skipped when the transaction ends: only their names count here.
+    many = [TopicPartition(f"{number:05}" + "x" * 244, 0) for number in range(9000)]
+    await engine._transaction_coordinator.add("x", producer.identity, many)
+    log = engine._store.partitions[TopicPartition("__transaction_state", 0)]
+    assert log.segments[-1].size > log.config.segment_bytes
+    engine = await restart(engine, fs, Unlucky())
+    assert len(engine.transactions.describe("x").partitions) == 9001
+    producer.engine = engine
+    await producer.send("b", b"too")
+    await producer.commit()
+    engine = await restart(engine, fs, Unlucky())
+    assert await committed(engine, "a") == [b"kept"]
+    assert await committed(engine, "b") == [b"too"]
+    await engine.stop()

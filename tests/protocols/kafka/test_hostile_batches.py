@@ -169,75 +169,60 @@ def test_an_invalid_batch_is_refused_and_readers_are_not_affected(
     assert [record[0] for record in consume(broker, topic, 4)] == [0, 1, 2, 3]
 
 
-def test_acks_0_closes_the_connection_after_an_invalid_batch(broker: BrokerProcess) -> None:
-    async def attack() -> None:
-        for data in (HOSTILE["three records at one offset"], bomb(Codec.ZSTD, 100 * MIB)):
-            client = await connect(broker)
-            topic = await new_topic(client)
-            client.send(PRODUCE, 9, produce(topic, data, acks=0))
-            assert await client.is_closed()
-            client.close()
-
-    asyncio.run(attack())
+async def test_acks_0_closes_the_connection_after_an_invalid_batch(broker: BrokerProcess) -> None:
+    for data in (HOSTILE["three records at one offset"], bomb(Codec.ZSTD, 100 * MIB)):
+        client = await connect(broker)
+        topic = await new_topic(client)
+        client.send(PRODUCE, 9, produce(topic, data, acks=0))
+        assert await client.is_closed()
+        client.close()
 
 
-def test_every_bad_record_is_named_by_its_index(broker: BrokerProcess) -> None:
+async def test_every_bad_record_is_named_by_its_index(broker: BrokerProcess) -> None:
     bad = [3, 4, 50, 99]
     records = [NewRecord(None if index in bad else b"k", b"v") for index in range(100)]
-
-    async def attack() -> None:
-        client = await connect(broker)
-        topic = await new_topic(client, cleanup_policy="compact")
-        for codec, version in itertools.product(Codec, (7, 8, 9, 12)):
-            data = encode_batch(records, timestamp_ms=0, codec=codec)
-            answer = await client.call(PRODUCE, version, produce(topic, data))
-            (refused,) = answer["responses"][0]["partition_responses"]
-            assert refused["error_code"] == INVALID_RECORD
-            if version >= 8:
-                assert [each["batch_index"] for each in refused["record_errors"]] == bad
-                assert {each["batch_index_error_message"] for each in refused["record_errors"]} == {
-                    "it has no key: a compacted topic needs one"
-                }
-                assert refused["error_message"].startswith("4 of 100 records are invalid")
-        assert await end_offset(client, topic) == 0
-        client.close()
-
-    asyncio.run(attack())
+    client = await connect(broker)
+    topic = await new_topic(client, cleanup_policy="compact")
+    for codec, version in itertools.product(Codec, (7, 8, 9, 12)):
+        data = encode_batch(records, timestamp_ms=0, codec=codec)
+        answer = await client.call(PRODUCE, version, produce(topic, data))
+        (refused,) = answer["responses"][0]["partition_responses"]
+        assert refused["error_code"] == INVALID_RECORD
+        if version >= 8:
+            assert [each["batch_index"] for each in refused["record_errors"]] == bad
+            assert {each["batch_index_error_message"] for each in refused["record_errors"]} == {
+                "it has no key: a compacted topic needs one"
+            }
+            assert refused["error_message"].startswith("4 of 100 records are invalid")
+    assert await end_offset(client, topic) == 0
+    client.close()
 
 
-def test_a_response_names_at_most_ten_thousand_records(broker: BrokerProcess) -> None:
+async def test_a_response_names_at_most_ten_thousand_records(broker: BrokerProcess) -> None:
     data = encode_batch([NewRecord(None, b"")] * 4000, timestamp_ms=0, codec=Codec.ZSTD)
-
-    async def attack() -> None:
-        client = await connect(broker)
-        topic = await new_topic(client, partitions=4, cleanup_policy="compact")
-        parts = await send(client, topic, data, data, data, data)
-        assert [len(part["record_errors"]) for part in parts] == [4000, 4000, 2000, 0]
-        assert {part["error_code"] for part in parts} == {INVALID_RECORD}
-        client.close()
-
-    asyncio.run(attack())
+    client = await connect(broker)
+    topic = await new_topic(client, partitions=4, cleanup_policy="compact")
+    parts = await send(client, topic, data, data, data, data)
+    assert [len(part["record_errors"]) for part in parts] == [4000, 4000, 2000, 0]
+    assert {part["error_code"] for part in parts} == {INVALID_RECORD}
+    client.close()
 
 
-def test_long_batches_and_short_ones_of_one_connection_are_appended_in_order(
+async def test_long_batches_and_short_ones_of_one_connection_are_appended_in_order(
     broker: BrokerProcess,
 ) -> None:
     counts = [60_000, 1, 2, 30_000, 3, 100_000, 1]
-
-    async def pipeline() -> None:
-        client = await connect(broker)
-        topic = await new_topic(client)
-        for index, count in enumerate(counts):
-            codec = Codec.ZSTD if index % 3 == 0 else Codec.NONE
-            data = batch(compress(codec, tiny_records(count)), count, codec)
-            client.send(PRODUCE, 9, produce(topic, data))
-        for index in range(len(counts)):
-            _, answer = await client.response(PRODUCE, 9)
-            part = answer["responses"][0]["partition_responses"][0]
-            assert (part["error_code"], part["base_offset"]) == (0, sum(counts[:index]))
-        client.close()
-
-    asyncio.run(pipeline())
+    client = await connect(broker)
+    topic = await new_topic(client)
+    for index, count in enumerate(counts):
+        codec = Codec.ZSTD if index % 3 == 0 else Codec.NONE
+        data = batch(compress(codec, tiny_records(count)), count, codec)
+        client.send(PRODUCE, 9, produce(topic, data))
+    for index in range(len(counts)):
+        _, answer = await client.response(PRODUCE, 9)
+        part = answer["responses"][0]["partition_responses"][0]
+        assert (part["error_code"], part["base_offset"]) == (0, sum(counts[:index]))
+    client.close()
 
 
 DELAY_S = effort.bound(0.05, normal=10)
