@@ -273,7 +273,7 @@ def key_json(key: bytes, column: str, kind: str) -> bytes:
 _BLANKS = "".join(map(chr, range(33)))  # the characters that Spark's casts strip
 INTEGERS = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT"})
 _FRACTIONS = frozenset({"FLOAT", "DOUBLE"})
-_WHOLE = re.compile(r"[+-]?[0-9]+")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,100}")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _DATE = re.compile(r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})(?:[ T][0-9:. ]+[A-Z]*(?:[+-][0-9:]+)?)?")
 _TRUTH = dict.fromkeys(("t", "true", "y", "yes", "1"), "true") | dict.fromkeys(

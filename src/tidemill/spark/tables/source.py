@@ -65,7 +65,7 @@ class TableSource(ABC):
 
     @property
     def timestamp_format(self) -> str:
-        """What a number in a TIMESTAMP column of a row's JSON object means. With ``iso`` it is
+        """The meaning of a number in a TIMESTAMP column of a row's JSON object; with ``iso`` it is
         refused."""
         return ISO
 

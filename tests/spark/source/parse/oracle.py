@@ -9,7 +9,6 @@ import base64
 import json
 import math
 import re
-import struct
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -17,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.spark.source.parse import ParseSchema
+from tidemill.spark.source.parse import ParsedColumn, ParseSchema
 
 _NUMBER = re.compile(r"([+-]?)(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]+))?")
 _MOMENT = re.compile(
@@ -46,10 +45,6 @@ class Pairs(list[tuple[str, Any]]):
     """An object: its fields in order, also those that occur twice."""
 
 
-class Reason(str):
-    """The beginning of a reason."""
-
-
 class JsonText:
     """The JSON text of a value: equal to a text of the same value without white space."""
 
@@ -63,12 +58,8 @@ class JsonText:
     __hash__ = None  # type: ignore[assignment]
 
 
-class _WrongTypeError(Exception):
-    """A value is not of its type."""
-
-
-class _OtherCaseError(Exception):
-    """A field has the name of a missing one in other letters. The argument is the reason."""
+class RefusedError(Exception):
+    """A value is refused. The arguments are the beginnings of the reasons; none: a wrong type."""
 
 
 def _refuse(text: str) -> Any:
@@ -81,53 +72,52 @@ _DECODER = json.JSONDecoder(
 
 
 def parse(value: bytes, schema: ParseSchema) -> list[Any]:
-    """Return a row, or a list of ``Reason`` if the value is refused."""
+    """Return a row.
+
+    Raises:
+        RefusedError: the value is refused.
+    """
     try:
         text = value.decode()
     except UnicodeDecodeError:
-        return [Reason("the value is not UTF-8 text")]
-    start = len(text) - len(text.lstrip(" \t\n\r"))
+        raise RefusedError("the value is not UTF-8 text") from None
     try:
-        made, end = _DECODER.raw_decode(text, start)
+        made, end = _DECODER.raw_decode(text, len(text) - len(text.lstrip(" \t\n\r")))
         json.dumps(made, ensure_ascii=False).encode()  # half of a surrogate pair is refused
     except ValueError:
         made, end = None, 0
     if not isinstance(made, Pairs):
-        return [Reason("the value is not a JSON object")]
+        raise RefusedError("the value is not a JSON object")
     if text[end:].strip(" \t\n\r"):
-        return [Reason("the value has more than its JSON object")]
-    row, reasons = _row(made, schema)
-    if not reasons and schema.event_time is not None:
-        index = [column.name for column in schema.columns].index(schema.event_time)
-        if row[index] is None:
-            return [Reason(f"the event time {schema.event_time} is missing")]
-    return reasons or row
-
-
-def _row(made: Pairs, schema: ParseSchema) -> tuple[list[Any], list[Reason]]:
-    row: list[Any] = []
-    reasons: list[Reason] = []
+        raise RefusedError("the value has more than its JSON object")
+    row: dict[str, Any] = {}
+    reasons: list[str] = []
     for column in schema.columns:
-        found, reason = None, None
         try:
-            for name, each in made:
-                if name == column.name:
-                    found = _convert(each, column.arrow, column.name, schema.timestamp_format)
-            _check_case(made, column.name, column.name)
-        except _WrongTypeError:
-            reason = Reason(f"{column.name} is not {column.type}: ")
-        except _OtherCaseError as error:
-            reason = Reason(str(error))
-        row.append(found)
-        reasons += [] if reason is None else [reason]
-    return row, reasons
+            row[column.name] = _column(made, column, schema.timestamp_format)
+        except RefusedError as error:
+            reasons += error.args or (f"{column.name} is not {column.type}: ",)
+    if not reasons and schema.event_time is not None and row[schema.event_time] is None:
+        reasons = [f"the event time {schema.event_time} is missing"]
+    if reasons:
+        raise RefusedError(*reasons)
+    return list(row.values())
+
+
+def _column(made: Pairs, column: ParsedColumn, times: str) -> Any:
+    found = None
+    for name, each in made:
+        if name == column.name:
+            found = _convert(each, column.arrow, column.name, times)
+    _check_case(made, column.name, column.name)
+    return found
 
 
 def _check_case(made: Pairs, name: str, path: str) -> None:
     names = [each for each, _ in made]
     same = [each for each in names if each.encode().lower() == name.encode().lower()]
     if same and name not in names:
-        raise _OtherCaseError(f"the field {same[0]} differs from {path} only in case")
+        raise RefusedError(f"the field {same[0]} differs from {path} only in case")
 
 
 def _convert(value: Any, kind: pa.DataType, path: str, times: str) -> Any:
@@ -139,11 +129,11 @@ def _convert(value: Any, kind: pa.DataType, path: str, times: str) -> Any:
         if pa.types.is_map(kind):
             names = [name for name, _ in _expect(value, Pairs)]
             if len(set(names)) < len(names):
-                raise _WrongTypeError
+                raise RefusedError
             return [(name, _convert(each, kind.item_type, path, times)) for name, each in value]
         if pa.types.is_list(kind):
             if isinstance(value, Pairs):
-                raise _WrongTypeError
+                raise RefusedError
             return [_convert(each, kind.value_type, path, times) for each in _expect(value, list)]
         if pa.types.is_string(kind):
             return str(value) if isinstance(value, str) else JsonText(value)
@@ -153,7 +143,7 @@ def _convert(value: Any, kind: pa.DataType, path: str, times: str) -> Any:
             return _of_number(value, kind, times)
         return _of_string(_expect(value, str), kind)
     except (ValueError, OverflowError):
-        raise _WrongTypeError from None
+        raise RefusedError from None
 
 
 def _struct(value: Any, kind: pa.StructType, path: str, times: str) -> dict[str, Any]:
@@ -169,7 +159,7 @@ def _struct(value: Any, kind: pa.StructType, path: str, times: str) -> dict[str,
 
 def _expect(value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
-        raise _WrongTypeError
+        raise RefusedError
     return value
 
 
@@ -177,17 +167,17 @@ def _of_number(text: str, kind: pa.DataType, times: str) -> Any:
     if pa.types.is_integer(kind):
         exact, bound = _exact(text), 2 ** (kind.bit_width - 1)
         if exact.denominator != 1 or not -bound <= exact < bound:
-            raise _WrongTypeError
+            raise RefusedError
         return int(exact)
     if pa.types.is_float32(kind):
-        return _single(text)
+        return _finite(pa.scalar(text).cast(kind).as_py())
     if pa.types.is_float64(kind):
         return _finite(float(text))
     if pa.types.is_decimal(kind):
         return _decimal(text, kind)
     if pa.types.is_timestamp(kind) and kind.tz is not None and times in _POWERS:
         return _moment(math.floor(_exact(text, _POWERS[times])), UTC)
-    raise _WrongTypeError
+    raise RefusedError
 
 
 def _of_string(text: str, kind: pa.DataType) -> Any:
@@ -198,10 +188,10 @@ def _of_string(text: str, kind: pa.DataType) -> Any:
     if pa.types.is_binary(kind) and re.fullmatch(r"[A-Za-z0-9+/]*={0,2}", text):
         return base64.b64decode(text, validate=True)
     if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
-        raise _WrongTypeError
+        raise RefusedError
     found = _MOMENT.fullmatch(text.strip("".join(map(chr, range(33)))))
     if found is None:
-        raise _WrongTypeError
+        raise RefusedError
     year, month, day, hour, minute, second = (int(each or 0) for each in found.groups()[:6])
     local = datetime(year, month, day, hour, minute, second)
     if pa.types.is_date(kind):
@@ -209,7 +199,7 @@ def _of_string(text: str, kind: pa.DataType) -> Any:
         return local.date()
     zoned = found[8] is not None or found[9] is not None
     if zoned and kind.tz is None:
-        raise _WrongTypeError
+        raise RefusedError
     fraction = int((found[7] or "")[:6].ljust(6, "0"))
     exact = (local - datetime(1970, 1, 1)) // timedelta(microseconds=1) + fraction
     return _moment(exact - _offset(found) * 1_000_000, None if kind.tz is None else UTC)
@@ -221,7 +211,7 @@ def _offset(found: re.Match[str]) -> int:
     hours, minutes, seconds = (int(each or 0) for each in (h or hh, m or mm, s))
     total = hours * 3600 + minutes * 60 + seconds
     if minutes > 59 or seconds > 59 or total > 18 * 3600:
-        raise _WrongTypeError
+        raise RefusedError
     return -total if found[9] == "-" else total
 
 
@@ -233,7 +223,7 @@ def _exact(text: str, power: int = 0) -> Fraction:
     """Return a number times a power of ten; one that is beyond all types is brought closer."""
     found = _NUMBER.fullmatch(text)
     if found is None or len(text) > 1000:
-        raise _WrongTypeError
+        raise RefusedError
     sign, whole, part, exponent = found.groups(default="")
     digits, scale = int(whole + part or 0), int(exponent or 0) + power - len(part)
     size = len(str(digits)) + scale
@@ -245,34 +235,12 @@ def _decimal(text: str, kind: pa.Decimal128Type) -> Decimal:
     scaled = _exact(text, kind.scale)
     value = math.floor(abs(scaled) + Fraction(1, 2))
     if value >= 10**kind.precision:
-        raise _WrongTypeError
+        raise RefusedError
     digits = tuple(map(int, str(value)))
     return Decimal((int(scaled < 0 and value != 0), digits, -kind.scale))
 
 
 def _finite(value: float) -> float:
     if math.isinf(value):
-        raise _WrongTypeError
+        raise RefusedError
     return value
-
-
-def _single(text: str) -> float:
-    """Return the nearest float of 32 bits; of two, the one whose last bit is 0."""
-    value = abs(_finite(float(text)))
-    if value == 0:
-        return float(text)
-    size = min(value, 2.0**128 - 2.0**104)
-    bits = struct.unpack("<i", struct.pack("<f", size))[0]
-    exact = abs(Fraction(text))
-    _, _, near = min(
-        (abs(_of_bits(each) - exact), each & 1, each) for each in range(max(bits - 1, 0), bits + 2)
-    )
-    if near == 0x7F800000:
-        raise _WrongTypeError
-    return math.copysign(float(_of_bits(near)), float(text))
-
-
-def _of_bits(bits: int) -> Fraction:
-    if bits == 0x7F800000:
-        return Fraction(2) ** 128
-    return Fraction(struct.unpack("<f", struct.pack("<i", bits))[0])

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from json import loads
 from typing import Any
 
 import pyarrow as pa
 
 from tidemill.native import extension
 from tidemill.spark.errors import ParseLimitError, with_note
-from tidemill.spark.source.parse import reasons
 from tidemill.spark.source.parse.contract import Parsed, Reasons, require_text
 from tidemill.spark.source.parse.schema import ParseSchema
 
@@ -30,11 +30,13 @@ _DATE, _TIMESTAMP, _TIMESTAMP_NTZ, _STRUCT, _LIST, _MAP = range(7, 13)
 _NULL, _NOT_UTF8, _NOT_AN_OBJECT, _MORE, _TYPE, _OTHER_CASE, _NO_EVENT_TIME = range(7)
 """Kinds of reasons: those of src/native/json.h."""
 _WHOLE = {
-    _NULL: reasons.NULL,
-    _NOT_UTF8: reasons.NOT_UTF8,
-    _NOT_AN_OBJECT: reasons.NOT_AN_OBJECT,
-    _MORE: reasons.MORE,
+    _NULL: "the value is null",
+    _NOT_UTF8: "the value is not UTF-8 text",
+    _NOT_AN_OBJECT: "the value is not a JSON object",
+    _MORE: "the value has more than its JSON object",
 }
+_SHOWN = 100
+"""Most characters of a field's text in a reason."""
 _POWERS = {"iso": -1, "epoch_s": 6, "epoch_ms": 3, "epoch_us": 0}
 _PROBLEM = struct.Struct("=5q")
 _ENDS, _INTEGER_OF = struct.Struct("=2i"), struct.Struct("=q")
@@ -132,7 +134,7 @@ class JsonParser:
         for row, kind, node, start, end in _PROBLEM.iter_unpack(problems):
             reason = self._reason(kind, node, bytes(data[start:end]))
             if told and told[-1][0] == row:
-                reason = reasons.joined([told.pop()[1], reason])
+                reason = f"{told.pop()[1]}; {reason}"
             told.append((row, reason))
         return told
 
@@ -140,11 +142,19 @@ class JsonParser:
         if kind in _WHOLE:
             return _WHOLE[kind]
         if kind == _NO_EVENT_TIME:
-            return reasons.no_event_time(self._schema.event_time or "")
+            return f"the event time {self._schema.event_time} is missing"
         path = self._paths[node]
         if kind == _OTHER_CASE:
-            return reasons.other_case(path, raw)
-        return reasons.wrong_type(path, self._types[path], raw)
+            return f"the field {_shown(raw)} differs from {path} only in case"
+        return f"{path} is not {self._types[path]}: {_shown(raw)}"
+
+
+def _shown(raw: bytes) -> str:
+    """Return the beginning of a field's text, which is valid JSON; of a string its content."""
+    if raw.startswith(b'"'):
+        text: str = loads(raw)
+        return text[:_SHOWN]
+    return raw[: 4 * _SHOWN + 4].decode(errors="ignore")[:_SHOWN]
 
 
 _KINDS: list[tuple[Any, int]] = [
