@@ -141,3 +141,9 @@ def test_no_format_depends_on_the_headers_that_it_was_compiled_with(source: Path
         r'(?:PyArg_Parse\w*|Py_BuildValue|PyObject_Call\w*)\([^;]*?"([^"]*)"', source.read_text()
     )
     assert [each for each in calls if "#" in each] == []
+
+
+def test_only_the_loader_looks_for_the_extension() -> None:
+    looks = re.compile(r"import _native|tidemill\._native|native\.extension is")
+    files = sorted((ROOT / "src" / "tidemill").rglob("*.py"))
+    assert [path.name for path in files if looks.search(path.read_text())] == ["native.py"]
