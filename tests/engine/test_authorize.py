@@ -13,6 +13,7 @@ import pytest
 
 from tests.engine.transactions.support import Producer, run
 from tests.support.faultyfs import FaultyFileSystem
+from tidemill.engine import door
 from tidemill.engine.api import (
     AlterOp,
     CommitRequest,
@@ -49,6 +50,7 @@ from tidemill.engine.authorize import (
     Operation,
     Principal,
     Resource,
+    ResourceKind,
 )
 from tidemill.engine.door import Door
 from tidemill.engine.engine import Engine
@@ -65,6 +67,7 @@ from tidemill.log.format.markers import Marker
 from tidemill.log.format.records import encode_batch
 from tidemill.log.names import TopicPartition
 from tidemill.settings import Settings
+from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.consumer_groups.types import ConsumerHeartbeat
 from tidemill.state.share_groups.types import ShareHeartbeat
 
@@ -281,7 +284,9 @@ CALLS: dict[str, tuple[Call, Question]] = {
 
 
 def topic_id(door: Door) -> UUID:
-    return door.topics._catalog.topic("a").topic_id
+    catalog, _ = door.topics._cores
+    assert isinstance(catalog, Catalog)
+    return catalog.topic("a").topic_id
 
 
 async def outcome(call: Call, door: Door) -> Any:
@@ -330,18 +335,88 @@ def with_engine(test: Callable[[Engine, Gate], Awaitable[None]]) -> None:
 # --- every method --------------------------------------------------------------------------------
 
 
+def table() -> dict[str, set[tuple[Operation, ResourceKind]]]:
+    """Return the questions of every public method of the door; a method without a row fails."""
+    return {
+        f"{part}.{name}": {(each.operation, each.kind) for each in member.questions}
+        for part in PARTS
+        for name, member in vars(getattr(door, part.capitalize())).items()
+        if not name.startswith("_") and not isinstance(member, property)
+    }
+
+
 def test_every_public_method_of_every_part_is_in_the_table() -> None:
     async def test(engine: Engine, gate: Gate) -> None:
-        methods = {
-            f"{part}.{name}"
-            for part in PARTS
-            for name, member in inspect.getmembers(type(getattr(engine, part)))
-            if inspect.isfunction(member) and not name.startswith("_")
-        }
-        assert methods == set(CALLS) | NO_QUESTIONS
+        assert set(table()) == set(CALLS) | NO_QUESTIONS
         assert set(PARTS) == set(Door.__slots__) - {"access", "clock", "settings"}
 
     with_engine(test)
+
+
+KAFKA = """\
+Produce: records.append: WRITE TOPIC, WRITE TRANSACTIONAL_ID
+Fetch: records.read: READ TOPIC
+ListOffsets: records.find_offset: DESCRIBE TOPIC
+OffsetForLeaderEpoch: records.end_of_epoch: DESCRIBE TOPIC
+DeleteRecords: records.delete_before: DELETE TOPIC
+DescribeProducers: records.producers: READ TOPIC
+Metadata: topics.get: DESCRIBE TOPIC
+Metadata of all topics: topics.all: DESCRIBE TOPIC
+Metadata that creates a topic: topics.ensure: CREATE TOPIC
+CreateTopics: topics.create: CREATE TOPIC
+DeleteTopics: topics.delete: DELETE TOPIC
+CreatePartitions: topics.add_partitions: ALTER TOPIC
+DescribeConfigs of a topic: configs.of_topic: DESCRIBE_CONFIGS TOPIC
+DescribeConfigs of a broker: configs.of_broker: DESCRIBE_CONFIGS CLUSTER
+DescribeConfigs of a group: configs.of_group: DESCRIBE_CONFIGS GROUP
+AlterConfigs of a topic: configs.replace_topic: ALTER_CONFIGS TOPIC
+AlterConfigs of a broker: configs.replace_broker: ALTER_CONFIGS CLUSTER
+IncrementalAlterConfigs of a topic: configs.alter_topic: ALTER_CONFIGS TOPIC
+IncrementalAlterConfigs of a group: configs.alter_group: ALTER_CONFIGS GROUP
+IncrementalAlterConfigs of a broker: configs.alter_broker: ALTER_CONFIGS CLUSTER
+JoinGroup: groups.join: READ GROUP
+SyncGroup: groups.sync: READ GROUP
+Heartbeat: groups.heartbeat: READ GROUP
+LeaveGroup: groups.leave: READ GROUP
+ConsumerGroupHeartbeat: groups.consumer_heartbeat: DESCRIBE TOPIC, READ GROUP
+ShareGroupHeartbeat: groups.share_heartbeat: DESCRIBE TOPIC, READ GROUP
+OffsetCommit: groups.commit: READ GROUP, READ TOPIC
+OffsetFetch: groups.committed: DESCRIBE GROUP, DESCRIBE TOPIC
+OffsetDelete: groups.delete_offsets: DELETE GROUP, READ TOPIC
+ListGroups: groups.listings: DESCRIBE GROUP
+DescribeGroups: groups.describe: DESCRIBE GROUP
+ConsumerGroupDescribe: groups.describe_consumer_group: DESCRIBE GROUP, DESCRIBE TOPIC
+ShareGroupDescribe: groups.describe_share_group: DESCRIBE GROUP, DESCRIBE TOPIC
+DeleteGroups: groups.delete: DELETE GROUP
+InitProducerId: transactions.init: WRITE TRANSACTIONAL_ID
+AddPartitionsToTxn: transactions.add_partitions: WRITE TOPIC, WRITE TRANSACTIONAL_ID
+AddOffsetsToTxn: transactions.add_group: READ GROUP, WRITE TRANSACTIONAL_ID
+TxnOffsetCommit: transactions.commit_offsets: READ GROUP, READ TOPIC, WRITE TRANSACTIONAL_ID
+EndTxn: transactions.end: WRITE TRANSACTIONAL_ID
+WriteTxnMarkers: transactions.write_markers: CLUSTER_ACTION CLUSTER
+ListTransactions: transactions.listings: DESCRIBE TRANSACTIONAL_ID
+DescribeTransactions: transactions.describe: DESCRIBE TOPIC, DESCRIBE TRANSACTIONAL_ID
+DescribeQuorum: storage.catalog_log: DESCRIBE CLUSTER
+ShareFetch: shares.fetch: READ GROUP, READ TOPIC
+ShareAcknowledge: shares.acknowledge: READ GROUP, READ TOPIC
+DescribeShareGroupOffsets: shares.offsets: DESCRIBE GROUP, DESCRIBE TOPIC
+AlterShareGroupOffsets: shares.alter_offsets: READ GROUP, READ TOPIC
+DeleteShareGroupOffsets: shares.delete_offsets: DELETE GROUP, READ TOPIC
+"""
+"""The rules of Apache Kafka's documentation: its API, the method of the door, operations."""
+
+
+@pytest.mark.parametrize("rule", KAFKA.splitlines())
+def test_a_row_has_the_rules_of_apache_kafka(rule: str) -> None:
+    _, method, operations = rule.split(": ")
+    asked = {f"{operation.name} {kind.name}" for operation, kind in table()[method]}
+    assert asked == set(operations.split(", "))
+
+
+@pytest.mark.parametrize("name", list(CALLS))
+def test_a_row_names_the_question_that_is_asked(name: str) -> None:
+    operation, resource = CALLS[name][1]
+    assert (operation, resource.kind) in table()[name]
 
 
 @pytest.mark.parametrize("name", list(CALLS))

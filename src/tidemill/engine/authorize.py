@@ -1,8 +1,7 @@
 """Authorization: decide in one place who may do what.
 
-Every part of the engine that a protocol reaches holds an ``Access``: the authorizer's answers for
-one principal. Each public method of such a part asks it first. The default authorizer allows
-everything and costs one attribute test per call.
+A door holds an ``Access``: the authorizer's answers for one principal. The rows of the door say
+which questions a call asks. The default authorizer allows everything, and costs nothing.
 
 Knows names of resources only: no protocol, no log, no state.
 

@@ -1,26 +1,56 @@
-"""The engine as one principal sees it: all parts, each with its access checks.
+"""The table of access, and the engine as one principal sees it: the door.
 
 A protocol gets a door for each connection and calls ``door.records.append(...)``,
-``door.topics.get(...)`` and so on. There is no other way into the engine. Knows no protocol.
+``door.topics.get(...)`` and so on. There is no other way into the engine. Each row names the method
+that is called, and the operations and resources that it asks about; ``access`` has the kinds of
+questions. They follow Apache Kafka's access control (KIP-11), and RabbitMQ's for queues: a queue is
+a topic, READ consumes, WRITE publishes. Knows no protocol.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
 
 from tidemill.clock import Clock
-from tidemill.engine.authorize import Access
-from tidemill.engine.groups.groups import Groups, GroupServices
+from tidemill.engine.access import Call, Check, Each, Found, Part, Question, Row, Visible
+from tidemill.engine.api import (
+    ConsumerGroupInfo,
+    DataFolder,
+    ShareGroupInfo,
+    TransactionDescription,
+)
+from tidemill.engine.authorize import (
+    CLUSTER,
+    EXCHANGE,
+    GROUP,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    Access,
+    Operation,
+)
+from tidemill.engine.errors import AuthorizationError
+from tidemill.engine.groups.coordinator import GroupCoordinator
+from tidemill.engine.groups.groups import GroupRequests
 from tidemill.engine.queues.core import QueueCore
-from tidemill.engine.queues.queues import Queues
+from tidemill.engine.queues.queues import QueueRequests, new_queue_name
 from tidemill.engine.records.records import Records, RecordServices
-from tidemill.engine.shares.shares import Shares, ShareServices
-from tidemill.engine.storage import Storage, StorageServices
+from tidemill.engine.shares.api import SharedRecords, ShareOffset
+from tidemill.engine.shares.core import ShareCore
+from tidemill.engine.shares.shares import ShareRequests
+from tidemill.engine.storage import StorageReport
 from tidemill.engine.topics.admin import TopicAdmin
-from tidemill.engine.topics.configs import Configs
-from tidemill.engine.topics.topics import Topics
-from tidemill.engine.transactions.transactions import Transactions, TransactionServices
+from tidemill.engine.transactions.coordinator import TransactionCoordinator
+from tidemill.engine.transactions.transactions import TransactionRequests
 from tidemill.settings import Settings
+from tidemill.state.catalog.catalog import Catalog
+from tidemill.state.catalog.group_configs import GroupConfigs
+
+READ, WRITE, CREATE, DELETE = Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE
+ALTER, DESCRIBE = Operation.ALTER, Operation.DESCRIBE
+DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +60,371 @@ class Services:
     settings: Settings
     clock: Clock
     records: RecordServices
+    catalog: Catalog
     topics: TopicAdmin
-    groups: GroupServices
-    transactions: TransactionServices
-    storage: StorageServices
-    queues: QueueCore
-    shares: ShareServices
+    groups: tuple[GroupCoordinator, GroupRequests]
+    transactions: tuple[TransactionCoordinator, TransactionRequests]
+    storage: StorageReport
+    cluster_id: UUID
+    queues: tuple[QueueCore, QueueRequests]
+    shares: tuple[ShareCore, ShareRequests]
+
+
+# --- topics --------------------------------------------------------------------------------------
+
+
+class Ensured(Question):
+    """Ask for DESCRIBE where the topic exists, and for CREATE where it does not."""
+
+    def before(self, call: Call) -> None:
+        """Ask about the topic."""
+        exists = call.get("name") in call.core.catalog
+        call.access.check(DESCRIBE if exists else self.operation, self.kind, call.get("name"))
+
+
+class Topics(Part):
+    """Looks up, creates and deletes topics."""
+
+    get = Row(Catalog.topic, Check(DESCRIBE, TOPIC, "name"))
+    by_id = Row(Catalog.topic_by_id, Found(DESCRIBE, TOPIC, lambda topic: (topic.name,)))
+    all = Row(TopicAdmin.listed, Visible(DESCRIBE, TOPIC, lambda topic: topic.name))
+    check_partition = Row(Catalog.check_partition, Check(DESCRIBE, TOPIC, "name"))
+    ensure = Row(TopicAdmin.ensure, Ensured(CREATE, TOPIC))
+    create = Row(TopicAdmin.create, Each(CREATE, TOPIC, "topics", lambda topic: topic.name))
+    delete = Row(TopicAdmin.delete, Each(DELETE, TOPIC, "names", lambda name: name))
+    add_partitions = Row(TopicAdmin.add_partitions, Check(ALTER, TOPIC, "name"))
+
+
+class Configs(Part):
+    """Reads and changes configs of topics, groups and the broker."""
+
+    of_topic = Row(Catalog.topic_entries, Check(DESCRIBE_CONFIGS, TOPIC, "name"))
+    of_new_topic = Row(Catalog.new_topic_entries, Check(DESCRIBE_CONFIGS, TOPIC, "name"))
+    of_broker = Row(Catalog.broker_layers, Check(DESCRIBE_CONFIGS, CLUSTER))
+    of_group = Row(GroupConfigs.entries, Check(DESCRIBE_CONFIGS, GROUP, "group_id"))
+    groups = Row(GroupConfigs.groups, Visible(DESCRIBE_CONFIGS, GROUP, lambda name: name))
+    alter_topic = Row(TopicAdmin.alter_topic_configs, Check(ALTER_CONFIGS, TOPIC, "name"))
+    replace_topic = Row(TopicAdmin.replace_topic_configs, Check(ALTER_CONFIGS, TOPIC, "name"))
+    alter_group = Row(TopicAdmin.alter_group_configs, Check(ALTER_CONFIGS, GROUP, "group_id"))
+    replace_group = Row(TopicAdmin.replace_group_configs, Check(ALTER_CONFIGS, GROUP, "group_id"))
+    alter_broker = Row(TopicAdmin.alter_broker_configs, Check(ALTER_CONFIGS, CLUSTER))
+    replace_broker = Row(TopicAdmin.replace_broker_configs, Check(ALTER_CONFIGS, CLUSTER))
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+
+class CanSee(Question):
+    """Let the group match a pattern only with topics that the member's user can describe."""
+
+    def before(self, call: Call) -> None:
+        """Pass the check on."""
+        call.change("request.can_see", lambda name: self.allows(call, name))
+
+
+class Committed(Question):
+    """Put an error in the place of offsets of topics that are refused, or leave them out of all."""
+
+    def after(self, call: Call, known: Any, result: Any) -> Any:
+        """Return the offsets and the errors."""
+        asked = call.get("partitions")
+        keys = list(result if asked is None else asked)
+        errors = self.refusals(call, (topic for topic, _ in keys))
+        refused = {key: error for key, error in zip(keys, errors, strict=True) if error is not None}
+        if asked is None:
+            return {key: offset for key, offset in result.items() if key not in refused}
+        return {**result, **refused}
+
+
+def _subscribed(group: ConsumerGroupInfo | ShareGroupInfo) -> Iterable[str]:
+    """Return the topics of a group, sorted."""
+    names = {name for each in group.members for name in each.member.topic_names}
+    if isinstance(group, ConsumerGroupInfo):
+        for each in group.members:
+            names |= {name for _, name, _ in (*each.assigned, *each.target)}
+    return sorted(names)
+
+
+class Groups(Part):
+    """Consumer groups, members of share groups, and committed offsets."""
+
+    join = Row(GroupCoordinator.join, Check(READ, GROUP, "request.group_id"))
+    sync = Row(GroupCoordinator.sync, Check(READ, GROUP, "request.group_id"))
+    heartbeat = Row(GroupCoordinator.heartbeat, Check(READ, GROUP, "group_id"))
+    leave = Row(GroupCoordinator.leave, Check(READ, GROUP, "group_id"))
+    consumer_heartbeat = Row(
+        GroupCoordinator.consumer_heartbeat,
+        Check(READ, GROUP, "request.group_id"),
+        Check(DESCRIBE, TOPIC, "request.topic_names"),
+        CanSee(DESCRIBE, TOPIC),
+    )
+    share_heartbeat = Row(
+        GroupCoordinator.share_heartbeat,
+        Check(READ, GROUP, "request.group_id"),
+        Check(DESCRIBE, TOPIC, "request.topic_names"),
+    )
+    commit = Row(
+        GroupRequests.commit,
+        Check(READ, GROUP, "request.group_id"),
+        Each(READ, TOPIC, "request.offsets", lambda offset: offset.topic),
+    )
+    committed = Row(
+        GroupCoordinator.fetch, Check(DESCRIBE, GROUP, "group_id"), Committed(DESCRIBE, TOPIC)
+    )
+    check_fetch = Row(GroupCoordinator.check_fetch, Check(DESCRIBE, GROUP, "group_id"))
+    positions = Row(
+        GroupCoordinator.positions,
+        Check(DESCRIBE, GROUP, "group_id"),
+        Visible(DESCRIBE, TOPIC, lambda partition: partition[0]),
+    )
+    delete_offsets = Row(
+        GroupRequests.delete_offsets,
+        Check(DELETE, GROUP, "group_id"),
+        Each(READ, TOPIC, "partitions", lambda partition: partition[0]),
+    )
+    listings = Row(
+        GroupCoordinator.listings, Visible(DESCRIBE, GROUP, lambda group: group.group_id)
+    )
+    describe = Row(GroupCoordinator.describe, Check(DESCRIBE, GROUP, "group_id"))
+    describe_consumer_group = Row(
+        GroupCoordinator.describe_consumer_group,
+        Check(DESCRIBE, GROUP, "group_id"),
+        Found(DESCRIBE, TOPIC, _subscribed),
+    )
+    describe_share_group = Row(
+        GroupCoordinator.describe_share_group,
+        Check(DESCRIBE, GROUP, "group_id"),
+        Found(DESCRIBE, TOPIC, _subscribed),
+    )
+    delete = Row(GroupRequests.delete, Check(DELETE, GROUP, "group_id"))
+
+
+# --- transactions --------------------------------------------------------------------------------
+
+
+class AllOrNone(Question):
+    """Pass on which partitions are refused: then none is added."""
+
+    def before(self, call: Call) -> None:
+        """Ask about all partitions."""
+        call.change("refused", self.refusals(call, (name for name, _ in call.get("partitions"))))
+
+
+class VisiblePartitions(Visible):
+    """Leave partitions of refused topics out of a transaction."""
+
+    def after(self, call: Call, known: Any, result: TransactionDescription) -> Any:
+        """Return the description."""
+        visible = super().after(call, known, list(result.partitions))
+        return replace(result, partitions=tuple(visible))
+
+
+class Transactions(Part):
+    """Producers and transactions."""
+
+    new_producer = Row(TransactionRequests.new_producer, Check(WRITE, CLUSTER))
+    init = Row(
+        TransactionCoordinator.init, Check(WRITE, TRANSACTIONAL_ID, "request.transactional_id")
+    )
+    add_partitions = Row(
+        TransactionRequests.add_partitions,
+        Check(WRITE, TRANSACTIONAL_ID, "transactional_id"),
+        AllOrNone(WRITE, TOPIC),
+    )
+    verify_partitions = Row(
+        TransactionRequests.verify_partitions,
+        Check(WRITE, TRANSACTIONAL_ID, "transactional_id"),
+        Each(WRITE, TOPIC, "partitions", lambda partition: partition[0]),
+    )
+    add_group = Row(
+        TransactionRequests.add_group,
+        Check(WRITE, TRANSACTIONAL_ID, "transactional_id"),
+        Check(READ, GROUP, "group_id"),
+    )
+    commit_offsets = Row(
+        TransactionRequests.commit_offsets,
+        Check(WRITE, TRANSACTIONAL_ID, "request.transactional_id"),
+        Check(READ, GROUP, "request.commit.group_id"),
+        Each(READ, TOPIC, "request.commit.offsets", lambda offset: offset.topic),
+    )
+    end = Row(TransactionCoordinator.end, Check(WRITE, TRANSACTIONAL_ID, "transactional_id"))
+    listings = Row(
+        TransactionCoordinator.listings,
+        Visible(DESCRIBE, TRANSACTIONAL_ID, lambda each: each.transactional_id),
+    )
+    describe = Row(
+        TransactionCoordinator.describe,
+        Check(DESCRIBE, TRANSACTIONAL_ID, "transactional_id"),
+        VisiblePartitions(DESCRIBE, TOPIC, lambda partition: partition.topic),
+    )
+    write_markers = Row(
+        TransactionCoordinator.write_markers, Check(Operation.CLUSTER_ACTION, CLUSTER)
+    )
+
+
+# --- the data folder -----------------------------------------------------------------------------
+
+
+class VisibleSizes(Visible):
+    """Leave refused topics out of the data folder."""
+
+    def after(self, call: Call, known: Any, result: DataFolder) -> Any:
+        """Return the data folder."""
+        return replace(result, partitions=super().after(call, known, result.partitions))
+
+
+class Storage(Part):
+    """The data folder.
+
+    Attributes:
+        cluster_id: the identity of the data folder. It is not protected: clients need it to
+            recognize a cluster before they authenticate.
+        path: the folder. It is not protected either.
+    """
+
+    usage = Row(
+        StorageReport.usage,
+        Check(DESCRIBE, CLUSTER),
+        VisibleSizes(DESCRIBE, TOPIC, lambda size: size.topic),
+    )
+    catalog_log = Row(StorageReport.catalog_log, Check(DESCRIBE, CLUSTER))
+
+    def __init__(self, access: Access, report: StorageReport, cluster_id: UUID) -> None:
+        super().__init__(access, report)
+        self.cluster_id = cluster_id
+        self.path = report.path
+
+
+# --- queues --------------------------------------------------------------------------------------
+
+
+class Publish(Question):
+    """Ask about the exchange of each message, or about the queue in the default exchange."""
+
+    def before(self, call: Call) -> None:
+        """Pass the check on."""
+
+        def check(exchange: str, routing_key: str) -> None:
+            kind = self.kind if exchange else TOPIC
+            call.access.check(self.operation, kind, exchange or routing_key)
+
+        call.change("check", check)
+
+
+class Declare(Question):
+    """Ask for CREATE, and for DESCRIBE in a passive declaration, also where the broker names it."""
+
+    def before(self, call: Call) -> None:
+        """Ask about the name."""
+        operation = DESCRIBE if call.get("passive") else self.operation
+        name = call.get("name")
+        if not name and operation is CREATE and self.kind is TOPIC:
+            name = new_queue_name()
+            call.change("generated_name", name)
+        call.access.check(operation, self.kind, name)
+
+
+_BETWEEN_EXCHANGES = (Check(READ, EXCHANGE, "source"), Check(WRITE, EXCHANGE, "destination"))
+_TO_QUEUE = (Check(WRITE, TOPIC, "queue"), Check(READ, EXCHANGE, "exchange"))
+
+
+class Queues(Part):
+    """Queues, exchanges and bindings. A connection can always end, and wait for what it settled."""
+
+    publisher = Row(QueueRequests.publisher, Publish(WRITE, EXCHANGE), Question(WRITE, TOPIC))
+    consume = Row(QueueRequests.consume, Check(READ, TOPIC, "queue"))
+    get = Row(QueueRequests.get, Check(READ, TOPIC, "queue"))
+    declare_exchange = Row(QueueRequests.declare_exchange, Declare(CREATE, EXCHANGE))
+    delete_exchange = Row(QueueRequests.delete_exchange, Check(DELETE, EXCHANGE, "name"))
+    bind_exchange = Row(QueueRequests.bind_exchange, *_BETWEEN_EXCHANGES)
+    unbind_exchange = Row(QueueRequests.unbind_exchange, *_BETWEEN_EXCHANGES)
+    declare_queue = Row(QueueRequests.declare_queue, Declare(CREATE, TOPIC))
+    delete_queue = Row(QueueRequests.delete_queue, Check(DELETE, TOPIC, "name"))
+    purge = Row(QueueRequests.purge, Check(READ, TOPIC, "name"))
+    bind = Row(QueueRequests.bind, *_TO_QUEUE)
+    unbind = Row(QueueRequests.unbind, *_TO_QUEUE)
+    describe = Row(QueueRequests.describe, Check(DESCRIBE, TOPIC, "queue"))
+    queues = Row(QueueRequests.queues, Visible(DESCRIBE, TOPIC, lambda queue: queue.name))
+    exchanges = Row(QueueRequests.exchanges, Visible(DESCRIBE, EXCHANGE, lambda each: each[0]))
+    bindings = Row(QueueRequests.bindings, Visible(DESCRIBE, EXCHANGE, lambda each: each.source))
+    stored = Row(QueueRequests.stored)
+    connection_closed = Row(QueueCore.connection_closed)
+
+
+# --- share groups --------------------------------------------------------------------------------
+
+
+class EachOfTopicId(Each):
+    """As ``Each``, for elements with the id of a topic. The call answers for unknown ids."""
+
+    def errors(self, call: Call, given: Iterable[Any]) -> list[AuthorizationError | None]:
+        """Return the error or None for each element."""
+        names = [call.core.name_of(each.topic_id) for each in given]
+        refused = dict(zip(names, self.refusals(call, (name or "" for name in names)), strict=True))
+        return [refused[name] if name is not None else None for name in names]
+
+
+class ShownOffsets(Question):
+    """Put an error in the place of offsets of topics that are refused, or leave them out of all."""
+
+    def after(self, call: Call, known: Any, result: Sequence[ShareOffset]) -> Any:
+        """Return the offsets and the errors."""
+        errors = self.refusals(call, (each.topic for each in result))
+        if call.get("topics") is None:
+            return [each for each, error in zip(result, errors, strict=True) if error is None]
+        return [
+            each
+            if error is None
+            else ShareOffset(each.topic, UUID(int=0), each.partition, error=error)
+            for each, error in zip(result, errors, strict=True)
+        ]
+
+
+class Shares(Part):
+    """Records of share groups."""
+
+    lock_ms = Row(ShareCore.lock_ms, Check(READ, GROUP, "group_id"))
+    fetch = Row(
+        ShareRequests.fetch,
+        Check(READ, GROUP, "query.group_id"),
+        EachOfTopicId(
+            READ, TOPIC, "query.partitions", refused=SharedRecords, then={"query.max_wait_ms": 0}
+        ),
+    )
+    acknowledge = Row(
+        ShareRequests.acknowledge,
+        Check(READ, GROUP, "group_id"),
+        EachOfTopicId(READ, TOPIC, "partitions"),
+    )
+    leave = Row(ShareCore.leave, Check(READ, GROUP, "group_id"))
+    offsets = Row(
+        ShareRequests.offsets, Check(DESCRIBE, GROUP, "group_id"), ShownOffsets(DESCRIBE, TOPIC)
+    )
+    alter_offsets = Row(
+        ShareRequests.alter_offsets,
+        Check(READ, GROUP, "group_id"),
+        Each(READ, TOPIC, "starts", lambda partition: partition[0]),
+    )
+    delete_offsets = Row(
+        ShareRequests.delete_offsets,
+        Check(DELETE, GROUP, "group_id"),
+        Each(READ, TOPIC, "topics", lambda name: name),
+    )
+
+
+# --- all of them ---------------------------------------------------------------------------------
 
 
 class Door:
     """The parts of the engine for one principal.
 
     Attributes:
-        access: answers whether the principal may do something. Every part asks it first. A protocol
-            asks it for operations that only the protocol has.
+        access: answers whether the principal may do something. A protocol asks it for operations
+            that only the protocol has.
         settings: the broker's settings.
         clock: the broker's time.
         records: append and read.
-        topics: look up, create and delete topics.
-        configs: read and change configs.
-        groups: consumer groups and committed offsets.
-        transactions: producers and transactions.
-        storage: the data folder.
-        queues: queues, exchanges and bindings.
-        shares: records of share groups.
+        topics, configs, groups, transactions, storage, queues, shares: see the classes.
     """
 
     __slots__ = (
@@ -71,14 +442,15 @@ class Door:
     )
 
     def __init__(self, services: Services, access: Access) -> None:
+        catalog, admin = services.catalog, services.topics
         self.access = access
         self.settings = services.settings
         self.clock = services.clock
         self.records = Records(services.records, access)
-        self.topics = Topics(services.topics, access)
-        self.configs = Configs(services.topics, access)
-        self.groups = Groups(services.groups, access)
-        self.transactions = Transactions(services.transactions, access)
-        self.storage = Storage(services.storage, access)
-        self.queues = Queues(services.queues, access)
-        self.shares = Shares(services.shares, access)
+        self.topics = Topics(access, catalog, admin)
+        self.configs = Configs(access, catalog, admin, admin.group_configs)
+        self.groups = Groups(access, *services.groups)
+        self.transactions = Transactions(access, *services.transactions)
+        self.storage = Storage(access, services.storage, services.cluster_id)
+        self.queues = Queues(access, *services.queues)
+        self.shares = Shares(access, *services.shares)

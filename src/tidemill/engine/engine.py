@@ -18,7 +18,7 @@ from tidemill.engine.errors import BrokerStoppingError, CatalogLostError
 from tidemill.engine.flusher import Flusher
 from tidemill.engine.groups.assembly import CatalogTopics, group_configs
 from tidemill.engine.groups.coordinator import GroupCoordinator
-from tidemill.engine.groups.groups import GroupServices
+from tidemill.engine.groups.groups import GroupRequests
 from tidemill.engine.housekeeping import Housekeeping
 from tidemill.engine.internal_topics import (
     CATALOG,
@@ -30,6 +30,7 @@ from tidemill.engine.internal_topics import (
     TRANSACTIONS,
 )
 from tidemill.engine.queues.core import QueueCore
+from tidemill.engine.queues.queues import QueueRequests
 from tidemill.engine.records.append import Appender
 from tidemill.engine.records.backpressure import Backpressure
 from tidemill.engine.records.checks import Checks
@@ -41,9 +42,9 @@ from tidemill.engine.records.runs import RunAppender
 from tidemill.engine.records.slices import Slices
 from tidemill.engine.shares.core import ShareCore
 from tidemill.engine.shares.fetch import ShareFetcher
-from tidemill.engine.shares.shares import ShareServices
+from tidemill.engine.shares.shares import ShareRequests
 from tidemill.engine.state_log import StateLog
-from tidemill.engine.storage import StorageServices
+from tidemill.engine.storage import StorageReport
 from tidemill.engine.topics.admin import TopicAdmin
 from tidemill.engine.topics.catalog_journal import CatalogJournal
 from tidemill.engine.topics.completeness import check_complete, check_exists
@@ -52,7 +53,7 @@ from tidemill.engine.topics.notes import TopicNotes
 from tidemill.engine.transactions.coordinator import TransactionCoordinator
 from tidemill.engine.transactions.markers import Markers
 from tidemill.engine.transactions.restart_repair import RestartRepair
-from tidemill.engine.transactions.transactions import TransactionServices
+from tidemill.engine.transactions.transactions import TransactionRequests
 from tidemill.engine.waiters import Waiters
 from tidemill.errors import TidemillError
 from tidemill.log.disk.files import FileSystem
@@ -182,26 +183,7 @@ class Engine:
             self._repairs.report,
             self._backpressure.check,
         )
-        records = self._start_records()
-        self._queues, shares = self._new_queues(), self._new_shares(records)
-        self._services = Services(
-            self.settings,
-            self.clock,
-            records,
-            self._topic_admin,
-            GroupServices(
-                self._group_coordinator, self._topic_admin.catalog, self._shares.forget_group
-            ),
-            TransactionServices(
-                self._transaction_coordinator,
-                self._group_coordinator,
-                self._topic_admin.catalog,
-                self._catalog_journal.next_producer_id,
-            ),
-            StorageServices(self._store, self._catalog_journal.cluster_id),
-            self._queues,
-            shares,
-        )
+        self._services = self._new_services()
         self._assembled = True
         self._open_parts()
         self._repairs.report()
@@ -213,6 +195,35 @@ class Engine:
         self._transaction_coordinator.resume()
         await self._queues.start()
         await self._shares.start(self._group_coordinator.is_share_group)
+
+    def _new_services(self) -> Services:
+        records = self._start_records()
+        self._queues = self._new_queues()
+        catalog = self._topic_admin.catalog
+        return Services(
+            settings=self.settings,
+            clock=self.clock,
+            records=records,
+            catalog=catalog,
+            topics=self._topic_admin,
+            shares=self._new_shares(records),
+            groups=(
+                self._group_coordinator,
+                GroupRequests(self._group_coordinator, catalog, self._shares.forget_group),
+            ),
+            transactions=(
+                self._transaction_coordinator,
+                TransactionRequests(
+                    self._transaction_coordinator,
+                    self._group_coordinator,
+                    catalog,
+                    self._catalog_journal.next_producer_id,
+                ),
+            ),
+            storage=StorageReport(self._store),
+            cluster_id=self._catalog_journal.cluster_id,
+            queues=(self._queues, QueueRequests(self._queues)),
+        )
 
     def _new_queues(self) -> QueueCore:
         queues = QueueCore(
@@ -228,7 +239,7 @@ class Engine:
         self._waiters.on_woken = queues.start_moved
         return queues
 
-    def _new_shares(self, records: RecordServices) -> ShareServices:
+    def _new_shares(self, records: RecordServices) -> tuple[ShareCore, ShareRequests]:
         self._shares = ShareCore(
             self._partitions,
             records.positions,
@@ -238,9 +249,8 @@ class Engine:
             self.clock,
         )
         fetcher = ShareFetcher(self._shares, self._flusher, StorageErrorLog(self.clock))
-        return ShareServices(
-            self._shares, fetcher, self._group_coordinator, self._topic_admin.catalog
-        )
+        catalog = self._topic_admin.catalog
+        return self._shares, ShareRequests(self._shares, fetcher, self._group_coordinator, catalog)
 
     def _open_parts(self) -> None:
         door = self.door()
@@ -345,7 +355,6 @@ class Engine:
             self._transaction_coordinator.admit,
         )
         return RecordServices(
-            self._partitions,
             appender,
             Reader(
                 self._partitions,

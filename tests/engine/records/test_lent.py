@@ -83,7 +83,7 @@ def test_a_range_that_is_not_in_the_page_cache_is_read_by_a_thread_and_then_lent
         async with running(tmp_path) as engine:
             await fill(engine)
             expected = (await read(engine, query(("t", 0, 0)))).records
-            log = engine.storage._store.partitions[TopicPartition("t", 0)]
+            log = engine._store.partitions[TopicPartition("t", 0)]
             file = log.chain.active.file
             file.datasync()
             fd = os.open(file.path, os.O_RDONLY)
@@ -138,7 +138,7 @@ def test_files_stay_open_while_they_are_lent_and_few_are(tmp_path: Path) -> None
     async def test() -> None:
         async with running(tmp_path) as engine:
             await fill(engine)
-            log = engine.storage._store.partitions[TopicPartition("t", 0)]
+            log = engine._store.partitions[TopicPartition("t", 0)]
             pool = log.chain.active.file._pool
             expected = (await read(engine, query(("t", 0, 0)))).records
             lent = await read(engine, lending(("t", 0, 0)))
@@ -161,7 +161,7 @@ def test_a_reader_of_committed_records_gets_no_range_if_transactions_were_aborte
             asked = lending(("t", 0, 0))
             asked.isolation = Isolation.READ_COMMITTED
             assert (await read(engine, asked)).lent is not None
-            log = engine.storage._store.partitions[TopicPartition("t", 0)]
+            log = engine._store.partitions[TopicPartition("t", 0)]
             monkeypatch.setattr(type(log), "has_aborted_transactions", True)
             assert (await read(engine, asked)).lent is None
             asked.isolation = Isolation.READ_UNCOMMITTED

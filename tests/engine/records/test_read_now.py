@@ -98,7 +98,7 @@ def test_what_must_wait_is_left_to_the_other_read(
     async def test() -> None:
         async with running(tmp_path) as engine:
             await fill(engine)
-            log = engine.storage._store.partitions[TopicPartition("t", 0)]
+            log = engine._store.partitions[TopicPartition("t", 0)]
             end = log.high_watermark
             at_end = replace(query(("t", 0, end)), max_wait_ms=1000, min_bytes=1)
             assert engine.records.read_now(at_end) is None

@@ -177,7 +177,7 @@ async def test_the_folder_of_a_topic_that_was_being_deleted_is_deleted_and_does_
     shutil.move(tmp_path / "kept", tmp_path / "b-0")
     async with running(tmp_path) as engine:
         assert [t.name for t in engine.topics.all() if not t.internal] == ["a"]
-        assert not engine.storage._store.offline
+        assert not engine._store.offline
     assert not (tmp_path / "b-0").exists()
     assert not set_aside(tmp_path)
     # The record of the deletion is gone, too: a later folder of this name is evidence again.

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from tidemill.engine.door import Queues
 from tidemill.engine.queues.api import (
     BindingDescription,
     ConsumerDescription,
     ExchangeSpec,
     QueueDescription,
 )
-from tidemill.engine.queues.contract import QueueDoor
 from tidemill.errors import TidemillError
 from tidemill.protocols.amqp.management import answer
 
@@ -54,7 +54,7 @@ class Door:
 
 
 def asked(question: bytes) -> dict[str, Any]:
-    return cast("dict[str, Any]", json.loads(answer(cast(QueueDoor, Door()), question)))
+    return cast("dict[str, Any]", json.loads(answer(cast(Queues, Door()), question)))
 
 
 def test_queues_are_listed_with_their_consumers_and_arguments() -> None:

@@ -8,10 +8,7 @@ from typing import cast
 import pytest
 
 from tidemill.engine.authorize import UNRESTRICTED
-from tidemill.engine.door import Door
-from tidemill.engine.topics.admin import TopicAdmin
-from tidemill.engine.topics.lookup import missing_partition
-from tidemill.engine.topics.topics import Topics
+from tidemill.engine.door import Door, Topics
 from tidemill.errors import UnknownTopicOrPartitionError
 from tidemill.protocols.kafka.errors import (
     ElectionNotNeededError,
@@ -34,10 +31,9 @@ def catalog() -> Catalog:
 
 @pytest.fixture
 def door(catalog: Catalog) -> Door:
-    admin = cast(TopicAdmin, SimpleNamespace(catalog=catalog))
     parts = SimpleNamespace(
         access=UNRESTRICTED,
-        topics=Topics(admin, UNRESTRICTED),
+        topics=Topics(UNRESTRICTED, catalog),
         storage=SimpleNamespace(path="/data"),
     )
     return cast(Door, parts)
@@ -94,4 +90,4 @@ def test_partitions_can_only_move_to_the_folder_they_are_in(door: Door) -> None:
     ],
 )
 def test_missing_partitions(catalog: Catalog, topic: str, partition: int, there: bool) -> None:
-    assert (missing_partition(catalog, topic, partition) is None) is there
+    assert (catalog.missing_partition(topic, partition) is None) is there

@@ -207,7 +207,7 @@ def test_a_config_with_its_default_given_at_creation_is_listed_as_set() -> None:
     driver = driver_with(min_insync_replicas="1")
     for entries in (
         driver.restart().topic_entries("t"),
-        driver.catalog.new_topic_entries({"min.insync.replicas": "1"}),
+        driver.catalog.new_topic_entries("t", {"min.insync.replicas": "1"}),
     ):
         given = entry(entries, "min.insync.replicas")
         assert (given.value, given.source) == ("1", S.DYNAMIC_TOPIC)

@@ -1,7 +1,7 @@
 """Consumer groups and committed offsets.
 
-``groups.Groups`` is the part that protocols see. ``coordinator`` drives the state machines of
-``state.groups`` and ``state.offsets`` over one journal.
+``coordinator`` drives the state machines of ``state.groups`` and ``state.offsets`` over one
+journal, ``groups`` has the requests that also need the catalog or share groups.
 
 Membership follows Kafka's classic group protocol (KIP-62, KIP-345) and its consumer group protocol
 (KIP-848). It is here and not in

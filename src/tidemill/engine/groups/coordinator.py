@@ -60,6 +60,9 @@ logger = structlog.get_logger("tidemill.groups")
 class GroupCoordinator:
     """The group protocols and committed offsets, over one journal.
 
+    A request raises what the machine of its group does (``state.all_groups``), and also
+    ``CoordinatorNotAvailableError``, where the disk refuses, and ``BrokerStoppingError``.
+
     Args:
         journal: of the topic of committed offsets.
         settings: limits of groups and of offsets.
@@ -291,7 +294,9 @@ class GroupCoordinator:
 
     # --- admin -----------------------------------------------------------------------------------
 
-    def listings(self, states: Sequence[str], types: Sequence[str]) -> Iterator[GroupListing]:
+    def listings(
+        self, states: Sequence[str] = (), types: Sequence[str] = ()
+    ) -> Iterator[GroupListing]:
         """Yield the groups with these states and types. An empty filter matches all."""
         return self._groups.list_groups(states, types)
 

@@ -1,5 +1,5 @@
 """Queues: exchanges route messages to logs, and an acknowledgement machine delivers them.
 
 A queue is a topic and an acknowledgement window (``state.queues``). ``api`` and ``errors`` are what
-protocols import; ``queues`` is the part of the door. Knows no protocol.
+protocols import; ``queues`` is what clients ask for. Knows no protocol.
 """

@@ -1,9 +1,4 @@
-"""The part of the engine for queues, with its access checks: ``door.queues``.
-
-Every public method checks access and delegates; ``api`` has the types and ``contract`` the
-signatures. A queue is a topic for access: READ consumes, WRITE publishes to it. Publishing to an
-exchange asks for WRITE on the exchange. Knows no protocol.
-"""
+"""Requests about queues, exchanges and bindings. ``api`` has their types. Knows no protocol."""
 
 from __future__ import annotations
 
@@ -11,8 +6,8 @@ import asyncio
 import base64
 import contextlib
 import os
+from collections.abc import Callable
 
-from tidemill.engine.authorize import EXCHANGE, TOPIC, Access, Operation
 from tidemill.engine.queues.api import (
     Arguments,
     BindingDescription,
@@ -62,31 +57,37 @@ COLD_READ_S = 0.002
 """How long a get waits before it looks again, while messages are read from a cold disk."""
 
 
-class Queues:
-    """Queues for one principal. See ``contract.QueueDoor``."""
+class QueueRequests:
+    """Requests about queues. All raise ``BrokerStoppingError`` while the broker stops."""
 
-    def __init__(self, core: QueueCore, access: Access) -> None:
+    def __init__(self, core: QueueCore) -> None:
         self._core = core
-        self._access = access
         self._registry = core.registry
         self._table = core.table
 
     # --- publish and consume ---------------------------------------------------------------------
 
-    def publisher(self, on_settled: OnSettled | None) -> Publisher:
-        """Return the publisher of one channel. ``on_settled`` None: nothing is confirmed."""
+    def publisher(
+        self, on_settled: OnSettled | None, check: Callable[[str, str], None] | None = None
+    ) -> Publisher:
+        """Return the publisher of one channel.
+
+        Args:
+            on_settled: called with what was confirmed or refused; None: nothing is confirmed.
+            check: called with the exchange and the routing key of each message. It raises if the
+                client can't publish there.
+        """
         self._core.check_running()
-        check = None if self._access.is_unrestricted else self._check_publish
         return self._core.publisher(on_settled, check)
 
-    def _check_publish(self, exchange: str, routing_key: str) -> None:
-        if exchange:
-            self._access.check(Operation.WRITE, EXCHANGE, exchange)
-        else:
-            self._access.check(Operation.WRITE, TOPIC, routing_key)
-
     async def consume(self, queue: str, spec: ConsumerSpec, recipient: Recipient) -> Consumer:
-        """Start a consumer; see ``QueueDoor.consume``."""
+        """Start a consumer.
+
+        The first delivery comes in a later turn of the event loop.
+
+        Raises:
+            UnknownQueueError, ResourceLockedError, ConsumerAccessError, InvalidQueueArgumentError
+        """
         self._core.look_at("consumer", queue, spec.arguments, CONSUMER_ARGUMENTS)
         values = check_arguments("consumer", queue, spec.arguments, CONSUMER_ARGUMENTS)
         live = self._usable(queue, spec.owner)
@@ -97,7 +98,11 @@ class Queues:
         return live.add_consumer(spec, recipient, priority if isinstance(priority, int) else 0)
 
     async def get(self, queue: str, owner: Owner, *, no_ack: bool) -> Got | None:
-        """Return the first message that is ready, or None; see ``QueueDoor.get``."""
+        """Return the first message that is ready, or None. ``delivery.holder`` settles it.
+
+        Raises:
+            UnknownQueueError, ResourceLockedError, NotSupportedByStreamError
+        """
         live = self._usable(queue, owner)
         if live.policy.is_stream:
             raise NotSupportedByStreamError(queue, "get")
@@ -112,14 +117,18 @@ class Queues:
     async def declare_exchange(
         self, name: str, spec: ExchangeSpec, *, passive: bool = False
     ) -> None:
-        """Create the exchange, or check it; see ``QueueDoor.declare_exchange``."""
+        """Create the exchange, or check that it exists with these arguments.
+
+        Raises:
+            UnknownExchangeError: passive, and it does not exist.
+            PreconditionError, ReservedNameError, UnknownExchangeTypeError,
+            InvalidQueueArgumentError, InvalidQueueNameError
+        """
         self._core.check_running()
         if passive:
-            self._access.check(Operation.DESCRIBE, EXCHANGE, name)
             if name not in self._table.exchanges:
                 raise UnknownExchangeError(name)
             return
-        self._access.check(Operation.CREATE, EXCHANGE, name)
         if name not in self._table.exchanges or not name:
             _check_not_reserved("exchange", name)
         self._core.look_at("exchange", name, spec.arguments, EXCHANGE_ARGUMENTS)
@@ -135,16 +144,23 @@ class Queues:
         )
 
     async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
-        """Delete the exchange and its bindings; see ``QueueDoor.delete_exchange``."""
+        """Delete the exchange and its bindings. Return if it does not exist.
+
+        Raises:
+            QueueInUseError, ReservedNameError
+        """
         self._core.check_running()
-        self._access.check(Operation.DELETE, EXCHANGE, name)
         _check_not_reserved("exchange", name)
         await self._core.declarations.delete_exchange(name, if_unused=if_unused)
 
     async def bind_exchange(
         self, source: str, destination: str, routing_key: str, arguments: Arguments
     ) -> None:
-        """Bind an exchange to another; see ``QueueDoor.bind_exchange``."""
+        """Bind the exchange ``destination`` to the exchange ``source``.
+
+        Raises:
+            UnknownExchangeError, ReservedNameError, InvalidQueueArgumentError
+        """
         await self._core.declarations.bind(
             self._exchange_binding(source, destination, routing_key, arguments)
         )
@@ -152,7 +168,11 @@ class Queues:
     async def unbind_exchange(
         self, source: str, destination: str, routing_key: str, arguments: Arguments
     ) -> None:
-        """Remove a binding between exchanges; see ``QueueDoor.unbind_exchange``."""
+        """Remove a binding between exchanges. Return if it does not exist.
+
+        Raises:
+            UnknownExchangeError, ReservedNameError
+        """
         await self._core.declarations.unbind(
             self._exchange_binding(source, destination, routing_key, arguments)
         )
@@ -161,8 +181,6 @@ class Queues:
         self, source: str, destination: str, routing_key: str, arguments: Arguments
     ) -> Binding:
         self._core.check_running()
-        self._access.check(Operation.READ, EXCHANGE, source)
-        self._access.check(Operation.WRITE, EXCHANGE, destination)
         for name in (source, destination):
             if name == DEFAULT_EXCHANGE:
                 raise ReservedNameError("exchange", name)
@@ -171,24 +189,37 @@ class Queues:
     # --- queues ----------------------------------------------------------------------------------
 
     async def declare_queue(
-        self, name: str, spec: QueueSpec, owner: Owner, *, passive: bool = False
+        self,
+        name: str,
+        spec: QueueSpec,
+        owner: Owner,
+        *,
+        passive: bool = False,
+        generated_name: str | None = None,
     ) -> QueueInfo:
-        """Create the queue, or check it; see ``QueueDoor.declare_queue``."""
+        """Create the queue, or check that it exists with these arguments.
+
+        Args:
+            name: the queue; empty to let the broker choose a name (``amq.gen-...``).
+            generated_name: the name that the broker chose; None to choose one now.
+            passive: only check that it exists; ``spec`` is ignored.
+
+        Raises:
+            UnknownQueueError: passive, and it does not exist.
+            PreconditionError, ResourceLockedError, ReservedNameError, InvalidQueueArgumentError,
+            InvalidQueueNameError
+        """
         self._core.check_running()
         if passive:
-            self._access.check(Operation.DESCRIBE, TOPIC, name)
             live = self._unlocked(name, owner)
             live.last_used_ms = self._core.clock.monotonic_ms()
             return _info(live)
-        if name:
-            self._access.check(Operation.CREATE, TOPIC, name)
-            if name not in self._table.queues:
-                _check_not_reserved("queue", name)
-                if is_internal(name):
-                    raise ReservedNameError("queue", name)
-        else:
-            name = "amq.gen-" + base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
-            self._access.check(Operation.CREATE, TOPIC, name)
+        if not name:
+            name = generated_name or new_queue_name()
+        elif name not in self._table.queues:
+            _check_not_reserved("queue", name)
+            if is_internal(name):
+                raise ReservedNameError("queue", name)
         if name in self._table.queues:
             self._check_lock(name, owner)
         self._core.look_at("queue", name, spec.arguments, QUEUE_ARGUMENTS)
@@ -216,9 +247,12 @@ class Queues:
     async def delete_queue(
         self, name: str, owner: Owner, *, if_unused: bool = False, if_empty: bool = False
     ) -> int:
-        """Delete the queue with its messages; see ``QueueDoor.delete_queue``."""
+        """Delete the queue with its messages. Return how many were ready; 0 if it does not exist.
+
+        Raises:
+            QueueInUseError, QueueNotEmptyError, ResourceLockedError
+        """
         self._core.check_running()
-        self._access.check(Operation.DELETE, TOPIC, name)
         if name not in self._table.queues or name in self._registry.deleting:
             return 0
         live = self._unlocked(name, owner)
@@ -231,7 +265,11 @@ class Queues:
         return ready
 
     async def purge(self, name: str, owner: Owner) -> int:
-        """Drop all messages that are ready; see ``QueueDoor.purge``."""
+        """Drop all messages that are ready, and return how many these were.
+
+        Raises:
+            UnknownQueueError, ResourceLockedError, NotSupportedByStreamError
+        """
         live = self._usable(name, owner)
         if live.policy.is_stream:
             raise NotSupportedByStreamError(name, "purge")
@@ -240,14 +278,23 @@ class Queues:
     async def bind(
         self, queue: str, exchange: str, routing_key: str, arguments: Arguments, owner: Owner
     ) -> None:
-        """Bind the queue to the exchange; see ``QueueDoor.bind``."""
+        """Bind the queue to the exchange.
+
+        Raises:
+            UnknownQueueError, UnknownExchangeError, ResourceLockedError, ReservedNameError,
+            InvalidQueueArgumentError
+        """
         binding = self._queue_binding(queue, exchange, routing_key, arguments, owner)
         await self._core.declarations.bind(binding)
 
     async def unbind(
         self, queue: str, exchange: str, routing_key: str, arguments: Arguments, owner: Owner
     ) -> None:
-        """Remove a binding, if it exists; see ``QueueDoor.unbind``."""
+        """Remove a binding. Return if it, the queue or the exchange does not exist.
+
+        Raises:
+            ResourceLockedError, ReservedNameError
+        """
         with contextlib.suppress(UnknownQueueError):
             binding = self._queue_binding(queue, exchange, routing_key, arguments, owner)
             await self._core.declarations.unbind(binding)
@@ -256,8 +303,6 @@ class Queues:
         self, queue: str, exchange: str, routing_key: str, arguments: Arguments, owner: Owner
     ) -> Binding:
         self._core.check_running()
-        self._access.check(Operation.WRITE, TOPIC, queue)
-        self._access.check(Operation.READ, EXCHANGE, exchange)
         self._unlocked(queue, owner)
         if exchange == DEFAULT_EXCHANGE:
             raise ReservedNameError("exchange", exchange)
@@ -266,22 +311,22 @@ class Queues:
     # --- listings --------------------------------------------------------------------------------
 
     def describe(self, queue: str) -> QueueDescription:
-        """Describe one queue; see ``QueueDoor.describe``."""
-        self._access.check(Operation.DESCRIBE, TOPIC, queue)
+        """Describe one queue.
+
+        Raises:
+            UnknownQueueError
+        """
         return describe(
             self._registry.get(queue), self._table.queues.get(queue), self._core.clock.now_ms()
         )
 
     def queues(self) -> list[QueueDescription]:
-        """Describe all queues that the principal can see, ordered by name."""
+        """Describe all queues, ordered by name."""
         names = sorted({*self._table.queues, *self._registry.queues} - self._registry.deleting)
-        return [self.describe(each) for each in names if self._sees(each)]
-
-    def _sees(self, queue: str) -> bool:
-        return self._access.allows(Operation.DESCRIBE, TOPIC, queue)
+        return [self.describe(each) for each in names]
 
     def exchanges(self) -> list[tuple[str, ExchangeSpec]]:
-        """Return all exchanges that the principal can see, ordered by name."""
+        """Return all exchanges, ordered by name."""
         return [
             (
                 name,
@@ -290,7 +335,6 @@ class Queues:
                 ),
             )
             for name, each in sorted(self._table.exchanges.items())
-            if self._access.allows(Operation.DESCRIBE, EXCHANGE, name)
         ]
 
     def bindings(self) -> list[BindingDescription]:
@@ -304,28 +348,26 @@ class Queues:
                 each.arguments,
             )
             for each in self._table.bindings()
-            if self._access.allows(Operation.DESCRIBE, EXCHANGE, each.source)
         ]
 
     async def stored(self) -> None:
-        """Return when everything that was settled so far is on disk."""
+        """Return when everything that was settled so far is on disk.
+
+        Raises:
+            BrokerStoppingError
+        """
         self._core.check_running()
         await self._core.stored()
-
-    async def connection_closed(self, owner: Owner) -> None:
-        """Cancel the connection's consumers, return what was out, and delete exclusive queues."""
-        await self._core.connection_closed(owner)
 
     # --- checks ----------------------------------------------------------------------------------
 
     def _usable(self, name: str, owner: Owner) -> LiveQueue:
-        """Return a queue that the principal reads.
+        """Return a queue that a client reads.
 
         Raises:
-            AuthorizationError, UnknownQueueError, ResourceLockedError, BrokerStoppingError
+            UnknownQueueError, ResourceLockedError, BrokerStoppingError
         """
         self._core.check_running()
-        self._access.check(Operation.READ, TOPIC, name)
         return self._unlocked(name, owner)
 
     def _unlocked(self, name: str, owner: Owner) -> LiveQueue:
@@ -337,6 +379,11 @@ class Queues:
         holder = self._core.owners.get(name)
         if holder is not None and holder is not owner:
             raise ResourceLockedError(name)
+
+
+def new_queue_name() -> str:
+    """Return a name for a queue that gets none from its client."""
+    return "amq.gen-" + base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
 
 
 def _info(live: LiveQueue) -> QueueInfo:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tidemill.engine.api import Isolation, OffsetAt, Position
+from tidemill.engine.api import Isolation, OffsetAt, Position, ProducerInfo
 from tidemill.engine.flusher import Flusher
 from tidemill.engine.records.partitions import Partitions, check_leader_epoch
 from tidemill.engine.records.slices import Slices
@@ -40,10 +40,15 @@ class Positions:
         topic: str,
         partition: int,
         at: Position | int,
-        isolation: Isolation,
-        leader_epoch: int | None,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        leader_epoch: int | None = None,
     ) -> OffsetAt | None:
         """Return a special position, or the first record at or after a time; None if none exists.
+
+        Args:
+            at: a position, or a time in milliseconds since the epoch.
+            isolation: which records count.
+            leader_epoch: the epoch that the client knows; None skips the comparison.
 
         Raises:
             TidemillError: as ``Partitions.log`` and ``check_leader_epoch``.
@@ -101,11 +106,11 @@ class Positions:
         return start
 
     def end_of_epoch(
-        self, topic: str, partition: int, epoch: int, leader_epoch: int | None
+        self, topic: str, partition: int, epoch: int, leader_epoch: int | None = None
     ) -> tuple[int, int] | None:
         """Return (epoch, end offset) of the largest leader epoch at or below ``epoch``.
 
-        None where no such epoch is known (KIP-101, KIP-320).
+        Clients find truncated logs with it (KIP-101, KIP-320). None where no such epoch is known.
 
         Raises:
             TidemillError: as ``Partitions.log`` and ``check_leader_epoch``.
@@ -116,3 +121,21 @@ class Positions:
         if epoch < 0 or epoch > log.leader_epoch:
             return None
         return (log.leader_epoch, log.high_watermark)
+
+    def producers(self, topic: str, partition: int) -> list[ProducerInfo]:
+        """Return the idempotent producers that a partition remembers (KIP-664).
+
+        Raises:
+            TidemillError: as ``Partitions.log``.
+        """
+        return [
+            ProducerInfo(
+                each.producer_id,
+                each.epoch,
+                each.last_sequence,
+                each.last_timestamp_ms,
+                each.coordinator_epoch if each.coordinator_epoch >= 0 else None,
+                each.txn_first_offset if each.txn_first_offset >= 0 else None,
+            )
+            for each in self._partitions.log(topic, partition).producers
+        ]

@@ -1,7 +1,4 @@
-"""The part of the engine that appends and reads records, with its access checks.
-
-Every public method checks access and delegates. Knows no protocol.
-"""
+"""The part of the door that appends and reads records. Knows no protocol."""
 
 from __future__ import annotations
 
@@ -9,13 +6,10 @@ from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from tidemill.engine.access import Check, Part, Question, Row, asks
 from tidemill.engine.api import (
     Durability,
-    Isolation,
-    OffsetAt,
     PartitionWrite,
-    Position,
-    ProducerInfo,
     ReadQuery,
     ReadResult,
     TransactionVersion,
@@ -25,7 +19,6 @@ from tidemill.engine.authorize import TOPIC, TRANSACTIONAL_ID, Access, Operation
 from tidemill.engine.records.append import Appender
 from tidemill.engine.records.backpressure import Backpressure
 from tidemill.engine.records.checks import WriteOrder
-from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.records.positions import Positions
 from tidemill.engine.records.read import Reader
 from tidemill.engine.records.runs import RunAppender
@@ -38,7 +31,6 @@ R = TypeVar("R")
 class RecordServices:
     """The classes behind ``Records``, shared by all principals."""
 
-    partitions: Partitions
     appender: Appender
     reader: Reader
     positions: Positions
@@ -46,21 +38,26 @@ class RecordServices:
     runs: RunAppender
 
 
-class Records:
-    """Appends and reads records for one principal."""
+class Records(Part):
+    """Appends and reads records for one principal.
+
+    What each produce and fetch calls is written by hand: a row costs a call more.
+    """
 
     def __init__(self, services: RecordServices, access: Access) -> None:
-        self._access = access
+        super().__init__(access, services.positions)
         self._order = WriteOrder()
-        self._partitions = services.partitions
         self._appender = services.appender
         self._reader = services.reader
-        self._positions = services.positions
         self._backpressure = services.backpressure
         self._runs = services.runs
 
     # --- append ----------------------------------------------------------------------------------
 
+    @asks(
+        Question(Operation.WRITE, TRANSACTIONAL_ID),
+        Question(Operation.WRITE, TOPIC),
+    )
     def append(
         self,
         writes: Sequence[PartitionWrite],
@@ -103,6 +100,7 @@ class Records:
             and not self._backpressure.is_holding
         )
 
+    @asks()
     def append_run(
         self, run: list[RunWrite], durability: Durability, *, whole: bool = False
     ) -> tuple[list[RunResult], PendingRun | None]:
@@ -119,6 +117,7 @@ class Records:
         """
         return self._runs.append(run, durability, whole) if self.takes_runs else ([], None)
 
+    @asks()
     def hold_ms(self, partitions: Iterable[tuple[str, int]]) -> int:
         """Return how long a producer that wrote to these partitions must wait, in milliseconds.
 
@@ -129,6 +128,7 @@ class Records:
 
     # --- read ------------------------------------------------------------------------------------
 
+    @asks()
     def read_now(self, query: ReadQuery) -> list[ReadResult] | None:
         """Read stored batches from a few partitions without waiting.
 
@@ -137,6 +137,7 @@ class Records:
         """
         return self._reader.read_now(query) if self._access.is_unrestricted else None
 
+    @asks(Question(Operation.READ, TOPIC))
     async def read(self, query: ReadQuery) -> list[ReadResult]:
         """Read stored batches from many partitions.
 
@@ -156,90 +157,12 @@ class Records:
             query = replace(query, partitions=allowed, max_wait_ms=0)
         return _merged(errors, await self._reader.read(query))
 
-    # --- positions -------------------------------------------------------------------------------
+    # --- the rest --------------------------------------------------------------------------------
 
-    async def find_offset(
-        self,
-        topic: str,
-        partition: int,
-        at: Position | int,
-        isolation: Isolation = Isolation.READ_UNCOMMITTED,
-        leader_epoch: int | None = None,
-    ) -> OffsetAt | None:
-        """Return a special position, or the first record at or after a time.
-
-        Args:
-            at: a position, or a time in milliseconds since the epoch.
-            isolation: which records count.
-            leader_epoch: the epoch that the client knows; None skips the comparison.
-
-        Returns:
-            None where no record matches.
-
-        Raises:
-            TopicAuthorizationError: the principal can't describe the topic.
-            UnknownTopicOrPartitionError: the partition does not exist.
-            FencedLeaderEpochError, UnknownLeaderEpochError: the epochs differ.
-            StorageError: the partition is offline.
-        """
-        self._access.check(Operation.DESCRIBE, TOPIC, topic)
-        return await self._positions.find(topic, partition, at, isolation, leader_epoch)
-
-    async def delete_before(self, topic: str, partition: int, offset: int | None) -> int:
-        """Delete all records below ``offset``; return the new start of the log.
-
-        Args:
-            offset: None deletes everything up to the high watermark.
-
-        Raises:
-            TopicAuthorizationError: the principal can't delete from the topic.
-            OffsetOutOfRangeError: the offset is above the high watermark.
-            InvalidTopicError: the topic is internal.
-            UnknownTopicOrPartitionError: the partition does not exist.
-            StorageError: the disk refused.
-        """
-        self._access.check(Operation.DELETE, TOPIC, topic)
-        return await self._positions.delete_before(topic, partition, offset)
-
-    def end_of_epoch(
-        self, topic: str, partition: int, epoch: int, leader_epoch: int | None = None
-    ) -> tuple[int, int] | None:
-        """Return (epoch, end offset) of the largest leader epoch at or below ``epoch``.
-
-        Clients find truncated logs with it (KIP-320).
-
-        Returns:
-            None where no such epoch is known.
-
-        Raises:
-            TopicAuthorizationError: the principal can't describe the topic.
-            UnknownTopicOrPartitionError: the partition does not exist.
-            FencedLeaderEpochError, UnknownLeaderEpochError: ``leader_epoch`` differs.
-        """
-        self._access.check(Operation.DESCRIBE, TOPIC, topic)
-        return self._positions.end_of_epoch(topic, partition, epoch, leader_epoch)
-
-    # --- producers -------------------------------------------------------------------------------
-
-    def producers(self, topic: str, partition: int) -> list[ProducerInfo]:
-        """Return the idempotent producers that a partition remembers (KIP-664).
-
-        Raises:
-            TopicAuthorizationError: the principal can't read the topic.
-            UnknownTopicOrPartitionError: the partition does not exist.
-        """
-        self._access.check(Operation.READ, TOPIC, topic)
-        return [
-            ProducerInfo(
-                each.producer_id,
-                each.epoch,
-                each.last_sequence,
-                each.last_timestamp_ms,
-                each.coordinator_epoch if each.coordinator_epoch >= 0 else None,
-                each.txn_first_offset if each.txn_first_offset >= 0 else None,
-            )
-            for each in self._partitions.log(topic, partition).producers
-        ]
+    find_offset = Row(Positions.find, Check(Operation.DESCRIBE, TOPIC, "topic"))
+    delete_before = Row(Positions.delete_before, Check(Operation.DELETE, TOPIC, "topic"))
+    end_of_epoch = Row(Positions.end_of_epoch, Check(Operation.DESCRIBE, TOPIC, "topic"))
+    producers = Row(Positions.producers, Check(Operation.READ, TOPIC, "topic"))
 
 
 def _merged(errors: Sequence[R | None], results: Sequence[R]) -> list[R]:

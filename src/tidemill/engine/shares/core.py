@@ -1,6 +1,6 @@
 """The share partitions of one broker: opens them, keeps their deadlines, wakes what waits for them.
 
-Shared by all clients; ``shares`` is the part of the door that checks access. Knows no protocol.
+Shared by all clients. Knows no protocol.
 """
 
 from __future__ import annotations
@@ -150,6 +150,10 @@ class ShareCore:
             number(group_id, SHARE_DELIVERY_LIMIT),
             number(group_id, SHARE_MAX_RECORD_LOCKS),
         )
+
+    def lock_ms(self, group_id: str) -> int:
+        """Return how long a member of a group can keep a record, in milliseconds."""
+        return self.limits(group_id).lock_ms
 
     def reads_committed(self, group_id: str) -> bool:
         """Return whether a group gets records of committed transactions only."""
@@ -322,7 +326,7 @@ class ShareCore:
         return self._owners.get((group_id, member_id))
 
     def leave(self, group_id: str, member_id: str) -> None:
-        """Return all records that a member holds."""
+        """Return all records that a member holds; their delivery is not counted."""
         owner = self._owners.pop((group_id, member_id), None)
         if owner is None:
             return

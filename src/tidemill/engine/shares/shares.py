@@ -1,16 +1,13 @@
-"""The part of the engine for records of share groups, with its access checks.
+"""Requests about records of share groups. Members join and stay with ``door.groups``.
 
-Members of share groups join and stay with ``door.groups``. Every public method checks access, and
-decides little else. Knows no protocol.
+Knows no protocol.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
-from tidemill.engine.authorize import GROUP, TOPIC, Access, Operation
 from tidemill.engine.groups.coordinator import GroupCoordinator
 from tidemill.engine.shares.api import (
     Breathe,
@@ -18,51 +15,49 @@ from tidemill.engine.shares.api import (
     SharedRecords,
     ShareOffset,
     ShareQuery,
-    ShareRead,
     no_pause,
 )
 from tidemill.engine.shares.core import LiveShare, ShareCore
 from tidemill.engine.shares.fetch import ShareFetcher
-from tidemill.engine.topics.lookup import missing_partition
 from tidemill.errors import TidemillError
 from tidemill.log.errors import OffsetOutOfRangeError
 from tidemill.state.catalog.catalog import Catalog
-from tidemill.state.errors import InvalidRequestError, UnknownTopicIdError
+from tidemill.state.errors import InvalidRequestError
 from tidemill.state.queues.errors import NotAcquiredError
 from tidemill.state.share_partitions.format import PartitionKey
 from tidemill.state.share_partitions.partition import Acknowledge, SharePartition
 
 
-@dataclass(frozen=True, slots=True)
-class ShareServices:
-    """The objects behind ``Shares``, shared by all principals."""
+class ShareRequests:
+    """Requests of members and admins about records of share groups.
 
-    core: ShareCore
-    fetcher: ShareFetcher
-    coordinator: GroupCoordinator
-    catalog: Catalog
+    Errors that every method can raise: ``GroupIdNotFoundError``; ``CoordinatorNotAvailableError``,
+    where the disk refuses; ``BrokerStoppingError``.
 
-
-class Shares:
-    """Records of share groups, for one principal.
-
-    Errors that every method can raise: ``GroupAuthorizationError``; ``GroupIdNotFoundError``;
-    ``CoordinatorNotAvailableError``, where the disk refuses; ``BrokerStoppingError``.
+    Args:
+        core: the share partitions.
+        fetcher: acquires records.
+        coordinator: knows the groups.
+        catalog: the topics that exist.
     """
 
-    def __init__(self, services: ShareServices, access: Access) -> None:
-        self._core = services.core
-        self._fetcher = services.fetcher
-        self._coordinator = services.coordinator
-        self._catalog = services.catalog
-        self._access = access
+    def __init__(
+        self,
+        core: ShareCore,
+        fetcher: ShareFetcher,
+        coordinator: GroupCoordinator,
+        catalog: Catalog,
+    ) -> None:
+        self._core = core
+        self._fetcher = fetcher
+        self._coordinator = coordinator
+        self._catalog = catalog
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        """Return a topic's name; None if it does not exist."""
+        return self._core.name_of(topic_id)
 
     # --- members ---------------------------------------------------------------------------------
-
-    def lock_ms(self, group_id: str) -> int:
-        """Return how long a member of a group can keep a record, in milliseconds."""
-        self._access.check(Operation.READ, GROUP, group_id)
-        return self._core.limits(group_id).lock_ms
 
     async def fetch(self, query: ShareQuery) -> list[SharedRecords]:
         """Acquire records for a member; wait while there are none.
@@ -70,29 +65,9 @@ class Shares:
         Returns:
             One result per partition, in the order of the query.
         """
-        self._access.check(Operation.READ, GROUP, query.group_id)
         self._core.check_running()
         self._coordinator.check_share_group(query.group_id)
-        if self._access.is_unrestricted:
-            return await self._fetcher.fetch(query)
-        refused = self._refused([each.topic_id for each in query.partitions])
-        allowed: list[ShareRead] = []
-        for each, error in zip(query.partitions, refused, strict=True):
-            if error is None:
-                allowed.append(each)
-        if len(allowed) < len(refused):
-            query.max_wait_ms = 0  # an error ends the wait
-        query.partitions = allowed
-        found = iter(await self._fetcher.fetch(query))
-        return [next(found) if error is None else SharedRecords(error) for error in refused]
-
-    def _refused(self, topic_ids: Sequence[UUID]) -> list[TidemillError | None]:
-        names = [self._core.name_of(each) for each in topic_ids]
-        refused = self._access.refusals(Operation.READ, TOPIC, (name or "" for name in names))
-        return [
-            UnknownTopicIdError("there is no topic with this id") if name is None else error
-            for name, error in zip(names, refused, strict=True)
-        ]
+        return await self._fetcher.fetch(query)
 
     async def acknowledge(
         self,
@@ -115,19 +90,14 @@ class Shares:
                 written as soon as the disk allows it. If the broker ends before, they are
                 redelivered.
         """
-        self._access.check(Operation.READ, GROUP, group_id)
         self._core.check_running()
-        refused: list[TidemillError | None] = [None] * len(partitions)
-        if not self._access.is_unrestricted:
-            refused = self._refused([each.topic_id for each in partitions])
+        errors: list[TidemillError | None] = [None] * len(partitions)
         limits = self._core.limits(group_id)
         now_ms = self._core.clock.monotonic_ms()
         owner = self._core.known_owner(group_id, member_id)
         may_renew = self._core.may_renew(group_id)
         changed: list[LiveShare] = []
         for index, each in enumerate(partitions):
-            if refused[index] is not None:
-                continue
             await breathe()
             try:
                 if not may_renew and _renews(each):
@@ -140,7 +110,7 @@ class Shares:
                     raise NotAcquiredError(each.batches[0].first if each.batches else 0)
                 live.partition.acknowledge(owner, each.batches, limits, now_ms)
             except TidemillError as error:
-                refused[index] = error.with_traceback(None)
+                errors[index] = error.with_traceback(None)
             else:
                 changed.append(live)
         if changed:
@@ -151,12 +121,7 @@ class Shares:
             )
             for live in changed:
                 self._core.changed(live)
-        return refused
-
-    def leave(self, group_id: str, member_id: str) -> None:
-        """Return all records that a member holds; their delivery is not counted."""
-        self._access.check(Operation.READ, GROUP, group_id)
-        self._core.leave(group_id, member_id)
+        return errors
 
     # --- admin -----------------------------------------------------------------------------------
 
@@ -169,27 +134,15 @@ class Shares:
         """Return where a group is in its partitions.
 
         Args:
-            topics: partitions by topic; None for all that the group reads or has read. Partitions
-                of topics that the principal can't describe have an error, or are left out where
-                all are asked for.
+            topics: partitions by topic; None for all that the group reads or has read.
         """
-        self._access.check(Operation.DESCRIBE, GROUP, group_id)
         self._coordinator.check_share_group(group_id)
         asked = self._known(group_id) if topics is None else topics
-        refused = dict(
-            zip(
-                asked,
-                self._access.refusals(Operation.DESCRIBE, TOPIC, asked),
-                strict=True,
-            )
-        )
         found = []
         for name, numbers in asked.items():
-            if topics is None and refused[name] is not None:
-                continue
             for number in numbers:
                 await breathe()
-                found.append(self._offset(group_id, name, number, refused[name]))
+                found.append(self._offset(group_id, name, number))
         return found
 
     def _known(self, group_id: str) -> dict[str, list[int]]:
@@ -200,10 +153,8 @@ class Shares:
                 known.setdefault(name, []).append(key.partition)
         return {name: sorted(known[name]) for name in sorted(known)}
 
-    def _offset(
-        self, group_id: str, name: str, number: int, error: TidemillError | None
-    ) -> ShareOffset:
-        error = error or missing_partition(self._catalog, name, number)
+    def _offset(self, group_id: str, name: str, number: int) -> ShareOffset:
+        error = self._catalog.missing_partition(name, number)
         if error is not None:
             return ShareOffset(name, UUID(int=0), number, error=error)
         topic_id = self._catalog.topic(name).topic_id
@@ -238,9 +189,8 @@ class Shares:
         Raises:
             NonEmptyGroupError: the group has members.
         """
-        self._access.check(Operation.READ, GROUP, group_id)
         self._coordinator.check_share_group(group_id, empty=True)
-        errors = self._unusable(list(starts))
+        errors = [self._catalog.missing_partition(*each) for each in starts]
         moved = []
         for index, ((name, number), start) in enumerate(starts.items()):
             if errors[index] is not None:
@@ -279,9 +229,8 @@ class Shares:
         Raises:
             NonEmptyGroupError: the group has members.
         """
-        self._access.check(Operation.DELETE, GROUP, group_id)
         self._coordinator.check_share_group(group_id, empty=True)
-        errors = self._unusable([(name, 0) for name in topics])
+        errors = [self._catalog.missing_partition(name, 0) for name in topics]
         ids = {
             self._catalog.topic(name).topic_id
             for name, error in zip(topics, errors, strict=True)
@@ -290,14 +239,6 @@ class Shares:
         keys = [key for key in self._core.journal.keys_of(group_id) if key.topic_id in ids]
         await self._core.forget(keys)
         return errors
-
-    def _unusable(self, partitions: Sequence[tuple[str, int]]) -> list[TidemillError | None]:
-        """Return an error for each partition that is denied or does not exist, else None."""
-        refused = self._access.refusals(Operation.READ, TOPIC, (topic for topic, _ in partitions))
-        return [
-            error or missing_partition(self._catalog, *each)
-            for error, each in zip(refused, partitions, strict=True)
-        ]
 
 
 def _renews(acks: PartitionAcks) -> bool:

@@ -116,10 +116,13 @@ class TopicAdmin:
     async def create(
         self,
         topics: Sequence[NewTopic],
-        validate_only: bool,
+        validate_only: bool = False,
         after: Awaitable[None] | None = None,
     ) -> list[TopicInfo | TidemillError]:
-        """Create topics; return each topic or its error, in order.
+        """Create topics.
+
+        Returns:
+            The topic or its error for each, in order.
 
         Args:
             after: is awaited before the catalog is written, while the folders are created.
@@ -162,8 +165,8 @@ class TopicAdmin:
         self,
         name: str,
         total: int,
-        assignments: Sequence[Sequence[int]] | None,
-        validate_only: bool,
+        assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
     ) -> None:
         """Grow a topic to ``total`` partitions.
 
@@ -193,7 +196,11 @@ class TopicAdmin:
             self._notes.changed(name)
 
     async def delete(self, names: Sequence[str]) -> list[TidemillError | None]:
-        """Delete topics; return None or an error for each, in order."""
+        """Delete topics with their records and committed offsets.
+
+        Returns:
+            None or an error for each, in order.
+        """
         async with self._lock:
             outcome = self.catalog.delete(names)
             try:
@@ -220,19 +227,19 @@ class TopicAdmin:
         except TidemillError as error:  # the next start does it again
             logger.warning("deletion.not_recorded", error=str(error))
 
-    # --- configs ---------------------------------------------------------------------------------
+    # --- configs: errors are those of the catalog, of GroupConfigs, and StorageError -------------
 
     async def alter_topic_configs(
-        self, name: str, changes: Sequence[ConfigChange], validate_only: bool
+        self, name: str, changes: Sequence[ConfigChange], validate_only: bool = False
     ) -> None:
-        """Change single configs of a topic."""
+        """Change single configs of a topic (KIP-339)."""
         await self._journal.commit(
             self.catalog.alter_topic(name, changes, validate_only=validate_only)
         )
         self._apply_configs(name)
 
     async def replace_topic_configs(
-        self, name: str, overrides: Mapping[str, str | None], validate_only: bool
+        self, name: str, overrides: Mapping[str, str | None], validate_only: bool = False
     ) -> None:
         """Replace all configs that are set on a topic."""
         await self._journal.commit(
@@ -241,7 +248,11 @@ class TopicAdmin:
         self._apply_configs(name)
 
     async def alter_broker_configs(
-        self, changes: Sequence[ConfigChange], validate_only: bool, *, all_brokers: bool
+        self,
+        changes: Sequence[ConfigChange],
+        validate_only: bool = False,
+        *,
+        all_brokers: bool = False,
     ) -> None:
         """Change single dynamic configs of this broker, or of all brokers."""
         await self._journal.commit(
@@ -250,7 +261,11 @@ class TopicAdmin:
         self._apply_all_configs()
 
     async def replace_broker_configs(
-        self, overrides: Mapping[str, str | None], validate_only: bool, *, all_brokers: bool
+        self,
+        overrides: Mapping[str, str | None],
+        validate_only: bool = False,
+        *,
+        all_brokers: bool = False,
     ) -> None:
         """Replace all dynamic configs of this broker, or of all brokers."""
         await self._journal.commit(
@@ -266,14 +281,14 @@ class TopicAdmin:
         return self._journal.group_configs
 
     async def alter_group_configs(
-        self, group_id: str, changes: Sequence[ConfigChange], validate_only: bool
+        self, group_id: str, changes: Sequence[ConfigChange], validate_only: bool = False
     ) -> None:
         """Change single configs of a group."""
         outcome = self.group_configs.alter(group_id, changes, validate_only=validate_only)
         await self._journal.commit(outcome, self.group_configs)
 
     async def replace_group_configs(
-        self, group_id: str, configs: Mapping[str, str | None], validate_only: bool
+        self, group_id: str, configs: Mapping[str, str | None], validate_only: bool = False
     ) -> None:
         """Replace all configs that are set on a group."""
         outcome = self.group_configs.replace(group_id, configs, validate_only=validate_only)

@@ -50,6 +50,9 @@ logger = structlog.get_logger("tidemill.transactions")
 class TransactionCoordinator:
     """Transactional ids, over one journal.
 
+    Errors that every request with a transactional id can raise: ``InvalidRequestError``, where the
+    id is empty; ``CoordinatorNotAvailableError``, where the disk refuses; ``BrokerStoppingError``.
+
     Args:
         journal: of the topic of transactions.
         markers: ends transactions in partitions.
@@ -335,18 +338,32 @@ class TransactionCoordinator:
 
     def listings(
         self,
-        states: Collection[TransactionState],
-        producer_ids: Collection[int],
-        min_duration_ms: int | None,
-        id_pattern: str | None,
+        states: Collection[TransactionState] = (),
+        producer_ids: Collection[int] = (),
+        min_duration_ms: int | None = None,
+        id_pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """Return the transactional ids that match all filters."""
+        """Return the transactional ids that match all filters.
+
+        Args:
+            states: empty for all.
+            producer_ids: empty for all.
+            min_duration_ms: only transactions that are open for longer; None for all (KIP-994).
+            id_pattern: a regular expression; None for all (KIP-1152).
+
+        Raises:
+            InvalidRegularExpressionError: the pattern is invalid.
+        """
         duration_ms = -1 if min_duration_ms is None else min_duration_ms
         now_ms = self._clock.now_ms()
         return self.machine.list(states, producer_ids, duration_ms, id_pattern, now_ms)
 
     def describe(self, transactional_id: str) -> TransactionDescription:
-        """Return a transactional id with its transaction."""
+        """Return a transactional id with its transaction.
+
+        Raises:
+            TransactionalIdNotFoundError
+        """
         return self.machine.describe(transactional_id)
 
     # --- inside ----------------------------------------------------------------------------------

@@ -1,94 +1,55 @@
-"""The part of the engine for producers and transactions, with its access checks.
+"""Requests of producers that need more than the coordinator: topics that exist, groups, new ids.
 
-Every public method checks access, looks up the partitions, and delegates to the coordinators. It
-decides nothing else. Knows no protocol.
+Knows no protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
-from tidemill.engine.api import (
-    InitProducer,
-    OffsetToCommit,
-    ProducerIdentity,
-    TransactionDescription,
-    TransactionListing,
-    TransactionState,
-    TransactionVersion,
-    TxnOffsetCommit,
-)
-from tidemill.engine.authorize import (
-    CLUSTER,
-    GROUP,
-    TOPIC,
-    TRANSACTIONAL_ID,
-    Access,
-    Operation,
-)
+from tidemill.engine.api import OffsetToCommit, ProducerIdentity, TxnOffsetCommit
 from tidemill.engine.errors import OperationNotAttemptedError
 from tidemill.engine.groups.coordinator import GroupCoordinator
 from tidemill.engine.internal_topics import OFFSETS
-from tidemill.engine.topics.lookup import missing_partition
 from tidemill.engine.transactions.coordinator import TransactionCoordinator
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidTopicError
-from tidemill.log.format.markers import Marker
 from tidemill.log.names import TopicPartition
 from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.errors import InvalidGroupIdError
 from tidemill.state.internal_topics import is_internal
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionServices:
-    """The objects behind ``Transactions``, shared by all principals."""
+class TransactionRequests:
+    """Producers, and what is part of their transactions.
 
-    coordinator: TransactionCoordinator
-    groups: GroupCoordinator
-    catalog: Catalog
-    new_producer_id: Callable[[], Awaitable[int]]
-
-
-class Transactions:
-    """Producers and transactions for one principal.
-
-    Errors that every method with a transactional id can raise:
-    ``TransactionalIdAuthorizationError``; ``InvalidRequestError``, where the id is empty;
-    ``CoordinatorNotAvailableError``, where the disk refuses; ``BrokerStoppingError``.
+    Args:
+        coordinator: drives the transactions.
+        groups: commits offsets.
+        catalog: the topics that exist.
+        new_producer_id: returns a producer id that was never used.
     """
 
-    def __init__(self, services: TransactionServices, access: Access) -> None:
-        self._access = access
-        self._coordinator = services.coordinator
-        self._groups = services.groups
-        self._catalog = services.catalog
-        self._new_producer_id = services.new_producer_id
-
-    # --- producers -------------------------------------------------------------------------------
+    def __init__(
+        self,
+        coordinator: TransactionCoordinator,
+        groups: GroupCoordinator,
+        catalog: Catalog,
+        new_producer_id: Callable[[], Awaitable[int]],
+    ) -> None:
+        self._coordinator = coordinator
+        self._groups = groups
+        self._catalog = catalog
+        self._new_producer_id = new_producer_id
 
     async def new_producer(self) -> ProducerIdentity:
         """Return an unused identity for an idempotent producer without transactions (KIP-98).
 
         Raises:
-            ClusterAuthorizationError: the principal can't write to the cluster.
             StorageError: the disk refuses.
         """
-        self._access.check(Operation.WRITE, CLUSTER)
         return ProducerIdentity(await self._new_producer_id(), 0)
-
-    async def init(self, request: InitProducer) -> ProducerIdentity:
-        """Return the identity for a transactional producer that starts or recovers.
-
-        The open transaction of its predecessor is aborted first (KIP-98, KIP-360).
-
-        Raises:
-            InvalidTransactionTimeoutError, ProducerFencedError
-            ConcurrentTransactionsError: a partition takes no marker at present. Ask again.
-        """
-        self._access.check(Operation.WRITE, TRANSACTIONAL_ID, request.transactional_id)
-        return await self._coordinator.init(request)
 
     # --- partitions ------------------------------------------------------------------------------
 
@@ -97,8 +58,12 @@ class Transactions:
         transactional_id: str,
         producer: ProducerIdentity,
         partitions: Sequence[tuple[str, int]],
+        refused: Sequence[TidemillError | None] = (),
     ) -> list[TidemillError | None]:
         """Make partitions part of the transaction, all or none. They are durable on return.
+
+        Args:
+            refused: the errors of partitions to which the producer has no access.
 
         Returns:
             None or an error for each partition. Where one partition can't be added, the others have
@@ -107,8 +72,10 @@ class Transactions:
         Raises:
             InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError
         """
-        self._access.check(Operation.WRITE, TRANSACTIONAL_ID, transactional_id)
-        errors = self._not_addable(partitions)
+        errors = [
+            error or self._not_addable(*each)
+            for error, each in zip(refused or [None] * len(partitions), partitions, strict=True)
+        ]
         if not any(errors):
             added = [TopicPartition(*each) for each in partitions]
             await self._coordinator.add(transactional_id, producer, added)
@@ -133,24 +100,15 @@ class Transactions:
         Raises:
             TidemillError: as ``add_partitions``.
         """
-        self._access.check(Operation.WRITE, TRANSACTIONAL_ID, transactional_id)
-        errors = self._not_addable(partitions)
+        errors = [self._not_addable(*each) for each in partitions]
         asked = [TopicPartition(*each) for each in partitions]
         verified = await self._coordinator.verify(transactional_id, producer, asked)
         return [error or other for error, other in zip(errors, verified, strict=True)]
 
-    def _not_addable(self, partitions: Sequence[tuple[str, int]]) -> list[TidemillError | None]:
-        refused = self._access.refusals(Operation.WRITE, TOPIC, (topic for topic, _ in partitions))
-        return [
-            error or self._internal(topic) or missing_partition(self._catalog, topic, partition)
-            for error, (topic, partition) in zip(refused, partitions, strict=True)
-        ]
-
-    @staticmethod
-    def _internal(topic: str) -> TidemillError | None:
+    def _not_addable(self, topic: str, partition: int) -> TidemillError | None:
         if is_internal(topic):
             return InvalidTopicError(f"topic {topic!r} is internal: clients can't write to it")
-        return None
+        return self._catalog.missing_partition(topic, partition)
 
     # --- offsets ---------------------------------------------------------------------------------
 
@@ -160,12 +118,9 @@ class Transactions:
         """Make the group's committed offsets part of the transaction. Durable on return.
 
         Raises:
-            GroupAuthorizationError: the principal can't read the group.
             InvalidGroupIdError: the group id is empty.
             TidemillError: as ``add_partitions``.
         """
-        self._access.check(Operation.WRITE, TRANSACTIONAL_ID, transactional_id)
-        self._access.check(Operation.READ, GROUP, group_id)
         if not group_id:
             raise InvalidGroupIdError("the group id is empty")
         await self._coordinator.add(transactional_id, producer, [OFFSETS])
@@ -179,23 +134,14 @@ class Transactions:
             None or an error for each offset.
 
         Raises:
-            GroupAuthorizationError: the principal can't read the group.
             InvalidProducerIdMappingError, InvalidProducerEpochError, TransactionAbortableError,
             ConcurrentTransactionsError: the producer can't write in this transaction.
             UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError: the consumer is not
             a member of the group (KIP-447).
         """
-        commit = request.commit
-        self._access.check(Operation.WRITE, TRANSACTIONAL_ID, request.transactional_id)
-        self._access.check(Operation.READ, GROUP, commit.group_id)
-        refused = self._access.refusals(Operation.READ, TOPIC, (o.topic for o in commit.offsets))
-        errors = [
-            error or missing_partition(self._catalog, each.topic, each.partition)
-            for error, each in zip(refused, commit.offsets, strict=True)
-        ]
-        usable = tuple(
-            each for each, error in zip(commit.offsets, errors, strict=True) if error is None
-        )
+        offsets = request.commit.offsets
+        errors = [self._catalog.missing_partition(each.topic, each.partition) for each in offsets]
+        usable = tuple(each for each, error in zip(offsets, errors, strict=True) if error is None)
         outcomes = iter(await self._commit_usable(request, usable))
         return [error or next(outcomes) for error in errors]
 
@@ -210,89 +156,3 @@ class Transactions:
         outcomes = await self._groups.commit_in_transaction(commit)
         await self._coordinator.admitted(admission)
         return outcomes
-
-    # --- the end ---------------------------------------------------------------------------------
-
-    async def end(
-        self,
-        transactional_id: str,
-        producer: ProducerIdentity,
-        commit: bool,
-        version: TransactionVersion,
-    ) -> ProducerIdentity:
-        """Commit or abort a transaction.
-
-        On return the decision is durable, and so is everything that readers need to see it. Where a
-        partition takes no marker at present, they see it later.
-
-        Returns:
-            The identity of the next transaction: with V2 another one.
-
-        Raises:
-            InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError,
-            InvalidTxnStateError
-        """
-        self._access.check(Operation.WRITE, TRANSACTIONAL_ID, transactional_id)
-        return await self._coordinator.end(transactional_id, producer, commit, version)
-
-    # --- admin -----------------------------------------------------------------------------------
-
-    def listings(
-        self,
-        states: Collection[TransactionState] = (),
-        producer_ids: Collection[int] = (),
-        min_duration_ms: int | None = None,
-        id_pattern: str | None = None,
-    ) -> list[TransactionListing]:
-        """Return the transactional ids that the principal can describe and that match all filters.
-
-        Args:
-            states: empty for all.
-            producer_ids: empty for all.
-            min_duration_ms: only transactions that are open for longer; None for all (KIP-994).
-            id_pattern: a regular expression; None for all (KIP-1152).
-
-        Raises:
-            InvalidRegularExpressionError: the pattern is invalid.
-        """
-        found = self._coordinator.listings(states, producer_ids, min_duration_ms, id_pattern)
-        return [
-            each
-            for each in found
-            if self._access.allows(Operation.DESCRIBE, TRANSACTIONAL_ID, each.transactional_id)
-        ]
-
-    def describe(self, transactional_id: str) -> TransactionDescription:
-        """Return a transactional id with its transaction.
-
-        Topics that the principal can't describe are left out.
-
-        Raises:
-            TransactionalIdNotFoundError
-        """
-        self._access.check(Operation.DESCRIBE, TRANSACTIONAL_ID, transactional_id)
-        found = self._coordinator.describe(transactional_id)
-        if self._access.is_unrestricted:
-            return found
-        visible = tuple(
-            tp
-            for tp in found.partitions
-            if self._access.allows(Operation.DESCRIBE, TOPIC, tp.topic)
-        )
-        return replace(found, partitions=visible)
-
-    async def write_markers(
-        self, markers: Sequence[tuple[Marker, Sequence[TopicPartition]]]
-    ) -> list[list[TidemillError | None]]:
-        """End transactions on request of an operator, without the coordinator (KIP-664).
-
-        The markers are durable on return.
-
-        Returns:
-            None or an error per marker and partition.
-
-        Raises:
-            ClusterAuthorizationError: the principal can't act for the cluster.
-        """
-        self._access.check(Operation.CLUSTER_ACTION, CLUSTER)
-        return await self._coordinator.write_markers(markers)

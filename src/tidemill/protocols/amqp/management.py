@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
-    from tidemill.engine.queues.contract import QueueDoor
+    from tidemill.engine.door import Queues
 
 KEY = "tidemill.management"
 """The routing key of questions."""
 
 
-def answer(queues: QueueDoor, question: bytes) -> bytes:
+def answer(queues: Queues, question: bytes) -> bytes:
     """Return the answer to a question, as JSON."""
     try:
         asked = json.loads(question)
@@ -43,19 +43,19 @@ def answer(queues: QueueDoor, question: bytes) -> bytes:
     return json.dumps(said, default=_plain).encode()
 
 
-def _queues(queues: QueueDoor) -> list[dict[str, Any]]:
+def _queues(queues: Queues) -> list[dict[str, Any]]:
     return [dataclasses.asdict(each) for each in queues.queues()]
 
 
-def _exchanges(queues: QueueDoor) -> list[dict[str, Any]]:
+def _exchanges(queues: Queues) -> list[dict[str, Any]]:
     return [{"name": name, **dataclasses.asdict(spec)} for name, spec in queues.exchanges()]
 
 
-def _bindings(queues: QueueDoor) -> list[dict[str, Any]]:
+def _bindings(queues: Queues) -> list[dict[str, Any]]:
     return [dataclasses.asdict(each) for each in queues.bindings()]
 
 
-_ANSWERS: dict[str, Callable[[QueueDoor], list[dict[str, Any]]]] = {
+_ANSWERS: dict[str, Callable[[Queues], list[dict[str, Any]]]] = {
     "queues": _queues,
     "exchanges": _exchanges,
     "bindings": _bindings,

@@ -21,8 +21,8 @@ from tidemill.protocols.amqp.wire import Shared
 
 if TYPE_CHECKING:
     from tidemill.engine.authorize import Principal
+    from tidemill.engine.door import Queues
     from tidemill.engine.engine import Engine
-    from tidemill.engine.queues.contract import QueueDoor
     from tidemill.settings import Settings
 
 
@@ -58,7 +58,7 @@ class AmqpServer:
             consumer_timeout_ms=amqp.consumer_timeout_ms,
         )
 
-    def _queues_for(self, principal: Principal) -> QueueDoor:
+    def _queues_for(self, principal: Principal) -> Queues:
         return self.engine.door(principal).queues
 
     def _make_session(self, link: Link) -> AmqpSession:

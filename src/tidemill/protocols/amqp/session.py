@@ -35,7 +35,7 @@ from tidemill.protocols.amqp.throttle import Throttle
 from tidemill.protocols.amqp.wire import Shared
 
 if TYPE_CHECKING:
-    from tidemill.engine.queues.contract import QueueDoor
+    from tidemill.engine.door import Queues
 
 log = structlog.get_logger("tidemill.amqp")
 
@@ -61,7 +61,7 @@ class AmqpSession:
         self._reader = FrameReader(shared.scratch, shared.max_message)
         self._handshake = Handshake(shared.users, link.host)
         self.owner = Owner(link.peer)
-        self._queues: QueueDoor | None = None
+        self._queues: Queues | None = None
         self._channels: dict[int, Channel] = {}
         self._closing_channels: set[int] = set()
         self._events: Iterator[Event] | None = None
@@ -81,7 +81,7 @@ class AmqpSession:
     # --- as channels see it ----------------------------------------------------------------------
 
     @property
-    def queues(self) -> QueueDoor:
+    def queues(self) -> Queues:
         """The engine's queues for the connection's user."""
         assert self._queues is not None
         return self._queues

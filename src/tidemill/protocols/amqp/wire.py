@@ -18,8 +18,8 @@ from tidemill.protocols.amqp.reply_to import Replies
 
 if TYPE_CHECKING:
     from tidemill.engine.authorize import Principal
+    from tidemill.engine.door import Queues
     from tidemill.engine.queues.api import Owner
-    from tidemill.engine.queues.contract import QueueDoor
     from tidemill.net.listener import Listener
     from tidemill.protocols.amqp.alarm import Alarm
     from tidemill.protocols.amqp.users import Users
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Shared:
     """The parts of a server that all of its connections use."""
 
-    queues_for: Callable[[Principal], QueueDoor]
+    queues_for: Callable[[Principal], Queues]
     """Returns the engine's queues for a user."""
     listener: Listener
     alarm: Alarm
@@ -56,7 +56,7 @@ class Wire(Protocol):
     def shared(self) -> Shared: ...
 
     @property
-    def queues(self) -> QueueDoor:
+    def queues(self) -> Queues:
         """The engine's queues for the connection's user."""
 
     @property

@@ -119,6 +119,23 @@ class Catalog:
         """
         return _info(self._find(name))
 
+    def check_partition(self, name: str, partition: int) -> None:
+        """Return if the partition exists.
+
+        Raises:
+            UnknownTopicOrPartitionError: the topic or the partition does not exist.
+        """
+        if not 0 <= partition < self.topic(name).partitions:
+            raise UnknownTopicOrPartitionError(f"topic {name!r} has no partition {partition}")
+
+    def missing_partition(self, name: str, partition: int) -> TidemillError | None:
+        """Return an error if the partition does not exist, else None."""
+        try:
+            self.check_partition(name, partition)
+        except UnknownTopicOrPartitionError as error:
+            return error.with_traceback(None)  # many are kept until all are answered
+        return None
+
     def topic_by_id(self, topic_id: UUID) -> TopicInfo:
         """Return a topic by its id.
 
@@ -187,8 +204,14 @@ class Catalog:
         """
         return self._entries(self._find(name).configs)
 
-    def new_topic_entries(self, configs: Mapping[str, str | None]) -> list[ConfigEntry]:
-        """Return the configs that a topic with these overrides has, or would have."""
+    def new_topic_entries(self, name: str, configs: Mapping[str, str | None]) -> list[ConfigEntry]:
+        """Return the configs that a topic with these overrides has, or would have.
+
+        They do not depend on its name.
+
+        Raises:
+            InvalidConfigError: a config is unknown or has an invalid value.
+        """
         return self._entries({k: value for k, value in configs.items() if value is not None})
 
     def _entries(self, overrides: Mapping[str, str]) -> list[ConfigEntry]:
