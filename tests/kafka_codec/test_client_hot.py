@@ -1,4 +1,4 @@
-"""Responses of brokers to our client, whole and damaged."""
+"""Responses to Fetch and Produce that a client decodes by hand, whole and damaged."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from tests.spark.source.batches import batch
-from tests.support.fake_broker import FakeBroker, fetched, text
+from tests.support.fake_broker import fetched, text
 from tidemill.errors import ProtocolError
 from tidemill.kafka_codec.client_hot import parse_fetch, parse_produce
-from tidemill.kafka_codec.messages import decode_response, encode_response
 
 
 def test_records() -> None:
@@ -36,31 +35,11 @@ def test_codes_of_partitions(version: int) -> None:
         parse_produce(response, version, [("t", 0), ("t", 1)])
 
 
-def response(api: int, version: int) -> Callable[[memoryview], Any]:
-    return lambda view: decode_response(api, version, view, 0)
-
-
-OFFSETS = {"name": "t", "partitions": [{"committed_offset": 7, "metadata": "{}"}]}
-ADDED = {"name": "t", "results_by_partition": [{"partition_error_code": 51}]}
 PARSERS: list[tuple[Callable[[memoryview], Any], bytes]] = [
     (lambda view: parse_fetch(view, 4), fetched(b"xyz")),
     (lambda view: parse_fetch(view, 10), fetched(b"xyz")),
     (lambda view: parse_produce(view, 3, []), produced(3)),
     (lambda view: parse_produce(view, 7, []), produced(7)),
-    (response(3, 4), FakeBroker().metadata()),
-    *(
-        (response(api, version), bytes(encode_response(api, version, tree)))
-        for api, version, tree in (
-            (2, 2, {"topics": [{"name": "t", "partitions": [{"offset": 3}]}]}),
-            (9, 7, {"topics": [OFFSETS]}),
-            (10, 2, {"host": "h"}),
-            (17, 1, {"mechanisms": ["PLAIN"]}),
-            (18, 0, {"api_keys": [{"api_key": 1, "max_version": 12}]}),
-            (22, 1, {"producer_id": 9}),
-            (24, 2, {"results_by_topic_v3_and_below": [ADDED]}),
-            (36, 0, {"auth_bytes": b"ab"}),
-        )
-    ),
 ]
 
 

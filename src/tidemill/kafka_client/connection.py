@@ -95,11 +95,6 @@ class Connection:
         return bool(self._waits_for)
 
     @property
-    def under_way(self) -> int:
-        """The number of requests whose responses are still to come."""
-        return len(self._waits_for)
-
-    @property
     def is_open(self) -> bool:
         """Whether the socket was not closed on this side."""
         return self._socket.fileno() >= 0

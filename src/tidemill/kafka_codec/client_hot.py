@@ -184,11 +184,6 @@ class _Cursor:
         self._at += size
         return self._view[self._at - size : self._at]
 
-    def check_room(self, size: int) -> None:
-        """Raise an error if fewer bytes are left."""
-        if size > len(self._view) - self._at:
-            raise _malformed()
-
     def bytes(self) -> memoryview:
         """Bytes with a length of 4 bytes; null is empty."""
         return self.take(max(0, self.i32()))
