@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from contextlib import closing
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -58,7 +58,7 @@ class FakeLog:
 class Bench:
     """A flusher with the logs it knows, and what it reported."""
 
-    def __init__(self, interval_ms: int) -> None:
+    def __init__(self, interval_ms: int = 60_000) -> None:
         self.advanced: list[FakeLog] = []
         self.failures: list[StorageError] = []
         self.flusher = Flusher(
@@ -77,41 +77,29 @@ class Bench:
         self.flusher.wait(cast(PartitionLog, log), offset, countdown)
         return countdown.future
 
-
-def run(test: Callable[[Bench], Coroutine[Any, Any, None]], interval_ms: int = 60_000) -> None:
-    async def body() -> None:
-        bench = Bench(interval_ms)
-        try:
-            await asyncio.wait_for(test(bench), 600)
-        finally:
-            bench.flusher.close()
-
-    asyncio.run(body())
+    def close(self) -> None:
+        self.flusher.close()
 
 
-def test_a_waiter_is_released_when_its_offset_is_synced() -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_waiter_is_released_when_its_offset_is_synced() -> None:
+    with closing(Bench()) as bench:
         log = FakeLog()
         end = bench.write(log)
         await bench.durable(log, end)
         assert log.high_watermark == end
         assert bench.advanced == [log]
 
-    run(test)
 
-
-def test_appends_of_one_turn_share_a_sync() -> None:
-    async def test(bench: Bench) -> None:
+async def test_appends_of_one_turn_share_a_sync() -> None:
+    with closing(Bench()) as bench:
         log = FakeLog()
         waits = [bench.durable(log, bench.write(log)) for _ in range(50)]
         await asyncio.gather(*waits)
         assert log.syncs == 1
 
-    run(test)
 
-
-def test_appends_during_a_sync_share_the_next_one() -> None:
-    async def test(bench: Bench) -> None:
+async def test_appends_during_a_sync_share_the_next_one() -> None:
+    with closing(Bench()) as bench:
         log = FakeLog()
         log.gate.clear()
         first = bench.durable(log, bench.write(log))
@@ -123,11 +111,9 @@ def test_appends_during_a_sync_share_the_next_one() -> None:
         await asyncio.gather(*later)
         assert log.syncs == 2
 
-    run(test)
 
-
-def test_the_next_sync_has_begun_when_the_requests_of_one_are_released() -> None:
-    async def test(bench: Bench) -> None:
+async def test_the_next_sync_has_begun_when_the_requests_of_one_are_released() -> None:
+    with closing(Bench()) as bench:
         log = FakeLog()
         log.gate.clear()
         busy: list[bool] = []
@@ -142,11 +128,9 @@ def test_the_next_sync_has_begun_when_the_requests_of_one_are_released() -> None
         await second
         assert busy == [True]
 
-    run(test)
 
-
-def test_a_waiter_for_data_appended_during_a_sync_is_not_released_by_it() -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_waiter_for_data_appended_during_a_sync_is_not_released_by_it() -> None:
+    with closing(Bench()) as bench:
         log = FakeLog()
         log.gate.clear()
         first = bench.durable(log, bench.write(log))
@@ -163,11 +147,9 @@ def test_a_waiter_for_data_appended_during_a_sync_is_not_released_by_it() -> Non
         await second
         assert released == [2]
 
-    run(test)
 
-
-def test_a_countdown_over_several_logs_waits_for_all_of_them() -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_countdown_over_several_logs_waits_for_all_of_them() -> None:
+    with closing(Bench()) as bench:
         logs = [FakeLog(f"t{i}") for i in range(9)]
         logs[4].gate.clear()
         countdown = bench.flusher.countdown()
@@ -181,11 +163,9 @@ def test_a_countdown_over_several_logs_waits_for_all_of_them() -> None:
         await countdown.future
         assert all(log.syncs == 1 for log in logs)
 
-    run(test)
 
-
-def test_without_a_waiter_data_is_synced_after_the_interval() -> None:
-    async def test(bench: Bench) -> None:
+async def test_without_a_waiter_data_is_synced_after_the_interval() -> None:
+    with closing(Bench(interval_ms=5)) as bench:
         log = FakeLog()
         bench.write(log)
         while not bench.advanced:
@@ -193,11 +173,9 @@ def test_without_a_waiter_data_is_synced_after_the_interval() -> None:
         assert log.high_watermark == 1
         assert log.is_awaited is False
 
-    run(test, interval_ms=5)
 
-
-def test_a_sync_knows_whether_a_request_waits_for_it() -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_sync_knows_whether_a_request_waits_for_it() -> None:
+    with closing(Bench()) as bench:
         log = FakeLog()
         await bench.durable(log, bench.write(log))
         assert log.is_awaited is True
@@ -205,11 +183,9 @@ def test_a_sync_knows_whether_a_request_waits_for_it() -> None:
         await bench.flusher.drain()
         assert log.is_awaited is False
 
-    run(test)
 
-
-def test_a_request_starts_a_sync_without_waiters() -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_request_starts_a_sync_without_waiters() -> None:
+    with closing(Bench()) as bench:
         log = FakeLog()
         bench.write(log)
         bench.flusher.request(cast(PartitionLog, log))
@@ -217,22 +193,18 @@ def test_a_request_starts_a_sync_without_waiters() -> None:
             await asyncio.sleep(0.001)
         assert log.syncs == 1
 
-    run(test)
 
-
-def test_drain_returns_when_nothing_is_dirty() -> None:
-    async def test(bench: Bench) -> None:
+async def test_drain_returns_when_nothing_is_dirty() -> None:
+    with closing(Bench()) as bench:
         logs = [FakeLog(f"t{i}") for i in range(20)]
         for log in logs:
             bench.write(log, 3)
         await bench.flusher.drain()
         assert all(log.high_watermark == 3 for log in logs)
 
-    run(test)
 
-
-def test_a_failed_sync_fails_every_waiter_and_reports_once() -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_failed_sync_fails_every_waiter_and_reports_once() -> None:
+    with closing(Bench()) as bench:
         bad, good = FakeLog("bad"), FakeLog("good")
         bad.error = SyncFailedError("the disk is gone")
         good.gate.clear()
@@ -245,11 +217,9 @@ def test_a_failed_sync_fails_every_waiter_and_reports_once() -> None:
             await bench.durable(good, bench.write(good))
         assert len(bench.failures) == 1
 
-    run(test)
 
-
-def test_a_deleted_log_releases_its_waiters_with_an_error() -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_deleted_log_releases_its_waiters_with_an_error() -> None:
+    with closing(Bench()) as bench:
         log = FakeLog()
         log.gate.clear()
         wait = bench.durable(log, bench.write(log))
@@ -258,8 +228,6 @@ def test_a_deleted_log_releases_its_waiters_with_an_error() -> None:
         log.gate.set()
         with pytest.raises(StorageError, match="deleted"):
             await wait
-
-    run(test)
 
 
 async def test_close_fails_waiters_with_a_stopping_error() -> None:
@@ -277,8 +245,8 @@ def test_begin_sync_returns_a_ticket() -> None:
     assert "end_offset" in SyncTicket.__slots__
 
 
-def test_an_exception_in_a_callback_is_reported_and_leaves_no_log_unsynced() -> None:
-    async def test(bench: Bench) -> None:
+async def test_an_exception_in_a_callback_is_reported_and_leaves_no_log_unsynced() -> None:
+    with closing(Bench()) as bench:
         first, second = FakeLog("first"), FakeLog("second")
 
         def faulty(error: Exception | None) -> None:
@@ -293,12 +261,10 @@ def test_an_exception_in_a_callback_is_reported_and_leaves_no_log_unsynced() -> 
         with pytest.raises(SyncFailedError):
             await bench.flusher.drain()
 
-    run(test)
-
 
 @pytest.mark.parametrize("method", ["begin_sync", "finish_sync"])
-def test_a_step_without_memory_leaves_no_request_waiting(method: str) -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_step_without_memory_leaves_no_request_waiting(method: str) -> None:
+    with closing(Bench()) as bench:
         log = FakeLog()
 
         def exhausted(*args: object, **options: object) -> None:
@@ -309,11 +275,9 @@ def test_a_step_without_memory_leaves_no_request_waiting(method: str) -> None:
             await asyncio.wait_for(bench.durable(log, bench.write(log)), 60)
         assert len(bench.failures) == 1
 
-    run(test)
 
-
-def test_a_waiter_is_called_once_if_one_before_it_fails_the_flusher() -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_waiter_is_called_once_if_one_before_it_fails_the_flusher() -> None:
+    with closing(Bench()) as bench:
         log = FakeLog()
         calls: list[Exception | None] = []
 
@@ -328,11 +292,9 @@ def test_a_waiter_is_called_once_if_one_before_it_fails_the_flusher() -> None:
             await asyncio.sleep(0)
         assert calls == bench.failures
 
-    run(test)
 
-
-def test_a_waiter_is_called_once_if_one_before_it_deletes_the_log() -> None:
-    async def test(bench: Bench) -> None:
+async def test_a_waiter_is_called_once_if_one_before_it_deletes_the_log() -> None:
+    with closing(Bench()) as bench:
         log = FakeLog()
         calls: list[Exception | None] = []
         deleted = asyncio.Event()
@@ -348,11 +310,9 @@ def test_a_waiter_is_called_once_if_one_before_it_deletes_the_log() -> None:
         (error,) = calls
         assert isinstance(error, StorageError)
 
-    run(test)
 
-
-def test_many_logs_that_a_run_wrote_to_are_awaited_with_one_call() -> None:
-    async def test(bench: Bench) -> None:
+async def test_many_logs_that_a_run_wrote_to_are_awaited_with_one_call() -> None:
+    with closing(Bench()) as bench:
         logs = [FakeLog(str(number)) for number in range(3)]
         called: list[tuple[int, Exception | None]] = []
         done = asyncio.Event()
@@ -376,11 +336,9 @@ def test_many_logs_that_a_run_wrote_to_are_awaited_with_one_call() -> None:
         assert all(log.high_watermark == log.log_end_offset for log in logs)
         await bench.flusher.drain()
 
-    run(test)
 
-
-def test_logs_that_are_awaited_after_a_failure_get_it() -> None:
-    async def test(bench: Bench) -> None:
+async def test_logs_that_are_awaited_after_a_failure_get_it() -> None:
+    with closing(Bench()) as bench:
         log, later = FakeLog(), FakeLog("later")
         log.error = StorageError("the disk is gone")
         with pytest.raises(StorageError):
@@ -391,11 +349,9 @@ def test_logs_that_are_awaited_after_a_failure_get_it() -> None:
         bench.flusher.call_when_each_is_durable([awaited])
         assert await error == bench.failures[0]
 
-    run(test)
 
-
-def test_what_is_written_while_the_flusher_drains_is_synced_too() -> None:
-    async def test(bench: Bench) -> None:
+async def test_what_is_written_while_the_flusher_drains_is_synced_too() -> None:
+    with closing(Bench()) as bench:
         first, second = FakeLog("first"), FakeLog("second")
         first.gate.clear()
         bench.write(first)
@@ -408,5 +364,3 @@ def test_what_is_written_while_the_flusher_drains_is_synced_too() -> None:
         assert (first.high_watermark, second.high_watermark) == (1, end)
         await waits
         await bench.flusher.drain()  # nothing is left
-
-    run(test)

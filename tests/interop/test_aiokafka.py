@@ -130,57 +130,47 @@ def test_idempotent_produce(bootstrap: str, make_topic: MakeTopic) -> None:
         assert values(mine) == list(range(partition, 500, 2))
 
 
-def test_a_batch_over_the_topics_limit_is_refused(bootstrap: str, make_topic: MakeTopic) -> None:
+async def test_a_batch_over_the_topics_limit_is_refused(
+    bootstrap: str, make_topic: MakeTopic
+) -> None:
     topic = make_topic(**{"max.message.bytes": "2000"})
-
-    async def work() -> None:
-        async with producer(bootstrap) as client:
-            assert (await client.send_and_wait(topic, b"x" * 1000)).offset == 0
-            with pytest.raises(MessageSizeTooLargeError):
-                await client.send_and_wait(topic, b"x" * 3000)
-
-    run(work())
+    async with producer(bootstrap) as client:
+        assert (await client.send_and_wait(topic, b"x" * 1000)).offset == 0
+        with pytest.raises(MessageSizeTooLargeError):
+            await client.send_and_wait(topic, b"x" * 3000)
 
 
-def test_every_position(bootstrap: str, hundred: str) -> None:
+async def test_every_position(bootstrap: str, hundred: str) -> None:
     partition = TopicPartition(hundred, 0)
-
-    async def work() -> None:
-        async with consumer(bootstrap) as client:
-            client.assign([partition])
-            assert values(await take(client, 100)) == list(range(100))
-            client.seek(partition, 17)
-            assert values(await take(client, 2)) == [17, 18]
-            await client.seek_to_beginning(partition)
-            assert values(await take(client, 1)) == [0]
-            assert await client.beginning_offsets([partition]) == {partition: 0}
-            assert await client.end_offsets([partition]) == {partition: 100}
-            found = await client.offsets_for_times({partition: BASE_TIMESTAMP + 165})
-            assert found[partition] == (17, BASE_TIMESTAMP + 170)
-            later = await client.offsets_for_times({partition: BASE_TIMESTAMP + 10**7})
-            assert later[partition] is None
-            await client.seek_to_end(partition)
-            assert await client.position(partition) == 100
-            await send_numbers(bootstrap, hundred, range(100, 101))
-            assert values(await take(client, 1)) == [100]
-
-    run(work())
+    async with consumer(bootstrap) as client:
+        client.assign([partition])
+        assert values(await take(client, 100)) == list(range(100))
+        client.seek(partition, 17)
+        assert values(await take(client, 2)) == [17, 18]
+        await client.seek_to_beginning(partition)
+        assert values(await take(client, 1)) == [0]
+        assert await client.beginning_offsets([partition]) == {partition: 0}
+        assert await client.end_offsets([partition]) == {partition: 100}
+        found = await client.offsets_for_times({partition: BASE_TIMESTAMP + 165})
+        assert found[partition] == (17, BASE_TIMESTAMP + 170)
+        later = await client.offsets_for_times({partition: BASE_TIMESTAMP + 10**7})
+        assert later[partition] is None
+        await client.seek_to_end(partition)
+        assert await client.position(partition) == 100
+        await send_numbers(bootstrap, hundred, range(100, 101))
+        assert values(await take(client, 1)) == [100]
 
 
-def test_consume_from_the_committed_offset(
+async def test_consume_from_the_committed_offset(
     bootstrap: str, hundred: str, unique: Callable[[str], str]
 ) -> None:
     group, partition = unique("group"), TopicPartition(hundred, 0)
-
-    async def work() -> None:
-        async with consumer(bootstrap, group_id=group) as client:
-            client.assign([partition])
-            await client.commit({partition: OffsetAndMetadata(60, "note ü")})
-            assert await client.committed(partition) == 60
-        async with consumer(bootstrap, hundred, group_id=group) as client:
-            assert values(await take(client, 40)) == list(range(60, 100))
-
-    run(work())
+    async with consumer(bootstrap, group_id=group) as client:
+        client.assign([partition])
+        await client.commit({partition: OffsetAndMetadata(60, "note ü")})
+        assert await client.committed(partition) == 60
+    async with consumer(bootstrap, hundred, group_id=group) as client:
+        assert values(await take(client, 40)) == list(range(60, 100))
 
 
 async def settle(clients: list[AIOKafkaConsumer], shares: list[int]) -> None:
@@ -200,65 +190,53 @@ async def settle(clients: list[AIOKafkaConsumer], shares: list[int]) -> None:
 @pytest.mark.parametrize(
     "assignor", [RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAssignor]
 )
-def test_members_share_partitions_and_take_over_from_who_leaves(
+async def test_members_share_partitions_and_take_over_from_who_leaves(
     bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str], assignor: Any
 ) -> None:
     topic, group = make_topic(partitions=4), unique("group")
     config = {"group_id": group, "partition_assignment_strategy": [assignor]}
-
-    async def work() -> None:
-        async with consumer(bootstrap, topic, **config) as first:
-            await settle([first], [4])
-            async with consumer(bootstrap, topic, **config) as second:
-                await settle([first, second], [2, 2])
-            await settle([first], [4])
-
-    run(work())
+    async with consumer(bootstrap, topic, **config) as first:
+        await settle([first], [4])
+        async with consumer(bootstrap, topic, **config) as second:
+            await settle([first, second], [2, 2])
+        await settle([first], [4])
 
 
-def test_a_static_member_keeps_its_partitions(
+async def test_a_static_member_keeps_its_partitions(
     bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
 ) -> None:
     topic, group = make_topic(partitions=4), unique("group")
-
-    async def work() -> None:
-        async with consumer(bootstrap, topic, group_id=group, group_instance_id="a") as first:
-            async with consumer(bootstrap, topic, group_id=group, group_instance_id="b") as second:
-                await settle([first, second], [2, 2])
-                before = second.assignment()
-            async with consumer(bootstrap, topic, group_id=group, group_instance_id="b") as again:
-                await settle([first, again], [2, 2])
-                assert again.assignment() == before
-
-    run(work())
+    async with consumer(bootstrap, topic, group_id=group, group_instance_id="a") as first:
+        async with consumer(bootstrap, topic, group_id=group, group_instance_id="b") as second:
+            await settle([first, second], [2, 2])
+            before = second.assignment()
+        async with consumer(bootstrap, topic, group_id=group, group_instance_id="b") as again:
+            await settle([first, again], [2, 2])
+            assert again.assignment() == before
 
 
-def test_admin(bootstrap: str, hundred: str, unique: Callable[[str], str]) -> None:
+async def test_admin(bootstrap: str, hundred: str, unique: Callable[[str], str]) -> None:
     name, group = unique("topic"), unique("group")
-
-    async def work() -> None:
-        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-        await admin.start()
-        try:
-            await admin.create_topics([NewTopic(name, 2, 1)])
-            await admin.create_partitions({name: NewPartitions(3)})
-            async with asyncio.timeout(DEADLINE):
-                while len((await admin.describe_topics([name]))[0]["partitions"]) != 3:
-                    pass
-            configs = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
-            assert "604800000" in str(configs)
-            async with consumer(bootstrap, hundred, group_id=group) as client:
-                await take(client, 1)
-                await client.commit()
-                assert group in str(await admin.list_consumer_groups())
-                assert "Stable" in str(await admin.describe_consumer_groups([group]))
-            offsets = await admin.list_consumer_group_offsets(group)
-            assert offsets[TopicPartition(hundred, 0)].offset == 1
-            await admin.delete_topics([name])
-            async with asyncio.timeout(DEADLINE):
-                while name in await admin.list_topics():
-                    pass
-        finally:
-            await admin.close()
-
-    run(work())
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(name, 2, 1)])
+        await admin.create_partitions({name: NewPartitions(3)})
+        async with asyncio.timeout(DEADLINE):
+            while len((await admin.describe_topics([name]))[0]["partitions"]) != 3:
+                pass
+        configs = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
+        assert "604800000" in str(configs)
+        async with consumer(bootstrap, hundred, group_id=group) as client:
+            await take(client, 1)
+            await client.commit()
+            assert group in str(await admin.list_consumer_groups())
+            assert "Stable" in str(await admin.describe_consumer_groups([group]))
+        offsets = await admin.list_consumer_group_offsets(group)
+        assert offsets[TopicPartition(hundred, 0)].offset == 1
+        await admin.delete_topics([name])
+        async with asyncio.timeout(DEADLINE):
+            while name in await admin.list_topics():
+                pass
+    finally:
+        await admin.close()

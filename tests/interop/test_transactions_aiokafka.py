@@ -60,72 +60,60 @@ async def stable_end_is(bootstrap: str, topic: str, offset: int) -> None:
                 await asyncio.sleep(0.05)
 
 
-def test_committed_is_read_and_aborted_is_not(
+async def test_committed_is_read_and_aborted_is_not(
     bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
 ) -> None:
     topic = make_topic()
-
-    async def scenario() -> None:
-        async with transactional(bootstrap, unique("txn")) as client:
-            for start, commit in ((0, True), (100, False), (200, True)):
-                await client.begin_transaction()
-                await write(client, topic, range(start, start + 10))
-                if commit:
-                    await client.commit_transaction()
-                else:
-                    await client.abort_transaction()
-        wanted = [*range(10), *range(200, 210)]
-        assert await read(bootstrap, topic, COMMITTED, 20) == wanted
-        everything = [*range(10), *range(100, 110), *range(200, 210)]
-        assert await read(bootstrap, topic, UNCOMMITTED, 30) == everything
-
-    run(scenario())
-
-
-def test_open_transaction_holds_readers_of_committed_records_back(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
-) -> None:
-    topic = make_topic()
-
-    async def scenario() -> None:
-        async with transactional(bootstrap, unique("txn")) as client:
+    async with transactional(bootstrap, unique("txn")) as client:
+        for start, commit in ((0, True), (100, False), (200, True)):
             await client.begin_transaction()
-            await write(client, topic, range(5))
-            await send_numbers(bootstrap, topic, range(100, 105))
-            assert len(await read(bootstrap, topic, UNCOMMITTED, 10)) == 10
-            async with consumer(bootstrap, isolation_level=COMMITTED) as reader:
-                reader.assign([TopicPartition(topic, 0)])
-                assert await end(reader, topic) == 0
-                assert not await reader.getmany(timeout_ms=500)
+            await write(client, topic, range(start, start + 10))
+            if commit:
                 await client.commit_transaction()
-                assert values(await take(reader, 10)) == [*range(5), *range(100, 105)]
+            else:
+                await client.abort_transaction()
+    wanted = [*range(10), *range(200, 210)]
+    assert await read(bootstrap, topic, COMMITTED, 20) == wanted
+    everything = [*range(10), *range(100, 110), *range(200, 210)]
+    assert await read(bootstrap, topic, UNCOMMITTED, 30) == everything
 
-    run(scenario())
+
+async def test_open_transaction_holds_readers_of_committed_records_back(
+    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
+) -> None:
+    topic = make_topic()
+    async with transactional(bootstrap, unique("txn")) as client:
+        await client.begin_transaction()
+        await write(client, topic, range(5))
+        await send_numbers(bootstrap, topic, range(100, 105))
+        assert len(await read(bootstrap, topic, UNCOMMITTED, 10)) == 10
+        async with consumer(bootstrap, isolation_level=COMMITTED) as reader:
+            reader.assign([TopicPartition(topic, 0)])
+            assert await end(reader, topic) == 0
+            assert not await reader.getmany(timeout_ms=500)
+            await client.commit_transaction()
+            assert values(await take(reader, 10)) == [*range(5), *range(100, 105)]
 
 
-def test_large_transaction_over_several_partitions_is_whole(
+async def test_large_transaction_over_several_partitions_is_whole(
     bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
 ) -> None:
     topic = make_topic(partitions=4)
-
-    async def scenario() -> None:
-        async with transactional(bootstrap, unique("txn"), max_batch_size=2000) as client:
-            for start, commit in ((10_000, False), (0, True)):
-                await client.begin_transaction()
-                writes = [
-                    write(client, topic, range(start, start + 1000), partition)
-                    for partition in range(4)
-                ]
-                await asyncio.gather(*writes)
-                if commit:
-                    await client.commit_transaction()
-                else:
-                    await client.abort_transaction()
-        for partition in range(4):
-            found = await read(bootstrap, topic, COMMITTED, 1000, partition)
-            assert found == list(range(1000))
-
-    run(scenario())
+    async with transactional(bootstrap, unique("txn"), max_batch_size=2000) as client:
+        for start, commit in ((10_000, False), (0, True)):
+            await client.begin_transaction()
+            writes = [
+                write(client, topic, range(start, start + 1000), partition)
+                for partition in range(4)
+            ]
+            await asyncio.gather(*writes)
+            if commit:
+                await client.commit_transaction()
+            else:
+                await client.abort_transaction()
+    for partition in range(4):
+        found = await read(bootstrap, topic, COMMITTED, 1000, partition)
+        assert found == list(range(1000))
 
 
 def test_offsets_and_records_go_together(
@@ -164,65 +152,53 @@ def test_offsets_and_records_go_together(
     run(scenario())
 
 
-def test_producer_with_the_same_id_takes_over(
+async def test_producer_with_the_same_id_takes_over(
     bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
 ) -> None:
     topic, name = make_topic(), unique("txn")
-
-    async def scenario() -> None:
-        async with transactional(bootstrap, name) as zombie:
-            await zombie.begin_transaction()
-            await write(zombie, topic, range(5))
-            async with transactional(bootstrap, name) as successor:
-                with pytest.raises(ProducerFenced):
-                    await zombie.commit_transaction()
-                await successor.begin_transaction()
-                await write(successor, topic, range(50, 53))
-                await successor.commit_transaction()
-        assert await read(bootstrap, topic, COMMITTED, 3) == [50, 51, 52]
-
-    run(scenario())
-
-
-def test_transaction_that_takes_too_long_is_aborted(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
-) -> None:
-    topic, name = make_topic(), unique("txn")
-
-    async def scenario() -> None:
-        async with transactional(bootstrap, name, transaction_timeout_ms=1000) as client:
-            await client.begin_transaction()
-            await write(client, topic, range(5))
-            await stable_end_is(bootstrap, topic, 6)
+    async with transactional(bootstrap, name) as zombie:
+        await zombie.begin_transaction()
+        await write(zombie, topic, range(5))
+        async with transactional(bootstrap, name) as successor:
             with pytest.raises(ProducerFenced):
-                await client.commit_transaction()
-        async with transactional(bootstrap, name) as client:
-            await client.begin_transaction()
-            await write(client, topic, range(20, 23))
+                await zombie.commit_transaction()
+            await successor.begin_transaction()
+            await write(successor, topic, range(50, 53))
+            await successor.commit_transaction()
+    assert await read(bootstrap, topic, COMMITTED, 3) == [50, 51, 52]
+
+
+async def test_transaction_that_takes_too_long_is_aborted(
+    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
+) -> None:
+    topic, name = make_topic(), unique("txn")
+    async with transactional(bootstrap, name, transaction_timeout_ms=1000) as client:
+        await client.begin_transaction()
+        await write(client, topic, range(5))
+        await stable_end_is(bootstrap, topic, 6)
+        with pytest.raises(ProducerFenced):
             await client.commit_transaction()
-        assert await read(bootstrap, topic, COMMITTED, 3) == [20, 21, 22]
+    async with transactional(bootstrap, name) as client:
+        await client.begin_transaction()
+        await write(client, topic, range(20, 23))
+        await client.commit_transaction()
+    assert await read(bootstrap, topic, COMMITTED, 3) == [20, 21, 22]
 
-    run(scenario())
 
-
-def test_producer_of_the_same_name_goes_on_after_an_abort(
+async def test_producer_of_the_same_name_goes_on_after_an_abort(
     bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
 ) -> None:
     """aiokafka knows no KIP-360: after a record was refused it needs a new producer."""
     topic, name = make_topic(**{"max.message.bytes": "2000"}), unique("txn")
-
-    async def scenario() -> None:
-        async with transactional(bootstrap, name) as client:
-            await client.begin_transaction()
-            await write(client, topic, range(3))
-            lost = await client.send(topic, b"x" * 5000, partition=0)
-            with pytest.raises(MessageSizeTooLargeError):
-                await asyncio.wait_for(lost, DEADLINE)
-            await client.abort_transaction()
-        async with transactional(bootstrap, name) as client:
-            await client.begin_transaction()
-            await write(client, topic, range(20, 23))
-            await client.commit_transaction()
-        assert await read(bootstrap, topic, COMMITTED, 3) == [20, 21, 22]
-
-    run(scenario())
+    async with transactional(bootstrap, name) as client:
+        await client.begin_transaction()
+        await write(client, topic, range(3))
+        lost = await client.send(topic, b"x" * 5000, partition=0)
+        with pytest.raises(MessageSizeTooLargeError):
+            await asyncio.wait_for(lost, DEADLINE)
+        await client.abort_transaction()
+    async with transactional(bootstrap, name) as client:
+        await client.begin_transaction()
+        await write(client, topic, range(20, 23))
+        await client.commit_transaction()
+    assert await read(bootstrap, topic, COMMITTED, 3) == [20, 21, 22]

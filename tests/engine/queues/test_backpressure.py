@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.engine.queues.harness import Client, until, with_broker
+from tests.engine.queues.harness import Client, running, until
 from tidemill.engine.api import AlterOp, CommitRequest, ConfigChange, OffsetToCommit
-from tidemill.engine.engine import Engine
 
 
-def test_a_full_queue_holds_its_publishers_back_and_takes_everything(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_a_full_queue_holds_its_publishers_back_and_takes_everything(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client, other = Client(engine), Client(engine)
         await client.declare("jobs", {"x-max-length": 2, "x-overflow": "throttle"})
         await client.declare("free")
@@ -25,11 +24,9 @@ def test_a_full_queue_holds_its_publishers_back_and_takes_everything(tmp_path: P
         assert await client.drain("jobs") == [b"2", b"3"]
         assert client.publisher.hold_ms() == 0
 
-    with_broker(test, tmp_path)
 
-
-def test_the_lag_policy_of_a_queues_topic_holds_publishers_back(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_the_lag_policy_of_a_queues_topic_holds_publishers_back(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs")
         await client.publish("jobs", b"0")
@@ -42,5 +39,3 @@ def test_the_lag_policy_of_a_queues_topic_holds_publishers_back(tmp_path: Path) 
         request = CommitRequest("g", -1, "", None, (OffsetToCommit("jobs", 0, 4),))
         assert await engine.groups.commit(request) == [None]
         await until(lambda: client.publisher.hold_ms() == 0)
-
-    with_broker(test, tmp_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.queues.harness import Client, turns, until, with_broker
+from tests.engine.queues.harness import Client, running, turns, until, with_broker
 from tidemill.engine.engine import Engine
 from tidemill.engine.queues import publish
 from tidemill.engine.queues.live import lane as lanes
@@ -86,12 +86,11 @@ def test_any_history_gives_the_same_bytes_after_a_restart(
         with_broker(test, tmp_path)
 
 
-def test_a_topic_with_a_long_history_counts_its_bytes_in_the_log(
+async def test_a_topic_with_a_long_history_counts_its_bytes_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lanes, "COUNTED_BYTES", 2000)
-
-    async def test(engine: Engine) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("other")
         await client.publish("other", *(bytes(100) for _ in range(30)))
@@ -103,8 +102,6 @@ def test_a_topic_with_a_long_history_counts_its_bytes_in_the_log(
         assert len(await client.drain("other")) == 15
         await client.queues.stored()
         assert live.ready_bytes == 0
-
-    with_broker(test, tmp_path)
 
 
 def test_the_stored_form() -> None:

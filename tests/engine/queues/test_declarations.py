@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.queues.harness import Client, running, until, with_broker
+from tests.engine.queues.harness import Client, running, until
 from tests.support.logs import append_records
 from tidemill.engine.api import NewRecord, NewTopic
-from tidemill.engine.engine import Engine
 from tidemill.engine.queues.api import ExchangeSpec, QueueSpec
 from tidemill.engine.queues.errors import (
     InternalExchangeError,
@@ -55,8 +54,8 @@ def test_declarations_survive_a_restart_if_they_are_durable(tmp_path: Path) -> N
     asyncio.run(asyncio.wait_for(test(), 600))
 
 
-def test_reserved_and_invalid_names(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_reserved_and_invalid_names(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         queues = client.queues
         await client.declare("jobs")
@@ -80,8 +79,6 @@ def test_reserved_and_invalid_names(tmp_path: Path) -> None:
         with pytest.raises(UnknownQueueError):
             await client.consume("__consumer_offsets")
 
-    with_broker(test, tmp_path)
-
 
 def test_names_that_are_not_names_of_topics_are_queues_all_the_same(tmp_path: Path) -> None:
     async def test() -> None:
@@ -99,8 +96,8 @@ def test_names_that_are_not_names_of_topics_are_queues_all_the_same(tmp_path: Pa
     asyncio.run(asyncio.wait_for(test(), 600))
 
 
-def test_the_broker_chooses_a_name(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_the_broker_chooses_a_name(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         one, other = await client.declare(""), await client.declare("", exclusive=True)
         assert one.name.startswith("amq.gen-")
@@ -108,11 +105,9 @@ def test_the_broker_chooses_a_name(tmp_path: Path) -> None:
         again = await client.queues.declare_queue(one.name, QueueSpec(), client.owner, passive=True)
         assert again.name == one.name
 
-    with_broker(test, tmp_path)
 
-
-def test_deletion_with_conditions(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_deletion_with_conditions(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         queues, owner = client.queues, client.owner
         await client.declare("jobs")
@@ -130,11 +125,9 @@ def test_deletion_with_conditions(tmp_path: Path) -> None:
         assert client.send("jobs", b"3") is None
         assert (await client.declare("jobs")).messages == 0
 
-    with_broker(test, tmp_path)
 
-
-def test_purge_drops_what_is_ready_and_leaves_what_is_out(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_purge_drops_what_is_ready_and_leaves_what_is_out(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs")
         await client.publish("jobs", *[b"%d" % n for n in range(20)])
@@ -149,11 +142,9 @@ def test_purge_drops_what_is_ready_and_leaves_what_is_out(tmp_path: Path) -> Non
         await client.publish("jobs", b"new")
         assert await client.drain("jobs") == [b"0", b"new"]
 
-    with_broker(test, tmp_path)
 
-
-def test_auto_delete_follows_the_last_consumer_and_the_last_binding(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_auto_delete_follows_the_last_consumer_and_the_last_binding(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs", auto_delete=True)
         await client.queues.declare_exchange("x", ExchangeSpec("fanout", auto_delete=True))
@@ -167,11 +158,9 @@ def test_auto_delete_follows_the_last_consumer_and_the_last_binding(tmp_path: Pa
         with pytest.raises(UnknownQueueError):
             client.queues.describe("jobs")
 
-    with_broker(test, tmp_path)
 
-
-def test_internal_exchanges_are_reached_by_bindings_only(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_internal_exchanges_are_reached_by_bindings_only(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         queues = client.queues
         await queues.declare_exchange("inside", ExchangeSpec("fanout", internal=True))
@@ -188,11 +177,9 @@ def test_internal_exchanges_are_reached_by_bindings_only(tmp_path: Path) -> None
             await queues.bind_exchange("amq.topic", "missing", "", {})
         assert await client.drain("jobs") == [b"1"]
 
-    with_broker(test, tmp_path)
 
-
-def test_headers_and_more_keys_route(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_headers_and_more_keys_route(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         for name in ("a", "b"):
             await client.declare(name)
@@ -202,8 +189,6 @@ def test_headers_and_more_keys_route(tmp_path: Path) -> None:
         await client.publish("a", b"3", more_keys=["b", "a"])
         assert await client.drain("a") == [b"1", b"3"]
         assert await client.drain("b") == [b"3"]
-
-    with_broker(test, tmp_path)
 
 
 # --- one log, many protocols ---------------------------------------------------------------------
@@ -237,12 +222,11 @@ def test_an_existing_topic_is_a_queue(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(test(), 600))
 
 
-def test_segments_whose_messages_are_done_are_deleted(
+async def test_segments_whose_messages_are_done_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidemill.engine.queues.declarations.SEGMENT_BYTES", 1 << 20)
-
-    async def test(engine: Engine) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs")
         await client.declare("kept", {"x-retain": -1})
@@ -258,5 +242,3 @@ def test_segments_whose_messages_are_done_are_deleted(
         await until(lambda: kept.stored_start == 300)
         assert kept.log.log_start_offset == 0
         assert kept.log.size_bytes > 2_900_000
-
-    with_broker(test, tmp_path)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.engine.queues.harness import Client, turns, until, with_broker
-from tidemill.engine.engine import Engine
+from tests.engine.queues.harness import Client, running, turns, until
 
 
-def test_deleted_records_leave_the_queue_at_once(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_deleted_records_leave_the_queue_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs", {"x-message-ttl": 3_600_000})
         await client.publish("jobs", b"0", b"1", b"2", b"3")
@@ -19,13 +18,11 @@ def test_deleted_records_leave_the_queue_at_once(tmp_path: Path) -> None:
         await until(lambda: lane.stored_start == 3)
         assert await client.drain("jobs") == [b"3"]
 
-    with_broker(test, tmp_path)
 
-
-def test_the_next_message_comes_to_a_consumer_that_waits_for_the_queue_to_be_within_its_length(
+async def test_the_next_message_comes_to_a_consumer_that_waits_for_the_queue_to_be_in_its_length(
     tmp_path: Path,
 ) -> None:
-    async def test(engine: Engine) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs", {"x-max-length": 2, "x-overflow": "throttle"})
         await client.publish("jobs", b"0", b"1", b"2")
@@ -38,5 +35,3 @@ def test_the_next_message_comes_to_a_consumer_that_waits_for_the_queue_to_be_wit
         await client.publish("jobs", b"3")
         (got,) = await reader.wait(1)
         assert got.value == b"3"
-
-    with_broker(test, tmp_path)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.queues.harness import Client, running, turns, until, with_broker
-from tidemill.engine.engine import Engine
+from tests.engine.queues.harness import Client, running, turns, until
 from tidemill.engine.queues.errors import (
     ConsumerAccessError,
     ResourceLockedError,
@@ -17,8 +16,10 @@ from tidemill.engine.queues.errors import (
 )
 
 
-def test_a_message_is_delivered_once_and_is_gone_when_it_is_acknowledged(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_a_message_is_delivered_once_and_is_gone_when_it_is_acknowledged(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs")
         assert await client.publish("jobs", b"one", b"two") == [True, True]
@@ -33,8 +34,6 @@ def test_a_message_is_delivered_once_and_is_gone_when_it_is_acknowledged(tmp_pat
         reader.acknowledge(got)
         found = client.queues.describe("jobs")
         assert (found.ready, found.unacknowledged, found.acknowledged) == (0, 0, 2)
-
-    with_broker(test, tmp_path)
 
 
 def test_what_was_not_acknowledged_survives_a_restart_and_is_marked(tmp_path: Path) -> None:
@@ -60,8 +59,8 @@ def test_what_was_not_acknowledged_survives_a_restart_and_is_marked(tmp_path: Pa
     asyncio.run(asyncio.wait_for(test(), 600))
 
 
-def test_a_released_message_returns_to_its_place_with_its_count(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_a_released_message_returns_to_its_place_with_its_count(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs")
         await client.publish("jobs", b"a", b"b", b"c")
@@ -77,11 +76,9 @@ def test_a_released_message_returns_to_its_place_with_its_count(tmp_path: Path) 
         (third,) = await reader.wait(1)
         assert (third.value, third.delivery_count) == (b"c", 0)
 
-    with_broker(test, tmp_path)
 
-
-def test_consumers_get_messages_in_turn_within_their_room(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_consumers_get_messages_in_turn_within_their_room(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs")
         wide = await client.consume("jobs", prefetch=4)
@@ -94,11 +91,9 @@ def test_consumers_get_messages_in_turn_within_their_room(tmp_path: Path) -> Non
         narrow.acknowledge(await narrow.wait(2))
         assert [d.value for d in await narrow.wait(2)] == [b"6", b"7"]
 
-    with_broker(test, tmp_path)
 
-
-def test_consumers_with_a_higher_priority_come_first(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_consumers_with_a_higher_priority_come_first(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs")
         low = await client.consume("jobs", prefetch=10)
@@ -107,11 +102,9 @@ def test_consumers_with_a_higher_priority_come_first(tmp_path: Path) -> None:
         await until(lambda: len(low.got) + len(high.got) == 3)
         assert (high.values, low.values) == ([b"1", b"2"], [b"3"])
 
-    with_broker(test, tmp_path)
 
-
-def test_a_single_active_consumer_is_followed_by_the_next_one(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_a_single_active_consumer_is_followed_by_the_next_one(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client, other = Client(engine), Client(engine)
         await client.declare("jobs", {"x-single-active-consumer": True})
         first = await client.consume("jobs", prefetch=1)
@@ -127,11 +120,9 @@ def test_a_single_active_consumer_is_followed_by_the_next_one(tmp_path: Path) ->
             (b"2", False),
         ]
 
-    with_broker(test, tmp_path)
 
-
-def test_what_a_closed_connection_held_is_delivered_to_another(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_what_a_closed_connection_held_is_delivered_to_another(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client, other = Client(engine), Client(engine)
         await client.declare("jobs")
         await client.publish("jobs", b"1", b"2", b"3")
@@ -144,11 +135,9 @@ def test_what_a_closed_connection_held_is_delivered_to_another(tmp_path: Path) -
         second = await other.consume("jobs")
         assert [d.value for d in await second.wait(3)] == [b"1", b"2", b"3"]
 
-    with_broker(test, tmp_path)
 
-
-def test_get_returns_one_message_and_how_many_remain(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_get_returns_one_message_and_how_many_remain(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs")
         assert await client.get("jobs") is None
@@ -159,11 +148,11 @@ def test_get_returns_one_message_and_how_many_remain(tmp_path: Path) -> None:
         found.delivery.holder.acknowledge([found.delivery])
         assert await client.drain("jobs") == [b"2"]
 
-    with_broker(test, tmp_path)
 
-
-def test_messages_that_a_client_deletes_from_the_topic_leave_the_queue(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_messages_that_a_client_deletes_from_the_topic_leave_the_queue(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs")
         await client.publish("jobs", *[b"%d" % n for n in range(10)])
@@ -183,11 +172,9 @@ def test_messages_that_a_client_deletes_from_the_topic_leave_the_queue(tmp_path:
         await client.publish("jobs", b"11")
         assert await client.drain("jobs") == [b"11"]
 
-    with_broker(test, tmp_path)
 
-
-def test_exclusive_use_is_refused_to_others(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_exclusive_use_is_refused_to_others(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client, other = Client(engine), Client(engine)
         await client.declare("mine", exclusive=True)
         with pytest.raises(ResourceLockedError):
@@ -201,11 +188,9 @@ def test_exclusive_use_is_refused_to_others(tmp_path: Path) -> None:
             await other.consume("mine")
         await other.consume("jobs")
 
-    with_broker(test, tmp_path)
 
-
-def test_no_ack_messages_are_done_when_they_are_handed_over(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_no_ack_messages_are_done_when_they_are_handed_over(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs")
         await client.publish("jobs", b"1", b"2")
@@ -214,11 +199,9 @@ def test_no_ack_messages_are_done_when_they_are_handed_over(tmp_path: Path) -> N
         found = client.queues.describe("jobs")
         assert (found.ready, found.unacknowledged) == (0, 0)
 
-    with_broker(test, tmp_path)
 
-
-def test_what_has_no_queue_is_reported_as_not_routed(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_what_has_no_queue_is_reported_as_not_routed(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         assert client.send("nowhere") is None
         assert client.send("nowhere", exchange="amq.direct") is None
@@ -227,11 +210,9 @@ def test_what_has_no_queue_is_reported_as_not_routed(tmp_path: Path) -> None:
         with pytest.raises(UnknownQueueError):
             await client.consume("nowhere")
 
-    with_broker(test, tmp_path)
 
-
-def test_a_long_queue_is_read_from_the_log_in_order(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_a_long_queue_is_read_from_the_log_in_order(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs")
         bodies = [b"%05d" % n + bytes(1000) for n in range(3000)]
@@ -245,5 +226,3 @@ def test_a_long_queue_is_read_from_the_log_in_order(tmp_path: Path) -> None:
             seen += [bytes(each.value) for each in got]
             reader.acknowledge(got)
         assert seen == bodies
-
-    with_broker(test, tmp_path)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.queues.harness import Client, turns, until, with_broker
+from tests.engine.queues.harness import Client, running, turns, until, with_broker
 from tidemill.engine.engine import Engine
 from tidemill.engine.internal_topics import QUEUE_STATE
 from tidemill.engine.queues import declarations, room
@@ -47,8 +47,8 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return found
 
 
-def test_publishers_wait_until_there_is_room(tmp_path: Path, disk: Disk) -> None:
-    async def test(engine: Engine) -> None:
+async def test_publishers_wait_until_there_is_room(tmp_path: Path, disk: Disk) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("q")
         assert await client.publish("q", b"a") == [True]
@@ -66,11 +66,9 @@ def test_publishers_wait_until_there_is_room(tmp_path: Path, disk: Disk) -> None
         assert await client.publish("q", b"c") == [True]
         assert await client.drain("q") == [b"a", b"c"]
 
-    with_broker(test, tmp_path)
 
-
-def test_messages_leave_room_for_acknowledgements(tmp_path: Path, disk: Disk) -> None:
-    async def test(engine: Engine) -> None:
+async def test_messages_leave_room_for_acknowledgements(tmp_path: Path, disk: Disk) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("q")
         assert await client.publish("q", b"a") == [True]
@@ -80,8 +78,6 @@ def test_messages_leave_room_for_acknowledgements(tmp_path: Path, disk: Disk) ->
         reader = await client.consume("q")
         reader.acknowledge(await reader.wait(1))
         await client.queues.stored()
-
-    with_broker(test, tmp_path)
 
 
 def test_what_is_done_is_freed_although_that_can_not_be_stored(tmp_path: Path, disk: Disk) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from tests.engine.queues.harness import Client, until, with_broker
+from tests.engine.queues.harness import Client, running, until, with_broker
 from tidemill.engine.engine import Engine
 from tidemill.engine.queues import letters
 from tidemill.engine.queues.api import DEATHS_HEADER, Header
@@ -34,12 +34,11 @@ async def rejected(client: Client, *headers: Header) -> None:
     reader.reject(await reader.wait(1))
 
 
-def test_the_oldest_deaths_are_left_out_if_there_is_no_room(
+async def test_the_oldest_deaths_are_left_out_if_there_is_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(letters, "MAX_MESSAGE_BYTES", 10_000)
-
-    async def test(engine: Engine) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await rejected(client, died_before(40))
         reader = await client.consume("dead")
@@ -50,8 +49,6 @@ def test_the_oldest_deaths_are_left_out_if_there_is_no_room(
         assert names == ["jobs", *(f"{n}" for n in range(len(names) - 1))]
         assert 1 < len(names) < 40
         assert letter.value == VALUE
-
-    with_broker(test, tmp_path)
 
 
 def test_a_letter_that_no_queue_can_store_is_given_up_and_its_message_stays(

@@ -51,8 +51,8 @@ async def next_of(client: Client, queue: str) -> Delivery:
 # --- dead letters --------------------------------------------------------------------------------
 
 
-def test_a_rejected_message_is_a_dead_letter_with_its_history(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_a_rejected_message_is_a_dead_letter_with_its_history(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("dead")
         await client.declare("jobs", TO_DEAD)
@@ -69,11 +69,9 @@ def test_a_rejected_message_is_a_dead_letter_with_its_history(tmp_path: Path) ->
         await until(lambda: client.queues.describe("jobs").dead == 1)
         assert client.queues.describe("jobs").unacknowledged == 0
 
-    with_broker(test, tmp_path)
 
-
-def test_a_rejection_reads_a_dropped_value_again(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_a_rejection_reads_a_dropped_value_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("dead")
         await client.declare("jobs", TO_DEAD)
@@ -84,11 +82,9 @@ def test_a_rejection_reads_a_dropped_value_again(tmp_path: Path) -> None:
         reader.reject([got[1]])
         assert (await next_of(client, "dead")).value == b"bad"
 
-    with_broker(test, tmp_path)
 
-
-def test_a_message_that_is_returned_too_often_is_a_dead_letter(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_a_message_that_is_returned_too_often_is_a_dead_letter(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("dead")
         await client.declare("jobs", {**TO_DEAD, "x-delivery-limit": 2})
@@ -103,11 +99,9 @@ def test_a_message_that_is_returned_too_often_is_a_dead_letter(tmp_path: Path) -
         await turns()
         assert reader.got == []
 
-    with_broker(test, tmp_path)
 
-
-def test_letters_that_go_in_a_circle_without_a_rejection_are_dropped(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_letters_that_go_in_a_circle_without_a_rejection_are_dropped(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         back = {"x-dead-letter-exchange": "", "x-message-ttl": 1}
         await client.declare("a", {**back, "x-dead-letter-routing-key": "b"})
@@ -115,8 +109,6 @@ def test_letters_that_go_in_a_circle_without_a_rejection_are_dropped(tmp_path: P
         await client.publish("a", b"round")
         await until(lambda: client.queues.describe("b").dead == 1)
         assert (client.ready("a"), client.ready("b")) == (0, 0)
-
-    with_broker(test, tmp_path)
 
 
 def test_a_letter_whose_origin_was_not_stored_as_done_is_not_sent_twice(tmp_path: Path) -> None:
@@ -147,10 +139,9 @@ def test_a_letter_whose_origin_was_not_stored_as_done_is_not_sent_twice(tmp_path
 # --- limits --------------------------------------------------------------------------------------
 
 
-def test_messages_expire_by_the_queue_s_limit_and_by_their_own(tmp_path: Path) -> None:
+async def test_messages_expire_by_the_queue_s_limit_and_by_their_own(tmp_path: Path) -> None:
     clock = ManualClock()
-
-    async def test(engine: Engine) -> None:
+    async with running(tmp_path, clock) as engine:
         client = Client(engine)
         await client.declare("dead")
         await client.declare("jobs", {**TO_DEAD, "x-message-ttl": 1000})
@@ -167,21 +158,17 @@ def test_messages_expire_by_the_queue_s_limit_and_by_their_own(tmp_path: Path) -
         assert (await next_of(client, "dead")).value == b"long"
         assert client.ready("jobs") == 0
 
-    with_broker(test, tmp_path, clock)
 
-
-def test_a_message_expires_without_any_client(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_a_message_expires_without_any_client(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs", {"x-message-ttl": 30})
         await client.publish("jobs", b"1", b"2")
         await until(lambda: client.ready("jobs") == 0)
 
-    with_broker(test, tmp_path)
 
-
-def test_with_a_ttl_of_zero_only_a_waiting_consumer_gets_the_message(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_with_a_ttl_of_zero_only_a_waiting_consumer_gets_the_message(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs", {"x-message-ttl": 0})
         reader = await client.consume("jobs", prefetch=1)
@@ -193,27 +180,23 @@ def test_with_a_ttl_of_zero_only_a_waiting_consumer_gets_the_message(tmp_path: P
         await turns()
         assert reader.got == []
 
-    with_broker(test, tmp_path)
 
-
-def test_a_queue_without_use_is_deleted(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_a_queue_without_use_is_deleted(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs", {"x-expires": 50})
         await until(lambda: "jobs" not in [each.name for each in client.queues.queues()])
         with pytest.raises(UnknownQueueError):
             await client.consume("jobs")
 
-    with_broker(test, tmp_path)
-
 
 @pytest.mark.parametrize(
     "limit", [{"x-max-length": 3}, {"x-max-length-bytes": 3}], ids=["messages", "bytes"]
 )
-def test_a_queue_that_is_too_long_drops_its_oldest(
+async def test_a_queue_that_is_too_long_drops_its_oldest(
     tmp_path: Path, limit: dict[str, object]
 ) -> None:
-    async def test(engine: Engine) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("dead")
         await client.declare("jobs", {**TO_DEAD, **limit})
@@ -222,12 +205,10 @@ def test_a_queue_that_is_too_long_drops_its_oldest(
         assert await client.drain("jobs") == [b"2", b"3", b"4"]
         assert await client.drain("dead") == [b"0", b"1"]
 
-    with_broker(test, tmp_path)
-
 
 @pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])
-def test_a_full_queue_refuses_what_is_published(tmp_path: Path, overflow: str) -> None:
-    async def test(engine: Engine) -> None:
+async def test_a_full_queue_refuses_what_is_published(tmp_path: Path, overflow: str) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("dead")
         await client.declare("jobs", {**TO_DEAD, "x-max-length": 2, "x-overflow": overflow})
@@ -237,11 +218,9 @@ def test_a_full_queue_refuses_what_is_published(tmp_path: Path, overflow: str) -
         assert await client.drain("dead") == ([b"3"] if overflow.endswith("dlx") else [])
         assert await client.publish("jobs", b"4") == [True]
 
-    with_broker(test, tmp_path)
 
-
-def test_a_message_that_one_of_its_queues_refuses_is_refused(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_a_message_that_one_of_its_queues_refuses_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("full", {"x-max-length": 0, "x-overflow": "reject-publish"})
         await client.declare("free")
@@ -250,25 +229,21 @@ def test_a_message_that_one_of_its_queues_refuses_is_refused(tmp_path: Path) -> 
         assert await client.publish("k", b"1", exchange="amq.fanout") == [False]
         assert await client.drain("free") == [b"1"]
 
-    with_broker(test, tmp_path)
-
 
 # --- order ---------------------------------------------------------------------------------------
 
 
-def test_higher_priorities_come_first(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_higher_priorities_come_first(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs", {"x-max-priority": 9})
         for priority in (0, 5, 9, 5, 200, 0):
             await client.publish("jobs", b"%d" % priority, priority=priority)
         assert await client.drain("jobs") == [b"9", b"200", b"5", b"5", b"0", b"0"]
 
-    with_broker(test, tmp_path)
 
-
-def test_each_of_the_255_priorities_has_its_own_order(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_each_of_the_255_priorities_has_its_own_order(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs", {"x-max-priority": 255})
         priorities = [3, 250, 32, 255, 31, 0, 249, 33, 254, 1]
@@ -277,13 +252,10 @@ def test_each_of_the_255_priorities_has_its_own_order(tmp_path: Path) -> None:
         expected = [b"%d" % priority for priority in sorted(priorities, reverse=True)]
         assert await client.drain("jobs") == expected
 
-    with_broker(test, tmp_path)
 
-
-def test_a_delayed_message_is_delivered_at_its_time(tmp_path: Path) -> None:
+async def test_a_delayed_message_is_delivered_at_its_time(tmp_path: Path) -> None:
     clock = ManualClock()
-
-    async def test(engine: Engine) -> None:
+    async with running(tmp_path, clock) as engine:
         client = Client(engine)
         await client.declare("jobs")
         reader = await client.consume("jobs")
@@ -299,14 +271,12 @@ def test_a_delayed_message_is_delivered_at_its_time(tmp_path: Path) -> None:
         (second,) = await reader.wait(1)
         assert (second.value, second.redelivered) == (b"later", False)
 
-    with_broker(test, tmp_path, clock)
-
 
 # --- streams -------------------------------------------------------------------------------------
 
 
-def test_each_consumer_of_a_stream_reads_from_its_offset(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_each_consumer_of_a_stream_reads_from_its_offset(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("events", {"x-queue-type": "stream"})
         await client.publish("events", *[b"%d" % n for n in range(5)])
@@ -328,11 +298,9 @@ def test_each_consumer_of_a_stream_reads_from_its_offset(tmp_path: Path) -> None
         assert await reads("1h", 5) == [b"0", b"1", b"2", b"3", b"4"]
         assert await reads("next", 1) == [b"new"]
 
-    with_broker(test, tmp_path)
 
-
-def test_a_stream_consumer_gets_more_as_it_acknowledges(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_a_stream_consumer_gets_more_as_it_acknowledges(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("events", {"x-queue-type": "stream"})
         await client.publish("events", *[b"%d" % n for n in range(5)])
@@ -348,8 +316,6 @@ def test_a_stream_consumer_gets_more_as_it_acknowledges(tmp_path: Path) -> None:
             await client.queues.get("events", client.owner, no_ack=True)
         with pytest.raises(NotSupportedByStreamError):
             await client.queues.purge("events", client.owner)
-
-    with_broker(test, tmp_path)
 
 
 # --- declarations --------------------------------------------------------------------------------
@@ -370,17 +336,15 @@ def test_a_stream_consumer_gets_more_as_it_acknowledges(tmp_path: Path) -> None:
         ("x-max-age", "1h"),
     ],
 )
-def test_an_invalid_argument_is_refused_by_name(
+async def test_an_invalid_argument_is_refused_by_name(
     tmp_path: Path, argument: str, value: object
 ) -> None:
-    async def test(engine: Engine) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         with pytest.raises(InvalidQueueArgumentError) as caught:
             await client.declare("jobs", {argument: value})
         assert caught.value.argument == argument
         assert not caught.value.unknown
-
-    with_broker(test, tmp_path)
 
 
 def test_an_unknown_argument_is_noticed_or_with_strict_settings_refused(tmp_path: Path) -> None:
@@ -405,8 +369,8 @@ def test_an_unknown_argument_is_noticed_or_with_strict_settings_refused(tmp_path
     with_broker(strict, tmp_path, queues={"strict_arguments": True})
 
 
-def test_another_declaration_names_what_differs(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_another_declaration_names_what_differs(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs", {"x-max-length": 5})
         await client.declare("jobs", {"x-max-length": 5, "x-queue-type": "classic"})
@@ -421,11 +385,9 @@ def test_another_declaration_names_what_differs(tmp_path: Path) -> None:
             error = caught.value
             assert (error.argument, error.current, error.received) == what
 
-    with_broker(test, tmp_path)
 
-
-def test_the_largest_body_is_stored_with_the_largest_headers(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_the_largest_body_is_stored_with_the_largest_headers(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("jobs")
         body, header = bytes(MAX_BODY_BYTES), ("amqp.headers", bytes(128 << 10))
@@ -433,8 +395,6 @@ def test_the_largest_body_is_stored_with_the_largest_headers(tmp_path: Path) -> 
         found = await client.get("jobs")
         assert found is not None
         assert found.value == body
-
-    with_broker(test, tmp_path)
 
 
 NO_DEATHS: list[bytes | None] = [
@@ -451,8 +411,8 @@ NO_DEATHS: list[bytes | None] = [
 ]
 
 
-def test_deaths_that_a_client_wrote_do_not_stop_dead_letters(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
+async def test_deaths_that_a_client_wrote_do_not_stop_dead_letters(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("dead")
         await client.declare("jobs", TO_DEAD)
@@ -462,5 +422,3 @@ def test_deaths_that_a_client_wrote_do_not_stop_dead_letters(tmp_path: Path) -> 
             reader.reject(await reader.wait(1))
             death = deaths(await next_of(client, "dead"))[0]
             assert (death["queue"], death["reason"], death["count"]) == ("jobs", "rejected", 1)
-
-    with_broker(test, tmp_path)

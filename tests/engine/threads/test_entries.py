@@ -7,7 +7,8 @@ import gc
 import os
 import resource
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -79,26 +80,15 @@ class Running:
         self.worker.close()
 
 
-def run(test: Callable[[Running], Awaitable[None]]) -> None:
-    async def within() -> None:
-        running = Running()
-        try:
-            await test(running)
-        finally:
-            running.close()
-
-    asyncio.run(within())
-
-
 def new_file(path: Path, size: int = 64 * BLOCK) -> RealFile:
     path.write_bytes(bytes(size))
     return RealFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
 
-def test_entries_are_on_disk_as_they_are_encoded(
+async def test_entries_are_on_disk_as_they_are_encoded(
     threads: str, env: Environment, tmp_path: Path
 ) -> None:
-    async def test(running: Running) -> None:
+    with closing(Running()) as running:
         raw = new_file(tmp_path / "file", 2000 * BLOCK)
         position = 0
         shapes = [[], [piece(1)], [piece(100, n) for n in range(600)], [piece(3 << 20)], [piece(9)]]
@@ -117,11 +107,9 @@ def test_entries_are_on_disk_as_they_are_encoded(
         assert running.is_native == (threads == "native")
         raw.close()
 
-    run(test)
 
-
-def test_a_full_disk_refuses_the_entry(threads: str, env: Environment) -> None:
-    async def test(running: Running) -> None:
+async def test_a_full_disk_refuses_the_entry(threads: str, env: Environment) -> None:
+    with closing(Running()) as running:
         raw = RealFile(os.open("/dev/full", os.O_RDWR))
         write = entry(env, raw, [piece(10)])
         (await running.write(write)).result()
@@ -131,14 +119,11 @@ def test_a_full_disk_refuses_the_entry(threads: str, env: Environment) -> None:
         assert env.pool.sync_failure is None
         raw.close()
 
-    run(test)
 
-
-def test_a_file_that_ends_within_the_entry_refuses_it(
+async def test_a_file_that_ends_within_the_entry_refuses_it(
     threads: str, env: Environment, tmp_path: Path
 ) -> None:
-    async def test(running: Running) -> None:
-        # The first write of the limit's last bytes is short, and the second one fails.
+    with closing(Running()) as running:
         raw = new_file(tmp_path / "file", BLOCK)
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         try:
@@ -154,11 +139,9 @@ def test_a_file_that_ends_within_the_entry_refuses_it(
         assert again.done
         raw.close()
 
-    run(test)
 
-
-def test_a_failed_sync_stops_everything(threads: str, env: Environment) -> None:
-    async def test(running: Running) -> None:
+async def test_a_failed_sync_stops_everything(threads: str, env: Environment) -> None:
+    with closing(Running()) as running:
         raw = RealFile(os.open("/dev/null", os.O_RDWR))  # takes all bytes, and refuses syncs
         write = entry(env, raw, [piece(10)])
         assert isinstance((await running.write(write)).exception(), SyncFailedError)
@@ -167,24 +150,22 @@ def test_a_failed_sync_stops_everything(threads: str, env: Environment) -> None:
         assert isinstance((await running.write(later)).exception(), SyncFailedError)
         raw.close()
 
-    run(test)
 
-
-def test_a_closed_file_refuses_the_entry(threads: str, env: Environment, tmp_path: Path) -> None:
-    async def test(running: Running) -> None:
+async def test_a_closed_file_refuses_the_entry(
+    threads: str, env: Environment, tmp_path: Path
+) -> None:
+    with closing(Running()) as running:
         raw = new_file(tmp_path / "file")
         raw.close()
         write = entry(env, raw, [piece(10)])
         (await running.write(write)).result()
         assert write.refused is not None
 
-    run(test)
 
-
-def test_a_stop_waits_for_the_entry_on_its_way(
+async def test_a_stop_waits_for_the_entry_on_its_way(
     threads: str, env: Environment, tmp_path: Path
 ) -> None:
-    async def test(running: Running) -> None:
+    with closing(Running()) as running:
         raw = new_file(tmp_path / "file", 1024 * BLOCK)
         write = entry(env, raw, [piece(3 << 20)])
         reports: list[Outcome[None]] = []
@@ -200,10 +181,10 @@ def test_a_stop_waits_for_the_entry_on_its_way(
             assert decode_entry(data, 0, place) is not None
             assert reports == []
 
-    run(test)
 
-
-def test_without_a_thread_python_writes(linux: None, env: Environment, tmp_path: Path) -> None:
+async def test_without_a_thread_python_writes(
+    linux: None, env: Environment, tmp_path: Path
+) -> None:
     class NoThread:
         def __init__(self, signal: int) -> None: ...
 
@@ -212,7 +193,7 @@ def test_without_a_thread_python_writes(linux: None, env: Environment, tmp_path:
 
         def close(self) -> None: ...
 
-    async def test(running: Running) -> None:
+    with closing(Running()) as running:
         running.writer._make = NoThread  # type: ignore[assignment]
         raw = new_file(tmp_path / "file")
         for n in range(3):
@@ -220,8 +201,6 @@ def test_without_a_thread_python_writes(linux: None, env: Environment, tmp_path:
             (await running.write(write)).result()
             assert write.done
         raw.close()
-
-    run(test)
 
 
 # --- the native thread itself ---------------------------------------------------------------------

@@ -7,7 +7,8 @@ import os
 import select
 import time
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
@@ -79,20 +80,12 @@ class Running:
     def is_native(self) -> bool:
         return bool(self.runner._idle or self.runner._running)
 
-
-def run(test: Callable[[Running], Awaitable[None]]) -> None:
-    async def within() -> None:
-        running = Running()
-        try:
-            await test(running)
-        finally:
-            running.runner.close()
-
-    asyncio.run(within())
+    def close(self) -> None:
+        self.runner.close()
 
 
-def test_a_job_syncs_the_files_of_its_tickets(threads: str, store: LogStore) -> None:
-    async def test(running: Running) -> None:
+async def test_a_job_syncs_the_files_of_its_tickets(threads: str, store: LogStore) -> None:
+    with closing(Running()) as running:
         logs = [new_log(store, n) for n in range(20)]
         for _ in range(3):
             tickets = [ticket_of(log) for log in logs]
@@ -106,11 +99,9 @@ def test_a_job_syncs_the_files_of_its_tickets(threads: str, store: LogStore) -> 
         assert running.is_native == (threads == "native")
         assert running.runner.free == 2
 
-    run(test)
 
-
-def test_a_job_with_many_files_keeps_few_of_them_open(linux: None, store: LogStore) -> None:
-    async def test(running: Running) -> None:
+async def test_a_job_with_many_files_keeps_few_of_them_open(linux: None, store: LogStore) -> None:
+    with closing(Running()) as running:
         logs = [new_log(store, n) for n in range(MOST_TOGETHER + 1)]
         tickets = [ticket_of(log) for log in logs]
         assert await running.run(*tickets) is None
@@ -120,19 +111,15 @@ def test_a_job_with_many_files_keeps_few_of_them_open(linux: None, store: LogSto
         assert await running.run(ticket_of(logs[0]), *tickets[2:]) is None
         assert running.is_native
 
-    run(test)
 
-
-def test_jobs_run_side_by_side(threads: str, store: LogStore) -> None:
-    async def test(running: Running) -> None:
+async def test_jobs_run_side_by_side(threads: str, store: LogStore) -> None:
+    with closing(Running()) as running:
         logs = [new_log(store, n) for n in range(2)]
         jobs = [asyncio.ensure_future(running.run(ticket_of(log))) for log in logs]
         await asyncio.sleep(0)
         assert (running.runner.free, running.runner.is_busy) == (0, True)
         assert await asyncio.gather(*jobs) == [None, None]
         assert (running.runner.free, running.runner.is_busy) == (2, False)
-
-    run(test)
 
 
 def test_an_append_during_a_sync_leaves_the_file_unsynced(linux: None, store: LogStore) -> None:
@@ -146,8 +133,8 @@ def test_an_append_during_a_sync_leaves_the_file_unsynced(linux: None, store: Lo
     assert (log.high_watermark, log.log_end_offset) == (2, 3)
 
 
-def test_a_failed_sync_stops_everything(threads: str, store: LogStore) -> None:
-    async def test(running: Running) -> None:
+async def test_a_failed_sync_stops_everything(threads: str, store: LogStore) -> None:
+    with closing(Running()) as running:
         logs = [new_log(store, n) for n in range(3)]
         tickets = [ticket_of(log) for log in logs]
         use_refusing_file(logs[1])
@@ -158,22 +145,18 @@ def test_a_failed_sync_stops_everything(threads: str, store: LogStore) -> None:
         assert [log.chain.active.file.pins for log in logs] == [0, 0, 0]
         assert isinstance(await running.run(ticket_of(logs[0])), SyncFailedError)
 
-    run(test)
 
-
-def test_a_file_that_is_not_open_is_opened(threads: str, store: LogStore) -> None:
-    async def test(running: Running) -> None:
+async def test_a_file_that_is_not_open_is_opened(threads: str, store: LogStore) -> None:
+    with closing(Running()) as running:
         log = new_log(store)
         ticket = ticket_of(log)
         log.chain.active.file.close()
         assert await running.run(ticket) is None
         assert ticket.done
 
-    run(test)
 
-
-def test_a_new_folder_is_synced_too(threads: str, store: LogStore) -> None:
-    async def test(running: Running) -> None:
+async def test_a_new_folder_is_synced_too(threads: str, store: LogStore) -> None:
+    with closing(Running()) as running:
         log = store.create(TopicPartition("new", 0), parse_config({}), UUID(int=2))
         append(log)
         ticket = ticket_of(log)
@@ -183,10 +166,8 @@ def test_a_new_folder_is_synced_too(threads: str, store: LogStore) -> None:
         assert log.begin_sync() is None
         assert old.chain.active.file.pins == 0
 
-    run(test)
 
-
-def test_a_bug_in_a_ticket_is_reported(threads: str, store: LogStore) -> None:
+async def test_a_bug_in_a_ticket_is_reported(threads: str, store: LogStore) -> None:
     class Broken(SyncTicket):
         __slots__ = ()
 
@@ -196,23 +177,21 @@ def test_a_bug_in_a_ticket_is_reported(threads: str, store: LogStore) -> None:
         def run(self) -> None:
             raise ZeroDivisionError
 
-    async def test(running: Running) -> None:
+    with closing(Running()) as running:
         log = new_log(store)
         ticket = Broken(log.chain, [], False, False)
         assert isinstance(await running.run(ticket), ZeroDivisionError)
         assert await running.run(ticket_of(log)) is None
 
-    run(test)
 
-
-def test_without_a_thread_python_syncs(linux: None, store: LogStore) -> None:
+async def test_without_a_thread_python_syncs(linux: None, store: LogStore) -> None:
     class NoThread:
         def __init__(self, signal: int) -> None: ...
 
         def start(self, files: list[int]) -> None:
             raise OSError(11, "no thread is left")
 
-    async def test(running: Running) -> None:
+    with closing(Running()) as running:
         running.runner._make = NoThread  # type: ignore[assignment]
         log = new_log(store)
         for _ in range(2):
@@ -222,13 +201,11 @@ def test_without_a_thread_python_syncs(linux: None, store: LogStore) -> None:
             assert (log.chain.active.file.pins, log.chain.active.file.dirty) == (0, False)
             append(log)
 
-    run(test)
 
-
-def test_a_job_that_is_done_is_found_before_the_event_loop_reports_it(
+async def test_a_job_that_is_done_is_found_before_the_event_loop_reports_it(
     linux: None, store: LogStore
 ) -> None:
-    async def test(running: Running) -> None:
+    with closing(Running()) as running:
         log = new_log(store)
         ticket = ticket_of(log)
         found: list[BaseException | None] = []
@@ -243,11 +220,9 @@ def test_a_job_that_is_done_is_found_before_the_event_loop_reports_it(
         assert found == [None]
         assert running.runner.free == 2
 
-    run(test)
 
-
-def test_a_failed_job_is_left_to_the_event_loop(linux: None, store: LogStore) -> None:
-    async def test(running: Running) -> None:
+async def test_a_failed_job_is_left_to_the_event_loop(linux: None, store: LogStore) -> None:
+    with closing(Running()) as running:
         log = new_log(store)
         use_refusing_file(log)
         found: list[BaseException | None] = []
@@ -260,11 +235,9 @@ def test_a_failed_job_is_left_to_the_event_loop(linux: None, store: LogStore) ->
                 await asyncio.sleep(0)
         assert isinstance(found[0], SyncFailedError)
 
-    run(test)
 
-
-def test_a_stop_waits_for_a_job_without_a_report(threads: str, store: LogStore) -> None:
-    async def test(running: Running) -> None:
+async def test_a_stop_waits_for_a_job_without_a_report(threads: str, store: LogStore) -> None:
+    with closing(Running()) as running:
         log = new_log(store)
         found: list[BaseException | None] = []
         ticket = ticket_of(log)
@@ -274,8 +247,6 @@ def test_a_stop_waits_for_a_job_without_a_report(threads: str, store: LogStore) 
         assert ticket.done or threads == "python"  # work that has not begun is dropped there
         assert log.chain.active.file.pins == 0
         assert found == []
-
-    run(test)
 
 
 # --- the native thread itself ---------------------------------------------------------------------

@@ -29,7 +29,6 @@ NOT_FOR_CLIENTS = {
     # Only its subclasses are raised.
     "AuthorizationError",
     "BadRecordsError",
-    # Kafka clients can't expect an offset.
     # Kafka has no exchanges.
     "ExchangeAuthorizationError",
     # Our own client side.

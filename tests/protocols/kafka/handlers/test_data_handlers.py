@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
 import pytest
-import uvloop
 
 from tests.engine.transactions.support import Producer
 from tests.protocols.kafka.messages import one_batch
@@ -35,20 +35,15 @@ from tidemill.state.errors import (
 
 NOW_MS = 1_700_000_000_000
 
-Scenario = Callable[[Serving, Client], Awaitable[None]]
 
-
-def run(scenario: Scenario) -> None:
-    """Play a scenario against a server with topic ``t`` of two partitions."""
-
-    async def play() -> None:
-        async with serving() as s:
-            await s.make_topic("t", 2)
-            client = await s.client()
-            await scenario(s, client)
-            client.close()
-
-    uvloop.run(play())
+@asynccontextmanager
+async def talking() -> AsyncIterator[tuple[Serving, Client]]:
+    """Run a server with topic ``t`` of two partitions, and connect a client."""
+    async with serving() as s:
+        await s.make_topic("t", 2)
+        client = await s.client()
+        yield s, client
+        client.close()
 
 
 async def append(s: Serving, partition: int = 0, records: int = 1, timestamp: int = NOW_MS) -> None:
@@ -72,8 +67,8 @@ def by_topic(version: int, since: int, key: str, topic_id: UUID) -> dict[str, An
 
 
 @versions(PRODUCE, since=3)
-def test_produce(version: int) -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_produce(version: int) -> None:
+    async with talking() as (s, client):
         tree = produce("t", one_batch(records=3))
         tree["topic_data"][0] |= by_topic(version, 13, "name", s.topic_id("t"))
         await client.call(PRODUCE, version, tree)
@@ -83,12 +78,10 @@ def test_produce(version: int) -> None:
         (part,) = topic["partition_responses"]
         assert (part["index"], part["error_code"], part["base_offset"]) == (0, 0, 3)
 
-    run(scenario)
-
 
 @versions(PRODUCE, since=3)
-def test_produce_answers_each_partition_by_itself(version: int) -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_produce_answers_each_partition_by_itself(version: int) -> None:
+    async with talking() as (s, client):
         good, bad = one_batch(), one_batch()[:-1] + b"?"
         topics = [
             by_topic(version, 13, "name", s.topic_id("t"))
@@ -113,21 +106,17 @@ def test_produce_answers_each_partition_by_itself(version: int) -> None:
             message = answer["responses"][0]["partition_responses"][1]["error_message"]
             assert "CRC" in message
 
-    run(scenario)
 
-
-def test_produce_with_odd_acks_is_refused() -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_produce_with_odd_acks_is_refused() -> None:
+    async with talking() as (s, client):
         answer = await client.call(PRODUCE, 9, produce("t", one_batch(), acks=2))
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == 21
         assert s.appended == 0
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("version", [3, VERSIONS[PRODUCE][2]])
-def test_a_producer_that_outruns_its_consumers_is_told_and_held_back(version: int) -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_a_producer_that_outruns_its_consumers_is_told_and_held_back(version: int) -> None:
+    async with talking() as (s, client):
         await s.make_topic("slow", lag_policy="throttle", lag_group="g", lag_max_records="1")
         topic_id = s.topic_id("slow")
         tree = produce("slow", one_batch(records=3))
@@ -151,12 +140,10 @@ def test_a_producer_that_outruns_its_consumers_is_told_and_held_back(version: in
         await waiting
         assert s.appended == 6
 
-    run(scenario)
-
 
 @versions(PRODUCE, since=3)
-def test_transactional_produce_passes_the_transaction_version(version: int) -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_transactional_produce_passes_the_transaction_version(version: int) -> None:
+    async with talking() as (s, client):
         producer = await Producer(s.engine, "payments").init()
         batch = bytes(producer.batch("t", b"value").records)
         tree = produce("t", batch) | {"transactional_id": "payments"}
@@ -166,8 +153,6 @@ def test_transactional_produce_passes_the_transaction_version(version: int) -> N
         code = 0 if version >= 12 else 120 if version >= 11 else 48
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == code
         assert s.appended == (1 if version >= 12 else 0)
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -185,13 +170,13 @@ def test_transactional_produce_passes_the_transaction_version(version: int) -> N
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_refused_transactional_produce_gets_a_code_that_its_version_knows(
+async def test_a_refused_transactional_produce_gets_a_code_that_its_version_knows(
     error: TidemillError, before: int, since: int, after: int
 ) -> None:
     def refuse(*_: object) -> None:
         raise error
 
-    async def scenario(s: Serving, client: Client) -> None:
+    async with talking() as (s, client):
         s.engine._services.records.appender._admit = refuse
         producer = await Producer(s.engine, "payments").init()
         batch = bytes(producer.batch("t", b"value").records)
@@ -202,12 +187,10 @@ def test_a_refused_transactional_produce_gets_a_code_that_its_version_knows(
             (part,) = answer["responses"][0]["partition_responses"]
             assert part["error_code"] == (before if version < since else after), version
 
-    run(scenario)
-
 
 @versions(FETCH)
-def test_fetch(version: int) -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_fetch(version: int) -> None:
+    async with talking() as (s, client):
         await client.call(PRODUCE, 9, produce("t", one_batch(b"x" * 9000, records=2)))
         tree = fetch("t", offset=1)
         tree["topics"][0] |= by_topic(version, 13, "topic", s.topic_id("t"))
@@ -219,12 +202,10 @@ def test_fetch(version: int) -> None:
         assert part["records"].count(b"x" * 9000) == 2
         assert part["aborted_transactions"] is None
 
-    run(scenario)
-
 
 @versions(FETCH)
-def test_fetch_errors(version: int) -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_fetch_errors(version: int) -> None:
+    async with talking() as (s, client):
         tree = fetch("t", offset=99, max_wait=60_000)
         missing = fetch("missing", max_wait=60_000)["topics"][0]
         if version >= 13:
@@ -236,11 +217,9 @@ def test_fetch_errors(version: int) -> None:
         assert codes == [1, 100 if version >= 13 else 3]
         assert answer["responses"][0]["partitions"][0]["records"] == b""
 
-    run(scenario)
 
-
-def test_fetch_waits_for_records_and_is_bounded() -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_fetch_waits_for_records_and_is_bounded() -> None:
+    async with talking() as (s, client):
         sent = client.send(FETCH, 12, fetch("t", max_wait=30_000) | {"max_bytes": 2**31 - 1})
         await eventually(lambda: s.reads)
         assert s.reads[0].max_bytes == s.engine.settings.limits.fetch_bytes
@@ -250,12 +229,10 @@ def test_fetch_waits_for_records_and_is_bounded() -> None:
         assert correlation == sent
         assert answer["responses"][0]["partitions"][0]["records"]
 
-    run(scenario)
-
 
 @versions(FETCH, since=7)
-def test_a_fetch_session_answers_with_changes_only(version: int) -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_a_fetch_session_answers_with_changes_only(version: int) -> None:
+    async with talking() as (s, client):
         parts = [
             {"partition": index, "fetch_offset": 0, "partition_max_bytes": 10_000}
             for index in range(2)
@@ -287,15 +264,13 @@ def test_a_fetch_session_answers_with_changes_only(version: int) -> None:
         answer = await client.call(FETCH, version, {"session_id": 12345, "session_epoch": 1})
         assert answer["error_code"] == 70
 
-    run(scenario)
-
 
 # --- metadata ------------------------------------------------------------------------------------
 
 
 @versions(METADATA)
-def test_metadata_of_all_topics(version: int) -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_metadata_of_all_topics(version: int) -> None:
+    async with talking() as (s, client):
         await s.make_topic("u")
         answer = await client.call(METADATA, version, {"topics": [] if version == 0 else None})
         assert [b["host"] for b in answer["brokers"]] == ["127.0.0.1"]
@@ -311,12 +286,10 @@ def test_metadata_of_all_topics(version: int) -> None:
             empty = await client.call(METADATA, version, {"topics": []})
             assert empty["topics"] == []
 
-    run(scenario)
-
 
 @versions(METADATA)
-def test_metadata_creates_a_missing_topic_unless_forbidden(version: int) -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_metadata_creates_a_missing_topic_unless_forbidden(version: int) -> None:
+    async with talking() as (s, client):
         asked = {"topics": [{"name": "new"}]}
         if version >= 4:
             answer = await client.call(
@@ -329,12 +302,10 @@ def test_metadata_creates_a_missing_topic_unless_forbidden(version: int) -> None
         assert answer["topics"][0]["error_code"] == 0
         assert s.has_topic("new")
 
-    run(scenario)
-
 
 @versions(METADATA, since=10)
-def test_metadata_by_topic_id(version: int) -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_metadata_by_topic_id(version: int) -> None:
+    async with talking() as (s, client):
         known, unknown = s.topic_id("t"), UUID(int=99)
         asked = [{"name": None, "topic_id": known}, {"name": None, "topic_id": unknown}]
         answer = await client.call(METADATA, version, {"topics": asked})
@@ -344,11 +315,9 @@ def test_metadata_by_topic_id(version: int) -> None:
             assert [t["name"] for t in answer["topics"]] == ["t", None]
             assert answer["topics"][1]["topic_id"] == unknown
 
-    run(scenario)
 
-
-def test_allowed_operations_are_included_on_request() -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_allowed_operations_are_included_on_request() -> None:
+    async with talking() as (_, client):
         flags = {
             "topics": None,
             "include_topic_authorized_operations": True,
@@ -360,12 +329,10 @@ def test_allowed_operations_are_included_on_request() -> None:
         answer = await client.call(METADATA, 9, {"topics": None})
         assert answer["topics"][0]["topic_authorized_operations"] == -(2**31)
 
-    run(scenario)
-
 
 @versions(DESCRIBE_CLUSTER)
-def test_describe_cluster(version: int) -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_describe_cluster(version: int) -> None:
+    async with talking() as (s, client):
         answer = await client.call(DESCRIBE_CLUSTER, version, {"endpoint_type": 1})
         assert (answer["error_code"], answer["cluster_id"]) == (0, s.cluster_id)
         assert [(b["broker_id"], b["port"]) for b in answer["brokers"]] == [(1, s.address[1])]
@@ -373,11 +340,9 @@ def test_describe_cluster(version: int) -> None:
             answer = await client.call(DESCRIBE_CLUSTER, version, {"endpoint_type": 2})
             assert (answer["error_code"], answer["brokers"]) == (114, [])
 
-    run(scenario)
 
-
-def test_topic_partitions_come_in_pages() -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_topic_partitions_come_in_pages() -> None:
+    async with talking() as (s, client):
         await s.make_topic("a", 3)
         await s.make_topic("z", 1)
         seen: list[tuple[str, int]] = []
@@ -397,12 +362,10 @@ def test_topic_partitions_come_in_pages() -> None:
         answer = await client.call(DESCRIBE_TOPIC_PARTITIONS, 0, {"topics": [{"name": "no"}]})
         assert answer["topics"][0]["error_code"] == 3
 
-    run(scenario)
-
 
 @versions(FIND_COORDINATOR)
-def test_coordinator_is_this_broker(version: int) -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_coordinator_is_this_broker(version: int) -> None:
+    async with talking() as (s, client):
         asked = {"coordinator_keys": ["g", "h"]} if version >= 4 else {"key": "g"}
         answer = await client.call(FIND_COORDINATOR, version, asked)
         found = answer["coordinators"] if version >= 4 else [answer]
@@ -418,15 +381,13 @@ def test_coordinator_is_this_broker(version: int) -> None:
             found = answer["coordinators"] if version >= 4 else [answer]
             assert found[0]["error_code"] == 35
 
-    run(scenario)
-
 
 # --- positions -----------------------------------------------------------------------------------
 
 
 @versions(LIST_OFFSETS)
-def test_list_offsets(version: int) -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_list_offsets(version: int) -> None:
+    async with talking() as (s, client):
         for when in (1000, 2000):
             await append(s, timestamp=when)
 
@@ -447,12 +408,10 @@ def test_list_offsets(version: int) -> None:
         assert (await ask(-5))[0] == (0 if version >= 9 else 35)
         assert (await ask(-77))[0] == 35
 
-    run(scenario)
-
 
 @versions(OFFSET_FOR_EPOCH)
-def test_offset_for_leader_epoch(version: int) -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_offset_for_leader_epoch(version: int) -> None:
+    async with talking() as (s, client):
         await append(s, 1, records=4)
         parts = [{"partition": 1, "leader_epoch": 0}, {"partition": 9, "leader_epoch": 0}]
         answer = await client.call(
@@ -461,12 +420,10 @@ def test_offset_for_leader_epoch(version: int) -> None:
         found = answer["topics"][0]["partitions"]
         assert [(f["error_code"], f["end_offset"]) for f in found] == [(0, 4), (3, -1)]
 
-    run(scenario)
-
 
 @versions(DELETE_RECORDS)
-def test_delete_records(version: int) -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_delete_records(version: int) -> None:
+    async with talking() as (s, client):
         await append(s, records=4)
         parts = [{"partition_index": 0, "offset": 3}, {"partition_index": 1, "offset": 3}]
         answer = await client.call(
@@ -475,15 +432,13 @@ def test_delete_records(version: int) -> None:
         found = answer["topics"][0]["partitions"]
         assert [(f["error_code"], f["low_watermark"]) for f in found] == [(0, 3), (1, -1)]
 
-    run(scenario)
-
 
 # --- producers -----------------------------------------------------------------------------------
 
 
 @versions(INIT_PRODUCER_ID)
-def test_init_producer_id(version: int) -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_init_producer_id(version: int) -> None:
+    async with talking() as (_, client):
         first = await client.call(INIT_PRODUCER_ID, version, {"transactional_id": None})
         second = await client.call(INIT_PRODUCER_ID, version, {"transactional_id": None})
         assert first["error_code"] == second["error_code"] == 0
@@ -491,11 +446,9 @@ def test_init_producer_id(version: int) -> None:
         refused = await client.call(INIT_PRODUCER_ID, version, {"transactional_id": ""})
         assert (refused["error_code"], refused["producer_id"]) == (42, -1)
 
-    run(scenario)
 
-
-def test_describe_producers() -> None:
-    async def scenario(s: Serving, client: Client) -> None:
+async def test_describe_producers() -> None:
+    async with talking() as (s, client):
         producer = await Producer(s.engine, "payments").init()
         await producer.send("t", b"first")
         await producer.commit()
@@ -515,5 +468,3 @@ def test_describe_producers() -> None:
             }
         ]
         assert unknown["error_code"] == 3
-
-    run(scenario)
