@@ -1,4 +1,4 @@
-"""The native edition reads librdkafka's settings, or leaves them to librdkafka."""
+"""Our own client for reading takes librdkafka's settings, or leaves them to librdkafka."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewPartitions
 
 from tests.support.committed import read_to_end
 from tests.support.hidden_packages import python_without
@@ -21,6 +22,7 @@ from tidemill.connect.base.errors import (
 )
 from tidemill.connect.base.producer import Producer, Words, open_producer
 from tidemill.errors import UnreachableError
+from tidemill.kafka_client.producing import cluster
 from tidemill.kafka_client.producing.transactional import TransactionalProducer
 
 UNKNOWN = {"debug": "msg"}
@@ -120,6 +122,26 @@ def test_a_topic_that_does_not_exist_fails_when_the_broker_says_so(kafka: Kafka,
     with pytest.raises(UnreachableError, match="can't write to topic"):
         write()
     producer.close()
+
+
+def test_new_partitions_of_a_topic_are_used_from_the_next_transaction_on(
+    kafka: Kafka, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kafka.properties:
+        pytest.skip("librdkafka follows partitions by itself, every five minutes")
+    monkeypatch.setattr(cluster, "_KNOWN_S", 0.0)
+    kafka.create_topics("tests", {name: (1, {})})
+    producer, admin = opened(kafka, name), kafka.admin("tests")
+    for partitions in (1, 3):
+        for number in range(100):
+            producer.send(name, b"%d" % number, b"v")
+        if partitions == 1:
+            admin.create_partitions([NewPartitions(name, 3)])[name].result(60)
+        producer.commit()
+    producer.close()
+    found = [len(read_to_end(kafka.servers, name, each)) for each in range(3)]
+    assert sum(found) == 200
+    assert min(found) > 0
 
 
 def test_records_have_headers(kafka: Kafka, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The native producer reads librdkafka's settings, or leaves them to librdkafka."""
+"""Our own producer reads librdkafka's settings, or leaves them to librdkafka."""
 
 from __future__ import annotations
 

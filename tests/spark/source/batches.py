@@ -1,4 +1,4 @@
-"""Stored batches for the tests of the native edition, and what the decoder makes of them."""
+"""Stored batches for the tests of our own client, and what the decoder makes of them."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def read(
     kafka: dict[str, str] | None = None,
     **fields: Any,
 ) -> list[int]:
-    """Return the offsets that the native edition reads."""
+    """Return the offsets that our own client reads."""
     fields.setdefault("timeout_ms", 5000)
     plan = FetchPlan({"bootstrap.servers": broker.bootstrap, **(kafka or {})}, **fields)
     batches = own.start(OffsetRange("t", 0, start, end), plan)

@@ -1,4 +1,4 @@
-"""Translates librdkafka's settings for the native producer, if it understands them all.
+"""Translates librdkafka's settings for our own producer, if it understands them all.
 
 Must not know: sockets, Spark, queries. Source: librdkafka's CONFIGURATION.md.
 """
@@ -55,7 +55,7 @@ _UNDERSTOOD: Table = {
     "transactional.id": ("transactional_id", text),
     "transaction.timeout.ms": ("transaction_timeout_ms", integer(1000, 2_147_483_647)),
 }
-"""Settings that the native producer obeys, besides those of connections."""
+"""Settings that the producer obeys, besides those of connections."""
 
 _IRRELEVANT: Mapping[str, Parse] = {
     **WITHOUT_EFFECT,
@@ -77,7 +77,7 @@ _IRRELEVANT: Mapping[str, Parse] = {
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """Settings of the native producer, with librdkafka's defaults.
+    """Settings of our own producer, with librdkafka's defaults.
 
     Attributes:
         connection: Settings of connections.
@@ -113,7 +113,7 @@ class ProducerSettings:
 
 
 def understand(kafka: Mapping[str, str]) -> ProducerSettings | None:
-    """Return the settings for the native producer; None if it does not understand them all.
+    """Return the settings for our own producer; None if it does not understand them all.
 
     Args:
         kafka: Settings of librdkafka.

@@ -144,8 +144,9 @@ class TransactionalProducer:
             what: What fails, for messages.
         """
         if not self.is_open:
+            # Between transactions, because what follows a commit must not look as if it failed.
+            self._records().follow_partitions()
             self._what, self.is_open = what, True
-            self._records()
 
     def mark(self, topic: str, marker: Marker) -> None:
         """Add an offset of the group to the transaction.
@@ -240,7 +241,6 @@ class TransactionalProducer:
             self._ask(what, END_TRANSACTION, {**self._me(), "committed": True}, _check_one)
         self._announced.clear()
         self.is_open = self._is_known = False
-        self._records().follow_partitions()
 
     def rest(self) -> Cluster | None:
         """Return the connections, so that others can use them until the next transaction."""

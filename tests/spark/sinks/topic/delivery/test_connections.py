@@ -1,4 +1,4 @@
-"""Connections of the native producer: TLS, idle ones, forked processes, a broker that restarts."""
+"""Connections of our own producer: TLS, idle ones, forked processes, a broker that restarts."""
 
 from __future__ import annotations
 

@@ -466,7 +466,7 @@ def test_a_commit_whose_answer_is_lost_is_found_out_about(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, edition: str, *, retriable: bool
 ) -> None:
     if edition == "own":
-        pytest.skip("the native producer sends the request again: test_transaction.py")
+        pytest.skip("our own producer sends the request again: test_faults.py")
     lost: list[int] = []
 
     class Deaf(Producer):
