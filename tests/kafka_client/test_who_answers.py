@@ -117,6 +117,9 @@ def test_the_explanation_names_the_property_to_change(tmp_path: Path) -> None:
         text, hint = explain(servers, secure, "kafka.") or ("", "")
         assert "its certificate is not valid here: self-signed certificate" in text
         assert "kafka.ssl.ca.location=FILE" in hint
+        kerberos = {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}
+        text, _ = explain(servers, kerberos) or ("", "")
+        assert "its certificate is not valid here" in text
         assert explain(servers, secure | {"ssl.ca.location": str(cert)}) is None
         assert explain(servers, secure | {"enable.ssl.certificate.verification": "false"}) is None
         text, _ = explain(servers, secure | {"ssl.ca.location": "nowhere"}) or ("", "")

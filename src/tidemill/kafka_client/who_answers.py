@@ -118,7 +118,8 @@ def explain(
 def _certificate_problem(host: str, port: int, properties: Mapping[str, str]) -> str:
     """Return why a verified TLS connection fails; an empty string if it does not."""
     try:
-        context = make_context(connection_settings(properties, ""))
+        without_login = {**properties, "security.protocol": "ssl"}
+        context = make_context(connection_settings(without_login, ""))
         with (
             socket.create_connection((host, port), TIMEOUT_S) as plain,
             context.wrap_socket(plain, server_hostname=host),
