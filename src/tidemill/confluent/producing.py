@@ -227,8 +227,8 @@ class RecordProducer:
 class TransactionalProducer:
     """A producer whose records appear together when ``commit`` returns.
 
-    It has the methods of ``kafka_client.producing.transactional.TransactionalProducer``, and keeps
-    its connections while it rests.
+    It has the methods of ``kafka_client.producing.transactional.TransactionalProducer``, with the
+    same arguments and errors, and keeps its connections while it rests.
 
     Args:
         settings: Settings of librdkafka, with a transactional id.
@@ -260,15 +260,7 @@ class TransactionalProducer:
         return self.records.client
 
     def start(self, what: str = "start a producer", topic: str | None = None) -> None:
-        """Fence earlier producers, and end their transactions.
-
-        Args:
-            what: What fails, for messages.
-            topic: A topic to ask for first. A broker that creates topics by itself does so.
-
-        Raises:
-            TidemillError: As ``Failures`` words it.
-        """
+        """Fence earlier producers, and end their transactions."""
         # Without these requests librdkafka takes half a second to ask for its producer id: it looks
         # for the coordinator before it is connected, and after that only every 500 ms. The first
         # answer comes from a bootstrap server, whose connection librdkafka then closes; the second
@@ -280,15 +272,7 @@ class TransactionalProducer:
         self._retry(lambda: self._client.init_transactions(self._request_s), what)
 
     def marker(self, topic: str, what: str) -> Marker:
-        """Return what the group has committed for partition 0 of a topic.
-
-        Args:
-            topic: The topic.
-            what: What fails, for messages.
-
-        Raises:
-            TidemillError: As ``Failures`` words it.
-        """
+        """Return what the group has committed for partition 0 of a topic."""
         last = LastError()
         # A consumer would take half a second to find its coordinator.
         admin = self._make(AdminClient, self._plain_settings(), last)
@@ -307,14 +291,7 @@ class TransactionalProducer:
         return Marker(found.offset, found.metadata or "")
 
     def begin(self, what: str = "begin a transaction") -> None:
-        """Begin a transaction if none is open.
-
-        Args:
-            what: What fails, for messages.
-
-        Raises:
-            TidemillError: As ``Failures`` words it.
-        """
+        """Begin a transaction if none is open."""
         if not self.is_open:
             self.records.reset()
             self._what = what
@@ -322,11 +299,7 @@ class TransactionalProducer:
             self.is_open = True
 
     def mark(self, topic: str, marker: Marker) -> None:
-        """Add an offset of the group to the transaction.
-
-        Raises:
-            TidemillError: As ``Failures`` words it.
-        """
+        """Add an offset of the group to the transaction."""
         if self._group is None:
             self._group = self._group_metadata()
         offset, group = TopicPartition(topic, 0, marker.offset, marker.metadata), self._group
@@ -345,34 +318,17 @@ class TransactionalProducer:
         headers: Headers | None = None,
         partition: int | None = None,
     ) -> None:
-        """Add a record to the transaction, which begins if none is open.
-
-        Raises:
-            TidemillError: As ``Failures`` words it: the record is too large, the transaction
-                failed, or another producer has the transactional id.
-        """
+        """Add a record to the transaction, which begins if none is open."""
         if not self.is_open:
             self.begin()
         self.records.send(topic, key, value, ts_ms, headers, partition)
 
     def post(self) -> None:
-        """Report records that were rejected. librdkafka sends in its own thread.
-
-        Raises:
-            TidemillError: As ``Failures`` words it.
-        """
+        """Report records that were rejected. librdkafka sends in its own thread."""
         self.records.check()
 
     def commit(self, what: str = "commit a transaction") -> None:
-        """Commit the transaction. When it returns, the records are durable and visible.
-
-        Args:
-            what: What fails, for messages.
-
-        Raises:
-            TidemillError: As ``Failures`` words it: the transaction failed, and none of its records
-                is visible; or another producer has the transactional id.
-        """
+        """Commit the transaction. When it returns, the records are durable and visible."""
         if not self.is_open:
             return
         self.records.flush()
