@@ -287,9 +287,13 @@ def read_table(table: TableInput, spark: SparkSession) -> dict[str, Callable[[],
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 def test_each_way_to_read_a_table_gives_the_rows_of_a_stream(
-    spark: SparkSession, tidemill_broker: Broker
+    spark: SparkSession, tidemill_broker: Broker, zone: str
 ) -> None:
+    spark = spark.newSession()
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
     topic = tidemill_broker.topic()
     values = objects(12)
     records = [{"key": str(i).encode(), "value": value} for i, value in enumerate(values)]

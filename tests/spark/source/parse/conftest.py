@@ -1,4 +1,4 @@
-"""Makes parsers of JSON."""
+"""Parses JSON by a schema in DDL."""
 
 from __future__ import annotations
 
@@ -10,23 +10,17 @@ import pytest
 
 from tidemill.spark.source.parse import Parsed, Parser, ParseSchema, make_parser
 
-Make = Callable[..., Parser]
 Parse = Callable[..., Parsed]
 
 
-@pytest.fixture
-def make() -> Make:
-    """Make a parser of a schema in DDL."""
-
-    def parser(ddl: str, *, only: list[str] | None = None, **options: Any) -> Parser:
-        return make_parser(ParseSchema.from_ddl(ddl, **options), only=only)
-
-    return parser
+def make(ddl: str, *, only: list[str] | None = None, **options: Any) -> Parser:
+    """Make a parser."""
+    return make_parser(ParseSchema.from_ddl(ddl, **options), only=only)
 
 
 @pytest.fixture
-def parse(make: Make) -> Parse:
-    """Parse values by a schema in DDL. Also checks that ``check`` gives the same reasons."""
+def parse() -> Parse:
+    """Parse values. Also checks that ``check`` gives the same reasons."""
 
     def parsed(ddl: str, *values: str | bytes | None, **options: Any) -> Parsed:
         parser = make(ddl, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tests.spark.source.parse.conftest import Make, Parse
+from tests.spark.source.parse.conftest import Parse, make
 
 AT = "2013-01-01T05:00:00Z"
 SCHEMA = "flight STRING, delay INT, at TIMESTAMP, gate STRUCT<name: STRING>, tags ARRAY<STRING>"
@@ -235,7 +235,7 @@ def test_a_wrong_event_time_is_of_a_wrong_type_and_a_null_one_is_missing(parse: 
     ]
 
 
-def test_columns_that_are_not_built_are_checked_all_the_same(make: Make) -> None:
+def test_columns_that_are_not_built_are_checked_all_the_same() -> None:
     parser = make("a STRING, b ARRAY<INT>, c INT", only=["c"])
     found = parser.parse(
         pa.array([b'{"a": "x", "b": [1], "c": 1}', b'{"b": ["x"]}', b'{"b": [2], "c": 2}'])
@@ -250,7 +250,7 @@ def test_columns_that_are_not_built_are_checked_all_the_same(make: Make) -> None
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
-def test_any_array_of_text_is_parsed_slices_too(make: Make, kind: pa.DataType) -> None:
+def test_any_array_of_text_is_parsed_slices_too(kind: pa.DataType) -> None:
     array = pa.array(["skipped", '{"x": 1}', None, '{"x": 2}', "x", "skipped"], kind)
     found = make("x INT").parse(array.slice(1, 4))
     assert found.columns[0].to_pylist() == [1, 2]
@@ -260,7 +260,7 @@ def test_any_array_of_text_is_parsed_slices_too(make: Make, kind: pa.DataType) -
 
 
 @pytest.mark.parametrize("values", [[], [None], [b"x"]])
-def test_no_rows_have_the_types_of_the_schema(make: Make, values: list[bytes | None]) -> None:
+def test_no_rows_have_the_types_of_the_schema(values: list[bytes | None]) -> None:
     ddl = "a STRING, b ARRAY<STRUCT<c: MAP<STRING, DECIMAL(5, 2)>>>, d TIMESTAMP, e BOOLEAN"
     found = make(ddl).parse(pa.array(values, pa.binary()))
     assert [len(column) for column in found.columns] == [0, 0, 0, 0]
@@ -274,6 +274,6 @@ def test_no_rows_have_the_types_of_the_schema(make: Make, values: list[bytes | N
         column.validate(full=True)
 
 
-def test_an_array_of_another_type_is_a_mistake(make: Make) -> None:
+def test_an_array_of_another_type_is_a_mistake() -> None:
     with pytest.raises(TypeError, match="int64"):
         make("x INT").parse(pa.array([1]))

@@ -7,11 +7,10 @@ it is left out. Must not know: topics, Kafka clients.
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 import pyarrow as pa
 
+from tidemill.spark.base.ddl import columns
 from tidemill.spark.source.captured.envelope import MESSAGE, EnvelopeError, Envelopes, Event
 from tidemill.spark.source.captured.positions import source_text
 from tidemill.spark.source.captured.values import iso_time
@@ -30,11 +29,10 @@ class DebeziumParser:
     """
 
     def __init__(self, schema: ParseSchema, inner: Parser) -> None:
-        rows = (c.arrow for c in schema.columns if c.name in ("after", "before"))
-        struct = next((kind for kind in rows if pa.types.is_struct(kind)), pa.struct([]))
-        fields = [struct.field(i) for i in range(struct.num_fields)]
-        columns = [(field.name, _kind(field.type)) for field in fields]
-        self._envelopes = Envelopes(columns, schema.timestamp_format)
+        rows = (c.type for c in schema.columns if c.name in ("after", "before"))
+        row = next((kind for kind in rows if kind.startswith("STRUCT<")), None)
+        made = () if row is None else columns(row.removeprefix("STRUCT<").removesuffix(">"))
+        self._envelopes = Envelopes([(c.name, c.type) for c in made], schema.timestamp_format)
         self._inner = inner
 
     def parse(self, values: pa.Array) -> Parsed:
@@ -96,18 +94,3 @@ def _text(event: Event) -> bytes:
 
 def _merged(refused: Reasons, inner: Reasons, places: list[int]) -> Reasons:
     return sorted([*refused, *((places[index], reason) for index, reason in inner)])
-
-
-def _kind(arrow: Any) -> str:
-    """Return the name that Spark has for a type, as far as conversions need it."""
-    if pa.types.is_list(arrow):
-        return f"ARRAY<{_kind(arrow.value_type)}>"
-    if pa.types.is_date32(arrow):
-        return "DATE"
-    if pa.types.is_timestamp(arrow):
-        return "TIMESTAMP_NTZ" if arrow.tz is None else "TIMESTAMP"
-    if pa.types.is_integer(arrow):
-        return "BIGINT"
-    if pa.types.is_floating(arrow):
-        return "DOUBLE"
-    return "DECIMAL" if pa.types.is_decimal(arrow) else "STRING"
