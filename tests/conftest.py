@@ -89,11 +89,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine, on an event loop of its own."""
+    """Run a test that is a coroutine.
+
+    It runs on the loop of the fixture ``loop_runner``, which other fixtures can use before. Without
+    that fixture it gets a loop of its own, made by the fixture ``loop_factory`` if there is one.
+    """
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), ASYNC_TIMEOUT_S))
+    given: dict[str, Any] = pyfuncitem.funcargs
+    test = pyfuncitem.obj(**{name: given[name] for name in pyfuncitem._fixtureinfo.argnames})
+    bounded = asyncio.wait_for(test, ASYNC_TIMEOUT_S)
+    if "loop_runner" in given:
+        given["loop_runner"].run(bounded)
+    else:
+        with asyncio.Runner(loop_factory=given.get("loop_factory")) as runner:
+            runner.run(bounded)
     return True
 
 

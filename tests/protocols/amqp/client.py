@@ -96,18 +96,18 @@ class FakeLink:
 
 
 class Broker:
-    """An engine on files in memory and a server that does not listen, on a loop of their own.
+    """An engine on files in memory and a server that does not listen, on the loop of a runner.
 
     Attributes:
         engine, disk: the engine and its disk.
         server: the server of clients that name no other.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self._runner = runner
         self.disk = HeldDisk()
         settings = Settings(data_dir=Path("/tmp"))  # in memory
         self.engine = Engine(settings, ManualClock(1_700_000_000_000), self.disk)
-        self._runner = asyncio.Runner()
         self.run(self.engine.start())
         self.server = self.server_with(settings)
 
@@ -145,7 +145,6 @@ class Broker:
         """Stop the engine."""
         self.disk.release()
         self.run(self.engine.stop())
-        self._runner.close()
 
 
 class Client:

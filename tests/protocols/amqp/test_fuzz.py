@@ -5,6 +5,7 @@ In memory: a session on a fake link, so that thousands of inputs are tried in se
 
 from __future__ import annotations
 
+import asyncio
 import random
 import struct
 from collections.abc import Iterator
@@ -61,9 +62,10 @@ SAMPLES = [
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    broker = Broker()
-    yield broker
-    broker.close()
+    with asyncio.Runner() as runner:
+        broker = Broker(runner)
+        yield broker
+        broker.close()
 
 
 def deliver(broker: Broker, stream: bytes) -> list[tuple[str, Any]]:

@@ -9,7 +9,6 @@ from unittest.mock import Mock
 import pytest
 
 from tests.protocols.amqp.client import CAPABILITIES, Broker, Client, publish_bytes
-from tests.protocols.amqp.running import running
 from tidemill.engine.queues.publish import LivePublisher
 from tidemill.net.budget import Hold
 from tidemill.protocols.amqp.codec import methods
@@ -18,7 +17,6 @@ from tidemill.protocols.amqp.settings import AmqpListener
 from tidemill.settings import Limits, Settings
 
 
-@running
 async def test_a_client_of_another_protocol_gets_the_header_and_is_closed(broker: Broker) -> None:
     for other in (
         b"AMQP\x00\x01\x00\x00",
@@ -31,7 +29,6 @@ async def test_a_client_of_another_protocol_gets_the_header_and_is_closed(broker
         assert client.link.is_closing
 
 
-@running
 async def test_the_header_can_arrive_byte_by_byte(broker: Broker) -> None:
     client = broker.client()
     for byte in HEADER:
@@ -39,7 +36,6 @@ async def test_the_header_can_arrive_byte_by_byte(broker: Broker) -> None:
     assert client.names() == ["Connection.Start"]
 
 
-@running
 async def test_the_broker_names_what_clients_look_for(broker: Broker) -> None:
     client = broker.client()
     client.feed(HEADER)
@@ -88,7 +84,6 @@ AMQPLAIN = b"\x05LOGINS\x00\x00\x00\x05guest\x08PASSWORDS\x00\x00\x00\x05guest"
         ("EXTERNAL", b"", "127.0.0.1", False),
     ],
 )
-@running
 async def test_login(
     broker: Broker, mechanism: str, response: bytes, host: str, accepted: bool
 ) -> None:
@@ -103,7 +98,6 @@ async def test_login(
         assert frame.reply_text.startswith("ACCESS_REFUSED - Login was refused")
 
 
-@running
 async def test_an_old_client_with_a_wrong_password_is_just_closed(broker: Broker) -> None:
     client = broker.client()
     login(client, b"\0guest\0wrong", nothing=True)
@@ -111,7 +105,6 @@ async def test_an_old_client_with_a_wrong_password_is_just_closed(broker: Broker
     assert client.link.is_closing
 
 
-@running
 async def test_users_of_a_file_log_in_from_anywhere_and_guest_does_not(
     broker: Broker, tmp_path: Path
 ) -> None:
@@ -139,7 +132,6 @@ async def test_users_of_a_file_log_in_from_anywhere_and_guest_does_not(
         ({"frame_max": 131_073}, "negotiated frame_max = 131073 is higher than"),
     ],
 )
-@running
 async def test_limits_that_do_not_fit_are_refused(
     broker: Broker, tune: dict[str, int], problem: str
 ) -> None:
@@ -151,7 +143,6 @@ async def test_limits_that_do_not_fit_are_refused(
     assert problem in frame.reply_text
 
 
-@running
 async def test_only_the_default_vhost_exists(broker: Broker) -> None:
     client = broker.client()
     login(client, b"\0guest\0guest")
@@ -161,7 +152,6 @@ async def test_only_the_default_vhost_exists(broker: Broker) -> None:
     assert (name, frame.reply_code) == ("Connection.Close", 530)
 
 
-@running
 async def test_methods_before_the_connection_is_open_close_it(broker: Broker) -> None:
     client = broker.client()
     client.feed(HEADER)
@@ -191,7 +181,6 @@ async def test_methods_before_the_connection_is_open_close_it(broker: Broker) ->
         (publish_bytes(1, "", "q", b"x", immediate=True), 540),
     ],
 )
-@running
 async def test_what_closes_a_connection(broker: Broker, data: bytes, code: int) -> None:
     client = await broker.client().open(channel_max=200)
     client.feed(data)
@@ -204,7 +193,6 @@ async def test_what_closes_a_connection(broker: Broker, data: bytes, code: int) 
     await client.closed()
 
 
-@running
 async def test_a_channel_that_is_closed_by_an_error_ignores_what_follows_until_close_ok(
     broker: Broker,
 ) -> None:
@@ -226,7 +214,6 @@ async def test_a_channel_that_is_closed_by_an_error_ignores_what_follows_until_c
     assert (await client.ask(1, "channel.open")).name == "Channel.OpenOk"
 
 
-@running
 async def test_a_method_that_waits_holds_back_what_follows(broker: Broker) -> None:
     client = await broker.client().open()
     broker.disk.hold()
@@ -244,7 +231,6 @@ async def test_a_method_that_waits_holds_back_what_follows(broker: Broker) -> No
     assert await broker.values() == [b"after"]
 
 
-@running
 async def test_a_long_stream_is_read_in_turns_and_in_order(broker: Broker) -> None:
     client = await broker.client().open()
     await client.ask(1, "queue.declare", queue="q")
@@ -257,7 +243,6 @@ async def test_a_long_stream_is_read_in_turns_and_in_order(broker: Broker) -> No
     assert [int(value) for value in await broker.values()] == list(range(count))
 
 
-@running
 async def test_a_message_over_the_limit_closes_the_channel_and_its_body_is_skipped(
     broker: Broker,
 ) -> None:
@@ -270,14 +255,12 @@ async def test_a_message_over_the_limit_closes_the_channel_and_its_body_is_skipp
     assert name == "Tx.SelectOk"
 
 
-@running
 async def test_update_secret_is_accepted(broker: Broker) -> None:
     client = await broker.client().open()
     answer = await client.ask(0, "connection.update-secret", new_secret=b"s", reason="r")
     assert answer.name == "Connection.UpdateSecretOk"
 
 
-@running
 async def test_closing_a_connection_ends_what_is_its_own_first(broker: Broker) -> None:
     client = await broker.client().open()
     await client.ask(1, "queue.declare", queue="mine", exclusive=True)
@@ -292,7 +275,6 @@ async def test_closing_a_connection_ends_what_is_its_own_first(broker: Broker) -
     await client.closed()
 
 
-@running
 async def test_a_lost_connection_ends_what_is_its_own(broker: Broker) -> None:
     client = await broker.client().open()
     await client.ask(1, "queue.declare", queue="mine", exclusive=True)
@@ -301,7 +283,6 @@ async def test_a_lost_connection_ends_what_is_its_own(broker: Broker) -> None:
     assert client.server.shared.tasks == set()
 
 
-@running
 async def test_a_stop_asks_the_client_to_close(broker: Broker) -> None:
     client = await broker.client().open()
     client.session.stop()
@@ -312,7 +293,6 @@ async def test_a_stop_asks_the_client_to_close(broker: Broker) -> None:
     assert client.link.is_closing
 
 
-@running
 async def test_a_client_is_held_back_while_consumers_of_what_it_publishes_are_behind(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,7 +313,6 @@ async def test_a_client_is_held_back_while_consumers_of_what_it_publishes_are_be
     assert names == ["Connection.Unblocked"]
 
 
-@running
 async def test_a_client_learns_that_it_waits_for_a_full_disk(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,7 +325,6 @@ async def test_a_client_learns_that_it_waits_for_a_full_disk(
     assert (name, frame.reason) == ("Connection.Blocked", "low on disk")
 
 
-@running
 async def test_a_held_connection_is_read_now_and_then_and_stays_blocked(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,7 +345,6 @@ async def test_a_held_connection_is_read_now_and_then_and_stays_blocked(
     assert client.names() == []
 
 
-@running
 async def test_a_client_that_publishes_while_memory_is_short_is_blocked_and_unblocked(
     broker: Broker,
 ) -> None:

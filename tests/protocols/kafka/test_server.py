@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Coroutine
-from functools import wraps
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-import uvloop
 from structlog.testing import capture_logs
 
 from tests.protocols.kafka.messages import kio_bytes, one_batch
@@ -22,23 +19,9 @@ from tidemill.protocols.kafka.connection import FIRST_BYTES
 from tidemill.protocols.kafka.session import MOST_UNANSWERED
 from tidemill.settings import Groups
 
+pytestmark = pytest.mark.usefixtures("loop_factory")
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 ALL_TOPICS: dict[str, Any] = {"topics": None}
-
-
-@pytest.fixture(params=["uvloop", "asyncio"])
-def loops(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
-    return uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-
-
-def on_both_loops(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @wraps(test)
-    def run(loops: Callable[[], asyncio.AbstractEventLoop]) -> None:
-        with asyncio.Runner(loop_factory=loops) as runner:
-            runner.run(test())
-
-    del run.__wrapped__
-    return run
 
 
 def produce(topic: str, records: bytes, acks: int = -1) -> dict[str, Any]:
@@ -68,7 +51,6 @@ def fetch(topic: str, offset: int = 0, max_wait: int = 0, min_bytes: int = 1) ->
 # --- order ---------------------------------------------------------------------------------------
 
 
-@on_both_loops
 async def test_produce_and_fetch_give_the_same_bytes_but_for_the_offset() -> None:
     async with serving() as s:
         await s.make_topic("t")
@@ -88,7 +70,6 @@ async def test_produce_and_fetch_give_the_same_bytes_but_for_the_offset() -> Non
             position += len(records)
 
 
-@on_both_loops
 async def test_produce_requests_overlap_and_are_answered_in_order() -> None:
     async with serving() as s:
         await s.make_topic("t")
@@ -103,7 +84,7 @@ async def test_produce_requests_overlap_and_are_answered_in_order() -> None:
 
 
 @pytest.mark.parametrize("size", [10, 4000], ids=["small batches", "large batches"])
-def test_a_produce_request_to_many_partitions_is_answered_in_order(size: int) -> None:
+async def test_a_produce_request_to_many_partitions_is_answered_in_order(size: int) -> None:
     """It is handled in slices. What arrives meanwhile must not overwrite its records."""
     topics, partitions = 3, 150
     records = [[one_batch(bytes([t, p]) * size) for p in range(partitions)] for t in range(topics)]
@@ -117,40 +98,34 @@ def test_a_produce_request_to_many_partitions_is_answered_in_order(size: int) ->
         }
         for t in range(topics)
     ]
-
-    async def run() -> None:
-        async with serving() as s:
-            for t in range(topics):
-                await s.make_topic(f"wide{t}", partitions)
-            client, other = await s.client(), await s.client()
-            first = client.send(PRODUCE, 9, wide)
-            second = client.send(PRODUCE, 9, produce("wide0", one_batch(b"later")))
-            await s.make_topic("t")
-            for _ in range(50):
-                await other.call(PRODUCE, 9, produce("t", one_batch(b"x" * 100_000)))
-            correlation, answer = await client.response(PRODUCE, 9)
-            assert correlation == first
-            assert [each["name"] for each in answer["responses"]] == ["wide0", "wide1", "wide2"]
-            for each in answer["responses"]:
-                found = each["partition_responses"]
-                assert [part["index"] for part in found] == list(range(partitions))
-                assert {(part["error_code"], part["base_offset"]) for part in found} == {(0, 0)}
-            correlation, answer = await client.response(PRODUCE, 9)
-            assert correlation == second
-            assert answer["responses"][0]["partition_responses"][0]["base_offset"] == 1
-            for t in range(topics):
-                for p in (0, 64, partitions - 1):
-                    wanted = fetch(f"wide{t}")
-                    wanted["topics"][0]["partitions"][0]["partition"] = p
-                    got = await client.call(FETCH, 11, wanted)
-                    stored = got["responses"][0]["partitions"][0]["records"]
-                    assert stored[16 : len(records[t][p])] == records[t][p][16:]
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run())
+    async with serving() as s:
+        for t in range(topics):
+            await s.make_topic(f"wide{t}", partitions)
+        client, other = await s.client(), await s.client()
+        first = client.send(PRODUCE, 9, wide)
+        second = client.send(PRODUCE, 9, produce("wide0", one_batch(b"later")))
+        await s.make_topic("t")
+        for _ in range(50):
+            await other.call(PRODUCE, 9, produce("t", one_batch(b"x" * 100_000)))
+        correlation, answer = await client.response(PRODUCE, 9)
+        assert correlation == first
+        assert [each["name"] for each in answer["responses"]] == ["wide0", "wide1", "wide2"]
+        for each in answer["responses"]:
+            found = each["partition_responses"]
+            assert [part["index"] for part in found] == list(range(partitions))
+            assert {(part["error_code"], part["base_offset"]) for part in found} == {(0, 0)}
+        correlation, answer = await client.response(PRODUCE, 9)
+        assert correlation == second
+        assert answer["responses"][0]["partition_responses"][0]["base_offset"] == 1
+        for t in range(topics):
+            for p in (0, 64, partitions - 1):
+                wanted = fetch(f"wide{t}")
+                wanted["topics"][0]["partitions"][0]["partition"] = p
+                got = await client.call(FETCH, 11, wanted)
+                stored = got["responses"][0]["partitions"][0]["records"]
+                assert stored[16 : len(records[t][p])] == records[t][p][16:]
 
 
-@on_both_loops
 async def test_other_requests_wait_for_the_answers_before_them() -> None:
     async with serving() as s:
         await s.make_topic("t")
@@ -169,7 +144,6 @@ async def test_other_requests_wait_for_the_answers_before_them() -> None:
         assert (await client.response(PRODUCE, 9))[0] == third
 
 
-@on_both_loops
 async def test_most_produce_requests_of_a_connection_wait_until_others_are_answered() -> None:
     async with serving() as s:
         await s.make_topic("t")
@@ -189,7 +163,6 @@ async def test_most_produce_requests_of_a_connection_wait_until_others_are_answe
         assert s.appended == len(sent)
 
 
-@on_both_loops
 async def test_a_long_poll_behind_many_produce_requests_ends() -> None:
     async with serving() as s:
         await s.make_topic("t")
@@ -206,7 +179,6 @@ async def test_a_long_poll_behind_many_produce_requests_ends() -> None:
         assert answered == sent
 
 
-@on_both_loops
 async def test_many_pipelined_requests_are_answered_in_order() -> None:
     async with serving() as s:
         client = await s.client()
@@ -214,7 +186,6 @@ async def test_many_pipelined_requests_are_answered_in_order() -> None:
         assert [(await client.response(METADATA, 9))[0] for _ in sent] == sent
 
 
-@on_both_loops
 async def test_bytes_may_arrive_one_at_a_time() -> None:
     async with serving() as s:
         client = await s.client()
@@ -229,7 +200,6 @@ async def test_bytes_may_arrive_one_at_a_time() -> None:
 # --- acks=0 --------------------------------------------------------------------------------------
 
 
-@on_both_loops
 async def test_acks_0_gets_no_answer_and_an_error_closes() -> None:
     async with serving() as s:
         await s.make_topic("t")
@@ -244,7 +214,6 @@ async def test_acks_0_gets_no_answer_and_an_error_closes() -> None:
 # --- versions ------------------------------------------------------------------------------------
 
 
-@on_both_loops
 async def test_unknown_version_of_api_versions_gets_the_supported_range() -> None:
     async with serving() as s:
         client = await s.client()
@@ -270,7 +239,6 @@ async def test_unknown_version_of_api_versions_gets_the_supported_range() -> Non
         ]
 
 
-@on_both_loops
 async def test_feature_that_starts_at_zero_is_hidden_from_clients_that_fail_on_it() -> None:
     async with serving() as s:
         client = await s.client()
@@ -281,7 +249,6 @@ async def test_feature_that_starts_at_zero_is_hidden_from_clients_that_fail_on_i
         assert names == ["group.version", "share.version", "transaction.version"]
 
 
-@on_both_loops
 async def test_produce_of_old_clients_is_refused_in_their_own_version() -> None:
     async with serving() as s:
         await s.make_topic("t")
@@ -295,21 +262,17 @@ async def test_produce_of_old_clients_is_refused_in_their_own_version() -> None:
 @pytest.mark.parametrize(
     ("key", "version"), [(999, 0), (METADATA, 99), (FETCH, 3), (-1, -1), (4, 1)]
 )
-def test_unknown_api_or_version_closes_only_its_connection(key: int, version: int) -> None:
-    async def run() -> None:
-        async with serving() as s:
-            good, bad = await s.client(), await s.client()
-            bad.writer.write(struct.pack(">ihhih", 10, key, version, 1, -1))
-            assert await bad.is_closed()
-            await good.call(METADATA, 9, ALL_TOPICS)
-
-    uvloop.run(run())
+async def test_unknown_api_or_version_closes_only_its_connection(key: int, version: int) -> None:
+    async with serving() as s:
+        good, bad = await s.client(), await s.client()
+        bad.writer.write(struct.pack(">ihhih", 10, key, version, 1, -1))
+        assert await bad.is_closed()
+        await good.call(METADATA, 9, ALL_TOPICS)
 
 
 # --- bounds --------------------------------------------------------------------------------------
 
 
-@on_both_loops
 async def test_announced_size_over_the_limit_closes_and_nothing_is_allocated() -> None:
     async with serving(request_bytes=100_000) as s:
         for size in (100_001, 2**31 - 1, -1, -(2**31)):
@@ -319,7 +282,6 @@ async def test_announced_size_over_the_limit_closes_and_nothing_is_allocated() -
             client.close()
 
 
-@on_both_loops
 async def test_unsent_part_of_a_large_request_takes_no_memory() -> None:
     async with serving() as s:
         clients = [await s.client() for _ in range(20)]
@@ -333,7 +295,6 @@ async def test_unsent_part_of_a_large_request_takes_no_memory() -> None:
         await eventually(lambda: budget.used == 0)
 
 
-@on_both_loops
 async def test_connections_over_the_limit_are_closed() -> None:
     async with serving(connections=2) as s:
         first, second = await s.client(), await s.client()
@@ -347,7 +308,6 @@ async def test_connections_over_the_limit_are_closed() -> None:
         await fourth.call(METADATA, 9, ALL_TOPICS)
 
 
-@on_both_loops
 async def test_unanswered_bytes_stop_the_reading_until_they_are_answered() -> None:
     async with serving(connection_inflight_bytes=50_000) as s:
         await s.make_topic("t")
@@ -367,7 +327,6 @@ async def test_unanswered_bytes_stop_the_reading_until_they_are_answered() -> No
         assert [(await client.response(PRODUCE, 9))[0] for _ in sent] == sent
 
 
-@on_both_loops
 async def test_client_that_does_not_read_is_not_read() -> None:
     async with serving() as s:
         await s.make_topic("t")
@@ -385,7 +344,6 @@ async def test_client_that_does_not_read_is_not_read() -> None:
         assert [(await client.response(FETCH, 11))[0] for _ in sent] == sent
 
 
-@on_both_loops
 async def test_responses_over_the_bound_wait_until_others_are_read() -> None:
     async with serving(total_inflight_bytes=8_000_000) as s:
         memory = s.server.listener.responses
@@ -405,7 +363,6 @@ async def test_responses_over_the_bound_wait_until_others_are_read() -> None:
         assert (memory.used, memory.waiting) == (0, 0)
 
 
-@on_both_loops
 async def test_client_that_leaves_while_it_waits_for_its_turn_takes_no_memory() -> None:
     async with serving(total_inflight_bytes=8_000_000) as s:
         memory = s.server.listener.responses
@@ -425,7 +382,6 @@ async def test_client_that_leaves_while_it_waits_for_its_turn_takes_no_memory() 
         assert memory.used == 0
 
 
-@on_both_loops
 async def test_client_that_does_not_read_while_others_wait_is_closed() -> None:
     async with serving(total_inflight_bytes=8_000_000) as s:
         await s.make_topic("t")
@@ -441,7 +397,6 @@ async def test_client_that_does_not_read_while_others_wait_is_closed() -> None:
         assert line["seconds"] >= STUCK_SECONDS
 
 
-@on_both_loops
 async def test_total_bound_holds_over_connections_and_gives_way_to_one_at_a_time() -> None:
     async with serving(total_inflight_bytes=300_000) as s:
         await s.make_topic("t")
@@ -457,20 +412,16 @@ async def test_total_bound_holds_over_connections_and_gives_way_to_one_at_a_time
         assert s.appended == 6
 
 
-def test_idle_connection_is_closed() -> None:
-    async def run() -> None:
-        async with serving(idle_seconds=1) as s:
-            client = await s.client()
-            await client.call(METADATA, 9, ALL_TOPICS)
-            assert await client.is_closed()
-
-    uvloop.run(run())
+async def test_idle_connection_is_closed() -> None:
+    async with serving(idle_seconds=1) as s:
+        client = await s.client()
+        await client.call(METADATA, 9, ALL_TOPICS)
+        assert await client.is_closed()
 
 
 # --- bad input -----------------------------------------------------------------------------------
 
 
-@on_both_loops
 async def test_malformed_requests_close_their_connection_and_leave_the_others() -> None:
     async with serving() as s:
         good = await s.client()
@@ -489,27 +440,23 @@ async def test_malformed_requests_close_their_connection_and_leave_the_others() 
             await good.call(METADATA, 9, ALL_TOPICS)
 
 
-def test_one_log_line_says_who_and_why() -> None:
-    async def run() -> None:
-        async with serving() as s:
-            client = await s.client()
-            port = client.writer.get_extra_info("sockname")[1]
-            tree = {"client_software_name": "soft", "client_software_version": "1.2"}
-            await client.call(API_VERSIONS, 3, tree)
-            with capture_logs() as lines:
-                client.writer.write(request_bytes(METADATA, 12, b"\xff\xff\xff\xff\x07\0"))
-                assert await client.is_closed()
-            (line,) = lines
-            assert (line["event"], line["log_level"]) == ("connection.closed", "warning")
-            assert line["peer"] == f"127.0.0.1:{port}"
-            assert (line["client_id"], line["software"]) == ("test", "soft 1.2")
-            assert (line["api"], line["version"]) == ("Metadata", 12)
-            assert "length 2147483646 of topics" in line["error"]
-
-    uvloop.run(run())
+async def test_one_log_line_says_who_and_why() -> None:
+    async with serving() as s:
+        client = await s.client()
+        port = client.writer.get_extra_info("sockname")[1]
+        tree = {"client_software_name": "soft", "client_software_version": "1.2"}
+        await client.call(API_VERSIONS, 3, tree)
+        with capture_logs() as lines:
+            client.writer.write(request_bytes(METADATA, 12, b"\xff\xff\xff\xff\x07\0"))
+            assert await client.is_closed()
+        (line,) = lines
+        assert (line["event"], line["log_level"]) == ("connection.closed", "warning")
+        assert line["peer"] == f"127.0.0.1:{port}"
+        assert (line["client_id"], line["software"]) == ("test", "soft 1.2")
+        assert (line["api"], line["version"]) == ("Metadata", 12)
+        assert "length 2147483646 of topics" in line["error"]
 
 
-@on_both_loops
 async def test_memory_that_is_used_up_is_told_as_that_and_closes_one_connection() -> None:
     async with serving() as s:
         for place in ("get_buffer", "received"):
@@ -538,7 +485,6 @@ async def test_memory_that_is_used_up_is_told_as_that_and_closes_one_connection(
         await other.call(METADATA, 9, ALL_TOPICS)
 
 
-@on_both_loops
 async def test_fault_in_a_handler_closes_one_connection() -> None:
     def fail(*_: object) -> Any:
         raise ZeroDivisionError
@@ -555,7 +501,6 @@ async def test_fault_in_a_handler_closes_one_connection() -> None:
         await other.call(METADATA, 9, {"topics": []})
 
 
-@on_both_loops
 async def test_client_that_leaves_during_a_long_poll_frees_it() -> None:
     async with serving() as s:
         await s.make_topic("t")
@@ -569,7 +514,6 @@ async def test_client_that_leaves_during_a_long_poll_frees_it() -> None:
 # --- stop ----------------------------------------------------------------------------------------
 
 
-@on_both_loops
 async def test_stop_answers_long_polls_and_open_produces_then_closes() -> None:
     async with serving() as s:
         await s.make_topic("t")
@@ -590,7 +534,6 @@ async def test_stop_answers_long_polls_and_open_produces_then_closes() -> None:
         await stopping
 
 
-@on_both_loops
 async def test_stop_does_not_wait_for_members_of_a_group() -> None:
     async with serving(groups=Groups(initial_rebalance_delay_ms=600_000)) as s:
         client = await s.client()
@@ -603,7 +546,6 @@ async def test_stop_does_not_wait_for_members_of_a_group() -> None:
         assert await client.is_closed()
 
 
-@on_both_loops
 async def test_stop_cuts_what_does_not_end_in_time() -> None:
     async with serving() as s:
         await s.make_topic("t")
@@ -617,7 +559,6 @@ async def test_stop_cuts_what_does_not_end_in_time() -> None:
         await eventually(lambda: s.server.listener.budget.used == 0, "the end of the request")
 
 
-@on_both_loops
 async def test_a_write_to_many_partitions_comes_before_the_next_one() -> None:
     async with serving() as s:
         await s.make_topic("t", 300)

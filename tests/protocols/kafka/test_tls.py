@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import uvloop
 from structlog.testing import capture_logs
 
 from tests.protocols.kafka.messages import one_batch
@@ -18,6 +17,8 @@ from tests.protocols.kafka.wire import eventually, request, serving
 from tidemill.protocols.kafka.settings import KafkaListener
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program")
+
+pytestmark = pytest.mark.usefixtures("loop_factory")
 
 
 @pytest.fixture(scope="module")
@@ -32,149 +33,121 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return cert, key
 
 
-def test_large_and_small_requests_inside_tls(certificate: tuple[Path, Path]) -> None:
+async def test_large_and_small_requests_inside_tls(certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
     trust = ssl.create_default_context(cafile=str(cert))
-
-    async def run() -> None:
-        listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
-        async with serving(kafka=listener) as s:
-            await s.make_topic("t")
-            client = await s.client(ssl=trust, server_hostname="localhost")
-            batches = [one_batch(b"x" * size) for size in (10, 3_000_000, 200_000)]
-            for batch in batches:
-                answer = await client.call(0, 9, produce("t", batch))
-                assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
-            answer = await client.call(1, 11, fetch("t"))
-            stored = answer["responses"][0]["partitions"][0]["records"]
-            assert len(stored) == sum(map(len, batches))
-            client.close()
-
-    uvloop.run(run())
+    listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
+    async with serving(kafka=listener) as s:
+        await s.make_topic("t")
+        client = await s.client(ssl=trust, server_hostname="localhost")
+        batches = [one_batch(b"x" * size) for size in (10, 3_000_000, 200_000)]
+        for batch in batches:
+            answer = await client.call(0, 9, produce("t", batch))
+            assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
+        answer = await client.call(1, 11, fetch("t"))
+        stored = answer["responses"][0]["partitions"][0]["records"]
+        assert len(stored) == sum(map(len, batches))
+        client.close()
 
 
-def test_unread_responses_inside_tls_are_counted(certificate: tuple[Path, Path]) -> None:
+async def test_unread_responses_inside_tls_are_counted(certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
     trust = ssl.create_default_context(cafile=str(cert))
-
-    async def run() -> None:
-        listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
-        async with serving(kafka=listener) as s:
-            await s.make_topic("t")
-            client = await s.client(ssl=trust, server_hostname="localhost", limit=1)
-            await client.call(0, 9, produce("t", one_batch(b"x" * 20_000_000)))
-            client.send(1, 11, fetch("t"))
-            memory = s.server.listener.responses
-            await eventually(lambda: memory.used > 20_000_000)
-            await client.response(1, 11)
-            memory.measure()
-            assert memory.used == 0
-            client.close()
-
-    uvloop.run(run())
+    listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
+    async with serving(kafka=listener) as s:
+        await s.make_topic("t")
+        client = await s.client(ssl=trust, server_hostname="localhost", limit=1)
+        await client.call(0, 9, produce("t", one_batch(b"x" * 20_000_000)))
+        client.send(1, 11, fetch("t"))
+        memory = s.server.listener.responses
+        await eventually(lambda: memory.used > 20_000_000)
+        await client.response(1, 11)
+        memory.measure()
+        assert memory.used == 0
+        client.close()
 
 
-def test_plain_bytes_to_a_tls_port_close_one_connection(
+async def test_plain_bytes_to_a_tls_port_close_one_connection(
     certificate: tuple[Path, Path],
 ) -> None:
     cert, key = certificate
     trust = ssl.create_default_context(cafile=str(cert))
-
-    async def run() -> None:
-        listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
-        async with serving(kafka=listener) as s:
-            plain = await s.client()
-            plain.writer.write(b"\0\0\0\x0a" + bytes(10))
-            plain.writer.write_eof()
-            await plain.reader.read()
-            client = await s.client(ssl=trust, server_hostname="localhost")
-            assert (await client.call(3, 9, {"topics": None}))["cluster_id"] == s.cluster_id
-            client.close()
-
-    uvloop.run(run())
+    listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
+    async with serving(kafka=listener) as s:
+        plain = await s.client()
+        plain.writer.write(b"\0\0\0\x0a" + bytes(10))
+        plain.writer.write_eof()
+        await plain.reader.read()
+        client = await s.client(ssl=trust, server_hostname="localhost")
+        assert (await client.call(3, 9, {"topics": None}))["cluster_id"] == s.cluster_id
+        client.close()
 
 
-def test_connections_in_a_handshake_count_and_fail_with_one_line(
+async def test_connections_in_a_handshake_count_and_fail_with_one_line(
     certificate: tuple[Path, Path],
 ) -> None:
     cert, key = certificate
     trust = ssl.create_default_context(cafile=str(cert))
-
-    async def run() -> None:
-        listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
-        async with serving(kafka=listener, connections=3) as s:
-            silent = [await s.client() for _ in range(3)]
-            await eventually(lambda: s.server.listener.connections == 3)
-            with capture_logs() as logs:
-                assert await (await s.client()).is_closed()
-            assert [line["event"] for line in logs] == ["connection.refused"]
-            with capture_logs() as logs:
-                silent[0].writer.write(b"GET / HTTP/1.1\r\n\r\n")
-                await eventually(lambda: s.server.listener.connections == 2)
-            assert [(line["event"], line["why"]) for line in logs] == [
-                ("connection.closed", "TLS handshake failed")
-            ]
-            assert "security.protocol=SSL" in logs[0]["hint"]
-            client = await s.client(ssl=trust, server_hostname="localhost")
-            assert (await client.call(3, 9, {"topics": None}))["cluster_id"] == s.cluster_id
-            assert s.server.listener.connections == 3
-            client.close()
-
-    for loop in (uvloop.new_event_loop, asyncio.new_event_loop):
-        with asyncio.Runner(loop_factory=loop) as runner:
-            runner.run(run())
+    listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
+    async with serving(kafka=listener, connections=3) as s:
+        silent = [await s.client() for _ in range(3)]
+        await eventually(lambda: s.server.listener.connections == 3)
+        with capture_logs() as logs:
+            assert await (await s.client()).is_closed()
+        assert [line["event"] for line in logs] == ["connection.refused"]
+        with capture_logs() as logs:
+            silent[0].writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            await eventually(lambda: s.server.listener.connections == 2)
+        assert [(line["event"], line["why"]) for line in logs] == [
+            ("connection.closed", "TLS handshake failed")
+        ]
+        assert "security.protocol=SSL" in logs[0]["hint"]
+        client = await s.client(ssl=trust, server_hostname="localhost")
+        assert (await client.call(3, 9, {"topics": None}))["cluster_id"] == s.cluster_id
+        assert s.server.listener.connections == 3
+        client.close()
 
 
-def test_a_stop_does_not_wait_for_handshakes(certificate: tuple[Path, Path]) -> None:
+async def test_a_stop_does_not_wait_for_handshakes(certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
-
-    async def run() -> None:
-        listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
-        async with serving(kafka=listener) as s:
-            client = await s.client()
-            await eventually(lambda: s.server.listener.connections == 1)
-            async with asyncio.timeout(300):
-                await s.server.stop(grace_seconds=600)
-            assert await client.is_closed()
-
-    uvloop.run(run())
+    listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
+    async with serving(kafka=listener) as s:
+        client = await s.client()
+        await eventually(lambda: s.server.listener.connections == 1)
+        async with asyncio.timeout(300):
+            await s.server.stop(grace_seconds=600)
+        assert await client.is_closed()
 
 
-def test_many_clients_send_their_first_bytes_with_the_end_of_the_handshake(
+async def test_many_clients_send_their_first_bytes_with_the_end_of_the_handshake(
     certificate: tuple[Path, Path],
 ) -> None:
     """TLS bytes can arrive before the loop has given the socket to TLS, and requests with them."""
     cert, key = certificate
     trust = ssl.create_default_context(cafile=str(cert))
+    listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
+    async with serving(kafka=listener) as s:
 
-    async def run() -> None:
-        listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
-        async with serving(kafka=listener) as s:
+        async def one() -> None:
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = trust.wrap_bio(incoming, outgoing, server_hostname="localhost")
+            client = await s.client()
+            while True:
+                try:
+                    tls.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    client.writer.write(outgoing.read())
+                    incoming.write(await client.reader.read(65536))
+            tls.write(request(3, 9, {"topics": None}))
+            client.writer.write(outgoing.read())  # the end of the handshake and a request
+            while True:
+                try:
+                    assert len(tls.read(65536)) > 4
+                    break
+                except ssl.SSLWantReadError:
+                    incoming.write(await client.reader.read(65536))
+            client.close()
 
-            async def one() -> None:
-                incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-                tls = trust.wrap_bio(incoming, outgoing, server_hostname="localhost")
-                client = await s.client()
-                while True:
-                    try:
-                        tls.do_handshake()
-                        break
-                    except ssl.SSLWantReadError:
-                        client.writer.write(outgoing.read())
-                        incoming.write(await client.reader.read(65536))
-                tls.write(request(3, 9, {"topics": None}))
-                client.writer.write(outgoing.read())  # the end of the handshake and a request
-                while True:
-                    try:
-                        assert len(tls.read(65536)) > 4
-                        break
-                    except ssl.SSLWantReadError:
-                        incoming.write(await client.reader.read(65536))
-                client.close()
-
-            async with asyncio.timeout(300):
-                await asyncio.gather(*(one() for _ in range(50)))
-
-    for loop in (uvloop.new_event_loop, asyncio.new_event_loop):
-        with asyncio.Runner(loop_factory=loop) as runner:
-            runner.run(run())
+        async with asyncio.timeout(300):
+            await asyncio.gather(*(one() for _ in range(50)))

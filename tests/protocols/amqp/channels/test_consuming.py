@@ -9,7 +9,6 @@ import pytest
 from pamqp.commands import Basic
 
 from tests.protocols.amqp.client import Broker, Client
-from tests.protocols.amqp.running import running
 from tidemill.engine.queues.api import Delivery
 from tidemill.engine.queues.live.consumers import LiveConsumer
 from tidemill.protocols.amqp import accounts
@@ -52,7 +51,6 @@ def tags_and_bodies(client: Client) -> list[tuple[int, int]]:
     return [(tag, body) for tag, body, _ in delivered(client)]
 
 
-@running
 async def test_a_consumer_gets_as_many_messages_as_its_prefetch_allows(broker: Broker) -> None:
     client = await consuming(broker, 5, no_ack=False, prefetch=2)
     assert tags_and_bodies(client) == [(1, 0), (2, 1)]
@@ -67,7 +65,6 @@ async def test_a_consumer_gets_as_many_messages_as_its_prefetch_allows(broker: B
     assert broker.queue().unacknowledged == 0
 
 
-@running
 async def test_a_prefetch_of_the_channel_counts_all_its_consumers(broker: Broker) -> None:
     client = await consuming(broker, 9)
     await client.ask(1, "basic.qos", prefetch_count=3, **{"global": True})
@@ -84,14 +81,12 @@ async def test_a_prefetch_of_the_channel_counts_all_its_consumers(broker: Broker
     assert len(delivered(client)) == 2
 
 
-@running
 async def test_without_acknowledgements_everything_is_sent(broker: Broker) -> None:
     client = await consuming(broker, 300, no_ack=True, prefetch=1)
     assert [body for _, body, _ in delivered(client)] == list(range(300))
     assert broker.queue().unacknowledged == 0
 
 
-@running
 async def test_a_client_that_does_not_read_gets_nothing_until_it_does(broker: Broker) -> None:
     client = await consuming(broker, 0, no_ack=True)
     client.link.is_congested = True
@@ -104,7 +99,6 @@ async def test_a_client_that_does_not_read_gets_nothing_until_it_does(broker: Br
     assert len(delivered(client)) == 3
 
 
-@running
 async def test_returned_messages_are_redelivered_at_their_place(broker: Broker) -> None:
     client = await consuming(broker, 3, no_ack=False, prefetch=2)
     client.heard()
@@ -119,7 +113,6 @@ async def test_returned_messages_are_redelivered_at_their_place(broker: Broker) 
     assert (queue.redelivered, queue.acknowledged, queue.unacknowledged) == (2, 0, 1)
 
 
-@running
 async def test_acknowledgements_that_arrive_together_are_passed_on_together(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +131,6 @@ async def test_acknowledgements_that_arrive_together_are_passed_on_together(
 
 
 @pytest.mark.parametrize("method", ["basic.ack", "basic.nack", "basic.reject"])
-@running
 async def test_an_unknown_delivery_tag_closes_the_channel(broker: Broker, method: str) -> None:
     client = await consuming(broker, 1, no_ack=False)
     client.heard()
@@ -148,7 +140,6 @@ async def test_an_unknown_delivery_tag_closes_the_channel(broker: Broker, method
     assert broker.queue().ready == 1, "it returned to the queue"
 
 
-@running
 async def test_a_message_can_be_settled_once(broker: Broker) -> None:
     client = await consuming(broker, 2, no_ack=False)
     client.heard()
@@ -157,7 +148,6 @@ async def test_a_message_can_be_settled_once(broker: Broker) -> None:
     assert closed.reply_code == 406
 
 
-@running
 async def test_recover_returns_everything(broker: Broker) -> None:
     client = await consuming(broker, 3, no_ack=False)
     client.heard()
@@ -168,7 +158,6 @@ async def test_recover_returns_everything(broker: Broker) -> None:
     assert names == ["Basic.RecoverOk", "Basic.Deliver", "Basic.Deliver"]
 
 
-@running
 async def test_get_and_its_settlement(broker: Broker) -> None:
     client = await consuming(broker, 2)
     client.say(1, "basic.get", queue="q")
@@ -184,7 +173,6 @@ async def test_get_and_its_settlement(broker: Broker) -> None:
     assert (await client.ask(1, "basic.get", queue="q")).name == "Basic.GetEmpty"
 
 
-@running
 async def test_closing_a_channel_returns_its_messages(broker: Broker) -> None:
     client = await consuming(broker, 3, no_ack=False)
     client.heard()
@@ -193,14 +181,12 @@ async def test_closing_a_channel_returns_its_messages(broker: Broker) -> None:
     assert (queue.ready, queue.consumers) == (3, ())
 
 
-@running
 async def test_losing_the_connection_returns_its_messages(broker: Broker) -> None:
     client = await consuming(broker, 3, no_ack=False)
     await client.closed()
     assert broker.queue().ready == 3
 
 
-@running
 async def test_a_cancelled_consumer_keeps_what_is_out(broker: Broker) -> None:
     client = await consuming(broker, 3, no_ack=False, prefetch=2)
     client.heard()
@@ -213,7 +199,6 @@ async def test_a_cancelled_consumer_keeps_what_is_out(broker: Broker) -> None:
     assert (await client.ask(1, "basic.cancel", consumer_tag="never")).name == "Basic.CancelOk"
 
 
-@running
 async def test_a_consumer_whose_queue_is_deleted_is_notified(broker: Broker) -> None:
     client = await consuming(broker, 0, channels=2, no_ack=True)
     client.heard()
@@ -233,7 +218,6 @@ async def test_a_consumer_whose_queue_is_deleted_is_notified(broker: Broker) -> 
         ({"queue": "amq.rabbitmq.reply-to"}, 406),
     ],
 )
-@running
 async def test_consumers_that_are_refused(
     broker: Broker, consume: dict[str, Any], code: int
 ) -> None:
@@ -243,7 +227,6 @@ async def test_consumers_that_are_refused(
     assert closed.reply_code == code
 
 
-@running
 async def test_without_a_name_the_last_declared_queue_is_meant(broker: Broker) -> None:
     client = await broker.client().open(channels=2)
     declared = await client.ask(1, "queue.declare")
@@ -277,7 +260,6 @@ async def asking(broker: Broker) -> tuple[Client, Client, str]:
     return asker, server, content.properties.reply_to
 
 
-@running
 async def test_a_direct_reply_reaches_the_channel_that_asked(broker: Broker) -> None:
     asker, server, reply_to = await asking(broker)
     assert reply_to.startswith("amq.rabbitmq.reply-to.")
@@ -289,7 +271,6 @@ async def test_a_direct_reply_reaches_the_channel_that_asked(broker: Broker) -> 
     assert (deliver.routing_key, body.value) == (reply_to, b"answer")
 
 
-@running
 async def test_a_reply_to_a_client_that_is_gone_is_returned_if_mandatory(broker: Broker) -> None:
     asker, server, reply_to = await asking(broker)
     await asker.closed()
@@ -299,7 +280,6 @@ async def test_a_reply_to_a_client_that_is_gone_is_returned_if_mandatory(broker:
     assert closed.reply_code == 404
 
 
-@running
 async def test_a_second_reply_consumer_is_refused_and_after_a_cancel_it_is_not(
     broker: Broker,
 ) -> None:
@@ -312,7 +292,6 @@ async def test_a_second_reply_consumer_is_refused_and_after_a_cancel_it_is_not(
     assert closed.reply_text == "PRECONDITION_FAILED - reply consumer already set"
 
 
-@running
 async def test_bodies_of_unsettled_deliveries_are_bounded_in_bytes(
     broker: Broker,
     monkeypatch: pytest.MonkeyPatch,

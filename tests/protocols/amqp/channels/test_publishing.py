@@ -8,7 +8,6 @@ import pytest
 from pamqp.commands import Basic
 
 from tests.protocols.amqp.client import Broker, Client, publish_bytes
-from tests.protocols.amqp.running import running
 from tidemill.engine.queues.api import MAX_BODY_BYTES, Message
 from tidemill.engine.queues.publish import LivePublisher
 from tidemill.protocols.amqp.channels.confirms import Confirms
@@ -33,7 +32,6 @@ def confirms(heard: list[tuple[str, Any]]) -> list[tuple[str, int, bool]]:
     return [(name, frame.delivery_tag, frame.multiple) for name, frame in heard]
 
 
-@running
 async def test_messages_of_one_turn_are_confirmed_together(broker: Broker) -> None:
     client = await confirming(broker)
     for _ in range(5):
@@ -46,7 +44,6 @@ async def test_messages_of_one_turn_are_confirmed_together(broker: Broker) -> No
     assert confirms(client.heard()) == [("Basic.Ack", 6, False)]
 
 
-@running
 async def test_a_confirm_waits_for_the_disk_and_a_refused_message_is_nacked(broker: Broker) -> None:
     client = await confirming(broker, **FULL_AFTER_TWO)
     broker.disk.hold()
@@ -59,7 +56,6 @@ async def test_a_confirm_waits_for_the_disk_and_a_refused_message_is_nacked(brok
     assert confirms(client.heard()) == [("Basic.Ack", 2, True)]
 
 
-@running
 async def test_a_message_without_a_queue_is_confirmed_and_returned_first_if_mandatory(
     broker: Broker,
 ) -> None:
@@ -81,7 +77,6 @@ async def test_a_message_without_a_queue_is_confirmed_and_returned_first_if_mand
     assert (content.properties.message_id, body.value) == ("m", b"b")
 
 
-@running
 async def test_messages_before_confirm_select_are_not_confirmed(broker: Broker) -> None:
     client = await broker.client().open()
     await client.ask(1, "queue.declare", queue="q")
@@ -144,7 +139,6 @@ def test_confirms_are_few_and_complete(
     assert tags == expected
 
 
-@running
 async def test_what_is_published_reaches_the_engine_with_its_properties(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +174,6 @@ async def test_what_is_published_reaches_the_engine_with_its_properties(
     assert message.routing_headers()["list"] == [1]
 
 
-@running
 async def test_cc_and_bcc_are_more_keys_and_bcc_is_not_delivered(broker: Broker) -> None:
     client = await broker.client().open()
     for queue in ("a", "b", "c"):
@@ -209,7 +202,6 @@ async def test_cc_and_bcc_are_more_keys_and_bcc_is_not_delivered(broker: Broker)
         ({"reply_to": "amq.rabbitmq.reply-to"}, "fast reply consumer does not exist"),
     ],
 )
-@running
 async def test_invalid_properties_close_the_channel(
     broker: Broker, values: dict[str, Any], problem: str
 ) -> None:
@@ -220,7 +212,6 @@ async def test_invalid_properties_close_the_channel(
     assert problem in closed.reply_text
 
 
-@running
 async def test_properties_that_can_not_be_decoded_close_the_connection(broker: Broker) -> None:
     client = await broker.client().open()
     client.publish(1, "", "q", b"x", b"\x80\x00\xff")
@@ -228,7 +219,6 @@ async def test_properties_that_can_not_be_decoded_close_the_connection(broker: B
     assert (name, closed.reply_code) == ("Connection.Close", 502)
 
 
-@running
 async def test_what_is_not_on_disk_counts_against_the_limits_of_the_connection(
     broker: Broker,
 ) -> None:
@@ -242,7 +232,6 @@ async def test_what_is_not_on_disk_counts_against_the_limits_of_the_connection(
     assert client.link.held == 0
 
 
-@running
 async def test_what_is_not_on_disk_is_not_counted_any_more_after_the_end(broker: Broker) -> None:
     client = await confirming(broker)
     broker.disk.hold()
@@ -252,7 +241,6 @@ async def test_what_is_not_on_disk_is_not_counted_any_more_after_the_end(broker:
     assert client.link.held == 0
 
 
-@running
 async def test_a_get_finds_what_the_channel_published_before(broker: Broker) -> None:
     client = await broker.client().open()
     await client.ask(1, "queue.declare", queue="q")
@@ -275,7 +263,6 @@ async def transacting(broker: Broker, **arguments: object) -> Client:
     return client
 
 
-@running
 async def test_a_commit_publishes_and_is_answered_when_all_is_on_disk(broker: Broker) -> None:
     client = await transacting(broker)
     client.publish(1, "", "q", b"1")
@@ -291,7 +278,6 @@ async def test_a_commit_publishes_and_is_answered_when_all_is_on_disk(broker: Br
     assert client.names() == ["Tx.CommitOk"]
 
 
-@running
 async def test_a_rollback_forgets_messages_and_settlements(broker: Broker) -> None:
     client = await transacting(broker)
     client.publish(1, "", "q", b"kept")
@@ -307,7 +293,6 @@ async def test_a_rollback_forgets_messages_and_settlements(broker: Broker) -> No
     assert broker.queue().unacknowledged == 0
 
 
-@running
 async def test_settlements_wait_for_the_commit(broker: Broker) -> None:
     client = await transacting(broker)
     for body in (b"1", b"2", b"3"):
@@ -324,7 +309,6 @@ async def test_settlements_wait_for_the_commit(broker: Broker) -> None:
     assert await broker.values() == [b"2"]
 
 
-@running
 async def test_a_refused_message_fails_the_commit(broker: Broker) -> None:
     client = await transacting(broker, **FULL_AFTER_TWO)
     for _ in range(3):
@@ -342,7 +326,6 @@ async def test_a_refused_message_fails_the_commit(broker: Broker) -> None:
         ("confirm.select", "tx.rollback", "channel is not transactional"),
     ],
 )
-@running
 async def test_modes_exclude_each_other(
     broker: Broker, first: str, second: str, problem: str
 ) -> None:
@@ -352,7 +335,6 @@ async def test_modes_exclude_each_other(
     assert (closed.reply_code, closed.reply_text) == (406, f"PRECONDITION_FAILED - {problem}")
 
 
-@running
 async def test_bytes_that_wait_for_a_commit_count(broker: Broker) -> None:
     client = await transacting(broker)
     client.publish(1, "", "q", b"x" * 1000)
@@ -367,7 +349,6 @@ def test_the_helper_of_this_module_makes_properties() -> None:
     assert parse(properties(priority=3)).values["priority"] == 3
 
 
-@running
 async def test_a_body_that_no_queue_can_store_closes_the_channel(broker: Broker) -> None:
     client = await broker.client().open()
     await client.ask(1, "queue.declare", queue="q")
