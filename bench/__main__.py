@@ -62,6 +62,8 @@ GROUPS = {
 """Names for several sections."""
 _ALL = [name for name in SECTIONS if name != _BRIEF]
 """Without what repeats cases of other sections."""
+_OWN = ("quick", "kafka", "against", "queries", "connector", "flink")
+"""Options that are passed as they are given."""
 SPARE_GB = 15
 """Free disk space that a run needs in addition to the history, in 10^9 bytes."""
 
@@ -71,9 +73,8 @@ def main() -> int:
     args = parser.parse_args()
     if unknown := set(args.queries) - set(QUERIES):
         parser.error(f"unknown queries: {', '.join(sorted(unknown))}")
-    options = _options(args)
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-", dir=args.dir) as folder:
-        run = Run(options(Path(folder)))
+        run = Run(_options(args, Path(folder)))
         report = Report(machine.describe(Path(folder)))
         needed = (run.options.history_gb + (1 if run.options.quick else SPARE_GB)) * 1e9
         if shutil.disk_usage(folder).free < needed:
@@ -152,29 +153,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _options(args: argparse.Namespace) -> Callable[[Path], Options]:
-    def pick(given: float | None, default: float, quick: float) -> float:
-        if given is not None:
-            return given
-        return quick if args.quick else default
-
-    def build(folder: Path) -> Options:
-        return Options(
-            folder=folder,
-            quick=args.quick,
-            rounds=int(pick(args.rounds, 3, 2)),
-            megabytes=int(pick(args.megabytes, 128, 48)),
-            history_gb=pick(args.history_gb, 10, 1),
-            partitions=int(pick(args.partitions, 5000, 500)),
-            kafka=args.kafka,
-            against=args.against,
-            events=int(pick(args.events, 1_000_000, 50_000)),
-            queries=args.queries,
-            connector=args.connector,
-            flink=args.flink,
-        )
-
-    return build
+def _options(args: argparse.Namespace, folder: Path) -> Options:
+    """Return the options of a run. Those that are not given depend on ``--quick``."""
+    defaults = {
+        "rounds": (3, 2),
+        "megabytes": (128, 48),
+        "history_gb": (10.0, 1.0),
+        "partitions": (5000, 500),
+        "events": (1_000_000, 50_000),
+    }
+    given = {name: getattr(args, name) for name in (*defaults, *_OWN)}
+    for name, pair in defaults.items():
+        if given[name] is None:
+            given[name] = pair[args.quick]
+    return Options(folder=folder, **given)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ from tests.support.apache_kafka import KafkaNotFoundError
 from bench import load, targets
 from bench.clients import perf_tools
 from bench.compare import Comparison, Figures, ratio_of, typical
-from bench.load import Amount, Case, Client
+from bench.load import Case, Client
 from bench.report import Aim, Section
-from bench.run import Run
+from bench.run import Options, Run
 from bench.targets import Target
 
 Found = Mapping[Case, Mapping[str, Sequence[Figures]]]
@@ -83,15 +83,14 @@ def measure(name: str, run: Run, specs: Sequence[Spec]) -> Section:
     if other is None and any(spec.needs_against for spec in specs):
         run.say(f"{name}: skipped; name another checkout with --against")
         return result
-    amount = Amount(run.options.megabytes, run.options.quick)
     beside = {each for spec in specs for each in spec.beside}
     with _contenders(run, beside) as servers:
         run.say(f"{name}: warming up")
         for each in servers:
             if not each.configs and not each.name.startswith("floor"):
-                load.warm_up(each, amount)
+                load.warm_up(each, run.options)
         for spec in specs:
-            compared, found = _table(name, run, spec, servers, amount)
+            compared, found = _table(name, run, spec, servers)
             result.tables.append(compared.table())
             result.aims += compared.regressions()
             if other is None and spec.aims is not None:
@@ -99,9 +98,7 @@ def measure(name: str, run: Run, specs: Sequence[Spec]) -> Section:
     return result
 
 
-def _table(
-    name: str, run: Run, spec: Spec, servers: list[Target], amount: Amount
-) -> tuple[Comparison, Found]:
+def _table(name: str, run: Run, spec: Spec, servers: list[Target]) -> tuple[Comparison, Found]:
     compared = Comparison(
         run,
         spec.title,
@@ -118,14 +115,14 @@ def _table(
         run.say(f"{name}: {case}")
         turns: dict[str, Callable[[], Figures]] = {}
         if run.options.against is None:
-            turns = _without_a_broker(spec, case, run.options.folder, amount)
+            turns = _without_a_broker(spec, case, run.options)
         for each in servers:
             if (each.configs and not ("flush" in spec.beside and case.is_light)) or (
                 each.name.startswith("floor") and "floors" not in spec.beside
             ):
                 continue
-            topic = load.topic_of(case, each, amount)
-            turns[each.name] = partial(load.turn, case, each, topic, amount)
+            topic = load.topic_of(case, each, run.options)
+            turns[each.name] = partial(load.turn, case, each, topic, run.options)
         found[case] = compared.measure([str(case)], turns)
     return compared, found
 
@@ -151,15 +148,13 @@ def _contenders(run: Run, beside: set[Beside]) -> Iterator[list[Target]]:
         ]
 
 
-def _without_a_broker(
-    spec: Spec, case: Case, folder: Path, amount: Amount
-) -> dict[str, Callable[[], Figures]]:
+def _without_a_broker(spec: Spec, case: Case, options: Options) -> dict[str, Callable[[], Figures]]:
     found: dict[str, Callable[[], Figures]] = {}
     if "bare" in spec.beside:
-        found["bare sync"] = partial(load.bare, case, folder, amount)
+        found["bare sync"] = partial(load.bare, case, options)
     for name in ("raw", "checked"):
         if name in spec.beside and case.kind in ("bulk", "read") and case.codec == "none":
-            found[name] = partial(load.copied, case, folder, amount, checked=name == "checked")
+            found[name] = partial(load.copied, case, options, checked=name == "checked")
     return found
 
 

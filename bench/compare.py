@@ -84,6 +84,15 @@ class Comparison:
             who: [each for each in results if each is not None]
             for who, results in self._run.take_turns(guarded, rounds).items()
         }
+        self.add(about, found)
+        return found
+
+    def add(self, about: Sequence[Cell], found: Mapping[str, Sequence[Figures]]) -> None:
+        """Add the rows of a case whose turns were taken elsewhere.
+
+        Args:
+            found: Contender -> the figures of its turns, in the order of the rounds.
+        """
         base = next((who for who in found if self._base and who.startswith(self._base)), "")
         for who, results in found.items():
             row: list[Cell] = [*about, who, *(typical(results, each) for each in self._figures)]
@@ -97,7 +106,6 @@ class Comparison:
                 first = self._first.setdefault(who, value) if value is not None else None
                 row.append(value / first if value is not None and first else None)
             self._rows.append(row)
-        return found
 
     def _guarded(self, who: str, turn: Callable[[], Figures]) -> Figures | None:
         """Run a turn. If one of others fails, report it and return None: the run continues."""
@@ -146,8 +154,11 @@ def typical(results: Iterable[Figures], figure: str) -> float | None:
 
 def ratio_of(ours: Sequence[Figures], theirs: Sequence[Figures], figure: str) -> float | None:
     """Return the median of the rounds' ratios of a figure; None if one of the turns has failed."""
-    if not ours or len(ours) != len(theirs) or figure not in ours[0] or figure not in theirs[0]:
+    if len(ours) != len(theirs):
         return None
-    pairs = zip(ours, theirs, strict=True)
-    ratios = [a[figure] / b[figure] for a, b in pairs if b[figure]]
-    return statistics.median(ratios) if ratios else None
+    pairs = [
+        (a[figure], b[figure])
+        for a, b in zip(ours, theirs, strict=True)
+        if figure in a and b.get(figure)
+    ]
+    return statistics.median(a / b for a, b in pairs) if pairs else None

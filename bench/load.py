@@ -20,7 +20,7 @@ from typing import Any, Literal
 from bench import cpu, machine, programs, wire
 from bench.clients import perf_tools
 from bench.compare import Figures
-from bench.run import percentile
+from bench.run import Options, percentile
 from bench.targets import Target, baseline
 from bench.wire import Load
 
@@ -116,6 +116,14 @@ class Case:
             return self.rate * self.connections <= LIGHT_RATE
         return self.kind == "rounds" or (self.client == "Java" and self.kind == "bulk")
 
+    def rounds_in(self, options: Options) -> int:
+        """Return the rounds of a turn."""
+        return self.rounds // 2 if options.quick else self.rounds
+
+    def seconds_in(self, options: Options) -> float:
+        """Return the duration of a turn."""
+        return self.seconds / 2 if options.quick else self.seconds
+
     def load(self, megabytes: float) -> Load:
         """Return the batches of a bulk load."""
         total = int(megabytes * 1e6)
@@ -130,20 +138,6 @@ class Case:
 
 def _size(count: int) -> str:
     return "1 MB" if count == 1_000_000 else f"{count // 1024} KB"
-
-
-@dataclass(frozen=True)
-class Amount:
-    """The part of a case that one turn runs, from the options of a run."""
-
-    megabytes: int
-    is_quick: bool
-
-    def rounds(self, case: Case) -> int:
-        return case.rounds // 2 if self.is_quick else case.rounds
-
-    def seconds(self, case: Case) -> float:
-        return case.seconds / 2 if self.is_quick else case.seconds
 
 
 @dataclass
@@ -167,12 +161,12 @@ class Seen:
     figures: Figures | None = None
 
 
-def topic_of(case: Case, target: Target, amount: Amount) -> str:
+def topic_of(case: Case, target: Target, options: Options) -> str:
     """Return a new topic for the turns of a case; empty if each turn makes its own."""
     if case.kind in ("bulk", "transact"):
         return "" if case.client != "Java" else target.topic(case.partitions)
     if case.kind == "read":
-        topic, load = target.topic(case.partitions, b""), case.load(amount.megabytes)
+        topic, load = target.topic(case.partitions, b""), case.load(options.megabytes)
         batch = load.batch()
         target.write_first(topic, case.partitions, batch)
         wire.write(target.address, topic, load, batch, 1)
@@ -180,7 +174,7 @@ def topic_of(case: Case, target: Target, amount: Amount) -> str:
     return target.topic(case.partitions, wire.make_batch(case.size, case.batch))
 
 
-def turn(case: Case, target: Target, topic: str, amount: Amount) -> Figures:
+def turn(case: Case, target: Target, topic: str, options: Options) -> Figures:
     """Run one turn of a case.
 
     Args:
@@ -193,7 +187,7 @@ def turn(case: Case, target: Target, topic: str, amount: Amount) -> Figures:
     client_before, idle_before = cpu.ended_children_seconds(), cpu.idle_seconds()
     disk_before, meter = machine.written_bytes(target.pid), cpu.Meter(target.pid)
     began = time.perf_counter()
-    seen = _CLIENTS[case.client](case, target, topic, amount)
+    seen = _CLIENTS[case.client](case, target, topic, options)
     took = time.perf_counter() - began
     spent = meter.spent()
     client = cpu.ended_children_seconds() - client_before if seen.cpu is None else seen.cpu
@@ -221,9 +215,9 @@ def turn(case: Case, target: Target, topic: str, amount: Amount) -> Figures:
 # --- clients -------------------------------------------------------------------------------------
 
 
-def _raw(case: Case, target: Target, topic: str, amount: Amount) -> Seen:
+def _raw(case: Case, target: Target, topic: str, options: Options) -> Seen:
     if case.kind == "bulk":
-        return _raw_bulk(case, target, amount)
+        return _raw_bulk(case, target, options)
     batch = wire.make_batch(case.size, case.batch)
     acks = -1 if case.acks == "all" else 1
     places = range(case.partitions)
@@ -236,11 +230,11 @@ def _raw(case: Case, target: Target, topic: str, amount: Amount) -> Seen:
         frames = [wire.produce_frame(topic, place, batch, acks) for place in places]
     used, began = time.process_time(), time.perf_counter()
     if case.kind == "rate":
-        seconds = amount.seconds(case)
+        seconds = case.seconds_in(options)
         each = wire.paced(target.address, frames, case.connections, case.rate, seconds)
         requests = len(each)
     else:
-        rounds = amount.rounds(case)
+        rounds = case.rounds_in(options)
         each = wire.rounds(target.address, frames, case.together, rounds)
         each = each[min(DISCARDED, rounds // 5) :]
         requests = rounds * case.together
@@ -249,8 +243,8 @@ def _raw(case: Case, target: Target, topic: str, amount: Amount) -> Seen:
     return Seen(records, took, used, requests, each)
 
 
-def _raw_bulk(case: Case, target: Target, amount: Amount) -> Seen:
-    load = case.load(amount.megabytes)
+def _raw_bulk(case: Case, target: Target, options: Options) -> Seen:
+    load = case.load(options.megabytes)
     batch, first = load.batch(), load.records_per_batch
     topic = target.topic(case.partitions, batch)
     machine.settle()
@@ -271,16 +265,16 @@ def _bulk(
     return Seen(records, wrote + read, used, requests, figures=figures)
 
 
-def _librdkafka(case: Case, target: Target, topic: str, amount: Amount) -> Seen:
+def _librdkafka(case: Case, target: Target, topic: str, options: Options) -> Seen:
     if case.kind == "rate":
-        return _at_a_rate(case, target, topic, amount)
+        return _at_a_rate(case, target, topic, options)
     about: dict[str, Any] = {"size": case.size, "acks": case.acks}
     if case.kind == "rounds":
-        about |= {"count": amount.rounds(case), "together": case.together}
+        about |= {"count": case.rounds_in(options), "together": case.together}
         found = program("rounds", target, topic, **about)
-        records = amount.rounds(case) * case.together
+        records = case.rounds_in(options) * case.together
         return Seen(records, found["seconds"], found["cpu"], latencies=found["each"])
-    load = case.load(amount.megabytes)
+    load = case.load(options.megabytes)
     count, wanted = load.records, load.records * case.size
     if case.kind == "read":
         found = program("consume", target, topic, count=count)
@@ -301,9 +295,9 @@ def _librdkafka(case: Case, target: Target, topic: str, amount: Amount) -> Seen:
     return _bulk(case, count, wrote["seconds"], read["seconds"], wrote["cpu"] + read["cpu"])
 
 
-def _at_a_rate(case: Case, target: Target, topic: str, amount: Amount) -> Seen:
+def _at_a_rate(case: Case, target: Target, topic: str, options: Options) -> Seen:
     """Run the client processes of a load, and return what all have seen."""
-    found = at_a_rate(case, target, topic, amount.seconds(case))
+    found = at_a_rate(case, target, topic, case.seconds_in(options))
     each = [latency for client in found for latency in client["each"]]
     within = sum(at <= client["seconds"] for client in found for at in client["at"])
     sent = sum(int(client["sent"]) for client in found)
@@ -346,12 +340,12 @@ def program(job: str, target: Target, topic: str, **options: object) -> dict[str
     return found
 
 
-def _java(case: Case, target: Target, topic: str, amount: Amount) -> Seen:
+def _java(case: Case, target: Target, topic: str, options: Options) -> Seen:
     if case.kind == "read":
-        count = case.load(amount.megabytes).records
+        count = case.load(options.megabytes).records
         rate = perf_tools.consume(target.bootstrap, topic, count, case.size)
         return Seen(count, count * case.size / rate / 1e6)
-    count = max(20_000, amount.megabytes * 1_000_000 // case.size // 2)
+    count = max(20_000, options.megabytes * 1_000_000 // case.size // 2)
     properties = {"acks": case.acks, "compression_type": case.codec}
     if case.acks != "all":
         properties["enable_idempotence"] = "false"
@@ -367,7 +361,7 @@ def _java(case: Case, target: Target, topic: str, amount: Amount) -> Seen:
     return Seen(records, records / found.records_per_s, figures=figures)
 
 
-_CLIENTS: dict[str, Callable[[Case, Target, str, Amount], Seen]] = {
+_CLIENTS: dict[str, Callable[[Case, Target, str, Options], Seen]] = {
     "raw": _raw,
     "librdkafka": _librdkafka,
     "Java": _java,
@@ -377,11 +371,11 @@ _CLIENTS: dict[str, Callable[[Case, Target, str, Amount], Seen]] = {
 # --- without a broker ----------------------------------------------------------------------------
 
 
-def bare(case: Case, parent: Path, amount: Amount) -> Figures:
+def bare(case: Case, options: Options) -> Figures:
     """Append and sync the same batches without a server; return percentiles."""
     batch, each = wire.make_batch(case.size, case.batch), []
-    with tempfile.NamedTemporaryFile(prefix="bare-", dir=parent, buffering=0) as file:
-        for _ in range(max(100, amount.rounds(case))):
+    with tempfile.NamedTemporaryFile(prefix="bare-", dir=options.folder, buffering=0) as file:
+        for _ in range(max(100, case.rounds_in(options))):
             began = time.perf_counter()
             file.write(batch)
             os.fdatasync(file.fileno())
@@ -389,14 +383,14 @@ def bare(case: Case, parent: Path, amount: Amount) -> Figures:
     return {name: percentile(each[1:], at) * 1e3 for name, at in PERCENTILES.items()}
 
 
-def copied(case: Case, parent: Path, amount: Amount, *, checked: bool = False) -> Figures:
+def copied(case: Case, options: Options, *, checked: bool = False) -> Figures:
     """Move the bytes of a bulk load through the raw baseline."""
-    load = case.load(amount.megabytes)
+    load = case.load(options.megabytes)
     if case.client == "Java":
         load = Load(case.size, case.partitions, load.total_bytes // 2, batch_bytes=16_384)
     frame = wire.produce_frame("bench-raw", 0, load.batch(), -1)
     buffer = bytearray(wire.FETCH_BYTES + 8)
-    with tempfile.TemporaryDirectory(prefix="raw-", dir=parent) as name:
+    with tempfile.TemporaryDirectory(prefix="raw-", dir=options.folder) as name:
         folder, sync = Path(name), case.acks == "all"
         with (
             baseline("write", folder, files=load.partitions, sync=sync, checked=checked) as address,
@@ -421,10 +415,10 @@ def copied(case: Case, parent: Path, amount: Amount, *, checked: bool = False) -
     return {"MB/s": rate, "produce MB/s": produced, "consume MB/s": consumed}
 
 
-def warm_up(target: Target, amount: Amount) -> None:
+def warm_up(target: Target, options: Options) -> None:
     """Write and read without measuring, so that JIT compilers have run and files exist."""
     for acks in (1, -1):
-        load = Load(1024, 4, 2 * amount.megabytes * 1_000_000)
+        load = Load(1024, 4, 2 * options.megabytes * 1_000_000)
         batch = load.batch()
         topic = target.topic(4, batch)
         wire.write(target.address, topic, load, batch, acks)

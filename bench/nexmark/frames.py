@@ -27,7 +27,7 @@ WINDOW, SLIDE, GAP = (f"{seconds} seconds" for seconds in (WINDOW_S, SLIDE_S, GA
 
 @dataclass(frozen=True)
 class Functions:
-    """What a contender offers.
+    """The functions of a contender.
 
     Attributes:
         rows: Returns the DataFrame of an input.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import statistics
 from collections.abc import Mapping, Sequence
 
 from bench import connector, programs, targets, threads
+from bench.compare import Comparison, Figures, ratio_of
 from bench.nexmark import flink
 from bench.nexmark.expected import expected
 from bench.nexmark.generator import events
@@ -19,14 +19,10 @@ from bench.nexmark.load import load
 from bench.nexmark.queries import QUERIES
 from bench.nexmark.rows import Digest
 from bench.nexmark.turns import FLINK, PLAIN, TIDEMILL, Settings, Turn
-from bench.report import Aim, Section, Table
-from bench.run import Run, ratio
+from bench.report import Aim, Section
+from bench.run import Run
 
-COLUMNS = [
-    *("query", "what", "rows", "plain wall s", "plain CPU s", "tidemill wall s", "tidemill CPU s"),
-    *("wall ratio", "CPU ratio", "plain broker CPU s", "tidemill broker CPU s"),
-    *("Flink wall s", "Flink CPU s"),
-]
+FIGURES = ("wall s", "CPU s", "broker CPU s")
 NOTE = (
     "{events:,} events, of which 46 in 50 are bids; JSON, from topics of 2 partitions to a topic, "
     "until all is read (AvailableNow). tidemill and plain Spark: one warm JVM, local[2], RocksDB, "
@@ -36,7 +32,6 @@ NOTE = (
     "workers. Medians of {rounds} rounds; ratio: the median of the rounds' tidemill / plain. All "
     "results equal those of a batch computation."
 )
-PROFILE_COLUMNS = ["query", "who", *threads.GROUPS, "Python", "CPU s"]
 PROFILE_NOTE = (
     "Processor seconds of the same turns by what the threads of the JVM do; Python: the driver's "
     "process and the workers of sources. Both contenders share the JVM, so it compiles more in "
@@ -54,8 +49,17 @@ def section(run: Run) -> Section:
     options = run.options
     names = list(options.queries or QUERIES)
     note = NOTE.format(events=options.events, rounds=options.rounds)
-    table = Table("Nexmark", COLUMNS, note=note)
-    profile = Table("Nexmark: where the time goes", PROFILE_COLUMNS, note=PROFILE_NOTE)
+    table = Comparison(
+        run,
+        "Nexmark",
+        FIGURES,
+        about=("query", "what", "rows"),
+        base=PLAIN,
+        by=FIGURES[:2],
+        note=note,
+    )
+    title, groups = "Nexmark: where the time goes", [*threads.GROUPS, "Python", "CPU s"]
+    profile = Comparison(run, title, groups, about=("query",), note=PROFILE_NOTE)
     jars = connector.jars_or_none(options.connector)
     with targets.tidemill(options.folder) as target:
         run.say(f"nexmark: writing {options.events:,} events")
@@ -76,11 +80,11 @@ def section(run: Run) -> Section:
             for turn in flink.turns(settings, options.flink):
                 report(run, turn, results)
                 turns.append(turn)
-    for name in names:
-        of_query = [turn for turn in turns if turn.query == name]
-        table.rows.append(row(name, of_query))
-        profile.rows += profile_rows(name, of_query)
-    return Section("nexmark", [table, profile], aims(table))
+    found = {name: figures(turns, name) for name in names}
+    for name, of in found.items():
+        table.add([name, QUERIES[name].what, results[name].rows], of)
+        profile.add([name], {who: of[who] for who in (TIDEMILL, PLAIN) if who in of})
+    return Section("nexmark", [table.table(), profile.table()], aims(found))
 
 
 def run_client(run: Run, settings: Settings, results: Mapping[str, Digest]) -> list[Turn]:
@@ -122,64 +126,39 @@ def check(turn: Turn, wanted: Digest) -> None:
         )
 
 
-def row(query: str, turns: Sequence[Turn]) -> list[str | float | int | None]:
-    """Return the row of a query; cells of a contender that is missing are empty."""
-    ours = [turn for turn in turns if turn.contender == TIDEMILL]
-    plain = [turn for turn in turns if turn.contender == PLAIN]
-    others = [turn for turn in turns if turn.contender == FLINK]
-
-    def median(found: Sequence[Turn], field: str) -> float | None:
-        return statistics.median(getattr(turn, field) for turn in found) if found else None
-
-    def against(field: str) -> float | None:
-        if not plain:
-            return None
-        return ratio([getattr(t, field) for t in ours], [getattr(t, field) for t in plain])
-
-    return [
-        *(query, QUERIES[query].what, ours[0].rows),
-        *(median(plain, "wall_s"), median(plain, "cpu_s")),
-        *(median(ours, "wall_s"), median(ours, "cpu_s")),
-        *(against("wall_s"), against("cpu_s")),
-        *(median(plain, "broker_cpu_s"), median(ours, "broker_cpu_s")),
-        *(median(others, "wall_s"), median(others, "cpu_s")),
-    ]
-
-
-def profile_rows(query: str, turns: Sequence[Turn]) -> list[list[str | float | int | None]]:
-    """Return where the processor time of each contender went in a query."""
-    rows: list[list[str | float | int | None]] = []
-    for who in (TIDEMILL, PLAIN):
-        found = [turn for turn in turns if turn.contender == who and turn.threads]
-        if not found:
-            continue
-        groups = [
-            statistics.median(turn.threads[each] for turn in found) for each in threads.GROUPS
-        ]
-        used = statistics.median(turn.cpu_s for turn in found)
-        rows.append([query, who, *groups, max(0.0, used - sum(groups)), used])
-    return rows
-
-
-def aims(table: Table) -> list[Aim]:
-    """Return the aims: the worst ratios to plain Spark and to Flink, of those that took part."""
-    found = []
-    for name in ("wall ratio", "CPU ratio"):
-        index = COLUMNS.index(name)
-        rows = [each for each in table.rows if isinstance(each[index], float)]
-        if rows:
-            worst = max(rows, key=lambda each: float(each[index] or 0))
-            what = f"Nexmark, {name} to plain Spark, worst query ({worst[0]})"
-            found.append(Aim(what, float(worst[index] or 0), RATIO, "", at_most=True))
-    ours, theirs = COLUMNS.index("tidemill wall s"), COLUMNS.index("Flink wall s")
-    pairs = {str(each[0]): (each[ours], each[theirs]) for each in table.rows}
-    ratios = {
-        name: a / b
-        for name, (a, b) in pairs.items()
-        if isinstance(a, float) and isinstance(b, float)
-    }
-    if ratios:
-        slowest = max(ratios, key=lambda name: ratios[name])
-        what = f"Nexmark, wall to Flink, worst query ({slowest})"
-        found.append(Aim(what, ratios[slowest], 1.0, "", at_most=True))
+def figures(turns: Sequence[Turn], query: str) -> dict[str, list[Figures]]:
+    """Return the figures of a query's turns, by contender."""
+    found: dict[str, list[Figures]] = {}
+    for turn in turns:
+        if turn.query == query:
+            python = max(0.0, turn.cpu_s - sum(turn.threads.values()))
+            found.setdefault(turn.contender, []).append(
+                {
+                    "wall s": turn.wall_s,
+                    "CPU s": turn.cpu_s,
+                    "broker CPU s": turn.broker_cpu_s,
+                    "Python": python,
+                    **turn.threads,
+                }
+            )
     return found
+
+
+def aims(found: Mapping[str, Mapping[str, Sequence[Figures]]]) -> list[Aim]:
+    """Return the aims: the worst ratios to plain Spark and to Flink, of those that took part."""
+    made = []
+    for who, figure, limit in (
+        (PLAIN, "wall s", RATIO),
+        (PLAIN, "CPU s", RATIO),
+        (FLINK, "wall s", 1.0),
+    ):
+        ratios = {
+            name: ratio
+            for name, of in found.items()
+            if (ratio := ratio_of(of[TIDEMILL], of.get(who, ()), figure)) is not None
+        }
+        if ratios:
+            worst = max(ratios, key=lambda name: ratios[name])
+            what = f"Nexmark, {figure} to {who}, worst query ({worst})"
+            made.append(Aim(what, ratios[worst], limit, "", at_most=True))
+    return made

@@ -8,30 +8,24 @@ for the next trigger.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
-import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from bench import connector, programs, targets
-from bench.compare import Comparison, Figures
+from bench.compare import Comparison, Figures, ratio_of, typical
 from bench.load import program
 from bench.pipelines.results import PLAIN, QUERIES, TIDEMILL, TRIGGERS, Latency, Rate, Settings
-from bench.report import Aim, Section, Table
+from bench.report import Aim, Section
 from bench.run import Run, percentile
 from bench.targets import Target
 
-LATENCY_COLUMNS = ["query", "trigger", "contender", "records", "p50 ms", "p99 ms"]
 LATENCY_NOTE = (
     "One record after the other, into a topic, through Spark (local[2]), into another topic, read "
     "with read_committed. tidemill writes exactly once, plain Spark at least once. Windowed: the "
     "current count of a tumbling window, in update mode."
 )
-RATE_COLUMNS = [
-    *("part", "contender", "rows", "first rows/s", "warm rows/s", "warm CPU s per 10^6 rows"),
-]
 RATE_NOTE = (
     "Records with 100 B values. Source: one partition, read by one task and discarded. Sink: two "
     "tasks write rows of Parquet files to a topic; tidemill exactly once, plain Spark at least "
@@ -44,7 +38,7 @@ CPU_RATIO = 0.5
 SIZE = 100
 MOST_ROWS = 3_000_000
 PARTS = ("source, streaming", "source, batch", "sink")
-RATE_FIGURES = ("M rows/s", "CPU s per 10^6 rows")
+RATE_FIGURES = ("warm rows/s", "warm CPU s per 10^6 rows")
 SOURCE = "pipelines-source"
 
 
@@ -65,8 +59,15 @@ def latency_section(run: Run) -> Section:
         return of_versions(run, name, settings)
     with targets.tidemill(options.folder) as target:
         given = settings(target, options.rounds, connector.jars_or_none(options.connector))
-        found = [each for each in client(run, given) if isinstance(each, Latency)]
-    return Section(name, [latency_table(found)], latency_aims(found))
+        found = client(run, given)
+    title = "Pipelines: latency from append to result"
+    about, figures = ("query, trigger",), ["p50 ms", "p99 ms"]
+    compared = Comparison(
+        run, title, figures, about=about, base=PLAIN, by=["p99 ms"], note=LATENCY_NOTE
+    )
+    for case, of in found.items():
+        compared.add([case], of)
+    return Section(name, [compared.table()], latency_aims(found))
 
 
 def rates_section(run: Run) -> Section:
@@ -96,8 +97,14 @@ def rates_section(run: Run) -> Section:
         return of_versions(run, name, settings)
     with targets.tidemill(options.folder) as target:
         given = settings(target, options.rounds, connector.jars_or_none(options.connector))
-        found = [each for each in client(run, given) if isinstance(each, Rate)]
-    return Section(name, [rate_table(found)], rate_aims(found))
+        found = client(run, given)
+    title, figures = "Pipelines: source and sink alone", ["first rows/s", *RATE_FIGURES]
+    compared = Comparison(
+        run, title, figures, about=("part",), base=PLAIN, by=RATE_FIGURES, note=RATE_NOTE
+    )
+    for case, of in found.items():
+        compared.add([case], of)
+    return Section(name, [compared.table()], rate_aims(found))
 
 
 def of_versions(
@@ -109,117 +116,78 @@ def of_versions(
     """
 
     def turn(checkout: Path | None) -> Figures:
-        found: dict[str, float] = {}
         with targets.of_version(run.options.folder, checkout) as target:
-            for each in client(run, settings(target, 1, []), checkout):
-                if isinstance(each, Latency):
-                    what = f"{each.query}, {each.trigger}"
-                    found[f"{what}: p50 ms"] = percentile(each.seconds, 50) * 1e3
-                else:
-                    found[f"{each.part}: M rows/s"] = each.rows / each.wall_s / 1e6
-                    found[f"{each.part}: CPU s per 10^6 rows"] = each.cpu_s / each.rows * 1e6
-        return found
+            found = client(run, settings(target, 1, []), checkout)
+        return {
+            f"{case}: {name}": value
+            for case, of in found.items()
+            for name, value in of[TIDEMILL][-1].items()
+        }
 
-    with_rates = [f"{part}: {figure}" for part in PARTS for figure in RATE_FIGURES]
-    of_latency = [f"{query}, {each}: p50 ms" for query in QUERIES for each in TRIGGERS]
-    figures = with_rates if name == "pipelines-rates" else of_latency
+    if name == "pipelines-latency":
+        cases = [f"{query}, {trigger}" for query in QUERIES for trigger in TRIGGERS]
+        figures = [f"{case}: p50 ms" for case in cases]
+    else:
+        figures = [f"{part}: {kind}" for part in PARTS for kind in RATE_FIGURES]
     compared = Comparison(run, f"Versions: {name}", figures, about=())
     compared.measure((), {who: partial(turn, each) for who, each in run.versions.items()})
     return Section(name, [compared.table()], compared.regressions())
 
 
-def client(run: Run, settings: Settings, checkout: Path | None = None) -> Iterator[Latency | Rate]:
-    """Run ``client`` and yield its results.
+def client(
+    run: Run, settings: Settings, checkout: Path | None = None
+) -> dict[str, dict[str, list[Figures]]]:
+    """Run ``client`` and return its results: case -> contender -> the figures of its turns.
 
     Raises:
         RuntimeError: It failed; its traceback is on stderr.
     """
+    found: dict[str, dict[str, list[Figures]]] = {}
     for fields in programs.lines(
         "bench.pipelines.client", json.dumps(dataclasses.asdict(settings)), checkout=checkout
     ):
         if fields.pop("kind") == "Latency":
             latency = Latency(**fields)
-            p50, p99 = (percentile(latency.seconds, each) * 1e3 for each in (50, 99))
-            what = f"{latency.query}, {latency.trigger}, {latency.contender}"
-            run.say(f"{what}: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
-            yield latency
+            case, who = f"{latency.query}, {latency.trigger}", latency.contender
+            figures = {f"p{at} ms": percentile(latency.seconds, at) * 1e3 for at in (50, 99)}
         else:
             rate = Rate(**fields)
-            run.say(
-                f"{rate.part}, {rate.contender}: {rate.rows / rate.wall_s:,.0f} rows/s, "
-                f"CPU {rate.cpu_s:.1f} s"
-            )
-            yield rate
+            case, who = rate.part, rate.contender
+            figures = rate_figures(rate, is_first=who not in found.get(case, {}))
+        run.say(f"{case}, {who}: {figures}")
+        found.setdefault(case, {}).setdefault(who, []).append(figures)
+    return found
 
 
-def latency_table(found: Sequence[Latency]) -> Table:
-    """Return the percentiles of each case over all rounds."""
-    table = Table("Pipelines: latency from append to result", LATENCY_COLUMNS, note=LATENCY_NOTE)
-    for query, trigger, contender in itertools.product(QUERIES, TRIGGERS, (TIDEMILL, PLAIN)):
-        if took := milliseconds(found, query, trigger, contender):
-            p50, p99 = percentile(took, 50), percentile(took, 99)
-            table.rows.append([query, trigger, contender, len(took), p50, p99])
-    return table
+def rate_figures(rate: Rate, *, is_first: bool) -> dict[str, float]:
+    """Return the figures of a turn. Of the first one in a JVM, there is only its rate."""
+    if is_first:
+        return {"first rows/s": rate.rows / rate.wall_s}
+    return {RATE_FIGURES[0]: rate.rows / rate.wall_s, RATE_FIGURES[1]: rate.cpu_s / rate.rows * 1e6}
 
 
-def latency_aims(found: Sequence[Latency]) -> list[Aim]:
+def latency_aims(found: Mapping[str, Mapping[str, Sequence[Figures]]]) -> list[Aim]:
     """Return the aims: p50 at a trigger of 0, and p99 not above plain Spark's."""
     aims = []
     for query in QUERIES:
-        p50 = percentile(milliseconds(found, query, TRIGGERS[0], TIDEMILL), 50)
+        p50 = typical(found[f"{query}, {TRIGGERS[0]}"][TIDEMILL], "p50 ms")
         what = f"latency from append to result, {query} query, trigger of 0, p50"
-        aims.append(Aim(what, p50, P50_MS[query], "ms", at_most=True))
-    for query, trigger in itertools.product(QUERIES, TRIGGERS):
-        if theirs := milliseconds(found, query, trigger, PLAIN):
-            ours = percentile(milliseconds(found, query, trigger, TIDEMILL), 99)
-            what = f"latency, {query} query, trigger of {trigger}, p99: that of plain Spark"
-            aims.append(Aim(what, ours, percentile(theirs, 99), "ms", at_most=True))
+        aims.append(Aim(what, p50 or 0.0, P50_MS[query], "ms", at_most=True))
+    for case, of in found.items():
+        ours, theirs = (typical(of.get(who, ()), "p99 ms") for who in (TIDEMILL, PLAIN))
+        if ours is not None and theirs is not None:
+            what = f"latency, {case}, p99: that of plain Spark"
+            aims.append(Aim(what, ours, theirs, "ms", at_most=True))
     return aims
 
 
-def milliseconds(found: Sequence[Latency], query: str, trigger: str, contender: str) -> list[float]:
-    """Return the latencies of one case."""
-    case = (query, trigger, contender)
-    turns = [each for each in found if (each.query, each.trigger, each.contender) == case]
-    return [seconds * 1e3 for turn in turns for seconds in turn.seconds]
-
-
-def rate_table(found: Sequence[Rate]) -> Table:
-    """Return the rates of each part and contender."""
-    table = Table("Pipelines: source and sink alone", RATE_COLUMNS, note=RATE_NOTE)
-    for part in dict.fromkeys(each.part for each in found):
-        for contender in (TIDEMILL, PLAIN):
-            if turns := turns_of(found, part, contender):
-                first = turns[0].rows / turns[0].wall_s
-                table.rows.append(
-                    [part, contender, turns[0].rows, first, warm_rate(turns), warm_cpu(turns)]
-                )
-    return table
-
-
-def rate_aims(found: Sequence[Rate]) -> list[Aim]:
+def rate_aims(found: Mapping[str, Mapping[str, Sequence[Figures]]]) -> list[Aim]:
     """Return the aims of the source: its rate, and its processor time to the connector's."""
-    part = "source, streaming"
-    ours, plain = turns_of(found, part, TIDEMILL), turns_of(found, part, PLAIN)
+    of = found["source, streaming"]
+    rate, cost = RATE_FIGURES
     what = f"source of pipelines, rows/s of one task, {SIZE} B"
-    aims = [Aim(what, warm_rate(ours), ROWS_PER_SECOND, "", at_most=False)]
-    if plain:
+    aims = [Aim(what, typical(of[TIDEMILL], rate) or 0.0, ROWS_PER_SECOND, "", at_most=False)]
+    if (ratio := ratio_of(of[TIDEMILL], of.get(PLAIN, ()), cost)) is not None:
         what = "CPU of the source to that of Spark's connector, streaming"
-        ratio = warm_cpu(ours) / warm_cpu(plain)
         aims.append(Aim(what, ratio, CPU_RATIO, "", at_most=True))
     return aims
-
-
-def turns_of(found: Sequence[Rate], part: str, contender: str) -> list[Rate]:
-    """Return the turns of one part and contender, in their order."""
-    return [each for each in found if (each.part, each.contender) == (part, contender)]
-
-
-def warm_rate(turns: Sequence[Rate]) -> float:
-    """Return the median of rows per second, without the first turn."""
-    return statistics.median(each.rows / each.wall_s for each in turns[1:] or turns)
-
-
-def warm_cpu(turns: Sequence[Rate]) -> float:
-    """Return the median of processor seconds per million rows, without the first turn."""
-    return statistics.median(each.cpu_s / each.rows * 1e6 for each in turns[1:] or turns)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 
 import amqp
-from confluent_kafka import Producer
 from tests.support.broker_process import BrokerProcess
 
 from bench import cpu, machine
+from bench.load import program
 from bench.report import Aim, Section, Table
 from bench.run import Run
+from bench.targets import Target
 
 WAITING = 10_000_000
 MEASURED = 20_000
@@ -41,13 +42,15 @@ def section(run: Run) -> Section:
     kinds = ("none", "x-max-priority=4") if run.options.quick else tuple(KINDS)
     ratios = []
     with BrokerProcess(run.options.folder / "deep", fresh=True) as broker:
+        target = Target("tidemill", broker.bootstrap, broker.pid)
+        target.prepare()
         for kind in kinds:
             costs = []
             for waiting in (10, WAITING):
                 run.say(f"queues: {kind}, {waiting:,} messages wait")
                 queue = f"{kind.replace('=', '-')}-{waiting}"
                 _declare(broker, queue, KINDS[kind])
-                _fill(broker, queue, waiting)
+                program("bulk", target, queue, count=waiting, size=12)
                 published = _publish(broker, queue)
                 consumed, first_ms = _consume(broker, queue)
                 memory = machine.resident_mb(broker.pid)
@@ -69,23 +72,6 @@ def _declare(broker: BrokerProcess, queue: str, arguments: dict[str, object]) ->
         connection.channel().queue_declare(
             queue, durable=True, auto_delete=False, arguments=arguments
         )
-
-
-def _fill(broker: BrokerProcess, queue: str, count: int) -> None:
-    config = {"bootstrap.servers": broker.bootstrap, "linger.ms": 20, "batch.num.messages": 20_000}
-    producer = Producer(config)
-    for number in range(count):
-        while True:
-            try:
-                producer.produce(queue, bytes(12), key=queue)
-                break
-            except BufferError:
-                producer.poll(0.1)
-        if number % 1000 == 0:
-            producer.poll(0)
-    left = producer.flush(300)
-    if left:
-        raise RuntimeError(f"{left} messages were not written")
 
 
 def _publish(broker: BrokerProcess, queue: str) -> float:
