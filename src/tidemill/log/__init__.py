@@ -11,4 +11,8 @@ The rooms, from top to bottom; each imports only the ones below it:
 - ``config``: the configs of topics.
 
 The log is synchronous: no asyncio, no sockets, no wall clock, no Kafka protocol.
+
+What uses the disk can raise StorageError, DiskFullError or CorruptLogError, and SyncFailedError if
+the broker must stop. The docstrings of what the engine calls say when, and what has changed then;
+the inner rooms name these errors only where their caller must know more.
 """

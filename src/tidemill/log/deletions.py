@@ -35,11 +35,7 @@ def due(env: Environment) -> list[Deletion]:
 def delete_due(
     env: Environment, stored_starts: Mapping[TopicPartition, int], max_items: int
 ) -> int:
-    """Delete files that are due; return how many.
-
-    Raises:
-        OSError: a file can't be removed.
-    """
+    """Delete files that are due; return how many."""
     removed = 0
     for each in due(env)[:max_items]:
         exists = env.fs.exists(each.path)
@@ -62,11 +58,7 @@ def _empty(env: Environment, path: str) -> None:
 
 
 def rename_folder(env: Environment, log: PartitionLog | None, folder: str, target: str) -> None:
-    """Close a partition and rename its folder. A sync that is on its way might not find its files.
-
-    Raises:
-        OSError: it can't be renamed. The partition can still be used.
-    """
+    """Close a partition and rename its folder. A sync on its way might not find its files."""
     if log is not None:
         log.close()
         log.chain.removed = True

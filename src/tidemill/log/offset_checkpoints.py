@@ -70,14 +70,7 @@ class OffsetCheckpoints:
     # --- reading ---------------------------------------------------------------------------------
 
     def load(self, found: Collection[TopicPartition]) -> None:
-        """Read the files. A damaged file is ignored and reported, and so is a missing one.
-
-        Args:
-            found: the partitions that have a folder.
-
-        Raises:
-            OSError: a file can't be read.
-        """
+        """Read the files. A damaged file is ignored and reported, and so is a missing one."""
         points = self._read(RECOVERY_POINTS)
         starts = self._read(LOG_STARTS)
         dirty = self._read(FIRST_DIRTY)

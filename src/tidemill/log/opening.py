@@ -41,7 +41,6 @@ def open_partition(
 
     Args:
         entry: its entry in the manifest of a clean stop, if there is one.
-        proven: the content of the journal.
 
     Raises:
         SyncFailedError: the broker must stop.

@@ -24,7 +24,6 @@ def take_pieces(logs: list[PartitionLog], most_bytes: int) -> list[Taken | None]
     next. Where they don't reach the journal after all, a ticket must sync them.
 
     Args:
-        logs: the logs.
         most_bytes: logs behind the one with which the pieces have so many bytes get no result.
     """
     pieces: list[Taken | None] = extension.take_pieces(logs, most_bytes, Piece, LOG_BYTES)

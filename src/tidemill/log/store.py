@@ -51,7 +51,6 @@ class LogStore:
     """All partitions of one data folder. The folder is locked while the store is open.
 
     Attributes:
-        path: the folder.
         defaults: broker-level configs that partitions are opened with.
         clean_start: whether the last stop was clean.
         journal: the journal. It can be used after ``Journal.prepare``.

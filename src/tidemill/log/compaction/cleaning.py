@@ -213,10 +213,6 @@ def clean_batch(
     kept.
 
     Args:
-        batch: the bytes of the batch.
-        header: its header.
-        cleaning: the input of the pass.
-        stats: counters, which are increased.
         keep_empty: keep at least the header, because it shows the last offset of a segment.
 
     Returns:
@@ -311,8 +307,6 @@ def _rewritten(
     """Return the batch with some of its records, compressed with its own codec.
 
     Args:
-        header: the batch's header.
-        body: its records, decompressed.
         kept: a byte per record, which is not 0 if the record is kept. At least one is.
         new_horizon: the delete horizon to set, in milliseconds since the epoch; None for no change.
     """

@@ -86,7 +86,6 @@ def compact(
 
     Args:
         log: the partition. Its cleanup policy has 'compact'.
-        now_ms: the broker's time.
         max_keys: size of the offset map; see ``cleaning.DEFAULT_MAP_KEYS``.
         run: receives the progress.
 
@@ -251,12 +250,7 @@ def _copy_group(
 
 
 def _batches(segment: Segment, position: int) -> Iterator[tuple[memoryview, BatchHeader] | None]:
-    """Yield each batch from ``position`` on, verified, and None after each read.
-
-    Raises:
-        CorruptLogError: a batch is damaged, or has an offset that it can't have.
-        StorageError: the file can't be read.
-    """
+    """Yield each batch from ``position`` on, verified, and None after each read."""
     want = READ_BYTES
     expected = segment.base_offset
     while position < segment.size:

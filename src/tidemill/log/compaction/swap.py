@@ -35,20 +35,12 @@ _INDEXES = (INDEX, TIME_INDEX)
 
 
 class CleanedSegment:
-    """A cleaned segment that is written next to the log's segments.
-
-    Attributes:
-        size: bytes that were added.
-    """
+    """A cleaned segment that is written next to the log's segments."""
 
     def __init__(
         self, env: Environment, folder: str, base_offset: int, index_interval: int
     ) -> None:
-        """Create the file of the segment.
-
-        Raises:
-            DiskFullError, StorageError: the file can't be created.
-        """
+        """Create the file of the segment."""
         self._env = env
         self._folder = folder
         self._base_offset = base_offset
@@ -67,11 +59,7 @@ class CleanedSegment:
         return f"{self._folder}/{file_name(self._base_offset, kind)}{suffix}"
 
     def append(self, batch: Buffer, header: BatchHeader) -> None:
-        """Add a batch. Of ``header``, only the offsets and the timestamps are used.
-
-        Raises:
-            DiskFullError, StorageError: the batch can't be written.
-        """
+        """Add a batch. Of ``header``, only the offsets and the timestamps are used."""
         size = len(batch)
         if self._first_timestamp is None:
             self._first_timestamp = header.max_timestamp
@@ -93,11 +81,7 @@ class CleanedSegment:
             self._pending = bytearray()
 
     def finish(self) -> None:
-        """Write the remaining batches and the indexes, without a sync.
-
-        Raises:
-            DiskFullError, StorageError: a file can't be written.
-        """
+        """Write the remaining batches and the indexes, without a sync."""
         self._write()
         self._table.seal()
         for kind, entries in ((INDEX, self._table.offsets), (TIME_INDEX, self._table.times)):
@@ -108,12 +92,7 @@ class CleanedSegment:
                 raise storage_error(error, "writing", path) from error
 
     def commit(self) -> None:
-        """Do steps 1 and 2: sync, and rename to ``.swap``. Blocks; can run in another thread.
-
-        Raises:
-            SyncFailedError: the broker must stop.
-            StorageError: a file can't be renamed, or the folder was deleted.
-        """
+        """Do steps 1 and 2: sync, and rename to ``.swap``. Blocks; can run in another thread."""
         fs = self._env.fs
         with self._lock:
             if self._discarded:  # the caller did not wait for this thread
@@ -133,7 +112,6 @@ class CleanedSegment:
         """Do steps 3 and 4 without the last sync of the folder, which ``settle`` does.
 
         Args:
-            log: the partition.
             old: neighbours in its chain. The new segment covers their offsets.
 
         Raises:
@@ -168,20 +146,11 @@ class CleanedSegment:
         log.replace_segments(old, [new])
 
     def settle(self) -> None:
-        """Finish step 4: sync the folder. Blocks; can run in another thread.
-
-        Raises:
-            SyncFailedError: the broker must stop.
-            StorageError: the folder was deleted.
-        """
+        """Finish step 4: sync the folder. Blocks; can run in another thread."""
         _sync(self._env, self._folder)
 
     def discard(self) -> None:
-        """Remove the files. Wait for a running ``commit`` first. The log does not change.
-
-        Raises:
-            StorageError: a file can't be removed.
-        """
+        """Remove the files. Wait for a running ``commit`` first. The log does not change."""
         with self._lock:
             self._discarded = True
             self._remove_files()

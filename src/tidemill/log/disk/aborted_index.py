@@ -95,11 +95,7 @@ class AbortedIndex:
         self._next_crc = crc
 
     def write(self, env: Environment, path: str, entry: AbortedTransaction) -> None:
-        """Write an entry behind the others. It becomes valid with ``accept``.
-
-        Raises:
-            DiskFullError, StorageError: it can't be written. The caller can try it again.
-        """
+        """Write an entry behind the others. It becomes valid with ``accept``."""
         data = encode_aborted([entry])
         self._next_crc = extend_crc32c(self.crc, data)
         try:
@@ -114,11 +110,7 @@ class AbortedIndex:
         env.maps.drop(path)
 
     def retract(self, env: Environment, path: str) -> None:
-        """Remove the entry that was written last, because its marker could not be appended.
-
-        Raises:
-            StorageError: the file can't be truncated.
-        """
+        """Remove the entry that was written last, because its marker could not be appended."""
         try:
             raw = env.fs.open(path, create=True)
             try:
@@ -142,11 +134,7 @@ class AbortedIndex:
         self.named = True
 
     def entries(self, env: Environment, path: str) -> Entries:
-        """Return the bytes of the entries.
-
-        Raises:
-            StorageError: the file is lost, cut or can't be read.
-        """
+        """Return the bytes of the entries."""
         try:
             data = env.maps.get(path)
         except OSError as error:
@@ -166,9 +154,6 @@ class AbortedIndex:
         Returns:
             The transactions, and whether they are complete: no transaction in a later segment can
             overlap the range.
-
-        Raises:
-            StorageError: the file is lost, cut or can't be read.
         """
         data = self.entries(env, path)
         unpack = _ENTRY.unpack_from

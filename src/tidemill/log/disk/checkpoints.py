@@ -51,7 +51,6 @@ def encode_checkpoint(name: str, offsets: Mapping[TopicPartition, int]) -> bytes
 
     Args:
         name: the name of the file. One file in the place of another is noticed by it.
-        offsets: the offsets.
     """
     return _seal(name, [f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()])
 

@@ -22,8 +22,6 @@ class Report:
     """The repair of a damaged or incomplete file.
 
     Attributes:
-        tp: the partition.
-        path: the file.
         what: a sentence that says what was done.
         position: byte position in the file, or -1.
         removed_bytes: the number of bytes that were cut off.
@@ -48,8 +46,6 @@ class Deletion:
 
     Attributes:
         due_ms: the monotonic time from which it can be deleted.
-        path: the file.
-        tp: the partition.
         start_offset: the stored start of the log must have reached this offset before the file
             disappears: until then its name shows that the segment was not lost. -1 for files that
             compaction has replaced.

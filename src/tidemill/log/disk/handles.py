@@ -55,12 +55,7 @@ class HandlePool:
         return len(self._open)
 
     def pin(self, file: PooledFile) -> RawFile:
-        """Return the file's handle; open it if necessary, and keep it open until ``unpin``.
-
-        Raises:
-            StorageError: the file can't be opened.
-            SyncFailedError: another file had to be synced to make room, and that failed.
-        """
+        """Return the file's handle; open it if necessary, and keep it open until ``unpin``."""
         with self._lock:
             raw = self._open.get(file)
             if raw is None:
@@ -110,11 +105,7 @@ class HandlePool:
                 raw.close()
 
     def rename(self, file: PooledFile, path: str) -> None:
-        """Rename the file. Its handle stays valid.
-
-        Raises:
-            StorageError: the file can't be renamed.
-        """
+        """Rename the file. Its handle stays valid."""
         with self._lock:
             try:
                 self.fs.rename(file.path, path)
@@ -176,9 +167,6 @@ class HandlePool:
         """Sync and close the least recently used files, until an eighth of the limit is free.
 
         Blocks. Can run in any thread while the files are used.
-
-        Raises:
-            SyncFailedError: a sync failed. The broker must stop.
         """
         try:
             with self._lock:

@@ -233,12 +233,7 @@ class IndexTable:
             self._add_time()
 
     def find_recent(self, relative: int, end: int) -> tuple[int, int] | None:
-        """Return position and size of the batch with an offset; None if it is not a recent batch.
-
-        Args:
-            relative: the relative offset.
-            end: the size of the segment.
-        """
+        """Return position and size of the batch with an offset; None if it is not recent."""
         recent = self._recent_relatives
         at = bisect_left(recent, relative)
         if at == 0 or at == len(recent):
@@ -274,11 +269,7 @@ class MapCache:
         return len(self._maps)
 
     def get(self, path: str) -> mmap.mmap | bytes:
-        """Return the content of an index file that no longer changes.
-
-        Raises:
-            OSError: the file can't be read.
-        """
+        """Return the content of an index file that no longer changes."""
         found = self._maps.get(path)
         if found is None:
             found = self._maps[path] = self._fs.map_bytes(path)

@@ -22,7 +22,6 @@ class LogFile:
     """An append-only file whose handle is borrowed from a pool.
 
     Attributes:
-        path: the path of the file.
         size: bytes of complete appends. The file can have more bytes after a failed write.
         creating: whether the file must be created when it is opened.
         pins: number of uses at the moment, in all threads.
@@ -56,11 +55,7 @@ class LogFile:
         self.retired = False
 
     def create(self) -> None:
-        """Create an empty file. A crash can have left one with this name, which is emptied.
-
-        Raises:
-            DiskFullError, StorageError: the file can't be created.
-        """
+        """Create an empty file. A crash can have left one with this name, which is emptied."""
         raw = self._pool.pin(self)
         try:
             if raw.size():
@@ -111,11 +106,7 @@ class LogFile:
             ) from error
 
     def pread(self, length: int, position: int) -> bytes:
-        """Return ``length`` bytes, or fewer at the end of the file. Can run in any thread.
-
-        Raises:
-            StorageError: the file can't be read.
-        """
+        """Return ``length`` bytes, or fewer at the end of the file. Can run in any thread."""
         raw = self._pool.pin(self)
         try:
             return raw.pread(length, position)
@@ -125,11 +116,7 @@ class LogFile:
             self._pool.unpin(self)
 
     def pread_nowait(self, length: int, position: int) -> Buffer | None:
-        """Return ``length`` bytes, or None if that would wait for the disk.
-
-        Raises:
-            StorageError: the file can't be read.
-        """
+        """Return ``length`` bytes, or None if that would wait for the disk."""
         raw = self._pool.pin(self)
         try:
             return raw.pread_nowait(length, position)
@@ -139,11 +126,7 @@ class LogFile:
             self._pool.unpin(self)
 
     def lend(self, length: int, position: int) -> StoredRange | None:
-        """Return a range to send from the page cache; None if it must be read instead.
-
-        Raises:
-            StorageError: the file can't be opened.
-        """
+        """Return a range to send from the page cache; None if it must be read instead."""
         pool = self._pool
         if not self.can_lend():
             return None
@@ -159,11 +142,7 @@ class LogFile:
         return self._pool.lent < self._pool.limit // 4 and system.can_send_files()
 
     def warm(self, length: int, position: int) -> None:
-        """Read a range into the page cache; blocks. Can run in any thread.
-
-        Raises:
-            StorageError: the file can't be read.
-        """
+        """Read a range into the page cache; blocks. Can run in any thread."""
         self._on_range(system.fill_cache, position, length, "reading")
 
     def write_back(self, position: int, length: int) -> None:
@@ -175,11 +154,7 @@ class LogFile:
         self._on_range(system.start_writeback, position, length, "writing to")
 
     def allocate(self, position: int, length: int) -> None:
-        """Allocate blocks behind the end if that is possible; can block. Can run in any thread.
-
-        Raises:
-            StorageError: the file can't be opened.
-        """
+        """Allocate blocks behind the end if that is possible; can block. Can run in any thread."""
         self._on_range(system.allocate, position, length, "writing to")
 
     def _on_range(
@@ -219,11 +194,7 @@ class LogFile:
         return work
 
     def datasync(self) -> None:
-        """Make the appended bytes durable; blocks. Can run in any thread during appends.
-
-        Raises:
-            SyncFailedError: this sync or an earlier one failed.
-        """
+        """Make the appended bytes durable; blocks. Can run in any thread during appends."""
         if self._pool.sync_failure is not None:
             raise self._pool.sync_failure
         raw = self._pool.pin(self)
@@ -257,9 +228,6 @@ class LogFile:
 
         Args:
             failed: the number of the error (errno), or 0. None: the sync was not tried.
-
-        Raises:
-            SyncFailedError: the broker must stop.
         """
         if failed != 0:
             self.dirty = True
@@ -268,11 +236,7 @@ class LogFile:
             raise self._pool.fail_sync(OSError(failed, os.strerror(failed)), self.path)
 
     def truncate(self, size: int) -> None:
-        """Cut the file to ``size`` bytes.
-
-        Raises:
-            StorageError: the file can't be truncated.
-        """
+        """Cut the file to ``size`` bytes."""
         raw = self._pool.pin(self)
         try:
             raw.truncate(size)
@@ -284,11 +248,7 @@ class LogFile:
             self._pool.unpin(self)
 
     def write_again(self, position: int) -> None:
-        """Write the bytes from ``position`` on once more, so that the next sync stores them.
-
-        Raises:
-            StorageError: the file can't be read or written.
-        """
+        """Write the bytes from ``position`` on once more, so that the next sync stores them."""
         raw = self._pool.pin(self)
         try:
             while position < self.size:
@@ -321,12 +281,7 @@ class LogFile:
 
 
 class StoredRange:
-    """Bytes of a file that is open as long as this object lives. Only for the event loop's thread.
-
-    Attributes:
-        fd: the descriptor of the file.
-        position: of the first byte.
-    """
+    """Bytes of a file that is open as long as this object lives. For the event loop's thread."""
 
     __slots__ = ("_file", "_pool", "_size", "fd", "position")
 

@@ -73,7 +73,6 @@ class Preallocation:
         """Return position and length of what to allocate before the next sync of a segment.
 
         Args:
-            segment: an active segment.
             most: size from which the segment will probably not grow.
 
         Returns:
@@ -120,9 +119,6 @@ class Preallocation:
         """Release all room, and allocate nothing more.
 
         Where that fails, only room on the disk is lost.
-
-        Raises:
-            SyncFailedError: the broker must stop.
         """
         self._folder = None
         for segment in list(self._ends):

@@ -58,11 +58,7 @@ class BatchScanner:
         self.misplaced = False
 
     def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield position and header of each valid batch.
-
-        Raises:
-            StorageError: the file can't be read.
-        """
+        """Yield position and header of each valid batch."""
         while self.position < self._end and self.damage is None:
             need = HEADER_SIZE
             chunk = self._file.pread(min(CHUNK, self._end - self.position), self.position)
@@ -122,9 +118,6 @@ def find_batch(
     Args:
         min_offset: smallest base offset of the batch. This excludes old data and random bytes that
             look like a batch.
-
-    Raises:
-        StorageError: the file can't be read.
     """
     overlap = HEADER_SIZE - 1
     start = position

@@ -34,7 +34,6 @@ class Segment:
     """A segment. The last segment of a partition is active: only it is appended to.
 
     Attributes:
-        folder: the path of its folder.
         base_offset: the smallest offset that it can hold.
         size: bytes of complete batches.
         end_offset: the offset after its last batch. While recovery has not read the segment: an
@@ -104,11 +103,7 @@ class Segment:
 
     @classmethod
     def create(cls, env: Environment, folder: str, base_offset: int, now_ms: int) -> Segment:
-        """Create an empty segment. It is durable after the next sync of its folder.
-
-        Raises:
-            DiskFullError, StorageError: the file can't be created.
-        """
+        """Create an empty segment. It is durable after the next sync of its folder."""
         segment = cls(env, folder, base_offset, created_ms=now_ms, end_offset=base_offset)
         segment.named = False
         segment._file = LogFile(env.pool, segment.path(), 0, create=True)
@@ -154,7 +149,6 @@ class Segment:
         """Append batches whose offsets are stamped.
 
         Args:
-            data: the batches.
             batches: (size, last offset, max timestamp) of each batch.
             interval: bytes of log between two index entries.
 
@@ -202,11 +196,7 @@ class Segment:
         return self._table
 
     def write_index(self, *, seal: bool) -> None:
-        """Write the index entries that are not in the files yet, without a sync.
-
-        Raises:
-            DiskFullError, StorageError: they can't be written. The caller can try it again.
-        """
+        """Write the index entries that are not in the files yet, without a sync."""
         table = self._table
         if table is None:
             return
@@ -223,11 +213,7 @@ class Segment:
         self._table = None
 
     def release_allocated(self) -> None:
-        """Free the blocks behind the end, if there are any. Nothing can be appended meanwhile.
-
-        Raises:
-            StorageError: it failed.
-        """
+        """Free the blocks behind the end, if there are any. Nothing can be appended meanwhile."""
         if self._env.preallocation.forget(self):
             self.file.truncate(self.size)
 
@@ -258,9 +244,6 @@ class Segment:
         """Add a suffix (``.deleted``) to the names of all its files; return their new paths.
 
         Slices that readers have already found stay valid.
-
-        Raises:
-            StorageError: a file can't be renamed.
         """
         file = self.file
         self.close()
@@ -297,12 +280,7 @@ class Segment:
         return entries
 
     def rebuild_index(self, interval: int = DEFAULT_INDEX_INTERVAL) -> None:
-        """Rebuild the index from the batches, write it and report it.
-
-        Raises:
-            CorruptLogError: a batch is damaged.
-            StorageError: a file can't be read or written.
-        """
+        """Rebuild the index from the batches, write it and report it."""
         table = IndexTable()
         scanner = self.scanner()
         for position, header in scanner:
@@ -399,12 +377,7 @@ class Segment:
     def batches(
         self, position: int = 0, end: int | None = None
     ) -> Iterable[tuple[int, BatchHeader]]:
-        """Yield position and header of each batch from ``position`` on, verified.
-
-        Raises:
-            CorruptLogError: a batch is damaged.
-            StorageError: the file can't be read.
-        """
+        """Yield position and header of each batch from ``position`` on, verified."""
         scanner = self.scanner(position, end)
         yield from scanner
         if scanner.damage is not None:

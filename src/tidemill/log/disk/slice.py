@@ -21,7 +21,6 @@ class Slice:
     """A range of stored bytes that is not loaded yet.
 
     Attributes:
-        segment: the segment with the bytes.
         position, size: the range in the segment's file.
         found: bytes that the reader could have had with its limit, if a batch was cut.
     """

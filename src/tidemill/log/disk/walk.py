@@ -36,10 +36,6 @@ def locate(segment: Segment, offset: int) -> tuple[int, int] | None:
     """Return position and size of the first batch whose last offset is at or above ``offset``.
 
     None if the segment ends below it.
-
-    Raises:
-        CorruptLogError: a batch on the way is damaged, or has an offset that it can't have.
-        StorageError: the file can't be read.
     """
     if offset >= segment.end_offset:
         return None
@@ -115,11 +111,7 @@ def misplaced(
 
 
 def _rebuild_index(segment: Segment, mismatch: _IndexMismatchError) -> None:
-    """Rebuild an index that does not match the log.
-
-    Raises:
-        CorruptLogError: the log is damaged, or it is not certain which of both is.
-    """
+    """Rebuild an index that does not match the log."""
     if not segment.dense:
         # Compaction leaves gaps, so the neighbours of a batch do not show whether it is wrong.
         header = _batch_at(segment, mismatch.position)
@@ -150,10 +142,6 @@ def find_record(segment: Segment, position: int, end: int) -> tuple[int, int] | 
     """Return position and size of the first batch from ``position`` on that has a record.
 
     Compaction leaves batches that have only a header. None if there is no record below ``end``.
-
-    Raises:
-        CorruptLogError: a batch on the way has an offset that it can't have.
-        StorageError: the file can't be read.
     """
     expected = -1
     while position < end:
@@ -180,11 +168,7 @@ def position_before(segment: Segment, offset: int) -> int:
 
 
 def position_for_time(segment: Segment, timestamp: int) -> int:
-    """Return the position of a batch at or before the first record that is not older.
-
-    Raises:
-        CorruptLogError, StorageError: see ``locate``.
-    """
+    """Return the position of a batch at or before the first record that is not older."""
     for attempt in range(2):
         entry = find_time_entry(segment.time_entries(), timestamp)
         if entry is None:
@@ -198,11 +182,7 @@ def position_for_time(segment: Segment, timestamp: int) -> int:
 
 
 def position_of_time_entry(segment: Segment, timestamp: int, relative: int) -> int | None:
-    """Return the position of the batch that an entry of the time index names; None if it is wrong.
-
-    Raises:
-        CorruptLogError, StorageError: see ``locate``.
-    """
+    """Return the position of the batch that an entry of the time index names; None if wrong."""
     offset = segment.base_offset + relative
     place = locate(segment, offset) if relative >= 0 else None
     if place is None:

@@ -81,8 +81,6 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     """Compress ``data`` as Kafka's clients do, so that all of them can read it.
 
     Args:
-        codec: a codec number.
-        data: the bytes to compress.
         level: the codec's level; None for Kafka's default. Snappy has no levels.
 
     Raises:
@@ -109,7 +107,6 @@ def decompress(codec: int, data: Buffer, limit: int = DEFAULT_LIMIT) -> bytes | 
     """Decompress ``data``, with at most ``limit`` bytes of memory.
 
     Args:
-        codec: a codec number.
         data: the compressed bytes and nothing else. Without compression, they are returned as they
             are.
         limit: most bytes of the result.

@@ -141,8 +141,6 @@ def decode_records(batch: Buffer, position: int = 0, *, limit: int = DEFAULT_LIM
     """Return all records of the batch at ``position``. The CRC is not checked.
 
     Args:
-        batch: a buffer with the complete batch.
-        position: the start of the batch.
         limit: most bytes that the records can have after decompression.
 
     Raises:

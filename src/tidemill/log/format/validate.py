@@ -112,8 +112,6 @@ def check_client_batch(records: Buffer, config: LogConfig, now_ms: int) -> Steps
 
     Args:
         records: one batch. It is changed in place in the last step if a config requires it.
-        config: the configs of the topic.
-        now_ms: the broker's time.
 
     Raises:
         CorruptBatchError, UnsupportedFormatError, UnsupportedCompressionError,

@@ -49,7 +49,6 @@ class JournalWrite:
     """One entry on its way to the disk.
 
     Attributes:
-        sequence: the sequence of the entry.
         head: the oldest entry that was needed when it was begun.
         header, buffers, position: the entry, as ``write_through`` takes it.
         size: bytes of the entry, with the zeros behind it.
@@ -140,14 +139,11 @@ class Journal:
     """The journal of one data folder. It is used from one thread, but for what is said to block.
 
     Args:
-        env: the environment of the data folder.
-        data_dir: the data folder.
         file_bytes: size of each file.
         limit_bytes: most bytes of all files.
 
     Attributes:
         is_open: whether entries can be written.
-        next_sequence: the sequence of the next entry.
     """
 
     def __init__(

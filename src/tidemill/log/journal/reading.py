@@ -75,9 +75,6 @@ def read_journal(env: Environment, data_dir: str) -> JournalContent:
     """Read the journal of a data folder whose last stop was not clean.
 
     Damage is reported, and is never an error.
-
-    Raises:
-        OSError: a file can't be read.
     """
     checkpoint = _read_checkpoint(env, data_dir)
     if checkpoint is None:
@@ -106,11 +103,7 @@ def read_journal(env: Environment, data_dir: str) -> JournalContent:
 
 
 def disown(fs: FileSystem, data_dir: str, tp: TopicPartition) -> None:
-    """Make the next start ignore what the journal has of a partition, because it was repaired.
-
-    Raises:
-        OSError: a file operation failed.
-    """
+    """Make the next start ignore what the journal has of a partition, because it was repaired."""
     path = f"{data_dir}/{CHECKPOINT}"
     if not fs.exists(path):
         return

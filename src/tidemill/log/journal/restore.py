@@ -31,10 +31,6 @@ def restore(
 
     Args:
         names: the folder's files with their sizes, which are updated.
-
-    Raises:
-        JournalRestoreError: a file can't be read or written.
-        SyncFailedError: the broker must stop.
     """
     for base, pieces in _wanted(names, proof, recovery_point, is_sparse).items():
         name = file_name(base, LOG)
@@ -78,11 +74,7 @@ def lacking(
     recovery_point: int,
     is_sparse: bool,
 ) -> list[Piece]:
-    """Return the pieces that ``restore`` would write. Changes nothing.
-
-    Raises:
-        OSError: a file can't be read.
-    """
+    """Return the pieces that ``restore`` would write. Changes nothing."""
     found = []
     for base, pieces in _wanted(names, proof, recovery_point, is_sparse).items():
         name = file_name(base, LOG)

@@ -19,8 +19,6 @@ class RingFile:
     """A preallocated file.
 
     Attributes:
-        path: its path.
-        raw: the open file.
         used: bytes that the entries of this round take.
         first, last: sequences of its first and last entry of this round; -1 if there is none.
     """
@@ -39,13 +37,11 @@ class Ring:
     """The files of one journal.
 
     Args:
-        fs: the file system.
         folder: the folder of the files, which exists.
         file_bytes: size of each file.
         limit: most files.
 
     Attributes:
-        files: all files.
         current: the file that is written to, or None.
     """
 
@@ -62,9 +58,6 @@ class Ring:
 
         Files of another size are removed: a crash has interrupted their creation, or the setting
         was changed.
-
-        Raises:
-            OSError: a file operation failed.
         """
         for name, size in sorted(self._fs.files(self._folder).items()):
             path = f"{self._folder}/{name}"
@@ -76,11 +69,7 @@ class Ring:
             self.files.append(self.create())
 
     def create(self) -> RingFile:
-        """Create a file and sync it; blocks. Can run in any thread.
-
-        Raises:
-            OSError: it can't be created, for example because the disk is full.
-        """
+        """Create a file and sync it; blocks. Can run in any thread."""
         taken = self._fs.files(self._folder)
         number = next(n for n in range(1, len(taken) + 2) if f"{n:08}.journal" not in taken)
         path = f"{self._folder}/{number:08}.journal"
@@ -102,7 +91,6 @@ class Ring:
         """Return the file for the next entry, or None if all of them are full.
 
         Args:
-            size: bytes of the entry.
             head: entries below this sequence are not needed.
             written_head: the same, as the last entry says it. A crash in the next write leaves
                 that one as the newest, so a file whose entries it does not need is preferred.

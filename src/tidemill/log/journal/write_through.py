@@ -23,10 +23,8 @@ def write_through(raw: RawFile, header: bytearray, buffers: list[Buffer], positi
     """Set the CRC of an entry, write it at ``position`` and sync the file; blocks.
 
     Args:
-        raw: the file.
         header: the header of the entry. Its bytes 4 to 7 get the CRC of all that follows.
         buffers: what follows the header, and the zeros behind the entry.
-        position: where the entry begins.
 
     Raises:
         EntrySyncError: the sync failed.

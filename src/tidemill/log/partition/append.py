@@ -47,7 +47,6 @@ def append_run(
         run: for each batch its target, its bytes, and the facts about it (see ``engine.runs``).
         targets: for each target, whose ``log`` is the partition's, the places of its batches.
         results: gets the base offset, -1 and the start of the log for each batch.
-        now_ms: the broker's time.
 
     Returns:
         For each target, the offset behind its batches. It is -1 where ``Appender.append`` must do

@@ -25,7 +25,6 @@ class SegmentChain:
 
     Attributes:
         env: what the partition shares with the others.
-        tp: the partition.
         folder: path of the folder with the segments' files.
         segments: oldest first; the last one is active. There is always at least one.
         start_offset: the first offset that can be read. It can be inside the first segment.
@@ -132,9 +131,6 @@ class SegmentChain:
 
         Args:
             delay_ms: how long the files stay on disk, with the suffix ``.deleted``.
-
-        Raises:
-            StorageError: a file can't be renamed.
         """
         renamed = self.segments[0].rename(DELETED)
         segment = self.segments.pop(0)

@@ -32,11 +32,7 @@ class LazyProducers:
 
     @property
     def states(self) -> ProducerStates:
-        """The producers' states; the first use reads the snapshot.
-
-        Raises:
-            CorruptLogError, StorageError: the snapshot and the log can't be read.
-        """
+        """The producers' states; the first use reads the snapshot."""
         if self.loaded is None:
             self.loaded = load_producers(self._chain, self.snapshot_offset)
         return self.loaded

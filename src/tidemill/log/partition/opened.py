@@ -19,7 +19,6 @@ class OpenedPartition:
 
     Attributes:
         chain: the segments. All that they hold is synced.
-        config: the configs of the topic.
         recovery_point: recovery reads the log from this offset.
         topic_id: the id of the topic; None if the file with it was lost.
         producers: the producers; None to load them from their snapshot at first use. Then no

@@ -42,8 +42,6 @@ class PartitionLog:
     """The log of one partition. ``store.LogStore`` creates and opens it.
 
     Attributes:
-        tp: the partition.
-        chain: the segments.
         topic_id: the id of the topic that it was created for; None if the file with it was lost.
         refused: batches that were refused with a retriable error.
         first_dirty_offset: compaction has cleaned the log up to here. Can be outside of the log.
@@ -158,7 +156,6 @@ class PartitionLog:
         answer without records for a batch that was cut, and fails after ten of them.
 
         Args:
-            offset: the first offset that the reader wants.
             max_bytes: most bytes; the last batch can be cut.
             limit_offset: no record at or above it is returned; for consumers the high watermark.
             min_one: return at least the first batch completely, however large it is.
@@ -234,7 +231,6 @@ class PartitionLog:
 
         Args:
             records: complete batches, to be stamped in place; or what ``check`` returned.
-            now_ms: the broker's time.
             from_client: verify the batches first. False for batches that the broker built itself.
             from_zero: see ``ProducerStates.check``.
 

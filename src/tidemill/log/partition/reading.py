@@ -123,11 +123,7 @@ def search(chain: SegmentChain, find: Callable[[Sequence[Segment]], Steps[Found]
 def find_timestamp(
     segments: Sequence[Segment], timestamp_ms: int, start_offset: int, end_offset: int
 ) -> Steps[Found]:
-    """Return offset and timestamp of the first record in the offset range that is not older.
-
-    Raises:
-        CorruptLogError, StorageError: the stored data can't be used.
-    """
+    """Return offset and timestamp of the first record in the offset range that is not older."""
     for segment in segments:
         if segment.base_offset >= end_offset:
             return None
@@ -141,11 +137,7 @@ def find_timestamp(
 def find_max_timestamp(
     segments: Sequence[Segment], start_offset: int, end_offset: int
 ) -> Steps[Found]:
-    """Return offset and timestamp of the first record with the latest timestamp (KIP-734).
-
-    Raises:
-        CorruptLogError, StorageError: the stored data can't be used.
-    """
+    """Return offset and timestamp of the first record with the latest timestamp (KIP-734)."""
     best: Found = None
     for segment in sorted(segments, key=lambda each: each.max_timestamp, reverse=True):
         if best is not None and segment.max_timestamp <= best[1] and not _earlier(segment, best):
@@ -235,11 +227,7 @@ class Distance(NamedTuple):
 
 
 def distance(chain: SegmentChain, offset: int, high_watermark: int) -> Distance:
-    """Return the distance from ``offset``, or from the log's start if that is higher.
-
-    Raises:
-        CorruptLogError, StorageError: the stored data can't be used.
-    """
+    """Return the distance from ``offset``, or from the log's start if that is higher."""
     offset = max(offset, chain.start_offset)
     if offset >= high_watermark:
         return Distance(0, 0, None)

@@ -31,11 +31,7 @@ class SnapshotSync:
         self._offset = point.snapshot
 
     def run(self) -> None:
-        """Sync the snapshot; blocks.
-
-        Raises:
-            SyncFailedError: the broker must stop.
-        """
+        """Sync the snapshot; blocks."""
         sync_snapshot(self._chain.env, self._chain.folder, self._offset)
 
     def checkpoint_written(self) -> None:
@@ -107,30 +103,18 @@ class RecoveryPoint:
         self._seen_end = end
 
     def prepare(self) -> None:
-        """Write the index entries and the snapshot for a point at the log's end.
-
-        Raises:
-            DiskFullError, StorageError: a file can't be written.
-        """
+        """Write the index entries and the snapshot for a point at the log's end."""
         self._chain.active.write_index(seal=False)
         self.write_snapshot()
         self.pending = self._chain.end_offset
         self.bytes_since = 0
 
     def write_snapshot(self) -> None:
-        """Write a snapshot of the producers at the log's end.
-
-        Raises:
-            DiskFullError, StorageError: it can't be written.
-        """
+        """Write a snapshot of the producers at the log's end."""
         write_snapshot(self._chain, self._producers.states)
 
     def take(self) -> None:
-        """Move to the prepared point if the log is synced up to it; drop older snapshots.
-
-        Raises:
-            StorageError: an old snapshot can't be removed.
-        """
+        """Move to the prepared point if the log is synced up to it; drop older snapshots."""
         if 0 <= self.pending <= self._sync.stored_offset:
             self._droppable = self.offset
             self.snapshot = self.pending if len(self._producers.states) else -1

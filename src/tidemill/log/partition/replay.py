@@ -21,9 +21,6 @@ def replay_segment(
 
     Returns:
         The entries that the segment's index of aborted transactions must hold.
-
-    Raises:
-        CorruptLogError, StorageError: a batch can't be read.
     """
     aborted = []
     for position, header in segment.batches():
@@ -41,9 +38,6 @@ def replay_batch(
 
     Returns:
         The transaction that the batch aborts, or None.
-
-    Raises:
-        CorruptLogError, StorageError: the batch is a marker that can't be read.
     """
     if not header.is_control:
         states.update(header, header.base_offset, now_ms)

@@ -63,10 +63,6 @@ class Retention:
 
         Their files get the suffix ``.deleted``. ``LogStore.purge_deleted`` removes them after
         ``file.delete.delay.ms``. The oldest goes first, so that a crash leaves no gap.
-
-        Raises:
-            SyncFailedError: the broker must stop.
-            StorageError: a file can't be renamed.
         """
         chain = self._chain
         count = min(count, len(chain.segments) - 1)

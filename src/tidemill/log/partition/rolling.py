@@ -26,15 +26,8 @@ def must_roll(
 
     Args:
         segment: the active segment, not empty.
-        size: bytes of the batches.
-        last_offset: last offset of the batches.
         timestamp: latest timestamp of the batches, or -1.
-        now_ms: the broker's time.
-        config: the configs of the topic.
         tp: the partition; the jitter depends on it, so that partitions roll at different times.
-
-    Raises:
-        CorruptLogError, StorageError: the segment can't be read.
     """
     if segment.size + size > config.segment_bytes:
         return True

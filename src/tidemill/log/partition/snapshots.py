@@ -30,9 +30,6 @@ def write_snapshot(chain: SegmentChain, states: ProducerStates) -> None:
 
     A complete snapshot at this offset is kept: it has the same content, and is perhaps the only one
     that is synced.
-
-    Raises:
-        DiskFullError, StorageError: the file can't be written.
     """
     path = snapshot_path(chain.folder, chain.end_offset)
     fs = chain.env.fs
@@ -58,9 +55,6 @@ def drop_old_snapshots(env: Environment, folder: str, keep_from: int) -> None:
 
     Args:
         keep_from: the oldest recovery point that the checkpoint file can still hold.
-
-    Raises:
-        StorageError: a file can't be removed.
     """
     fs = env.fs
     try:
@@ -72,11 +66,7 @@ def drop_old_snapshots(env: Environment, folder: str, keep_from: int) -> None:
 
 
 def sync_snapshot(env: Environment, folder: str, offset: int) -> None:
-    """Make one snapshot durable. Can run in any thread.
-
-    Raises:
-        SyncFailedError: the broker must stop.
-    """
+    """Make one snapshot durable. Can run in any thread."""
     try:
         env.fs.sync_file(snapshot_path(folder, offset))
         env.fs.sync_dir(folder)
@@ -91,9 +81,6 @@ def sync_snapshots(env: Environment, folder: str) -> None:
 
     After the removal, the snapshots are the only record of producers whose batches were in the
     removed segments.
-
-    Raises:
-        SyncFailedError: the broker must stop.
     """
     try:
         for offset in snapshot_offsets(env.fs.files(folder)):
@@ -109,11 +96,7 @@ def load_producers(chain: SegmentChain, snapshot_offset: int) -> ProducerStates:
     Read them from the log if the snapshot is damaged or lost.
 
     Args:
-        chain: the partition's segments.
         snapshot_offset: offset of the snapshot; -1 if there is none because there are no producers.
-
-    Raises:
-        CorruptLogError, StorageError: the log can't be read.
     """
     env = chain.env
     if snapshot_offset < 0:

@@ -71,15 +71,10 @@ def find_aborted(
     """Return the aborted transactions that overlap ``[first_offset, end_offset)``.
 
     Args:
-        chain: the partition's segments.
-        first_offset: first offset of the range.
         end_offset: end of the range, at most the last stable offset.
 
     Returns:
         The index entries, ordered by first offset.
-
-    Raises:
-        StorageError: an index can't be read.
     """
     segments = chain.with_aborted()
     if not segments or first_offset >= end_offset:

@@ -31,9 +31,6 @@ def stored_index_fits(env: Environment, segment: Segment, stored: StoredIndex | 
     """Compare a segment's file with its stored size and CRC; the CRC is kept.
 
     A file that is missing fits where compaction can have removed it.
-
-    Raises:
-        OSError: the file can't be read.
     """
     path = segment.path(TXN_INDEX)
     index = segment.aborted
@@ -59,11 +56,6 @@ def complete_indexes(
         replayed: aborted transactions from the replayed batches, in log order.
         replayed_from: offset from which batches were replayed. Entries below it are trusted.
         stored: the stored indexes, by the segment's base offset.
-
-    Raises:
-        CorruptLogError, StorageError: a file is damaged, and the log can't be read.
-        SyncFailedError: the broker must stop.
-        OSError: a file operation failed.
     """
     damaged: list[Segment] = []
     for index, segment in enumerate(segments):
@@ -109,13 +101,7 @@ def _trusted(stored: bytes, base: int, end: int, replayed_from: int) -> list[Abo
 def rebuild_indexes(
     env: Environment, segments: Sequence[Segment], damaged: Collection[Segment]
 ) -> None:
-    """Rebuild the indexes of ``damaged`` segments, and report it. Reads the whole log.
-
-    Raises:
-        CorruptLogError, StorageError: the log can't be read.
-        SyncFailedError: the broker must stop.
-        OSError: a file operation failed.
-    """
+    """Rebuild the indexes of ``damaged`` segments, and report it. Reads the whole log."""
     states = ProducerStates()
     wanted = {id(segment) for segment in damaged}
     for segment in segments:

@@ -50,9 +50,6 @@ def take_manifest(env: Environment, data_dir: str) -> dict[TopicPartition, Manif
 
     Returns:
         The entries; None if there is no manifest, or if it is damaged. The damage is reported.
-
-    Raises:
-        OSError: a file operation failed.
     """
     fs, path = env.fs, f"{data_dir}/{MANIFEST}"
     if not fs.exists(path):
@@ -68,11 +65,7 @@ def take_manifest(env: Environment, data_dir: str) -> dict[TopicPartition, Manif
 
 
 def write_manifest(env: Environment, data_dir: str, entries: Iterable[ManifestEntry]) -> None:
-    """Write the manifest. Partitions without an entry are recovered at the next start.
-
-    Raises:
-        DiskFullError, StorageError: the manifest can't be written.
-    """
+    """Write the manifest. Partitions without an entry are recovered at the next start."""
     path = f"{data_dir}/{MANIFEST}"
     try:
         env.fs.write_atomic(path, encode_manifest(entries))
@@ -138,10 +131,6 @@ def open_stopped(
     Args:
         stored: the stored indexes of aborted transactions, by the segment's base offset.
         sparse: whether compaction has perhaps removed batches.
-
-    Raises:
-        CorruptLogError, StorageError: an index is lost, or the snapshot, and the log can't be read.
-        OSError: a file operation failed.
     """
     names = env.fs.files(folder)
     if not _is_unchanged(env, folder, names, entry):

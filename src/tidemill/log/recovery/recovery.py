@@ -68,11 +68,6 @@ def recover_partition(
         stored: where the log begins, and whether batches can be missing in it.
         topic_id: the id of the topic; None if the file with it was lost.
         proof: what the journal proves of the partition; None if no journal can say it.
-
-    Raises:
-        CorruptLogError: damage that can't be repaired. The error names file, position and offset.
-        SyncFailedError: the broker must stop.
-        StorageError: a file operation failed.
     """
     try:
         recovery = _Recovery(env, tp, folder, config, recovery_point, stored, proof)
@@ -117,11 +112,7 @@ def check_first_segment(
     """Compare the first segment with the stored start of the log.
 
     Args:
-        first: the base offset of the first segment.
         files: offset and suffix of all files in the folder.
-
-    Raises:
-        CorruptLogError: segments before the first one are missing.
     """
     start = stored.start_offset
     if not stored.is_start_proven or first <= start:
@@ -164,7 +155,6 @@ class _Recovery:
 
     Attributes:
         producers: the producers, from the snapshot at ``producers_from`` and the batches behind it.
-        segments: the segments that are left.
     """
 
     def __init__(

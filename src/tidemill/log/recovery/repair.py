@@ -60,11 +60,6 @@ LARGEST_GAP = 1 << 30
 class PartitionRepair:
     """Repairs of one partition.
 
-    Args:
-        fs: the file system.
-        data_dir: the data folder.
-        tp: the partition.
-
     Raises:
         StorageError: a file can't be read.
     """

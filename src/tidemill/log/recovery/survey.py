@@ -29,7 +29,6 @@ class Damage(NamedTuple):
             before it.
         position: the first damaged byte of the segment.
         end: the byte behind the last damaged one.
-        why: the reason.
         before_ms: the latest timestamp before the place, or -1.
         after_ms: the timestamp of the first batch behind it, or -1.
     """
@@ -49,7 +48,6 @@ class Survey:
     """All that was found in a partition's folder.
 
     Attributes:
-        folder: the path.
         bases: the base offsets of the segments, ascending.
         damage: the damaged places, ascending.
         batches: the number of readable batches.

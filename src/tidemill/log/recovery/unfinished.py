@@ -33,13 +33,7 @@ TEMPORARY = ".tmp"
 
 
 def finish_file_operations(env: Environment, tp: TopicPartition, folder: str) -> dict[str, int]:
-    """Finish or drop what a crash has interrupted; return the folder's files with their sizes.
-
-    Raises:
-        OSError: a file can't be read, renamed or removed.
-        CorruptLogError: a cleaned segment that replaces others is damaged.
-        SyncFailedError: the broker must stop.
-    """
+    """Finish or drop what a crash has interrupted; return the folder's files with their sizes."""
     names = env.fs.files(folder)
     if all(name.endswith((*SEGMENT_SUFFIXES, SNAPSHOT, METADATA, DELETED)) for name in names):
         return names

@@ -88,9 +88,6 @@ class SegmentVerifier:
 
         None if the index does not match them. A wrong latest time would let retention remove the
         segment too early.
-
-        Raises:
-            CorruptLogError: a batch is damaged.
         """
         entry = segment.index_entry(segment.base_offset + MAX_RELATIVE_OFFSET)
         position, last_offset = (0, None) if entry is None else entry
