@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 import pytest
@@ -49,13 +49,6 @@ async def running(
         yield engine
     finally:
         await engine.stop()
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(test(), 600)
-
-    asyncio.run(bounded())
 
 
 def write(topic: str, *values: bytes, partition: int = 0) -> PartitionWrite:
@@ -364,7 +357,7 @@ async def test_the_folders_of_a_large_topic_share_one_sync() -> None:
         assert fs.syncs - before < 500
 
 
-def test_creating_and_deleting_a_large_topic_lets_other_tasks_run(tmp_path: Path) -> None:
+async def test_creating_and_deleting_a_large_topic_lets_other_tasks_run(tmp_path: Path) -> None:
     async def longest_step(engine: Engine, work: Awaitable[object]) -> int:
         """Most folders that come or go in one turn of the loop."""
         task = asyncio.ensure_future(work)
@@ -375,10 +368,7 @@ def test_creating_and_deleting_a_large_topic_lets_other_tasks_run(tmp_path: Path
             longest, before = max(longest, abs(now - before)), now
         return longest
 
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            created = engine.topics.create([NewTopic("t", 100)])
-            assert 0 < await longest_step(engine, created) <= 16
-            assert 0 < await longest_step(engine, engine.topics.delete(["t"])) <= 16
-
-    run(test)
+    async with running(tmp_path) as engine:
+        created = engine.topics.create([NewTopic("t", 100)])
+        assert 0 < await longest_step(engine, created) <= 16
+        assert 0 < await longest_step(engine, engine.topics.delete(["t"])) <= 16

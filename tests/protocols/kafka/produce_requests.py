@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -24,7 +24,6 @@ from tidemill.settings import Log, Settings
 
 NOW_MS = 1_700_000_000_000
 ALL, LEADER, NONE = -1, 1, 0
-Test = Callable[[Engine, KafkaServer, FaultyFileSystem], Awaitable[None]]
 
 
 def varint(number: int) -> bytes:
@@ -86,32 +85,32 @@ def batch(value: bytes = b"v", records: int = 1, key: bytes | None = None, **fie
     return bytes(encode_batch([NewRecord(key, value)] * records, **fields))  # type: ignore[arg-type]
 
 
-def run(test: Test, **log: int) -> None:
-    async def main() -> None:
-        fs = FaultyFileSystem()
-        settings = Settings(
-            data_dir=Path("/data"), sections=(KafkaListener(port=0),), log=Log(**log)
-        )
-        engine = Engine(settings, fs=fs, clock=ManualClock(NOW_MS))
-        await engine.start()
-        try:
-            created = await engine.topics.create(
-                [
-                    NewTopic("t", 4),
-                    NewTopic("u", 1),
-                    NewTopic("compacted", 1, configs={"cleanup.policy": "compact"}),
-                    NewTopic("stamped", 1, configs={"message.timestamp.type": "LogAppendTime"}),
-                    NewTopic("zipped", 1, configs={"compression.type": "gzip"}),
-                    NewTopic("short", 1, configs={"max.message.bytes": "100"}),
-                    NewTopic("small", 1, configs={"segment.bytes": "1048576"}),
-                ]
-            )
-            assert not [each for each in created if isinstance(each, Exception)]
-            await test(engine, KafkaServer(engine, engine.settings), fs)
-        finally:
-            await engine.stop()
+Started = tuple[Engine, KafkaServer, FaultyFileSystem]
 
-    asyncio.run(asyncio.wait_for(main(), 600))
+
+@asynccontextmanager
+async def started(**log: int) -> AsyncIterator[Started]:
+    """Run a broker in memory with topics of all kinds; ``log`` has settings of logs."""
+    fs = FaultyFileSystem()
+    settings = Settings(data_dir=Path("/data"), sections=(KafkaListener(port=0),), log=Log(**log))
+    engine = Engine(settings, fs=fs, clock=ManualClock(NOW_MS))
+    await engine.start()
+    try:
+        created = await engine.topics.create(
+            [
+                NewTopic("t", 4),
+                NewTopic("u", 1),
+                NewTopic("compacted", 1, configs={"cleanup.policy": "compact"}),
+                NewTopic("stamped", 1, configs={"message.timestamp.type": "LogAppendTime"}),
+                NewTopic("zipped", 1, configs={"compression.type": "gzip"}),
+                NewTopic("short", 1, configs={"max.message.bytes": "100"}),
+                NewTopic("small", 1, configs={"segment.bytes": "1048576"}),
+            ]
+        )
+        assert not [each for each in created if isinstance(each, Exception)]
+        yield engine, KafkaServer(engine, engine.settings), fs
+    finally:
+        await engine.stop()
 
 
 def answers(sent: bytes) -> list[tuple[int, bytes]]:
@@ -147,12 +146,10 @@ Outcome = tuple[list[tuple[int, bytes]], dict[str, bytes]]
 """The answers, and the logs of all partitions."""
 
 
-def outcome(frames: Sequence[bytes], seed: int) -> Outcome:
+async def outcome(frames: Sequence[bytes], seed: int) -> Outcome:
     """Send requests to a new broker, in pieces; return what it answers and stores."""
     rng = random.Random(seed)
-    found: list[Outcome] = []
-
-    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+    async with started() as (engine, server, fs):
         connection = Connection(server)
         sent, position = b"", 0
         while position < len(frames):
@@ -167,8 +164,5 @@ def outcome(frames: Sequence[bytes], seed: int) -> Outcome:
             for tp, log in engine._store.partitions.items()
             if not tp.topic.startswith("__")
         }
-        found.append((answers(sent), logs))
         connection.close()
-
-    run(test)
-    return found[0]
+        return answers(sent), logs

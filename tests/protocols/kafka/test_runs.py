@@ -25,11 +25,9 @@ from tests.protocols.kafka.produce_requests import (
     outcome,
     request,
     request_to,
-    run,
+    started,
 )
-from tests.support.faultyfs import FaultyFileSystem
 from tidemill.engine.api import AlterOp, ConfigChange, NewTopic
-from tidemill.engine.engine import Engine
 from tidemill.engine.journaling import Journaling
 from tidemill.engine.records.records import Records
 from tidemill.errors import ProtocolError, TidemillError
@@ -41,7 +39,6 @@ from tidemill.log.config.topic import LogConfig
 from tidemill.log.format.batch import parse_header, stamp_max_timestamp
 from tidemill.log.format.validate import check_client_batch
 from tidemill.log.steps import run_steps
-from tidemill.protocols.kafka.server import KafkaServer
 
 
 @pytest.fixture
@@ -199,26 +196,25 @@ def stream(rng: random.Random, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_stream_gets_the_same_answers_and_leaves_the_same_logs(
+async def test_a_stream_gets_the_same_answers_and_leaves_the_same_logs(
     seed: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frames = stream(random.Random(seed), 400)
-    ours = outcome(frames, seed)
+    ours = await outcome(frames, seed)
     assert max(taken) > 1
     assert sum(taken) > 100
     monkeypatch.setattr(Records, "takes_runs", False)
     before = len(taken)
-    theirs = outcome(frames, seed)
+    theirs = await outcome(frames, seed)
     assert len(taken) == before
     assert [number for number, _ in ours[0]] == list(range(400))
     assert ours[0] == theirs[0]
     assert ours[1] == theirs[1]
 
 
-def test_topics_that_do_not_exist_are_not_remembered() -> None:
+async def test_topics_that_do_not_exist_are_not_remembered() -> None:
     """Their names can be long, and there is no end of them."""
-
-    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+    async with started() as (_, server, _):
         connection = Connection(server)
         runs = connection.session._runs
         for number in range(50):
@@ -239,14 +235,12 @@ def test_topics_that_do_not_exist_are_not_remembered() -> None:
         assert len(runs._places) == 1
         connection.close()
 
-    run(test)
-
 
 # --- what changes between runs -------------------------------------------------------------------
 
 
-def test_a_run_sees_the_present_configs_of_a_topic(taken: list[int]) -> None:
-    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+async def test_a_run_sees_the_present_configs_of_a_topic(taken: list[int]) -> None:
+    async with started() as (engine, server, _):
         connection = Connection(server)
         frames = [request(batch(b"x" * 100), number=n) for n in range(3)]
         await connection.deliver(b"".join(frames))
@@ -258,12 +252,10 @@ def test_a_run_sees_the_present_configs_of_a_topic(taken: list[int]) -> None:
         connection.close()
         assert sum(taken) == 3
 
-    run(test)
-
 
 @pytest.mark.parametrize("version", [9, 13])
-def test_a_run_does_not_write_to_a_deleted_topic(version: int, taken: list[int]) -> None:
-    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+async def test_a_run_does_not_write_to_a_deleted_topic(version: int, taken: list[int]) -> None:
+    async with started() as (engine, server, _):
         old = engine.topics.get("t").topic_id
         connection = Connection(server)
         topic = old if version == 13 else "t"
@@ -281,11 +273,9 @@ def test_a_run_does_not_write_to_a_deleted_topic(version: int, taken: list[int])
         assert struct.unpack_from(">h", answer, at)[0] == (100 if version == 13 else 0)
         connection.close()
 
-    run(test)
 
-
-def test_requests_to_a_topic_that_is_deleted_meanwhile_fail_alone(one_turn: None) -> None:
-    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+async def test_requests_to_a_topic_that_is_deleted_meanwhile_fail_alone(one_turn: None) -> None:
+    async with started() as (engine, server, _):
         connection = Connection(server)
         frames = [request(batch(), topic=topic) for topic in "tutu"]
         await connection.deliver(b"".join(frames))
@@ -294,14 +284,12 @@ def test_requests_to_a_topic_that_is_deleted_meanwhile_fail_alone(one_turn: None
         assert error_codes(await connection.answered()) == [0, 56, 0, 56]
         connection.close()
 
-    run(test)
-
 
 # --- a disk that fails ---------------------------------------------------------------------------
 
 
-def test_what_fits_on_a_full_disk_is_appended() -> None:
-    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+async def test_what_fits_on_a_full_disk_is_appended() -> None:
+    async with started() as (engine, server, fs):
         connection = Connection(server)
         one = batch(b"x" * 100)
         await connection.deliver(request(one) * 2)
@@ -316,11 +304,9 @@ def test_what_fits_on_a_full_disk_is_appended() -> None:
         assert log.log_end_offset == log.high_watermark == 6
         connection.close()
 
-    run(test)
 
-
-def test_all_requests_of_a_run_fail_with_a_failed_sync() -> None:
-    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+async def test_all_requests_of_a_run_fail_with_a_failed_sync() -> None:
+    async with started() as (engine, server, fs):
         connection = Connection(server)
         fs.fail("sync", times=-1)
         frames = [request(batch(), partition=n % 4, number=n) for n in range(8)]
@@ -331,11 +317,9 @@ def test_all_requests_of_a_run_fail_with_a_failed_sync() -> None:
         assert isinstance(await engine.failed, TidemillError)
         connection.close()
 
-    run(test)
 
-
-def test_memory_of_a_run_is_free_after_its_client_has_left() -> None:
-    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+async def test_memory_of_a_run_is_free_after_its_client_has_left() -> None:
+    async with started() as (engine, server, _):
         connection = Connection(server)
         await connection.deliver(request(batch()) * 20)
         assert server.listener.budget.used > 0
@@ -345,11 +329,9 @@ def test_memory_of_a_run_is_free_after_its_client_has_left() -> None:
                 await asyncio.sleep(0)
         assert not engine.failed.done()
 
-    run(test)
 
-
-def test_a_group_of_batches_does_not_outgrow_its_segment() -> None:
-    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+async def test_a_group_of_batches_does_not_outgrow_its_segment() -> None:
+    async with started() as (engine, server, _):
         connection = Connection(server)
         frame = request(batch(b"x" * 15_000), topic="small")
         for _ in range(40):
@@ -360,10 +342,8 @@ def test_a_group_of_batches_does_not_outgrow_its_segment() -> None:
         assert all(segment.size <= 1_048_576 for segment in log.segments)
         connection.close()
 
-    run(test)
 
-
-def test_a_lone_answer_is_sent_when_the_disk_reports_and_others_together(
+async def test_a_lone_answer_is_sent_when_the_disk_reports_and_others_together(
     monkeypatch: pytest.MonkeyPatch, one_turn: None
 ) -> None:
     events: list[str] = []
@@ -377,7 +357,7 @@ def test_a_lone_answer_is_sent_when_the_disk_reports_and_others_together(
         write(self, buffers)
         events.append("sent")
 
-    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+    async with started() as (engine, server, _):
         connection = Connection(server)
         await connection.deliver(request(batch()))
         await connection.answered()
@@ -392,5 +372,3 @@ def test_a_lone_answer_is_sent_when_the_disk_reports_and_others_together(
         await connection.answered()
         assert events == ["reported", "sent"]
         connection.close()
-
-    run(test)

@@ -21,10 +21,8 @@ from tests.protocols.kafka.produce_requests import (
     outcome,
     request,
     request_to,
-    run,
+    started,
 )
-from tests.support.faultyfs import FaultyFileSystem
-from tidemill.engine.engine import Engine
 from tidemill.engine.records.records import Records
 from tidemill.errors import ProtocolError, TidemillError
 from tidemill.kafka_codec.headers import parse_header as parse_request_header
@@ -35,7 +33,6 @@ from tidemill.log.config.topic import LogConfig
 from tidemill.log.format.batch import parse_header, stamp_max_timestamp
 from tidemill.log.format.validate import check_client_batch
 from tidemill.log.steps import run_steps
-from tidemill.protocols.kafka.server import KafkaServer
 
 
 @pytest.fixture
@@ -195,23 +192,23 @@ def stream(rng: random.Random, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_stream_gets_the_same_answers_and_leaves_the_same_logs(
+async def test_a_stream_gets_the_same_answers_and_leaves_the_same_logs(
     seed: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frames = stream(random.Random(seed), 250)
-    ours = outcome(frames, seed)
+    ours = await outcome(frames, seed)
     assert max(taken) > 5
     assert sum(map(bool, taken)) > 100
     assert 0 in taken
     monkeypatch.setattr(Records, "takes_runs", False)
-    theirs = outcome(frames, seed)
+    theirs = await outcome(frames, seed)
     assert [number for number, _ in ours[0]] == list(range(250))
     assert ours[0] == theirs[0]
     assert ours[1] == theirs[1]
 
 
-def test_a_topic_id_names_the_topic_and_an_unknown_one_is_refused(taken: list[int]) -> None:
-    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+async def test_a_topic_id_names_the_topic_and_an_unknown_one_is_refused(taken: list[int]) -> None:
+    async with started() as (engine, server, _):
         known = engine.topics.get("t").topic_id
         connection = Connection(server)
         for topic in (known, known, UUID(int=77)):
@@ -223,8 +220,6 @@ def test_a_topic_id_names_the_topic_and_an_unknown_one_is_refused(taken: list[in
         assert taken == [2, 2]
         connection.close()
 
-    run(test)
-
 
 # --- what fails ----------------------------------------------------------------------------------
 
@@ -235,8 +230,8 @@ def codes(sent: bytes, partitions: int) -> list[int]:
     return [struct.unpack_from(">h", rest, 4 + 3 + 4 + 4 + 30 * n)[0] for n in range(partitions)]
 
 
-def test_partitions_of_a_request_fail_alone(taken: list[int]) -> None:
-    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+async def test_partitions_of_a_request_fail_alone(taken: list[int]) -> None:
+    async with started() as (engine, server, _):
         connection = Connection(server)
         frame = request_to([("t", [(n, batch()) for n in (0, 1, 2)])], version=7)
         await connection.deliver(frame)
@@ -246,11 +241,9 @@ def test_partitions_of_a_request_fail_alone(taken: list[int]) -> None:
         assert taken == [3]
         connection.close()
 
-    run(test)
 
-
-def test_what_a_full_disk_refuses_fails_alone(taken: list[int]) -> None:
-    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+async def test_what_a_full_disk_refuses_fails_alone(taken: list[int]) -> None:
+    async with started() as (_, server, fs):
         connection = Connection(server)
         one = batch(b"x" * 100)
         await connection.deliver(request_to([("t", [(n, one) for n in range(4)])], version=7))
@@ -263,16 +256,12 @@ def test_what_a_full_disk_refuses_fails_alone(taken: list[int]) -> None:
         assert taken == [4, 4]
         connection.close()
 
-    run(test)
 
-
-def test_all_partitions_fail_with_a_failed_sync() -> None:
-    async def test(engine: Engine, server: KafkaServer, fs: FaultyFileSystem) -> None:
+async def test_all_partitions_fail_with_a_failed_sync() -> None:
+    async with started() as (engine, server, fs):
         connection = Connection(server)
         fs.fail("sync", times=-1)
         await connection.deliver(request_to([("t", [(n, batch()) for n in range(4)])], version=7))
         assert codes(await connection.answered(), 4) == [56] * 4
         assert isinstance(await engine.failed, TidemillError)
         connection.close()
-
-    run(test)
