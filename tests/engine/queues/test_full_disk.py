@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.queues.harness import Client, running, turns, until, with_broker
-from tidemill.engine.engine import Engine
+from tests.engine.queues.harness import Client, running, turns, until
 from tidemill.engine.internal_topics import QUEUE_STATE
 from tidemill.engine.queues import declarations, room
 from tidemill.engine.queues.live import ack_log
@@ -80,8 +79,10 @@ async def test_messages_leave_room_for_acknowledgements(tmp_path: Path, disk: Di
         await client.queues.stored()
 
 
-def test_what_is_done_is_freed_although_that_can_not_be_stored(tmp_path: Path, disk: Disk) -> None:
-    async def acknowledge(engine: Engine) -> None:
+async def test_what_is_done_is_freed_although_that_can_not_be_stored(
+    tmp_path: Path, disk: Disk
+) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("q")
         for _ in range(10):
@@ -97,19 +98,15 @@ def test_what_is_done_is_freed_although_that_can_not_be_stored(tmp_path: Path, d
         await until(lambda: disk.refused > before)  # it is tried again
         disk.refuses.clear()
         await turns()
-
-    async def check(engine: Engine) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         assert client.ready("q") == 10
 
-    with_broker(acknowledge, tmp_path)
-    with_broker(check, tmp_path)
 
-
-def test_after_a_crash_what_was_freed_is_gone_and_the_rest_is_there(
+async def test_after_a_crash_what_was_freed_is_gone_and_the_rest_is_there(
     tmp_path: Path, disk: Disk
 ) -> None:
-    async def acknowledge(engine: Engine) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         await client.declare("q")
         for number in range(100):
@@ -120,13 +117,9 @@ def test_after_a_crash_what_was_freed_is_gone_and_the_rest_is_there(
         reader.acknowledge(got[:60])
         log = engine._queues.registry.get("q").lanes[0].log
         await until(lambda: log.log_start_offset > 20)
-
-    async def check(engine: Engine) -> None:
+    disk.refuses.clear()
+    async with running(tmp_path) as engine:
         client = Client(engine)
         left = [int(value.removesuffix(VALUE)) for value in await client.drain("q")]
         assert left[-40:] == list(range(60, 100))
         assert 20 < left[0] <= 60
-
-    with_broker(acknowledge, tmp_path)
-    disk.refuses.clear()
-    with_broker(check, tmp_path)

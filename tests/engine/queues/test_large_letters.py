@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from tests.engine.queues.harness import Client, running, until, with_broker
-from tidemill.engine.engine import Engine
+from tests.engine.queues.harness import Client, running, until
 from tidemill.engine.queues import letters
 from tidemill.engine.queues.api import DEATHS_HEADER, Header
 
@@ -51,13 +50,12 @@ async def test_the_oldest_deaths_are_left_out_if_there_is_no_room(
         assert letter.value == VALUE
 
 
-def test_a_letter_that_no_queue_can_store_is_given_up_and_its_message_stays(
+async def test_a_letter_that_no_queue_can_store_is_given_up_and_its_message_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(letters, "RETRY_S", 0.001)
     lines: list[dict[str, object]] = []
-
-    async def test(engine: Engine) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         lane_limit = "tidemill.log.format.validate.BUILT_BYTES"
         with monkeypatch.context() as patch, structlog.testing.capture_logs() as found:
@@ -72,17 +70,13 @@ def test_a_letter_that_no_queue_can_store_is_given_up_and_its_message_stays(
         info = client.queues.describe("jobs")
         assert (info.ready, info.unacknowledged, client.ready("dead")) == (0, 0, 0)
         reader.consumer.cancel()
-
-    async def again(engine: Engine) -> None:
+    (line,) = [each for each in lines if each["event"] == "queue.letter_too_large"]
+    assert (line["queue"], line["partition"], line["offset"]) == ("jobs", "jobs-0", 0)
+    assert sum(each["event"] == "queue.not_appended" for each in lines) == 1
+    async with running(tmp_path) as engine:
         client = Client(engine)
         reader = await client.consume("jobs")
         (kept,) = await reader.wait(1)
         assert (kept.value, kept.redelivered) == (VALUE, True)
         reader.reject([kept])
         await until(lambda: client.ready("dead") == 1)
-
-    with_broker(test, tmp_path)
-    (line,) = [each for each in lines if each["event"] == "queue.letter_too_large"]
-    assert (line["queue"], line["partition"], line["offset"]) == ("jobs", "jobs-0", 0)
-    assert sum(each["event"] == "queue.not_appended" for each in lines) == 1
-    with_broker(again, tmp_path)

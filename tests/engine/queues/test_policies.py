@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.engine.queues.harness import Client, Reader, running, turns, until, with_broker
+from tests.engine.queues.harness import Client, Reader, running, turns, until
 from tidemill.clock import ManualClock
-from tidemill.engine.engine import Engine
 from tidemill.engine.queues.api import DEATHS_HEADER, MAX_BODY_BYTES, Delivery
 from tidemill.engine.queues.errors import (
     InvalidQueueArgumentError,
@@ -347,8 +346,10 @@ async def test_an_invalid_argument_is_refused_by_name(
         assert not caught.value.unknown
 
 
-def test_an_unknown_argument_is_noticed_or_with_strict_settings_refused(tmp_path: Path) -> None:
-    async def lenient(engine: Engine) -> None:
+async def test_an_unknown_argument_is_noticed_or_with_strict_settings_refused(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as engine:
         client = Client(engine)
         with capture_logs() as logs:
             for name in ("a", "b"):
@@ -357,16 +358,12 @@ def test_an_unknown_argument_is_noticed_or_with_strict_settings_refused(tmp_path
         assert [log["argument"] for log in logs if log["event"] == "queue.unknown_argument"] == [
             "x-later"
         ]
-
-    async def strict(engine: Engine) -> None:
+    async with running(tmp_path, queues={"strict_arguments": True}) as engine:
         client = Client(engine)
         with pytest.raises(InvalidQueueArgumentError) as caught:
             await client.declare("c", {"x-later": 1})
         assert (caught.value.argument, caught.value.unknown) == ("x-later", True)
         await client.queues.purge("a", client.owner)  # declared before the setting changed
-
-    with_broker(lenient, tmp_path)
-    with_broker(strict, tmp_path, queues={"strict_arguments": True})
 
 
 async def test_another_declaration_names_what_differs(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.queues.harness import until, with_broker
+from tests.engine.queues.harness import running, until
 from tests.support.logs import append_records
 from tidemill.engine.api import NewTopic
 from tidemill.engine.engine import Engine
@@ -79,8 +79,8 @@ async def start_of(engine: Engine) -> int:
     return offset.start
 
 
-def test_what_could_not_be_written_is_written_later(tmp_path: Path, disk: Disk) -> None:
-    async def acknowledge(engine: Engine) -> None:
+async def test_what_could_not_be_written_is_written_later(tmp_path: Path, disk: Disk) -> None:
+    async with running(tmp_path) as engine:
         read = await started(engine)
         disk.refuses = True
         with pytest.raises(CoordinatorNotAvailableError, match="disk is full"):
@@ -88,49 +88,35 @@ def test_what_could_not_be_written_is_written_later(tmp_path: Path, disk: Disk) 
         disk.refuses = False
         before = disk.written
         await until(lambda: disk.written > before)
-
-    async def check(engine: Engine) -> None:
+    async with running(tmp_path) as engine:
         assert await start_of(engine) == COUNT
 
-    with_broker(acknowledge, tmp_path)
-    with_broker(check, tmp_path)
 
-
-def test_the_stop_of_the_broker_writes_it(
+async def test_the_stop_of_the_broker_writes_it(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core, "RETRY_S", 3600.0)
-
-    async def acknowledge(engine: Engine) -> None:
+    async with running(tmp_path) as engine:
         read = await started(engine)
         disk.refuses = True
         with pytest.raises(CoordinatorNotAvailableError):
             await engine.door().shares.acknowledge("g", "m", accept(read))
         disk.refuses = False
-
-    async def check(engine: Engine) -> None:
+    async with running(tmp_path) as engine:
         assert await start_of(engine) == COUNT
 
-    with_broker(acknowledge, tmp_path)
-    with_broker(check, tmp_path)
 
-
-def test_the_state_of_a_deleted_topic_is_not_written_again(
+async def test_the_state_of_a_deleted_topic_is_not_written_again(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core, "RETRY_S", 3600.0)
-
-    async def acknowledge(engine: Engine) -> None:
+    async with running(tmp_path) as engine:
         read = await started(engine)
         disk.refuses = True
         with pytest.raises(CoordinatorNotAvailableError):
             await engine.door().shares.acknowledge("g", "m", accept(read))
         disk.refuses = False
         assert await engine.door().topics.delete(["t"]) == [None]
-
-    async def check(engine: Engine) -> None:
+    async with running(tmp_path) as engine:
         await join(engine)
         assert await engine.door().shares.offsets("g", None) == []
-
-    with_broker(acknowledge, tmp_path)
-    with_broker(check, tmp_path)

@@ -6,7 +6,7 @@ So a test sees every frame, in order, and can send any bytes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,14 +15,13 @@ from pamqp.base import Frame
 from pamqp.header import ContentHeader
 
 from tests.engine.queues.harness import Client as QueueClient
+from tests.protocols.link import MemoryLink
 from tests.support.faultyfs import HeldDisk
 from tidemill.clock import ManualClock
 from tidemill.engine.engine import Engine
 from tidemill.engine.queues.api import QueueDescription
 from tidemill.errors import TidemillError
 from tidemill.net.link import Link
-from tidemill.net.responses import ResponseMemory
-from tidemill.net.room import ResponseRoom
 from tidemill.protocols.amqp.codec import hot, methods
 from tidemill.protocols.amqp.handshake import HEADER
 from tidemill.protocols.amqp.server import AmqpServer
@@ -39,60 +38,6 @@ CAPABILITIES = {
         "publisher_confirms": True,
     }
 }
-
-
-class FakeLink:
-    """Collects what is sent, and the error that closed it."""
-
-    peer, host = "127.0.0.1:1", "127.0.0.1"
-    sends_files = False
-
-    def __init__(self) -> None:
-        self.room = ResponseRoom(ResponseMemory(1 << 30))
-        self.is_closing = False
-        self.is_finished = False
-        self.is_congested = False
-        self.is_held = False
-        self.is_partial = False
-        self.error: BaseException | None = None
-        self.held = 0
-        self.holds: set[Any] = set()
-        self.sent = bytearray()
-        self.last_receipt = 0.0
-
-    def write(self, buffers: Iterable[bytes]) -> None:
-        self.sent += b"".join(buffers)
-
-    def hold_request(self, size: int) -> None:
-        self.held += size
-
-    def release_request(self, size: int) -> None:
-        self.held -= size
-
-    def gather(self) -> None: ...
-
-    def send(self) -> None: ...
-
-    def hold(self, why: Any) -> None:
-        self.holds.add(why)
-
-    def unhold(self, why: Any) -> None:
-        self.holds.discard(why)
-
-    def release(self, why: Any) -> None:
-        self.holds.discard(why)
-
-    def close(self) -> None:
-        self.is_closing = True
-
-    def finish(self) -> None:
-        self.is_finished = True
-
-    def abort(self) -> None:
-        self.is_closing = True
-
-    def fail(self, error: BaseException, **about: object) -> None:
-        self.is_closing, self.error = True, error
 
 
 class Broker:
@@ -151,7 +96,7 @@ class Client:
     """One connection to a server in memory.
 
     Attributes:
-        link: the fake link.
+        link: the link in memory.
         session: the session under test.
         server: the server; several clients can share one.
     """
@@ -159,7 +104,7 @@ class Client:
     def __init__(self, broker: Broker, server: AmqpServer) -> None:
         self._broker = broker
         self.server = server
-        self.link = FakeLink()
+        self.link = MemoryLink()
         self.session = AmqpSession(self.server.shared, cast(Link, self.link))
         self._read = 0
 

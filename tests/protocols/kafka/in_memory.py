@@ -6,57 +6,13 @@ Thousands of requests are tried in seconds, and only the broker's work is measur
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any, cast
+from typing import cast
 
+from tests.protocols.link import MemoryLink
 from tidemill.errors import TidemillError
-from tidemill.net.budget import Budget
 from tidemill.net.link import Link
-from tidemill.net.responses import ResponseMemory
-from tidemill.net.room import ResponseRoom
 from tidemill.protocols.kafka.server import KafkaServer
 from tidemill.protocols.kafka.session import KafkaSession
-
-
-class MemoryLink:
-    """Collects responses, and the error that closed it."""
-
-    peer, host = "memory:1", "memory"
-    is_congested = False
-    is_partial = False
-    sends_files = False
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self.room = ResponseRoom(ResponseMemory(1 << 30))
-        self.is_closing = False
-        self.error: BaseException | None = None
-        self.sent = bytearray()
-
-    def write(self, buffers: Iterable[bytes]) -> None:
-        self.sent += b"".join(buffers)
-
-    def gather(self) -> None: ...
-
-    def send(self) -> None: ...
-
-    def limit_window(self) -> None: ...
-
-    def hold_request(self, size: int) -> None:
-        self._budget.add(self, size, whole=True)
-
-    def release_request(self, size: int) -> None:
-        self._budget.remove(size, whole=True)
-
-    def hold(self, why: Any) -> None: ...
-
-    def unhold(self, why: Any) -> None: ...
-
-    def close(self) -> None:
-        self.is_closing = True
-
-    def fail(self, error: BaseException, **about: object) -> None:
-        self.is_closing, self.error = True, error
 
 
 class Connection:

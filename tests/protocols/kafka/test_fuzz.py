@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.kafka_codec.test_parity import ADVERTISED
-from tests.protocols.kafka.in_memory import Connection, MemoryLink
+from tests.protocols.kafka.in_memory import Connection
 from tests.protocols.kafka.messages import full_tree, kio_bytes, null_tree, one_batch
 from tests.protocols.kafka.wire import request_bytes
+from tests.protocols.link import MemoryLink
 from tests.support.effort import examples
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.engine.api import NewTopic

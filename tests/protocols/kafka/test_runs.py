@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from tests.engine.transactions.support import noted
-from tests.protocols.kafka.in_memory import Connection, MemoryLink
+from tests.protocols.kafka.in_memory import Connection
 from tests.protocols.kafka.produce_requests import (
     ALL,
     LEADER,
@@ -27,6 +27,7 @@ from tests.protocols.kafka.produce_requests import (
     request_to,
     started,
 )
+from tests.protocols.link import MemoryLink
 from tidemill.engine.api import AlterOp, ConfigChange, NewTopic
 from tidemill.engine.journaling import Journaling
 from tidemill.engine.records.records import Records
