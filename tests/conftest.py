@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 pytest_plugins = [
     "tests.support.failures",
     "tests.support.lanes",
-    "tests.support.processor_time",
 ]
 
 memory.use()
