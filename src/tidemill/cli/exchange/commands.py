@@ -50,14 +50,16 @@ def create(
 ) -> None:
     """Create a durable exchange. One that exists with the same type is left as it is."""
     from tidemill.cli.queue.client import AmqpClient
+    from tidemill.state.routing.arguments import EXCHANGE_ARGUMENTS
 
+    wanted = arguments(settings, EXCHANGE_ARGUMENTS)
     with AmqpClient(url) as client:
         client.call(
             "exchange.declare",
             exchange=name,
             type=kind.value,
             durable=True,
-            arguments=arguments(settings),
+            arguments=wanted,
         )
     print(f"created {name} ({kind.value})")
 

@@ -59,8 +59,9 @@ def create(
 ) -> None:
     """Create a durable queue. A queue that exists with the same arguments is left as it is."""
     from tidemill.cli.queue.client import AmqpClient
+    from tidemill.state.routing.arguments import QUEUE_ARGUMENTS
 
-    wanted = arguments(settings)
+    wanted = arguments(settings, QUEUE_ARGUMENTS)
     if dead_letter_to is not None:
         wanted |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead_letter_to}
     if max_length is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+from collections.abc import Collection, Iterable
 from typing import Annotated
 
 import typer
 
 from tidemill.cli.options import pairs
+from tidemill.cli.output import UsageError
 
 URL_DEFAULT = "amqp://guest:guest@localhost:5672/"
 Url = Annotated[
@@ -42,13 +44,30 @@ Argument = Annotated[
 ]
 
 
-def arguments(values: Iterable[str] | None) -> dict[str, object]:
+def arguments(
+    values: Iterable[str] | None, known: Collection[str] | None = None
+) -> dict[str, object]:
     """Return the arguments of ``--set``: numbers, true and false, and texts.
 
+    Args:
+        known: the names that mean something. The broker accepts others, so a misspelled one is
+            refused here. None: any name.
+
     Raises:
-        UsageError: a value has no ``=``, or a key has two values.
+        UsageError: a value has no ``=``, a key has two values or is not known.
     """
-    return {key: _value(text) for key, text in pairs(values, "--set").items()}
+    given = pairs(values, "--set")
+    if known is not None:
+        for key in given:
+            _check_known(key, known)
+    return {key: _value(text) for key, text in given.items()}
+
+
+def _check_known(key: str, known: Collection[str]) -> None:
+    if key not in known:
+        near = difflib.get_close_matches(key, known, n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"Known are: {', '.join(sorted(known))}."
+        raise UsageError(f"--set {key}: unknown argument", hint=hint)
 
 
 def _value(text: str) -> object:
