@@ -56,7 +56,7 @@ def killed_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def killed(killed_data: Path, tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker that is not running, with a copy of ``killed_data``."""
     broker = BrokerProcess(tmp_path / "broker")
-    shutil.copytree(killed_data, broker.data_dir)
+    shutil.copytree(killed_data, broker.data_dir, ignore=shutil.ignore_patterns("*.sock"))
     yield broker
     broker.__exit__()
 
