@@ -6,21 +6,14 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from tests.support.processes import LEAST_PATIENCE_S
-from tidemill.system import new_event_loop
 from tidemill.workers.spec import Timing, WorkerSpec
 from tidemill.workers.supervisor import Supervisor, WorkerStatus
 
 FAST = Timing(first_pause=0.01, longest_pause=0.04, steady=60, look=0.01, leftovers=5)
-
-
-def on_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a coroutine on an event loop like the broker's."""
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(test())
 
 
 def python(name: str, program: str, *arguments: str, **fields: Any) -> WorkerSpec:

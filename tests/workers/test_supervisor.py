@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from tests.support.processes import poll_until
-from tests.workers.running import FAST, Log, lives, on_loop, only, python, supervised, until
+from tests.workers.running import FAST, Log, lives, only, python, supervised, until
 from tidemill.workers.errors import UnknownWorkerError, WorkerNotNeededError
 from tidemill.workers.spec import Timing, WorkerSpec
 
@@ -30,175 +30,144 @@ WITH_CHILD = (
 FAILS = "import sys; print('working'); sys.exit('error: no such file\\nhint: create it')"
 
 
-def test_a_worker_runs_until_it_is_stopped_and_its_lines_have_its_name() -> None:
-    async def test() -> None:
-        log = Log()
-        async with supervised([python("a", WAITS), python("b", WAITS)], log=log) as supervisor:
-            await until(lambda: sorted(log.lines) == ["[a] up", "[b] up"], "both have started")
-            statuses = supervisor.statuses()
-            assert [(each.name, each.state) for each in statuses] == [
-                ("a", "running"),
-                ("b", "running"),
-            ]
-            pids = [each.pid for each in statuses]
-        assert [each.state for each in supervisor.statuses()] == ["stopped", "stopped"]
-        assert [each.pid for each in supervisor.statuses()] == [None, None]
-        assert not any(lives(pid or 0) for pid in pids)
-
-    on_loop(test)
+async def test_a_worker_runs_until_it_is_stopped_and_its_lines_have_its_name() -> None:
+    log = Log()
+    async with supervised([python("a", WAITS), python("b", WAITS)], log=log) as supervisor:
+        await until(lambda: sorted(log.lines) == ["[a] up", "[b] up"], "both have started")
+        statuses = supervisor.statuses()
+        assert [(each.name, each.state) for each in statuses] == [
+            ("a", "running"),
+            ("b", "running"),
+        ]
+        pids = [each.pid for each in statuses]
+    assert [each.state for each in supervisor.statuses()] == ["stopped", "stopped"]
+    assert [each.pid for each in supervisor.statuses()] == [None, None]
+    assert not any(lives(pid or 0) for pid in pids)
 
 
-def test_a_worker_that_fails_is_started_again_with_growing_pauses_and_its_error_is_kept() -> None:
-    async def test() -> None:
-        with structlog.testing.capture_logs() as events:
-            async with supervised([python("a", FAILS)]) as supervisor:
-                status = only(supervisor)
-                await until(lambda: status.restarts >= 4, "restarts")
-                await until(lambda: status.state == "backing off", "its end")
-                assert (status.last_exit, status.reason) == (1, "error: no such file")
-                assert (status.pid, status.retry_s) == (None, FAST.longest_pause)
-        ended = [each for each in events if each["event"] == "worker.ended"]
-        assert [each["retry_seconds"] for each in ended[:4]] == [0.01, 0.02, 0.04, 0.04]
-        assert {(each["worker"], each["reason"]) for each in ended} == {
-            ("a", "error: no such file")
-        }
-
-    on_loop(test)
-
-
-def test_after_a_steady_time_the_pauses_begin_again() -> None:
-    async def test() -> None:
-        timing = Timing(first_pause=0.01, longest_pause=60, steady=0, look=0.01)
-        with structlog.testing.capture_logs() as events:
-            async with supervised([python("a", FAILS)], timing) as supervisor:
-                await until(lambda: only(supervisor).restarts >= 3, "restarts")
-        pauses = {each["retry_seconds"] for each in events if each["event"] == "worker.ended"}
-        assert pauses == {0.01}
-
-    on_loop(test)
-
-
-def test_a_worker_that_is_killed_is_started_again_and_takes_nothing_with_it() -> None:
-    async def test() -> None:
-        async with supervised([python("a", WAITS), python("b", WAITS)]) as supervisor:
-            a, b = supervisor.statuses()
-            await until(lambda: a.state == b.state == "running", "both run")
-            first, other = a.pid, b.pid
-            os.kill(first or 0, signal.SIGKILL)
-            await until(lambda: a.state == "running" and a.pid != first, "the restart")
-            assert (a.restarts, a.last_exit) == (1, -signal.SIGKILL)
-            assert (b.pid, b.restarts) == (other, 0)
-
-    on_loop(test)
-
-
-def test_a_program_that_does_not_exist_is_tried_again() -> None:
-    async def test() -> None:
-        spec = WorkerSpec("a", ["/does/not/exist"])
-        async with supervised([spec]) as supervisor:
+async def test_a_worker_that_fails_is_started_again_with_growing_pauses_and_its_error_is_kept() -> (
+    None
+):
+    with structlog.testing.capture_logs() as events:
+        async with supervised([python("a", FAILS)]) as supervisor:
             status = only(supervisor)
-            await until(lambda: status.state == "backing off" and status.restarts > 1, "retries")
-            assert "/does/not/exist" in status.reason or "No such file" in status.reason
-
-    on_loop(test)
-
-
-def test_a_system_without_processes_for_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        async def refuse(*_: object, **__: object) -> None:
-            raise BlockingIOError(11, "Resource temporarily unavailable")
-
-        descriptors = len(os.listdir("/proc/self/fd"))
-        monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
-        with structlog.testing.capture_logs() as events:
-            async with supervised([python("a", WAITS)]) as supervisor:
-                status = only(supervisor)
-                await until(lambda: status.restarts > 2, "retries")
-                assert "temporarily unavailable" in status.reason
-                monkeypatch.undo()
-                await until(lambda: status.state == "running", "a start")
-        assert events[0]["event"] == "worker.not_started"
-        await until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, "no leak")
-
-    on_loop(test)
+            await until(lambda: status.restarts >= 4, "restarts")
+            await until(lambda: status.state == "backing off", "its end")
+            assert (status.last_exit, status.reason) == (1, "error: no such file")
+            assert (status.pid, status.retry_s) == (None, FAST.longest_pause)
+    ended = [each for each in events if each["event"] == "worker.ended"]
+    assert [each["retry_seconds"] for each in ended[:4]] == [0.01, 0.02, 0.04, 0.04]
+    assert {(each["worker"], each["reason"]) for each in ended} == {("a", "error: no such file")}
 
 
-def test_a_worker_that_ignores_sigterm_is_killed_after_its_time() -> None:
-    async def test() -> None:
-        log = Log()
-        with structlog.testing.capture_logs() as events:
-            async with supervised([python("a", DEAF, stop_s=0.2)], log=log) as supervisor:
-                await until(lambda: log.lines == ["[a] up"], "it runs")
-                pid = only(supervisor).pid
-        assert not lives(pid or 0)
-        assert events[-1]["event"] == "worker.killed"
-        assert only(supervisor).last_exit == -signal.SIGKILL
-
-    on_loop(test)
+async def test_after_a_steady_time_the_pauses_begin_again() -> None:
+    timing = Timing(first_pause=0.01, longest_pause=60, steady=0, look=0.01)
+    with structlog.testing.capture_logs() as events:
+        async with supervised([python("a", FAILS)], timing) as supervisor:
+            await until(lambda: only(supervisor).restarts >= 3, "restarts")
+    pauses = {each["retry_seconds"] for each in events if each["event"] == "worker.ended"}
+    assert pauses == {0.01}
 
 
-def test_the_children_of_a_worker_that_was_killed_end_before_it_is_started_again() -> None:
-    async def test() -> None:
-        log = Log()
-        timing = Timing(first_pause=0.01, leftovers=0.2)
-        async with supervised([python("a", WITH_CHILD)], timing, log) as supervisor:
-            await until(lambda: len(log.lines) == 1, "the child runs")
-            child = int(log.lines[0].rpartition(" ")[2])
-            os.kill(only(supervisor).pid or 0, signal.SIGKILL)
-            await until(lambda: len(log.lines) == 2, "the second start")
-            assert not lives(child)
-
-    on_loop(test)
+async def test_a_worker_that_is_killed_is_started_again_and_takes_nothing_with_it() -> None:
+    async with supervised([python("a", WAITS), python("b", WAITS)]) as supervisor:
+        a, b = supervisor.statuses()
+        await until(lambda: a.state == b.state == "running", "both run")
+        first, other = a.pid, b.pid
+        os.kill(first or 0, signal.SIGKILL)
+        await until(lambda: a.state == "running" and a.pid != first, "the restart")
+        assert (a.restarts, a.last_exit) == (1, -signal.SIGKILL)
+        assert (b.pid, b.restarts) == (other, 0)
 
 
-def test_a_worker_waits_until_there_is_something_to_do() -> None:
-    async def test() -> None:
-        wanted = False
-        spec = python("a", WAITS, wanted=lambda: wanted)
-        async with supervised([spec]) as supervisor:
+async def test_a_program_that_does_not_exist_is_tried_again() -> None:
+    spec = WorkerSpec("a", ["/does/not/exist"])
+    async with supervised([spec]) as supervisor:
+        status = only(supervisor)
+        await until(lambda: status.state == "backing off" and status.restarts > 1, "retries")
+        assert "/does/not/exist" in status.reason or "No such file" in status.reason
+
+
+async def test_a_system_without_processes_for_it_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    descriptors = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    with structlog.testing.capture_logs() as events:
+        async with supervised([python("a", WAITS)]) as supervisor:
             status = only(supervisor)
-            with pytest.raises(WorkerNotNeededError, match="it is waiting"):
-                await supervisor.worker("a").restart()
-            assert status.state == "waiting"
-            wanted = True
-            await until(lambda: status.state == "running", "the start")
+            await until(lambda: status.restarts > 2, "retries")
+            assert "temporarily unavailable" in status.reason
+            monkeypatch.undo()
+            await until(lambda: status.state == "running", "a start")
+    assert events[0]["event"] == "worker.not_started"
+    await until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, "no leak")
 
-    on_loop(test)
+
+async def test_a_worker_that_ignores_sigterm_is_killed_after_its_time() -> None:
+    log = Log()
+    with structlog.testing.capture_logs() as events:
+        async with supervised([python("a", DEAF, stop_s=0.2)], log=log) as supervisor:
+            await until(lambda: log.lines == ["[a] up"], "it runs")
+            pid = only(supervisor).pid
+    assert not lives(pid or 0)
+    assert events[-1]["event"] == "worker.killed"
+    assert only(supervisor).last_exit == -signal.SIGKILL
 
 
-def test_a_restart_replaces_the_process_and_ends_a_pause() -> None:
-    async def test() -> None:
-        timing = Timing(first_pause=600, longest_pause=600)
-        async with supervised([python("a", WAITS), python("b", FAILS)], timing) as supervisor:
-            a, b = supervisor.statuses()
-            await until(lambda: a.state == "running" and b.state == "backing off", "states")
-            first = a.pid
+async def test_the_children_of_a_worker_that_was_killed_end_before_it_is_started_again() -> None:
+    log = Log()
+    timing = Timing(first_pause=0.01, leftovers=0.2)
+    async with supervised([python("a", WITH_CHILD)], timing, log) as supervisor:
+        await until(lambda: len(log.lines) == 1, "the child runs")
+        child = int(log.lines[0].rpartition(" ")[2])
+        os.kill(only(supervisor).pid or 0, signal.SIGKILL)
+        await until(lambda: len(log.lines) == 2, "the second start")
+        assert not lives(child)
+
+
+async def test_a_worker_waits_until_there_is_something_to_do() -> None:
+    wanted = False
+    spec = python("a", WAITS, wanted=lambda: wanted)
+    async with supervised([spec]) as supervisor:
+        status = only(supervisor)
+        with pytest.raises(WorkerNotNeededError, match="it is waiting"):
             await supervisor.worker("a").restart()
-            assert a.state == "running"
-            assert a.pid != first
-            assert not lives(first or 0)
-            await supervisor.worker("b").restart()
-            assert b.restarts == 1
-            await until(lambda: b.state == "backing off", "its end")
-            with pytest.raises(UnknownWorkerError) as caught:
-                supervisor.worker("c")
-            assert caught.value.hint == "Workers: a, b."
-        with pytest.raises(WorkerNotNeededError, match="it is stopped"):
-            await supervisor.worker("a").restart()
-
-    on_loop(test)
+        assert status.state == "waiting"
+        wanted = True
+        await until(lambda: status.state == "running", "the start")
 
 
-def test_workers_stop_together() -> None:
-    async def test() -> None:
-        log = Log()
-        specs = [python(f"w{number}", DEAF, stop_s=1) for number in range(4)]
-        async with supervised(specs, log=log):
-            await until(lambda: len(log.lines) == 4, "all run")
-            began = time.monotonic()
-        assert time.monotonic() - began < 3.5
+async def test_a_restart_replaces_the_process_and_ends_a_pause() -> None:
+    timing = Timing(first_pause=600, longest_pause=600)
+    async with supervised([python("a", WAITS), python("b", FAILS)], timing) as supervisor:
+        a, b = supervisor.statuses()
+        await until(lambda: a.state == "running" and b.state == "backing off", "states")
+        first = a.pid
+        await supervisor.worker("a").restart()
+        assert a.state == "running"
+        assert a.pid != first
+        assert not lives(first or 0)
+        await supervisor.worker("b").restart()
+        assert b.restarts == 1
+        await until(lambda: b.state == "backing off", "its end")
+        with pytest.raises(UnknownWorkerError) as caught:
+            supervisor.worker("c")
+        assert caught.value.hint == "Workers: a, b."
+    with pytest.raises(WorkerNotNeededError, match="it is stopped"):
+        await supervisor.worker("a").restart()
 
-    on_loop(test)
+
+async def test_workers_stop_together() -> None:
+    log = Log()
+    specs = [python(f"w{number}", DEAF, stop_s=1) for number in range(4)]
+    async with supervised(specs, log=log):
+        await until(lambda: len(log.lines) == 4, "all run")
+        began = time.monotonic()
+    assert time.monotonic() - began < 3.5
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")

@@ -46,6 +46,18 @@ def started(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
+def finished(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that should end by itself."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment(),
+        timeout=120,
+    )
+
+
 @pytest.mark.parametrize("verb", ["dev", "serve"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_prints_ready_once_and_stops_cleanly(
@@ -169,14 +181,7 @@ def test_a_terminal_gets_addresses_and_three_things_to_try(tmp_path: Path) -> No
 
 
 def test_a_port_in_use_is_exit_4_with_a_hint(broker: BrokerProcess, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, "dev", "--kafka-port", str(broker.port)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment(),
-        timeout=120,
-    )
+    done = finished(tmp_path, "dev", "--kafka-port", str(broker.port))
     assert (done.returncode, done.stdout) == (4, "")
     assert f"error: another process listens on 127.0.0.1:{broker.port}" in done.stderr
     assert "--kafka-port 0" in done.stderr
@@ -184,14 +189,7 @@ def test_a_port_in_use_is_exit_4_with_a_hint(broker: BrokerProcess, tmp_path: Pa
 
 
 def test_a_data_folder_in_use_is_exit_4(broker: BrokerProcess, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, "serve", "--kafka-port", "0", "--data-dir", str(broker.data_dir)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment(),
-        timeout=120,
-    )
+    done = finished(tmp_path, "serve", "--kafka-port", "0", "--data-dir", str(broker.data_dir))
     assert (done.returncode, done.stdout) == (4, "")
     assert "in use by another process" in done.stderr
     assert "hint: " in done.stderr
@@ -200,14 +198,7 @@ def test_a_data_folder_in_use_is_exit_4(broker: BrokerProcess, tmp_path: Path) -
 @pytest.mark.parametrize("folder", ["file", "file/below/it"])
 def test_an_invalid_data_folder_is_wrong_usage(folder: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = subprocess.run(
-        [*COMMAND, "dev", "--kafka-port", "0", "--data-dir", folder],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment(),
-        timeout=120,
-    )
+    done = finished(tmp_path, "dev", "--kafka-port", "0", "--data-dir", folder)
     assert (done.returncode, done.stdout) == (2, "")
     place = tmp_path / "file"
     assert f"error: invalid data folder {folder}: {place} is not a folder" in done.stderr
@@ -216,14 +207,7 @@ def test_an_invalid_data_folder_is_wrong_usage(folder: str, tmp_path: Path) -> N
 
 def test_a_folder_with_other_files_is_rejected_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "data" / "topic-0").mkdir(parents=True)
-    done = subprocess.run(
-        [*COMMAND, "serve", "--kafka-port", "0", "--data-dir", "data"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment(),
-        timeout=120,
-    )
+    done = finished(tmp_path, "serve", "--kafka-port", "0", "--data-dir", "data")
     assert done.returncode == 1
     assert "it is not a tidemill data folder" in done.stderr
     assert "Traceback" not in done.stderr
@@ -244,13 +228,8 @@ def test_set_alone_decides_the_port_and_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_wrong_topic_default_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, "serve", "--kafka-port", "0", "--set", "log.topic_defaults.retention.ms=soon"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment(),
-        timeout=120,
+    done = finished(
+        tmp_path, "serve", "--kafka-port", "0", "--set", "log.topic_defaults.retention.ms=soon"
     )
     assert done.returncode != 0
     assert "retention.ms" in done.stderr

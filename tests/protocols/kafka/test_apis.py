@@ -6,7 +6,6 @@ import socket
 from typing import Any
 
 import pytest
-import uvloop
 
 from tidemill.engine.engine import Engine
 from tidemill.kafka_codec.schema import known_versions
@@ -55,16 +54,11 @@ def test_every_line_of_the_table_is_known_to_the_codec() -> None:
         ("0.0.0.0", None, socket.gethostname()),
     ],
 )
-def test_the_advertised_address_is_one_that_clients_can_use(
+async def test_the_advertised_address_is_one_that_clients_can_use(
     bind: str, advertised: str | None, expected: str
 ) -> None:
-    async def run() -> None:
-        settings = Settings(
-            host=bind, sections=(KafkaListener(port=0, advertised_host=advertised),)
-        )
-        server = KafkaServer(Engine(settings), settings)
-        _, port = await server.start()
-        await server.stop()
-        assert (server.node.host, server.node.port) == (expected, port)
-
-    uvloop.run(run())
+    settings = Settings(host=bind, sections=(KafkaListener(port=0, advertised_host=advertised),))
+    server = KafkaServer(Engine(settings), settings)
+    _, port = await server.start()
+    await server.stop()
+    assert (server.node.host, server.node.port) == (expected, port)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from structlog.testing import capture_logs
 from tests.protocols.kafka.messages import one_batch
 from tests.protocols.kafka.test_server import fetch, produce
 from tests.protocols.kafka.wire import eventually, request, serving
+from tests.support.certificates import self_signed
 from tidemill.protocols.kafka.settings import KafkaListener
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program")
@@ -23,20 +23,23 @@ pytestmark = pytest.mark.usefixtures("loop_factory")
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
-    command += " -subj /CN=localhost -addext subjectAltName=DNS:localhost"
-    subprocess.run(
-        [*command.split(), "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True
-    )
-    return cert, key
+    return self_signed(tmp_path_factory.mktemp("tls"))
 
 
-async def test_large_and_small_requests_inside_tls(certificate: tuple[Path, Path]) -> None:
+@pytest.fixture
+def trust(certificate: tuple[Path, Path]) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(certificate[0]))
+
+
+@pytest.fixture
+def listener(certificate: tuple[Path, Path]) -> KafkaListener:
     cert, key = certificate
-    trust = ssl.create_default_context(cafile=str(cert))
-    listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
+    return KafkaListener(port=0, tls_cert=cert, tls_key=key)
+
+
+async def test_large_and_small_requests_inside_tls(
+    listener: KafkaListener, trust: ssl.SSLContext
+) -> None:
     async with serving(kafka=listener) as s:
         await s.make_topic("t")
         client = await s.client(ssl=trust, server_hostname="localhost")
@@ -50,10 +53,9 @@ async def test_large_and_small_requests_inside_tls(certificate: tuple[Path, Path
         client.close()
 
 
-async def test_unread_responses_inside_tls_are_counted(certificate: tuple[Path, Path]) -> None:
-    cert, key = certificate
-    trust = ssl.create_default_context(cafile=str(cert))
-    listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
+async def test_unread_responses_inside_tls_are_counted(
+    listener: KafkaListener, trust: ssl.SSLContext
+) -> None:
     async with serving(kafka=listener) as s:
         await s.make_topic("t")
         client = await s.client(ssl=trust, server_hostname="localhost", limit=1)
@@ -68,11 +70,8 @@ async def test_unread_responses_inside_tls_are_counted(certificate: tuple[Path, 
 
 
 async def test_plain_bytes_to_a_tls_port_close_one_connection(
-    certificate: tuple[Path, Path],
+    listener: KafkaListener, trust: ssl.SSLContext
 ) -> None:
-    cert, key = certificate
-    trust = ssl.create_default_context(cafile=str(cert))
-    listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
     async with serving(kafka=listener) as s:
         plain = await s.client()
         plain.writer.write(b"\0\0\0\x0a" + bytes(10))
@@ -84,11 +83,8 @@ async def test_plain_bytes_to_a_tls_port_close_one_connection(
 
 
 async def test_connections_in_a_handshake_count_and_fail_with_one_line(
-    certificate: tuple[Path, Path],
+    listener: KafkaListener, trust: ssl.SSLContext
 ) -> None:
-    cert, key = certificate
-    trust = ssl.create_default_context(cafile=str(cert))
-    listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
     async with serving(kafka=listener, connections=3) as s:
         silent = [await s.client() for _ in range(3)]
         await eventually(lambda: s.server.listener.connections == 3)
@@ -108,9 +104,7 @@ async def test_connections_in_a_handshake_count_and_fail_with_one_line(
         client.close()
 
 
-async def test_a_stop_does_not_wait_for_handshakes(certificate: tuple[Path, Path]) -> None:
-    cert, key = certificate
-    listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
+async def test_a_stop_does_not_wait_for_handshakes(listener: KafkaListener) -> None:
     async with serving(kafka=listener) as s:
         client = await s.client()
         await eventually(lambda: s.server.listener.connections == 1)
@@ -120,12 +114,9 @@ async def test_a_stop_does_not_wait_for_handshakes(certificate: tuple[Path, Path
 
 
 async def test_many_clients_send_their_first_bytes_with_the_end_of_the_handshake(
-    certificate: tuple[Path, Path],
+    listener: KafkaListener, trust: ssl.SSLContext
 ) -> None:
     """TLS bytes can arrive before the loop has given the socket to TLS, and requests with them."""
-    cert, key = certificate
-    trust = ssl.create_default_context(cafile=str(cert))
-    listener = KafkaListener(port=0, tls_cert=cert, tls_key=key)
     async with serving(kafka=listener) as s:
 
         async def one() -> None:
