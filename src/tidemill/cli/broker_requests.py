@@ -87,11 +87,7 @@ class BrokerRequests:
         return _addresses(self._metadata())
 
     def leaders(self, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, Address]:
-        """Return the leader of each partition. The partitions must exist.
-
-        Raises:
-            LeaderMovedError: a partition has no leader at the moment.
-        """
+        """Return the leader of each partition. The partitions must exist."""
         metadata = self._metadata()
         addresses = _addresses(metadata)
         found: dict[TopicPartitionKey, Address] = {}

@@ -111,11 +111,7 @@ class Cluster:
         return cluster
 
     def check_tls(self) -> None:
-        """Check that both sides speak TLS, or none. librdkafka itself would try until its timeout.
-
-        Raises:
-            UnreachableError: only one side does, or the broker's certificate is not valid here.
-        """
+        """Check that both sides speak TLS, or none. librdkafka would try until its timeout."""
         found = explain(self.servers, self.properties, "-X ", only_certain=True)
         if found is None and self.properties.get("security.protocol", "").lower().endswith("ssl"):
             found = explain(self.servers, self.properties, "-X ")
@@ -126,11 +122,7 @@ class Cluster:
             raise UnreachableError(text, hint=hint)
 
     def check_login(self) -> None:
-        """Check that a broker accepts the user. librdkafka itself would try until its timeout.
-
-        Raises:
-            UnreachableError: it does not.
-        """
+        """Check that a broker accepts the user. librdkafka itself would try until its timeout."""
         try:
             settings = connection_settings(self.config(), "tidemill-cli")
             if settings.with_sasl:
@@ -404,11 +396,7 @@ class Cluster:
 
 
 def _check_files(properties: Mapping[str, str]) -> None:
-    """Check that the files exist which properties name. librdkafka's error has OpenSSL's numbers.
-
-    Raises:
-        UsageError: one does not exist.
-    """
+    """Check that files which properties name exist. librdkafka's error has OpenSSL's numbers."""
     for name, value in properties.items():
         if name in _FILES and not Path(value).exists() and (name, value) != _SEARCHED:
             raise UsageError(f"--property {name}={value}: no such file")

@@ -73,9 +73,6 @@ def _check_text(arguments: Sequence[str]) -> None:
     """Check that arguments and settings are text: no client library takes anything else.
 
     Python gives bytes that are not UTF-8 as single surrogates (PEP 383).
-
-    Raises:
-        UsageError: one of them has bytes that are not UTF-8.
     """
     given = [(f"argument {number}", text) for number, text in enumerate(arguments, 1)]
     given += [(name, text) for name, text in os.environ.items() if name.startswith("TIDEMILL_")]

@@ -54,17 +54,7 @@ def compare(
     published: Iterable[Record],
     identity: tuple[str, ...],
 ) -> Check:
-    """Compare all fields of each record exactly: numbers to the last bit.
-
-    Args:
-        query: the query's name, for the report.
-        expected: the expected records.
-        published: the published records.
-        identity: names of the fields that identify a record.
-
-    Raises:
-        ValueError: two expected records have the same identity.
-    """
+    """Compare all fields of each record exactly: numbers to the last bit."""
     wanted: dict[Identity, Record] = {}
     for record in expected:
         key = identify(record, identity)

@@ -22,13 +22,7 @@ from tidemill.demo.results import Results
 
 @dataclass(frozen=True)
 class Left:
-    """The tables and followers that a run has left, besides the results of the queries.
-
-    Attributes:
-        database: the rows of each table in the database.
-        captured: the rows of each table in its topic.
-        index: the folder of the search index, or None.
-    """
+    """The tables and followers that a run has left, besides the results of the queries."""
 
     database: Mapping[str, Iterable[Row]]
     captured: Mapping[str, Iterable[Row]]
@@ -42,15 +36,7 @@ def check_all(
     results: Results,
     left: Left,
 ) -> list[Check]:
-    """Return the comparison of each query, table and follower.
-
-    Args:
-        stretch: the days.
-        registry: the tables and their edits.
-        reports: the reports that were sent.
-        results: the published results.
-        left: the database and its followers.
-    """
+    """Return the comparison of each query, table and follower."""
     facts = check_results.Facts(stretch, check_results.legs(stretch), registry)
     found = [
         compare(query, expected(facts), results.records[query], check_results.IDENTITIES[query])

@@ -52,13 +52,7 @@ class Leg:
 
 @dataclass(frozen=True)
 class Facts:
-    """The input of the computations.
-
-    Attributes:
-        stretch: the days.
-        legs: the flights near the stretch.
-        registry: the tables and their changes.
-    """
+    """The input of the computations."""
 
     stretch: Stretch
     legs: list[Leg]
@@ -78,9 +72,6 @@ def legs(stretch: Stretch, rows: Iterable[Mapping[str, str | None]] | None = Non
     Args:
         stretch: the days.
         rows: the rows; default: those of the data set near the stretch.
-
-    Raises:
-        DataSetMissingError: the data set is not installed.
     """
     zones = airport_zones()
     return [_leg(row, zones) for row in (raw_flights(stretch) if rows is None else rows)]

@@ -245,11 +245,7 @@ def alerts(departures: StreamInput) -> DataFrame:
 
 
 def add_search_index(folder: Path) -> None:
-    """Declare the query that keeps the index. It needs the package tantivy, so it is a choice.
-
-    Args:
-        folder: the folder of the index.
-    """
+    """Declare the query that keeps the index. It needs the package tantivy, so it is a choice."""
     sink = TantivySink("tail_number", folder, text=("manufacturer", "model"))
 
     @pipeline.query(sink=sink, trigger=EVERY)
@@ -258,11 +254,7 @@ def add_search_index(folder: Path) -> None:
 
 
 def use_topics(topics: Mapping[str, str]) -> None:
-    """Read tables from other topics: those of another schema of the database.
-
-    Args:
-        topics: the topic of each table.
-    """
+    """Read tables from other topics, by the table: those of another schema of the database."""
     for place, table in enumerate(pipeline.tables):
         if table.name in topics:
             source = CapturedTopic(topics[table.name])

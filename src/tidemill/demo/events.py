@@ -55,16 +55,7 @@ Kind = Literal["departure", "cancellation", "arrival", "clock", "cut short"]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A record to send. Times are Unix times in seconds.
-
-    Attributes:
-        kind: the kind of event.
-        topic: the topic of the record.
-        event_time: the time of the event.
-        reported_at: the time of the report, which is the record's timestamp.
-        key: the record's key, or ``None``.
-        value: the record's value.
-    """
+    """A record to send. Times are in Unix seconds; ``reported_at`` is the record's timestamp."""
 
     kind: Kind
     topic: str

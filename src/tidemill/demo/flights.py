@@ -69,10 +69,6 @@ class Stretch:
 
     A day on which daylight saving time begins or ends has 23 or 25 hours.
 
-    Attributes:
-        first: the first day.
-        days: the number of days.
-
     Raises:
         StretchError: a day is not in the data set.
     """
@@ -165,9 +161,6 @@ def raw_flights(stretch: Stretch) -> Iterator[dict[str, str | None]]:
     These are all rows that can have an event within the stretch: their scheduled departure is
     between two days before it (the longest delay is 22 hours, the longest journey 21) and one day
     after it.
-
-    Raises:
-        DataSetMissingError: see ``data_folder``.
     """
     first = stretch.first - timedelta(days=2)
     last = stretch.last + timedelta(days=1)
@@ -200,11 +193,7 @@ def airport_zones() -> dict[str, ZoneInfo]:
 
 
 def flights(stretch: Stretch) -> Iterator[Flight]:
-    """Yield the flights that can have an event within the stretch.
-
-    Raises:
-        DataSetMissingError: see ``data_folder``.
-    """
+    """Yield the flights that can have an event within the stretch."""
     zones = airport_zones()
     for row in raw_flights(stretch):
         yield flight_of(row, zones)
@@ -229,12 +218,7 @@ def _table(name: str) -> list[dict[str, str | None]]:
 
 
 def flight_of(row: Mapping[str, str | None], zones: Mapping[str, ZoneInfo]) -> Flight:
-    """Return the flight of a row, with its local times converted to Unix times.
-
-    Raises:
-        KeyError: the destination's time zone is unknown.
-        ValueError: a required column is missing or malformed.
-    """
+    """Return the flight of a row, with its local times converted to Unix times."""
     delay = None if row["dep_delay"] is None else _integer(row, "dep_delay")
     miles = _integer(row, "distance")
     destination = _text(row, "dest")
@@ -266,15 +250,7 @@ def next_wall_clock(hhmm: int, not_before: int, zone: ZoneInfo) -> int:
     """Return the first time at or after ``not_before`` at which a local clock shows ``hhmm``.
 
     The data set has the local time of an arrival without its date, and this finds the date. 2400 is
-    midnight. If the clock shows a time twice, the result is the first one.
-
-    Args:
-        hhmm: the local time, for example 1735.
-        not_before: a Unix time in seconds.
-        zone: the clock's time zone.
-
-    Returns:
-        a Unix time in seconds.
+    midnight. If the clock shows a time twice, the result is the first one. Times are Unix seconds.
     """
     clock = time(hhmm // 100 % 24, hhmm % 100)
     day = datetime.fromtimestamp(not_before, zone).date()

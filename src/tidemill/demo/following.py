@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tidemill.demo import topics
@@ -54,12 +53,7 @@ class Task:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
 
@@ -82,13 +76,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Input:
-    """The reports that a run sends, and the rows that it changes.
-
-    Attributes:
-        stretch: the days.
-        registry: the tables and their edits.
-        reports: the reports, in the order in which they are sent.
-    """
+    """The reports that a run sends, and the rows that it changes."""
 
     stretch: Stretch
     registry: Registry
@@ -97,20 +85,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Parts:
-    """The running parts of a run.
-
-    Attributes:
-        address: the address of the brokers.
-        broker: the broker, if the demo has started it.
-        database: the database with the tables.
-        capture: its capture.
-        delivery: follows the topics of the captured tables.
-        editor: changes rows, in the thread of ``editing``.
-        editing: the editor's thread.
-        pipeline: the pipeline.
-        follower: reads the results.
-        index: the folder of the search index, or None.
-    """
+    """The running parts of a run. Without a search index, or a broker of its own, they are None."""
 
     address: str
     broker: BrokerProcess | None
@@ -124,11 +99,7 @@ class Parts:
     index: Path | None
 
     def check(self) -> None:
-        """Check that all parts run.
-
-        Raises:
-            TidemillError: one has ended or failed.
-        """
+        """Check that all parts run."""
         if self.broker is not None:
             self.broker.check_running()
         self.capture.check()
@@ -139,11 +110,7 @@ class Parts:
 class Following:
     """The part of a run in which reports are sent, rows are edited, and results are read.
 
-    Args:
-        speed: how many times faster than real time; ``None`` for as fast as possible.
-        given: what the run sends and changes.
-        parts: the running parts.
-        listener: gets the events.
+    ``speed`` is a multiple of real time; None: as fast as possible.
     """
 
     def __init__(self, speed: float | None, given: Input, parts: Parts, listener: Listener) -> None:
@@ -158,11 +125,7 @@ class Following:
         )
 
     def follow_to_the_end(self, began: float, folder: Path) -> DemoReport:
-        """Replay, wait until the pipeline has published everything, and check the results.
-
-        Raises:
-            TidemillError: replay, editor, capture, pipeline or broker failed.
-        """
+        """Replay, wait until the pipeline has published everything, and check the results."""
         parts = self._parts
         with Task("replay", self._replay.run) as replaying:
             while replaying.is_running:
@@ -194,11 +157,7 @@ class Following:
         )
 
     def stay(self) -> None:
-        """Continue until interrupted.
-
-        Raises:
-            TidemillError: a part failed.
-        """
+        """Continue until interrupted."""
         while True:
             self._parts.check()
             self._parts.follower.poll(1.0)

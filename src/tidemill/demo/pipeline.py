@@ -9,7 +9,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tidemill.demo.events import ARRIVALS, DEPARTURES
@@ -34,12 +33,6 @@ class RunningPipeline:
     """The running pipeline of ``control_room``. Use it as a context manager.
 
     It starts a JVM, and ends it at the end of the block.
-
-    Args:
-        bootstrap_servers: the address of the brokers.
-        folder: the folder for checkpoints and Spark's log.
-        tables: the topic of each captured table.
-        index: the folder of the search index; None for no index.
     """
 
     def __init__(
@@ -71,12 +64,7 @@ class RunningPipeline:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         from tidemill.spark.base import jvm
 
         self._stop.set()
@@ -91,12 +79,7 @@ class RunningPipeline:
         return self._runner.statuses if self._runner is not None else ()
 
     def check(self) -> None:
-        """Check that all queries run.
-
-        Raises:
-            PipelineFailedError: a query has failed, or the pipeline has ended.
-            TidemillError: the error of the runner.
-        """
+        """Check that all queries run."""
         hint = f"Spark's log is {self.log_file}."
         if isinstance(self._error, TidemillError):
             raise self._error

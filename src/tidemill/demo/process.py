@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tidemill.errors import TidemillError
@@ -46,13 +45,7 @@ class BrokerProcessError(TidemillError):
 class ChildProcess:
     """A command of tidemill as a child process. Create it in the main thread.
 
-    Args:
-        what: what it is, for messages.
-        arguments: the command line, without ``tidemill``.
-        log_file: the file for its log.
-        stdout: the file for its output.
-        environment: variables besides those of this process.
-        error: the type of the error if it ends too early.
+    ``check_running`` raises ``error`` if it ends too early; ``what`` names it in the message.
     """
 
     def __init__(
@@ -87,11 +80,7 @@ class ChildProcess:
         return self._process.pid
 
     def check_running(self) -> None:
-        """Check that the process still runs.
-
-        Raises:
-            TidemillError: it has ended; of the type that was given.
-        """
+        """Check that the process still runs."""
         if (code := self._process.poll()) is not None:
             raise self._error(
                 f"{self._what} ended with exit code {code}: {self._last_error()}",
@@ -118,12 +107,7 @@ class ChildProcess:
 
 
 class BrokerProcess:
-    """A broker with its own data folder. Use it as a context manager, from the main thread.
-
-    Args:
-        data_dir: the broker's data folder.
-        log_file: the file for the broker's log.
-    """
+    """A broker with its own data folder. Use it as a context manager, from the main thread."""
 
     def __init__(self, data_dir: Path, log_file: Path) -> None:
         self.data_dir = data_dir
@@ -143,11 +127,7 @@ class BrokerProcess:
         return self._process.pid
 
     def check_running(self) -> None:
-        """Check that the broker still runs.
-
-        Raises:
-            BrokerProcessError: the broker has ended.
-        """
+        """Check that the broker still runs."""
         if self._process is not None:
             self._process.check_running()
 
@@ -171,12 +151,7 @@ class BrokerProcess:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
 
     def _wait_until_ready(self, ready_file: Path) -> str:

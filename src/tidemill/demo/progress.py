@@ -17,13 +17,7 @@ from tidemill.spark.pipelines.progress import QueryStatus
 
 @dataclass(frozen=True, slots=True)
 class FlightsLoaded:
-    """The reports are ready to be sent.
-
-    Attributes:
-        stretch: the days.
-        counts: the number of reports of each kind.
-        lateness: the lateness of the reports about flights.
-    """
+    """The reports are ready to be sent."""
 
     stretch: Stretch
     counts: Mapping[str, int]
@@ -42,13 +36,7 @@ class BrokerReady:
 
 @dataclass(frozen=True, slots=True)
 class TopicsReady:
-    """The demo's topics exist.
-
-    Attributes:
-        created: names of the created topics: first the demo's input, then its results.
-        deleted: names of the topics of an earlier run that were deleted.
-        captured: names of the topics of the captured tables.
-    """
+    """The demo's topics exist."""
 
     created: Sequence[str]
     deleted: Sequence[str]
@@ -57,13 +45,7 @@ class TopicsReady:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseReady:
-    """The tables are in the database.
-
-    Attributes:
-        description: the database, without a password.
-        rows: the number of rows of each table.
-        edits: the number of edits that will follow.
-    """
+    """The tables are in the database, which ``description`` names without a password."""
 
     description: str
     rows: Mapping[str, int]
@@ -72,13 +54,7 @@ class DatabaseReady:
 
 @dataclass(frozen=True, slots=True)
 class SparkStarting:
-    """A JVM starts, which takes some seconds.
-
-    Attributes:
-        log_file: Spark's log.
-        index: the folder of the search index; None if its package is not installed.
-        how_to_install: the command that installs the package.
-    """
+    """A JVM starts, which takes some seconds. Without its package there is no ``index``."""
 
     log_file: Path
     index: Path | None
@@ -105,14 +81,7 @@ class PipelineStarted:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The replay or the pipeline has made progress. Reported several times a second.
-
-    Attributes:
-        replay: the replayer's progress.
-        queries: the status of each query.
-        results: the results that were published so far.
-        edits: the progress of the edits.
-    """
+    """The replay or the pipeline has made progress. Reported several times a second."""
 
     replay: ReplayProgress
     queries: Sequence[QueryStatus]
@@ -139,19 +108,8 @@ class Checking:
 class DemoReport:
     """The result of a run.
 
-    Attributes:
-        stretch: the days that were replayed.
-        bootstrap_servers: the brokers' address.
-        database: the kind of database.
-        checks: the comparison of each query's records with the expected ones, and of each table.
-        results: the published results.
-        replay: the replayer's totals.
-        edits: the totals of the edits.
-        queries: the last status of each query.
-        stored: the number of records in each input topic, from its end offsets.
-        sent: the number of records that were sent to each input topic.
-        folder: the folder of data and logs. A temporary one is kept if the result is not ok.
-        seconds: the duration since the start of the broker.
+    ``stored`` and ``sent`` count the records of each input topic: by its end offsets, and as sent.
+    A temporary ``folder`` is kept if the result is not ok.
     """
 
     stretch: Stretch

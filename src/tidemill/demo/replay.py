@@ -42,16 +42,7 @@ def parse_speed(text: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """The progress of a replay.
-
-    Attributes:
-        total: the number of reports to send.
-        sent: the number of reports that the client has.
-        acknowledged: the number of reports that the broker has acknowledged.
-        simulated_time: the time in the stretch, in Unix seconds.
-        seconds: the duration of the replay so far.
-        finished: whether all reports are acknowledged.
-    """
+    """The progress of a replay. ``simulated_time`` is that of the stretch, in Unix seconds."""
 
     total: int
     sent: int
@@ -109,11 +100,7 @@ class Replay:
         )
 
     def run(self, stop: threading.Event) -> None:
-        """Send all reports. Return when they are acknowledged, or when ``stop`` is set.
-
-        Raises:
-            DeliveryError: the broker did not take a report.
-        """
+        """Send all reports. Return when they are acknowledged, or when ``stop`` is set."""
         producer = self._producer()
         self._started = self._monotonic()
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 import orjson
@@ -65,12 +64,7 @@ class ResultsFollower:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._follower.close()
 
     @property
@@ -80,11 +74,7 @@ class ResultsFollower:
         return Results({**self._plain, **tables}, dict(self._counts), self._unreadable)
 
     def poll(self, timeout_s: float) -> None:
-        """Read the new records. Wait up to ``timeout_s`` for the first one.
-
-        Raises:
-            ResultsError: a topic can't be read, or a record is not a result.
-        """
+        """Read the new records. Wait up to ``timeout_s`` for the first one."""
         try:
             for message in self._follower.poll(timeout_s):
                 self._add(message, str(message.topic()))
@@ -92,15 +82,7 @@ class ResultsFollower:
             raise ResultsError(f"the results can't be read: {error.args[0].str()}") from error
 
     def read_up_to(self, ends: Mapping[tuple[str, int], int], timeout_s: float) -> None:
-        """Poll until each partition has been read to its end.
-
-        Args:
-            ends: the end offsets of partitions. Those of other topics are ignored.
-            timeout_s: the time limit.
-
-        Raises:
-            ResultsError: the time is over, or see ``poll``.
-        """
+        """Poll until each partition has been read to its end. Other topics are ignored."""
         deadline = time.monotonic() + timeout_s
         while behind := self._follower.behind(ends):
             if time.monotonic() > deadline:
@@ -128,11 +110,7 @@ class ResultsFollower:
 
 
 def parse(value: bytes) -> dict[str, Any]:
-    """Parse a result, which is a JSON object.
-
-    Raises:
-        ValueError: the value is not a JSON object.
-    """
+    """Parse a result, which is a JSON object."""
     result = orjson.loads(value)
     if not isinstance(result, dict):
         raise ValueError(f"not a JSON object: {value[:80]!r}")  # noqa: TRY004 - of its content

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tidemill.demo import index, topics
@@ -66,11 +65,10 @@ class DemoOptions:
     """The options of a run.
 
     Attributes:
-        stretch: the days to replay.
         speed: how many times faster than real time; ``None`` for as fast as possible.
         bootstrap_servers: the address of a running broker, or ``None`` to start one.
-        data_dir: the folder for the broker's data, the checkpoints and the logs. It must be new or
-            empty, and is kept. ``None`` is a temporary folder that is removed at the end.
+        data_dir: a new or empty folder for data, checkpoints and logs, which is kept. ``None`` is a
+            temporary folder that is removed at the end.
         reset: whether to delete the demo's topics of an earlier run first.
         keep_running: whether broker and pipeline continue after the check, until interrupted.
         database: where the tables are: ``sqlite``, or the URL of a PostgreSQL server.
@@ -211,11 +209,7 @@ def _prepare_topics(
 
 
 class _WorkFolder:
-    """The folder for all files of a run. A temporary one is removed unless ``keep`` is set.
-
-    Raises:
-        SettingsError: the given folder is not empty.
-    """
+    """The folder for all files of a run. A temporary one is removed unless ``keep`` is set."""
 
     def __init__(self, given: Path | None) -> None:
         self._given = given
@@ -235,12 +229,7 @@ class _WorkFolder:
         self.path = self._given.absolute()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, TidemillError) and any(self.path.iterdir()):
             self.keep = True
             error.hint = f"{error.hint} Logs and data are in {self.path}.".strip()

@@ -32,13 +32,7 @@ SOURCE = "demo"
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic of the demo.
-
-    Attributes:
-        name: its name.
-        partitions: the number of its partitions.
-        is_changelog: whether it contains a table.
-    """
+    """A topic of the demo. A changelog contains a table."""
 
     name: str
     partitions: int = 1
@@ -74,11 +68,7 @@ TOPICS = (*SENT, *DEAD_LETTERS, *PUBLISHED.values())
 
 
 def check_reachable(bootstrap_servers: str) -> None:
-    """Check that a broker answers.
-
-    Raises:
-        UnreachableError: no Kafka broker answers at this address.
-    """
+    """Check that a broker answers."""
     try:
         Kafka(bootstrap_servers).list_topics(_CLIENT)
     except UnreachableError as error:
@@ -96,14 +86,8 @@ def captured_topic(schema: str, table: str) -> str:
 def create_topics(bootstrap_servers: str, captured: Iterable[str] = ()) -> None:
     """Create the demo's topics and wait until they exist.
 
-    Args:
-        bootstrap_servers: the address of the broker.
-        captured: the names of the captured tables' topics.
-
     Raises:
         TopicExistsError: a topic exists. Its records must not be mixed with those of a replay.
-        TidemillError: the broker refuses for another reason.
-        UnreachableError: no broker answers.
     """
     captured = list(captured)
     existing = _existing(bootstrap_servers, captured)
@@ -123,16 +107,8 @@ def create_topics(bootstrap_servers: str, captured: Iterable[str] = ()) -> None:
 def delete_topics(bootstrap_servers: str, captured: Iterable[str] = ()) -> list[str]:
     """Delete the demo's topics that exist.
 
-    Args:
-        bootstrap_servers: the address of the broker.
-        captured: the names of the captured tables' topics.
-
     Returns:
         the names of the deleted topics.
-
-    Raises:
-        TidemillError: the broker refuses.
-        UnreachableError: no broker answers.
     """
     existing = _existing(bootstrap_servers, captured)
     Kafka(bootstrap_servers).delete_topics(_CLIENT, existing)
@@ -140,11 +116,7 @@ def delete_topics(bootstrap_servers: str, captured: Iterable[str] = ()) -> list[
 
 
 def end_offsets(bootstrap_servers: str, topics: Iterable[Topic]) -> dict[tuple[str, int], int]:
-    """Return the end offset of each partition.
-
-    Raises:
-        UnreachableError: the broker does not answer.
-    """
+    """Return the end offset of each partition."""
     asked = {
         TopicPartition(topic.name, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
         for topic in topics

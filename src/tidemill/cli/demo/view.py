@@ -6,7 +6,6 @@ This module must not know how the demo runs.
 from __future__ import annotations
 
 import time
-from types import TracebackType
 from typing import Self, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -40,23 +39,12 @@ class View:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Restore the terminal."""
 
 
 def view_for(stream: TextIO, *, speed: float | None, silent: bool) -> View:
-    """Return the view for a stream.
-
-    Args:
-        stream: the output.
-        speed: the speed of the replay; None: without waiting.
-        silent: whether to show nothing.
-    """
+    """Return the view for a stream. ``speed`` is that of the replay; None: without waiting."""
     if silent:
         return View()
     console = Console(file=stream, highlight=False, soft_wrap=True)
@@ -153,12 +141,7 @@ class LiveView(PlainView):
             what = f"{starting.started} of {starting.queries} queries have started"
             self._draw(labelled("", what, "dim"))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end_live()
 
     def _draw(self, picture: RenderableType) -> None:

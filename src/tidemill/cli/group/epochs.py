@@ -23,9 +23,6 @@ def group_epochs(cluster: Cluster, description: Any) -> Epochs | None:
 
     Returns:
         None for a classic group, and where the cluster needs Kerberos or OAUTHBEARER.
-
-    Raises:
-        TidemillError: the coordinator does not answer.
     """
     if not is_consumer_group(description):
         return None

@@ -22,12 +22,7 @@ _VERSIONS = range(1)
 def read_partitions(
     cluster: Cluster, group_id: str, topics: Sequence[str]
 ) -> list[TopicPartitionKey]:
-    """Return the partitions of the topics that a group has read.
-
-    Raises:
-        GroupIdNotFoundError: there is no such group.
-        NotFoundError: it has read nothing of one of the topics.
-    """
+    """Return the partitions of the topics that a group has read."""
     shared = isinstance(find_group(cluster, group_id), ShareGroup)
     known = known_starts(cluster, group_id) if shared else committed_offsets(cluster, group_id)
     if not shared and not known and is_dead(describe_group(cluster, group_id)):

@@ -16,12 +16,7 @@ from tidemill.state.errors import GroupIdNotFoundError, NonEmptyGroupError
 
 @dataclass(frozen=True)
 class MemberEpoch:
-    """A member's epoch.
-
-    Attributes:
-        protocol: consumer or classic; None if the broker does not say.
-        target: the partitions that the member is to have, as ``topic-partition``.
-    """
+    """A member's epoch, its protocol if known, and its target: ``topic-partition``."""
 
     epoch: int
     protocol: str | None
@@ -86,11 +81,7 @@ def not_found(group: str) -> GroupIdNotFoundError:
 
 
 def refuse_if_alive(description: Any) -> None:
-    """Check that the group has no members, which would commit over a change of their offsets.
-
-    Raises:
-        NonEmptyGroupError: the group has live members.
-    """
+    """Check that the group has no members, which would commit over a change of their offsets."""
     members = description.members
     if members:
         clients = sorted({member.client_id for member in members})

@@ -62,11 +62,9 @@ class ShareGroup:
 
 @dataclass(frozen=True)
 class ShareStart:
-    """A share group's place in a partition. Values that are unknown are None.
+    """A share group's place in a partition; None if unknown.
 
-    Attributes:
-        start: all records before this offset are finished; None if the group has read nothing.
-        lag: how many records are not finished.
+    All records before ``start`` are finished, and ``lag`` records are not finished.
     """
 
     start: int | None = None
@@ -76,9 +74,6 @@ class ShareStart:
 def list_share_groups(cluster: Cluster) -> list[ShareGroup]:
     """Return all share groups; none where the cluster has no such groups, or needs Kerberos
     or OAUTHBEARER.
-
-    Raises:
-        TidemillError: a broker did not answer.
     """
     try:
         requests = BrokerRequests(cluster)
@@ -183,11 +178,7 @@ def _member(member: Mapping[str, Any]) -> ShareMember:
 
 
 def share_starts(cluster: Cluster, group_id: str) -> dict[TopicPartitionKey, ShareStart]:
-    """Return where a share group is, by partition.
-
-    Raises:
-        TidemillError: the coordinator does not say.
-    """
+    """Return where a share group is, by partition."""
     tree = {"groups": [{"group_id": group_id, "topics": None}]}
     with BrokerRequests(cluster) as requests:
         coordinator = requests.group_coordinator(group_id)

@@ -23,11 +23,7 @@ DataDir = Annotated[
 
 
 def state_folder(data_dir: Path) -> Path:
-    """Return the folder with all checkpoints.
-
-    Raises:
-        UsageError: the data folder is a file.
-    """
+    """Return the folder with all checkpoints."""
     if data_dir.exists() and not data_dir.is_dir():
         raise UsageError(f"--data-dir {data_dir} is not a folder")
     return data_dir.resolve() / "pipelines"

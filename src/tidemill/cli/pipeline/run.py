@@ -129,11 +129,7 @@ def run_options(
     servers: str,
     properties: list[str] | None,
 ) -> RunOptions:
-    """Return the settings that ``run`` and ``rebuild`` have in common.
-
-    Raises:
-        UsageError: one of them is invalid.
-    """
+    """Return the settings that ``run`` and ``rebuild`` have in common."""
     from tidemill.spark.pipelines.runner import RunOptions
 
     _check_master(master)
@@ -165,11 +161,7 @@ def _run(pipeline: Pipeline, options: RunOptions) -> list[QueryStatus]:
 
 
 def report(statuses: list[QueryStatus], *, as_json: bool) -> None:
-    """Print the final statuses.
-
-    Raises:
-        PipelineError: a query failed for good.
-    """
+    """Print the final statuses."""
     from tidemill.spark.pipelines.runner import find_error
 
     if as_json:
@@ -200,15 +192,7 @@ def _is_given(context: typer.Context, parameter: str) -> bool:
 
 
 def _log_file(given: Path | None, own: Path) -> Path:
-    """Return the file for Spark's output.
-
-    Args:
-        given: the file of ``--spark-log``, if any.
-        own: the default file, whose folder is created.
-
-    Raises:
-        UsageError: ``given`` can't be created.
-    """
+    """Return the file for Spark's output: the given one, or ``own``, whose folder is created."""
     if given is None:
         own.parent.mkdir(parents=True, exist_ok=True)
         return own
@@ -220,11 +204,7 @@ def _log_file(given: Path | None, own: Path) -> Path:
 
 
 def _starting(text: str | None) -> Starting | None:
-    """Return the start for queries without a checkpoint; None: as the streams declare.
-
-    Raises:
-        UsageError: the text is not a position at which a pipeline can start.
-    """
+    """Return the start for queries without a checkpoint; None: as the streams declare."""
     if text is None:
         return None
     try:

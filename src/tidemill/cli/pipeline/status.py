@@ -105,9 +105,6 @@ def with_lag_now(statuses: Sequence[QueryStatus], cluster: Cluster) -> list[Quer
     """Return the statuses with the present lag of queries that do not run any more.
 
     The runner does not publish their lag any longer, so it is computed from the topics.
-
-    Raises:
-        UnreachableError: no broker answers.
     """
     now = datetime.now(UTC)
     over = [status for status in statuses if not status.is_active or status.is_lost(now)]

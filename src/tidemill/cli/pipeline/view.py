@@ -6,8 +6,7 @@ must not know how a pipeline runs.
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from tidemill.cli import output
 from tidemill.cli.pipeline.status import lag_of
@@ -20,26 +19,7 @@ if TYPE_CHECKING:
     from tidemill.spark.pipelines.progress import QueryStatus
 
 
-class View(Protocol):
-    """The callbacks of the runner."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
-    def show(self, status: QueryStatus) -> None:
-        """Show the changed status of a query."""
-
-    def warn(self, message: str) -> None:
-        """Show a warning."""
-
-
-def view_for(stream: TextIO) -> View:
+def view_for(stream: TextIO) -> LineView | LiveView:
     """Return the view for a stream."""
     return LiveView(stream) if stream.isatty() else LineView(stream)
 
@@ -55,15 +35,11 @@ class LineView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        return None
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def show(self, status: QueryStatus) -> None:
+        """Show the changed status of a query."""
         state = (status.state, status.restarts)
         if self._states.get(status.query) == state:
             return
@@ -95,12 +71,7 @@ class LiveView:
         self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 

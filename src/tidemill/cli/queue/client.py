@@ -137,11 +137,7 @@ class AmqpClient:
         self.call("basic.cancel", consumer_tag=CONSUMER)
 
     def next_message(self, timeout_s: float) -> Message | None:
-        """Return the next delivered message; None after the timeout.
-
-        Raises:
-            NotFoundError: the queue was deleted.
-        """
+        """Return the next delivered message; None after the timeout."""
         if not self._messages:
             self._sock.settimeout(timeout_s)
             try:
@@ -160,11 +156,7 @@ class AmqpClient:
             self._send(methods.encode(CHANNEL, "basic.nack", delivery_tag=tag, requeue=requeue))
 
     def ask(self, question: Mapping[str, object]) -> Any:
-        """Ask the broker about its queues; return the answer, which is JSON.
-
-        Raises:
-            QueueRefusedError: the broker does not answer such questions.
-        """
+        """Ask the broker about its queues; return the answer, which is JSON."""
         self.call("basic.consume", queue=REPLY_TO, no_ack=True, consumer_tag="answers")
         data = (1 << 9).to_bytes(2, "big") + short_string(REPLY_TO)  # reply_to
         body = json.dumps(question).encode()

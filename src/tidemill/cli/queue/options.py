@@ -52,9 +52,6 @@ def arguments(
     Args:
         known: the names that mean something. The broker accepts others, so a misspelled one is
             refused here. None: any name.
-
-    Raises:
-        UsageError: a value has no ``=``, a key has two values or is not known.
     """
     given = pairs(values, "--set")
     if known is not None:

@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 def repair_partition(
     fs: FileSystem, data_dir: Path, tp: TopicPartition, options: RepairOptions
 ) -> None:
-    """List the damaged places of a partition, or show or do the repair of one of them.
-
-    Raises:
-        NotFoundError: there is no such partition, or no damage at that offset.
-        StorageError: a file operation failed.
-    """
+    """List the damaged places of a partition, or show or do the repair of one of them."""
     from tidemill.engine.groups.stored_offsets import committed_offsets
     from tidemill.engine.internal_topics import CATALOG
     from tidemill.log.recovery.repair import PartitionRepair
@@ -63,11 +58,7 @@ def repair_partition(
 
 
 def _id_in_catalog(fs: FileSystem, data_dir: Path, tp: TopicPartition) -> UUID:
-    """Return the topic id of a partition that has no folder.
-
-    Raises:
-        NotFoundError: the catalog does not have the partition.
-    """
+    """Return the topic id of a partition that has no folder."""
     from tidemill.engine.topics import catalog_repair
 
     for each in catalog_repair.plan(fs, str(data_dir)).catalog.topics:

@@ -7,14 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check.
-
-    Attributes:
-        status: ok, warn or fail.
-        check: the name of the check.
-        text: the result, for people.
-        hint: what to do about it, or an empty string.
-    """
+    """The result of a check: ok, warn or fail, a text for people, and perhaps what to do."""
 
     status: str
     check: str

@@ -138,11 +138,7 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
 
 
 def _servers(engine: Engine, settings: Settings) -> dict[Protocol, Server]:
-    """Return the server of each protocol that is switched on. They share the memory of requests.
-
-    Raises:
-        SettingsError: a setting, a certificate or a key can't be used.
-    """
+    """Return the server of each protocol that is switched on. They share the memory of requests."""
     from tidemill.net.budget import Budget
 
     budget = Budget(settings.limits.total_inflight_bytes)
@@ -176,11 +172,7 @@ def client_settings(running: Sequence[Running], settings: Settings) -> dict[str,
 
 
 async def _listen(protocol: Protocol, server: Server, settings: Settings) -> Address:
-    """Bind a server's socket; return host and port as bound.
-
-    Raises:
-        AddressInUseError, SettingsError: the address can't be bound.
-    """
+    """Bind a server's socket; return host and port as bound."""
     try:
         return await server.start()
     except OSError as error:
@@ -224,11 +216,7 @@ def _stop_on_signals(
 
 
 async def _stopped_or_failed(stop: asyncio.Event, failed: asyncio.Future[StorageError]) -> None:
-    """Wait until the broker is to stop or its storage has failed.
-
-    Raises:
-        StorageError: the storage failed, so no write can be acknowledged any more.
-    """
+    """Wait until the broker is to stop or its storage has failed."""
     stopping = asyncio.ensure_future(stop.wait())
     waiting: set[asyncio.Future[Any]] = {stopping, failed}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

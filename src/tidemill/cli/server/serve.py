@@ -99,11 +99,7 @@ def _run(loaded: LoadedSettings, *, level: str, hints: bool) -> None:
 
 
 def _check_data_dir(data_dir: Path) -> None:
-    """Check that the path is a data folder or can become one. This creates nothing.
-
-    Raises:
-        SettingsError: the path, or its nearest existing parent, is not a writable folder.
-    """
+    """Check that the path is a data folder or can become one. This creates nothing."""
     place = data_dir.absolute()
     while not os.path.lexists(place):
         place = place.parent

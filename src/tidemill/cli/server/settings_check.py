@@ -142,17 +142,7 @@ def validated(
     declared: Iterable[type[Section]],
     entries: Iterable[Section] = (),
 ) -> Settings:
-    """Return the settings.
-
-    Args:
-        given: the values by key. Each key is known.
-        known: all settings by key.
-        declared: the sections of protocols and workers.
-        entries: the checked entries of lists of tables.
-
-    Raises:
-        SettingsError: a value is invalid, alone or together with another one.
-    """
+    """Return the settings. Each key of ``given`` is known, and ``entries`` are checked already."""
     document: dict[str, Any] = {}
     configs: dict[str, str] = {}
     for key, each in given.items():
@@ -186,11 +176,7 @@ def validated(
 
 
 def checked_entries(kind: type[S], tables: object, file: Path) -> list[S]:
-    """Return the entries of a list of tables, ``[[key]]``. Relative paths are relative to the file.
-
-    Raises:
-        SettingsError: it is not a list of tables, or a table has an unknown key or a wrong value.
-    """
+    """Return the entries of a list of tables, ``[[key]]``. Paths are relative to the file."""
     if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
         place = PlaceInFile(str(file), file.read_text("utf-8"), kind.key)
         raise SettingsError(
@@ -285,9 +271,6 @@ def _checked_config(key: str, name: str, given: Given) -> str:
     """Return a default of a topic config as text, as Kafka has it.
 
     A TOML file may have 86400000, true or a list.
-
-    Raises:
-        SettingsError: there is no such config, or the value is invalid.
     """
     # Imported here: a command that only shows settings has none of these in general.
     from tidemill.log.config.parse import DEFINITIONS, parse_config
@@ -320,11 +303,7 @@ def _checked_config(key: str, name: str, given: Given) -> str:
 def _check_together(
     settings: Settings, configs: Mapping[str, str], given: Mapping[str, Given]
 ) -> None:
-    """Check values that are valid alone and not together.
-
-    Raises:
-        SettingsError: a minimum is above its maximum.
-    """
+    """Check values that are valid alone and not together."""
     low, high = "groups.min_session_timeout_ms", "groups.max_session_timeout_ms"
     groups = settings.groups
     if groups.min_session_timeout_ms > groups.max_session_timeout_ms:

@@ -179,11 +179,7 @@ def entries_in(file: Path, kind: type[S]) -> list[S]:
 
 
 def _read(file: Path, source: str = "") -> tuple[dict[str, Any], str]:
-    """Return the document in a file, and its text.
-
-    Raises:
-        SettingsError: it can't be read, or is not TOML.
-    """
+    """Return the document in a file, and its text."""
     try:
         text = file.read_text("utf-8")
         return tomllib.loads(text), text

@@ -47,12 +47,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of worker.
-
-    Attributes:
-        section: its section of the settings file, or a list of them.
-        workers: returns the workers to run, with the entries in ``broker.settings``.
-    """
+    """A kind of worker: its section of the settings, and which workers the entries there mean."""
 
     section: type[Section]
     workers: Callable[[Broker], Iterable[WorkerSpec]]

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 def kafka_of(servers: str, properties: list[str] | None) -> Kafka:
-    """Return the cluster for ``-b`` and ``-X``, after a check that it is reachable.
-
-    Raises:
-        UnreachableError: no broker answers.
-    """
+    """Return the cluster for ``-b`` and ``-X``, after a check that it is reachable."""
     from tidemill.confluent.clients import Kafka
 
     cluster = Cluster.at(servers, properties)
@@ -32,11 +28,7 @@ def board_of(kafka: Kafka) -> Board:
 
 
 def require(board: Board, name: str) -> None:
-    """Check that a source exists.
-
-    Raises:
-        NotFoundError: it does not.
-    """
+    """Check that a source exists."""
     if name not in board.definitions:
         raise NotFoundError(
             f"source {name} does not exist", hint="List the sources: tidemill source list"
@@ -44,12 +36,7 @@ def require(board: Board, name: str) -> None:
 
 
 def require_changeable(board: Board, name: str) -> None:
-    """Check that a source exists, and that no settings file declares it.
-
-    Raises:
-        NotFoundError: it does not exist.
-        DeclaredSourceError: only its settings file can change it.
-    """
+    """Check that a source exists, and that no settings file declares it."""
     from tidemill.connect.cdc.declared import check_not_declared
 
     require(board, name)

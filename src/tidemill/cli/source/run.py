@@ -76,11 +76,7 @@ def run(
 
 
 def _declared(file: Path) -> list[Definition]:
-    """Return the sources that a settings file declares.
-
-    Raises:
-        SettingsError: the file can't be read, or an entry is invalid.
-    """
+    """Return the sources that a settings file declares."""
     from tidemill.cli.server.settings_file import entries_in
     from tidemill.connect.cdc.definition import Definition
 

@@ -107,11 +107,7 @@ def alter(
 
 
 def _check_unset(cluster: Cluster, name: str, keys: Sequence[str]) -> None:
-    """Check the names of configs to unset. Brokers delete any name without an error.
-
-    Raises:
-        InvalidConfigError: the topic has no such config.
-    """
+    """Check the names of configs to unset. Brokers delete any name without an error."""
     from difflib import get_close_matches
 
     entries = {str(entry.name): entry for entry in topic_configs(cluster, name)}

@@ -41,11 +41,7 @@ class Commits:
             self._error = error
 
     def send(self, consumer: Consumer, offsets: Mapping[TopicPartitionKey, int]) -> None:
-        """Send a commit.
-
-        Raises:
-            TidemillError: an earlier one was refused.
-        """
+        """Send a commit."""
         from confluent_kafka import TopicPartition
 
         self.check()
@@ -55,11 +51,7 @@ class Commits:
             self._unanswered += 1
 
     def check(self) -> None:
-        """Raise the error of a commit that was refused, once.
-
-        Raises:
-            TidemillError: a commit was refused.
-        """
+        """Raise the error of a commit that was refused, once."""
         error, self._error = self._error, None
         if error is not None:
             raise self._cluster.translate(error, "commit")
@@ -74,9 +66,6 @@ class Commits:
         Returns:
             Whether all answers have arrived. If not, neither a close of the consumer nor an exit of
             the process would end before the broker is back.
-
-        Raises:
-            TidemillError: a commit was refused.
         """
         if offsets:
             try:

@@ -101,11 +101,7 @@ def consume(
 def _check_group_options(
     group: str | None, partition: list[int] | None, start: Position | None
 ) -> None:
-    """Check the options that mean something else with ``--group``.
-
-    Raises:
-        UsageError: they don't go together.
-    """
+    """Check the options that mean something else with ``--group``."""
     if group and partition:
         raise output.UsageError(
             "--partition can't be used with --group: the group assigns the partitions"

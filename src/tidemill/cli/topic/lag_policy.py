@@ -29,11 +29,6 @@ def lag_policy(
     """Return a topic's policy and the lag of its group now; None for a topic without a policy.
 
     The lag in bytes is an estimate: the partition's size times the share of unread records.
-
-    Args:
-        configs: the topic's configs, by name.
-        offsets: of all partitions.
-        sizes: the bytes of the partitions.
     """
     policy, group = configs.get("lag.policy", "buffer"), configs.get("lag.group", "")
     if policy == "buffer" or not group:

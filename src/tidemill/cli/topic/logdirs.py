@@ -35,11 +35,7 @@ def partition_sizes(cluster: Cluster, topic: str) -> dict[int, int]:
 def _ask(
     requests: BrokerRequests, broker: Address, topic: str, partitions: list[int]
 ) -> dict[int, int]:
-    """Return the sizes on one broker.
-
-    Raises:
-        TidemillError: the broker can't be reached, or answers with an error.
-    """
+    """Return the sizes on one broker."""
     request = {"topics": [{"topic": topic, "partitions": partitions}]}
     answer = requests.ask(broker, DESCRIBE_LOG_DIRS, VERSIONS, request)
     check_error_code(answer.get("error_code", 0), "log dirs")

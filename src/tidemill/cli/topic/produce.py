@@ -154,12 +154,7 @@ def _lines() -> Iterator[bytes]:
 
 
 def _lines_for(cluster: Cluster, producer: Producer, topic: str) -> Iterator[bytes]:
-    """Return the lines of stdin after the topic is there.
-
-    Raises:
-        UnknownTopicOrPartitionError: the topic does not exist and was not created, because stdin is
-            empty or because the broker does not create topics on first use.
-    """
+    """Return the lines of stdin after the topic is there."""
     lines = _lines()
     try:
         cluster.describe_topic(topic)  # unlike a producer's metadata request, it creates nothing
@@ -175,11 +170,7 @@ def _lines_for(cluster: Cluster, producer: Producer, topic: str) -> Iterator[byt
 
 
 def _record(line: bytes, input_format: InputFormat, key_separator: str | None) -> InputRecord:
-    """Return the record in a line of stdin.
-
-    Raises:
-        ValueError: the line does not have the format.
-    """
+    """Return the record in a line of stdin."""
     if input_format is InputFormat.JSON:
         return from_line(line)
     if key_separator is None:
@@ -191,11 +182,7 @@ def _record(line: bytes, input_format: InputFormat, key_separator: str | None) -
 
 
 def _wait_for_topic(cluster: Cluster, producer: Producer, topic: str) -> None:
-    """Wait until the topic is there. The broker creates it, if its settings allow that.
-
-    Raises:
-        UnknownTopicOrPartitionError: the broker does not create topics on first use.
-    """
+    """Wait until the topic is there. The broker creates it, if its settings allow that."""
     from confluent_kafka import KafkaError
 
     deadline = time.monotonic() + REQUEST_SECONDS
@@ -303,11 +290,7 @@ class _Sending:
             self._outage.check()
 
     def report(self, topic: str, seconds: float, *, as_json: bool) -> None:
-        """Print the result.
-
-        Raises:
-            TidemillError: records failed.
-        """
+        """Print the result."""
         if as_json:
             output.emit_json(
                 {

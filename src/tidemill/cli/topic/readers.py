@@ -283,12 +283,7 @@ class GroupReader:
 
 
 def _start_text(assigned: int, new: int) -> str:
-    """Return where a member of a group starts to read.
-
-    Args:
-        assigned: the number of partitions that it was assigned.
-        new: the number of those without a committed offset.
-    """
+    """Return where a member of a group starts to read."""
     if not new:
         return f"Reading {output.plural(assigned, 'partition')} from the committed offsets."
     hint = "To read from the start, use --from beginning."

@@ -149,11 +149,7 @@ def _after_space(text: str, at: int) -> int:
 
 
 def _value_at(text: str, at: int) -> _Json:
-    """Return the JSON value that begins at a place.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return the JSON value that begins at a place."""
     at = _after_space(text, at)
     try:
         _, end = _scan(text, at)

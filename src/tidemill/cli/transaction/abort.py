@@ -105,11 +105,7 @@ def _abort_id(
 
 
 def _check_ongoing(found: Description) -> None:
-    """Check that a transaction is open and not decided.
-
-    Raises:
-        InvalidTxnStateError: none is open, or it is being committed or aborted.
-    """
+    """Check that a transaction is open and not decided."""
     if found.state == "ongoing":
         return
     subject = f"transactional id {found.transactional_id}"
@@ -124,11 +120,7 @@ def _check_ongoing(found: Description) -> None:
 
 
 def _check_same(confirmed: Description, now: Description) -> None:
-    """Check that the open transaction is the one that the user confirmed, maybe a minute ago.
-
-    Raises:
-        InvalidTxnStateError: it has ended since.
-    """
+    """Check that the open transaction is the one that the user confirmed, maybe a minute ago."""
     _check_ongoing(now)
     if (now.producer, now.started_ms) != (confirmed.producer, confirmed.started_ms):
         raise InvalidTxnStateError(
@@ -181,11 +173,7 @@ def _abort_hanging(
 
 
 def _check_hanging(write: OpenWrite) -> None:
-    """Check that no coordinator knows the transaction, which must end as a whole otherwise.
-
-    Raises:
-        InvalidTxnStateError: a coordinator knows the transaction.
-    """
+    """Check that no coordinator knows the transaction, which must end as a whole otherwise."""
     owner = write.owner
     if owner is not None:
         raise InvalidTxnStateError(

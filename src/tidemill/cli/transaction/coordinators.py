@@ -180,11 +180,7 @@ def _check_supports(requests: BrokerRequests, broker: Address, needed: int) -> N
 
 
 def describe_transaction(requests: BrokerRequests, transactional_id: str) -> Description:
-    """Return one transactional id.
-
-    Raises:
-        TransactionalIdNotFoundError: it does not exist.
-    """
+    """Return one transactional id."""
     found = describe_transactions(requests, [transactional_id])
     if not found:
         raise TransactionalIdNotFoundError(
@@ -249,10 +245,6 @@ def fence(requests: BrokerRequests, transactional_id: str, timeout_ms: int) -> t
 
     Returns:
         Producer id and epoch of the new producer, which no client uses.
-
-    Raises:
-        TidemillError: the coordinator answers with an error, or does not end the transaction
-            within ten seconds.
     """
     _, coordinator = requests.coordinators([transactional_id])[transactional_id]
 

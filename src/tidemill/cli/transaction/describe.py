@@ -35,14 +35,7 @@ _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def duration_ms(text: str, flag: str) -> int:
-    """Parse ``90s``, ``1h 30m`` or ``500ms`` to milliseconds.
-
-    Args:
-        flag: the flag with the duration, for the error message.
-
-    Raises:
-        UsageError: the text is not a duration.
-    """
+    """Parse ``90s``, ``1h 30m`` or ``500ms`` to milliseconds."""
     word = text.strip().lower()
     if not re.fullmatch(r"(\d{1,9}\s*(ms|s|m|h|d)\s*)+", word):
         raise output.UsageError(

@@ -144,11 +144,7 @@ def _of_partition(topic: str, partition: dict[str, Any]) -> list[OpenWrite]:
 
 
 def abort_write(requests: BrokerRequests, write: OpenWrite) -> None:
-    """Write an abort marker for a producer into one partition, without a coordinator.
-
-    Raises:
-        TidemillError: the broker answers with an error.
-    """
+    """Write an abort marker for a producer into one partition, without a coordinator."""
     request = {
         "markers": [
             {

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from tidemill.confluent.clients import Kafka
@@ -74,11 +73,7 @@ class Database(Protocol):
 
 
 def database_of(given: str, folder: Path) -> Database:
-    """Return the database that the user has chosen.
-
-    Args:
-        given: ``sqlite``, or the URL of a PostgreSQL server.
-        folder: the folder for the file.
+    """Return the database that the user has chosen: ``sqlite``, or the URL of a PostgreSQL server.
 
     Raises:
         SettingsError: it is neither.
@@ -109,11 +104,6 @@ class RunningCapture:
     """The worker that captures the tables. Use it as a context manager, from the main thread.
 
     At the end of the block, the worker has ended, and the source is forgotten at the brokers.
-
-    Args:
-        bootstrap_servers: the address of the brokers.
-        database: the database, with its tables.
-        folder: the folder for the worker's log.
 
     Attributes:
         log_file: the worker's log.
@@ -178,12 +168,7 @@ class RunningCapture:
         )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         with contextlib.ExitStack() as stack:  # each step, also if another one fails
             if self._follower is not None:
                 stack.callback(self._follower.close)

@@ -29,11 +29,6 @@ class DeliveryError(TidemillError):
 class Delivery:
     """The captured tables as their topics have them. One thread uses it.
 
-    Args:
-        bootstrap_servers: the address of the brokers.
-        topics: the topic of each table; it has one partition.
-        registry: the first rows, and the edits that are to arrive.
-
     Attributes:
         rows: the rows of each table by key, with times in Unix seconds.
         delivered: the number of edits that have arrived.
@@ -67,11 +62,7 @@ class Delivery:
         return min((queue[0].time for queue in self._expected.values() if queue), default=NEVER)
 
     def poll(self, timeout_s: float) -> None:
-        """Read the new records. Wait up to ``timeout_s`` for the first one.
-
-        Raises:
-            DeliveryError: a topic can't be read, or a record is not a change of its table.
-        """
+        """Read the new records. Wait up to ``timeout_s`` for the first one."""
         try:
             for message in self._follower.poll(timeout_s):
                 self._take(message)

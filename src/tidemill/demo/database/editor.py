@@ -113,11 +113,7 @@ class Editor:
                 self._changed.notify_all()
 
     def wait_for(self, moment: int, stop: threading.Event) -> None:
-        """Wait until all edits up to a time are in the topics, or until ``stop`` is set.
-
-        Args:
-            moment: the time, in Unix seconds.
-            stop: ends the wait.
+        """Wait until all edits up to a Unix time are in the topics, or until ``stop`` is set.
 
         Raises:
             EditorStalledError: they do not arrive, or the editor has ended before.

@@ -26,9 +26,6 @@ class PostgresDatabase:
 
     Args:
         url: its address for libpq. It can contain a password, so it is never shown.
-
-    Raises:
-        DatabaseError: psycopg is not installed, or the URL is malformed.
     """
 
     kind = "postgres"
@@ -60,14 +57,7 @@ class PostgresDatabase:
         return {_VARIABLE: self._url}
 
     def prepare(self, *, reset: bool) -> None:
-        """Create the schema.
-
-        Args:
-            reset: whether to drop that of an earlier run first.
-
-        Raises:
-            DatabaseError: it exists, or the server does not allow it.
-        """
+        """Create the schema. It must not exist; ``reset`` drops that of an earlier run first."""
         if reset:
             self.drop()
         with self._connected() as connection:
@@ -80,11 +70,7 @@ class PostgresDatabase:
         self._check()
 
     def open(self) -> Tables:
-        """Connect. Use the result in one thread.
-
-        Raises:
-            DatabaseError: the server does not answer.
-        """
+        """Connect. Use the result in one thread."""
         psycopg = _driver()
         try:
             return Tables(psycopg.connect(self._url), _DIALECT)
@@ -103,11 +89,7 @@ class PostgresDatabase:
                 connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
 
     def _check(self) -> None:
-        """Check that the server allows capture.
-
-        Raises:
-            DatabaseError: it lacks something.
-        """
+        """Check that the server allows capture."""
         from tidemill.connect.cdc.postgres import PostgresSource
 
         source = PostgresSource(self._capture())

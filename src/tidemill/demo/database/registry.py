@@ -67,13 +67,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Registry:
-    """Both tables during a stretch.
-
-    Attributes:
-        aircraft: the rows at the start of the stretch, by tail number.
-        airlines: the rows at the start of the stretch, by carrier.
-        edits: the edits during the stretch, in order.
-    """
+    """Both tables during a stretch."""
 
     aircraft: Mapping[str, Row]
     airlines: Mapping[str, Row]

@@ -16,11 +16,7 @@ _BUSY_S = 30.0
 
 
 class SqliteDatabase:
-    """A database in a file.
-
-    Args:
-        path: the file. It is created.
-    """
+    """A database in a file."""
 
     kind = "sqlite"
     schema = _DIALECT.schema

@@ -41,14 +41,7 @@ class Connection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The details in which databases differ.
-
-    Attributes:
-        parameter: how a statement names a parameter.
-        whole: the type of whole numbers.
-        time: the type of times.
-        schema: the schema of the tables.
-    """
+    """The details in which databases differ: how to write a parameter, types, and the schema."""
 
     parameter: str
     whole: str
@@ -61,12 +54,7 @@ class Dialect:
 
 
 class Tables:
-    """The tables of a database, through one connection. One thread uses it.
-
-    Args:
-        connection: the connection.
-        dialect: the database's dialect.
-    """
+    """The tables of a database, through one connection. One thread uses it."""
 
     def __init__(self, connection: Connection, dialect: Dialect) -> None:
         self._connection = connection
@@ -87,11 +75,7 @@ class Tables:
         self._connection.commit()
 
     def make(self, edit: Edit) -> None:
-        """Make an edit, and commit it.
-
-        Raises:
-            DatabaseError: there is no such row.
-        """
+        """Make an edit, and commit it."""
         values = {**edit.values, CHANGED_AT: edit.time}
         table, key = self._dialect.table(edit.table), KEYS[edit.table]
         place = self._dialect.parameter
