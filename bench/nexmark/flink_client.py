@@ -20,11 +20,12 @@ from bench.nexmark.queries import (
     Q3_CATEGORY,
     Q3_STATES,
     QUERIES,
+    SCHEMAS,
     SLIDE_S,
+    TOPICS,
     WATERMARK,
     WINDOW_S,
 )
-from bench.nexmark.streams import SCHEMAS, TOPICS
 
 PARALLELISM = 2
 

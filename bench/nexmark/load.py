@@ -10,7 +10,7 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from bench.nexmark.generator import Events
-from bench.nexmark.streams import AUCTIONS, BIDS, PERSONS
+from bench.nexmark.queries import AUCTIONS, BIDS, PERSONS
 from bench.targets import Target
 
 PARTITIONS = 2

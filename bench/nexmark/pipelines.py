@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bench.nexmark.frames import FRAMES
-from bench.nexmark.queries import QUERIES, WATERMARK
-from bench.nexmark.streams import SCHEMAS, TOPICS
+from bench.nexmark.queries import QUERIES, SCHEMAS, TOPICS, WATERMARK
 from tidemill.spark import Pipeline, TopicSink
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.nexmark.frames import FRAMES, plain
-from bench.nexmark.queries import QUERIES, WATERMARK
-from bench.nexmark.streams import SCHEMAS, TOPICS
+from bench.nexmark.queries import QUERIES, SCHEMAS, TOPICS, WATERMARK
 from bench.pipelines.plain import as_json, stream
 
 

@@ -1,4 +1,4 @@
-"""The queries of Nexmark that are measured: their names and the columns of their results.
+"""The topics of Nexmark, and the queries that are measured, with the columns of their results.
 
 Must not know: Spark, how results are computed.
 """
@@ -10,6 +10,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["integer", "number", "text", "time"]
+
+PERSONS, AUCTIONS, BIDS = "nexmark.person", "nexmark.auction", "nexmark.bid"
+TOPICS: Mapping[str, str] = {"person": PERSONS, "auction": AUCTIONS, "bid": BIDS}
+
+SCHEMAS: Mapping[str, str] = {
+    "person": (
+        "id BIGINT, name STRING, emailAddress STRING, creditCard STRING, city STRING, "
+        "state STRING, dateTime TIMESTAMP, extra STRING"
+    ),
+    "auction": (
+        "id BIGINT, itemName STRING, description STRING, initialBid BIGINT, reserve BIGINT, "
+        "dateTime TIMESTAMP, expires TIMESTAMP, seller BIGINT, category BIGINT, extra STRING"
+    ),
+    "bid": (
+        "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, "
+        "dateTime TIMESTAMP, extra STRING"
+    ),
+}
+"""Name of a stream -> all columns of its records, as DDL."""
 
 WINDOW_S, SLIDE_S, GAP_S = 10, 2, 10
 """Length of windows, slide of the sliding window, and gap of the sessions, in seconds."""

@@ -23,12 +23,6 @@ def stream(spark: Any, brokers: str, topic: str, schema: str) -> Any:
     )
 
 
-def windowed(records: Any, window: str) -> Any:
-    """Return the highest number and the count of each tumbling window."""
-    counted = records.groupBy(f.window("at", window)).agg({"n": "max", "*": "count"})
-    return counted.selectExpr("window.start", "`max(n)` AS n", "`count(1)` AS records")
-
-
 def as_json(result: Any, key: str = "") -> Any:
     """Return rows as records of JSON, keyed by a column if one is named."""
     value = f.to_json(f.struct(*result.columns)).alias("value")

@@ -18,8 +18,9 @@ import psutil
 
 from bench import cpu
 from bench.pipelines.declared import declared
-from bench.pipelines.latency import Failure, reading
+from bench.pipelines.latency import reading
 from bench.pipelines.results import PHASES
+from bench.pipelines.running import guarded
 from tidemill.spark import Runner, RunOptions, spark_session
 from tidemill.spark.base import jvm
 
@@ -48,27 +49,18 @@ def main() -> None:
     phases.end(PHASES[0])
     spark = spark_session(f"tidemill {pipeline.name}", log_file=options.log_file)
     phases.end(PHASES[1])
-    stop, failure = threading.Event(), Failure()
-
-    def run() -> None:
-        try:
-            Runner(pipeline, options).run(stop)
-        except BaseException as error:
-            failure.error = error
-
-    thread = threading.Thread(target=run)
-    thread.start()
+    stop = threading.Event()
+    runner = Runner(pipeline, options)
     try:
-        while not spark.streams.active:
-            failure.check()
-            time.sleep(_POLL_S)  # poll: Spark has no event for it in Python
-        phases.end(PHASES[2])
-        with reading(brokers, result) as seen:
-            seen.wait_for(0, failure)
-        phases.end(PHASES[3])
+        with guarded(lambda: runner.run(stop), stop.set) as failure:
+            while not spark.streams.active:
+                failure.check()
+                time.sleep(_POLL_S)  # poll: Spark has no event for it in Python
+            phases.end(PHASES[2])
+            with reading(brokers, result) as seen:
+                seen.wait_for(0, failure)
+            phases.end(PHASES[3])
     finally:
-        stop.set()
-        thread.join(60)
         jvm.shutdown()
     print(json.dumps(phases.took))
 

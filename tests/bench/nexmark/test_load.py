@@ -6,8 +6,8 @@ import json
 
 import pytest
 from bench.nexmark.load import auction_values, bid_values, person_values, time_text
+from bench.nexmark.queries import SCHEMAS
 from bench.nexmark.rows import microseconds
-from bench.nexmark.streams import SCHEMAS
 
 from tests.bench.nexmark.all_events import all_events
 
