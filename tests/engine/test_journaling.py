@@ -79,9 +79,23 @@ def ends(engine: Engine) -> set[int]:
     return {log.high_watermark for tp, log in logs.items() if tp.topic == "t"}
 
 
-async def test_records_of_many_partitions_share_one_sync() -> None:
+async def started() -> tuple[Engine, FaultyFileSystem]:
+    """Start a broker on a new disk in memory."""
     fs = FaultyFileSystem()
-    engine = await broker(fs)
+    return await broker(fs), fs
+
+
+async def after_a_power_cut(engine: Engine, fs: FaultyFileSystem) -> Engine:
+    """Cut the power, and return the next broker, which has all partitions."""
+    await cut_power(engine, fs, Unlucky())
+    fs.clear_faults()
+    again = await broker(fs)
+    assert not again._store.offline
+    return again
+
+
+async def test_records_of_many_partitions_share_one_sync() -> None:
+    engine, fs = await started()
     before = fs.syncs
     await write(engine, b"second")
     assert fs.syncs == before + 1
@@ -90,8 +104,7 @@ async def test_records_of_many_partitions_share_one_sync() -> None:
 
 
 async def test_the_markers_of_a_transaction_share_one_sync() -> None:
-    fs = FaultyFileSystem()
-    engine = await broker(fs)
+    engine, fs = await started()
     producer = await Producer(engine).init()
     for round_ in range(2):
         for n in range(PARTITIONS):
@@ -106,8 +119,7 @@ async def test_the_markers_of_a_transaction_share_one_sync() -> None:
 
 
 async def test_offsets_in_a_transaction_cost_no_sync_more() -> None:
-    fs = FaultyFileSystem()
-    engine = await broker(fs)
+    engine, fs = await started()
     producer = await Producer(engine).init()
     for round_ in range(2):
         for n in range(PARTITIONS):
@@ -121,35 +133,26 @@ async def test_offsets_in_a_transaction_cost_no_sync_more() -> None:
 
 
 async def test_everything_acknowledged_survives_a_power_cut() -> None:
-    fs = FaultyFileSystem()
-    engine = await broker(fs)
+    engine, fs = await started()
     for n in range(20):
         await write(engine, b"%d" % n)
-    await cut_power(engine, fs, Unlucky())
-    fs.clear_faults()
-    again = await broker(fs)
-    assert not again._store.offline
+    again = await after_a_power_cut(engine, fs)
     assert ends(again) == {22}
     await again.stop()
 
 
 async def test_a_journal_that_is_too_small_never_fails_a_write() -> None:
-    fs = FaultyFileSystem()
-    engine = await broker(fs)
+    engine, fs = await started()
     for n in range(300):  # 300 entries of 16 KB in 1 MB
         await write(engine, bytes(1300) + b"%d" % n)
     assert ends(engine) == {301}
-    await cut_power(engine, fs, Unlucky())
-    fs.clear_faults()
-    again = await broker(fs)
-    assert not again._store.offline
+    again = await after_a_power_cut(engine, fs)
     assert ends(again) == {302}
     await again.stop()
 
 
 async def test_a_full_disk_in_the_journal_closes_it_and_fails_no_write() -> None:
-    fs = FaultyFileSystem()
-    engine = await broker(fs)
+    engine, fs = await started()
     fs.fail("write", errno.ENOSPC, path="/journal/")
     await write(engine, b"second")
     await write(engine, b"third")
@@ -164,8 +167,7 @@ async def test_a_full_disk_in_the_journal_closes_it_and_fails_no_write() -> None
 @pytest.mark.parametrize("is_discarded", [False, True])
 async def test_what_a_closed_journal_has_survives_a_power_cut(is_discarded: bool) -> None:
     """Most partitions get nothing more, so nothing but the journal has their last record."""
-    fs = FaultyFileSystem()
-    engine = await broker(fs)
+    engine, fs = await started()
     await write(engine, b"second")
     fs.fail("write", errno.ENOSPC, path="/journal/")
     await write(engine, b"third", partitions=2)
@@ -198,8 +200,7 @@ async def test_without_room_for_a_journal_segments_are_synced() -> None:
 
 
 async def test_a_failed_sync_of_the_journal_stops_the_broker() -> None:
-    fs = FaultyFileSystem()
-    engine = await broker(fs)
+    engine, fs = await started()
     fs.fail("sync", path="/journal/")
     with pytest.raises(TidemillError):
         await write(engine, b"lost")
@@ -209,8 +210,7 @@ async def test_a_failed_sync_of_the_journal_stops_the_broker() -> None:
 
 
 async def test_a_clean_stop_leaves_no_journal_to_be_read() -> None:
-    fs = FaultyFileSystem()
-    engine = await broker(fs)
+    engine, fs = await started()
     await write(engine, b"second")
     await engine.stop()
     assert not fs.exists(f"/data/{CHECKPOINT}")

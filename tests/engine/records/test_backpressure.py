@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 import structlog
 
-from tests.engine.transactions.support import run, running
+from tests.engine.transactions.support import running
 from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import append_records
 from tidemill import telemetry
@@ -33,24 +34,23 @@ def logged_as_in_a_broker() -> Iterator[None]:
     telemetry.configure("warning")
 
 
-Test = Callable[[Engine, ManualClock], Awaitable[None]]
+@asynccontextmanager
+async def policy(
+    name: str, **configs: str
+) -> AsyncIterator[tuple[Engine, ManualClock, list[dict[str, object]]]]:
+    """Start a broker with topic ``t``, which has this policy for group ``g``.
 
-
-def with_policy(policy: str, test: Test, **configs: str) -> list[dict[str, object]]:
-    """Run a test on topic ``t`` with this policy for group ``g``; return the log lines."""
-    clock = ManualClock(NOW_MS)
-
-    async def body() -> None:
+    The list gets the log lines about it at the end.
+    """
+    clock, found = ManualClock(NOW_MS), list[dict[str, object]]()
+    overrides = {key.replace("_", "."): value for key, value in configs.items()}
+    overrides |= {"lag.policy": name, "lag.group": "g"}
+    with structlog.testing.capture_logs() as lines:
         async with running(FaultyFileSystem(), clock) as engine:
-            overrides = {name.replace("_", "."): value for name, value in configs.items()}
-            overrides |= {"lag.policy": policy, "lag.group": "g"}
             (created,) = await engine.topics.create([NewTopic("t", 2, configs=overrides)])
             assert not isinstance(created, TidemillError)
-            await test(engine, clock)
-
-    with structlog.testing.capture_logs() as lines:
-        run(body())
-    return [dict(line) for line in lines if str(line["event"]).startswith("lag.")]
+            yield engine, clock, found
+    found += [dict(line) for line in lines if str(line["event"]).startswith("lag.")]
 
 
 async def produce(engine: Engine, count: int, partition: int = 0) -> None:
@@ -73,8 +73,8 @@ async def start_of(engine: Engine, partition: int = 0) -> int:
     return found.offset
 
 
-def test_producers_are_held_back_until_the_group_is_within_the_limit() -> None:
-    async def test(engine: Engine, clock: ManualClock) -> None:
+async def test_producers_are_held_back_until_the_group_is_within_the_limit() -> None:
+    async with policy("throttle", lag_max_records="10") as (engine, _, lines):
         await produce(engine, 10)
         await check(engine)
         assert engine.records.hold_ms([("t", 0), ("t", 1)]) == 0
@@ -86,26 +86,23 @@ def test_producers_are_held_back_until_the_group_is_within_the_limit() -> None:
         await check(engine)
         assert engine.records.hold_ms([("t", 0), ("t", 1)]) == 0
         assert await start_of(engine) == 0
-
-    lines = with_policy("throttle", test, lag_max_records="10")
     assert [line["event"] for line in lines] == ["lag.producers_held_back", "lag.within_limit"]
     assert lines[0]["records"] == 11
     assert lines[0]["partition"] == "t-0"
     assert lines[0]["group"] == "g"
 
 
-def test_what_was_written_since_the_last_measurement_counts() -> None:
-    async def test(engine: Engine, clock: ManualClock) -> None:
+async def test_what_was_written_since_the_last_measurement_counts() -> None:
+    async with policy("throttle", lag_max_records="10") as (engine, _, lines):
         await check(engine)
         await produce(engine, 11)
         assert engine.records.hold_ms([("t", 0)]) > 0
         assert engine.records.hold_ms([("t", 1)]) == 0
+    assert lines == []
 
-    assert with_policy("throttle", test, lag_max_records="10") == []
 
-
-def test_each_partition_has_the_limit() -> None:
-    async def test(engine: Engine, clock: ManualClock) -> None:
+async def test_each_partition_has_the_limit() -> None:
+    async with policy("throttle", lag_max_records="10") as (engine, _, lines):
         await produce(engine, 8, 0)
         await produce(engine, 8, 1)
         await check(engine)
@@ -113,14 +110,11 @@ def test_each_partition_has_the_limit() -> None:
         await produce(engine, 8, 1)
         await check(engine)
         assert engine.records.hold_ms([("t", 0), ("t", 1)]) > 0
-
-    assert [line["partition"] for line in with_policy("throttle", test, lag_max_records="10")] == [
-        "t-1"
-    ]
+    assert [line["partition"] for line in lines] == ["t-1"]
 
 
-def test_the_oldest_records_are_dropped() -> None:
-    async def test(engine: Engine, clock: ManualClock) -> None:
+async def test_the_oldest_records_are_dropped() -> None:
+    async with policy("drop", lag_max_records="10") as (engine, _, lines):
         await produce(engine, 50)
         await commit(engine, 20)
         await check(engine)
@@ -128,32 +122,27 @@ def test_the_oldest_records_are_dropped() -> None:
         await check(engine)
         assert await start_of(engine) == 40
         assert engine.records.hold_ms([("t", 0), ("t", 1)]) == 0
-
-    (line,) = with_policy("drop", test, lag_max_records="10")
+    (line,) = lines
     assert line["event"] == "lag.records_dropped"
     assert (line["records"], line["start_offset"]) == (20, 40)
 
 
-def test_bytes_and_age_limit_too() -> None:
-    async def by_bytes(engine: Engine, clock: ManualClock) -> None:
+async def test_bytes_and_age_limit_too() -> None:
+    async with policy("drop", lag_max_bytes="900") as (engine, _, _):
         await produce(engine, 50)
         await check(engine)
         assert await start_of(engine) == 45
 
-    with_policy("drop", by_bytes, lag_max_bytes="900")  # five batches of 172 bytes
-
-    async def by_age(engine: Engine, clock: ManualClock) -> None:
+    async with policy("drop", lag_max_ms="3000") as (engine, clock, _):
         for _ in range(10):
             await produce(engine, 1)
             clock.advance(1000)
         await check(engine)
         assert await start_of(engine) == 7
 
-    with_policy("drop", by_age, lag_max_ms="3000")
 
-
-def test_an_alert_is_logged_once_a_minute_and_changes_nothing() -> None:
-    async def test(engine: Engine, clock: ManualClock) -> None:
+async def test_an_alert_is_logged_once_a_minute_and_changes_nothing() -> None:
+    async with policy("alert", lag_max_records="10") as (engine, clock, lines):
         await produce(engine, 30)
         await check(engine)
         await check(engine)
@@ -161,13 +150,11 @@ def test_an_alert_is_logged_once_a_minute_and_changes_nothing() -> None:
         assert await start_of(engine) == 0
         clock.advance(60_000)
         await check(engine)
-
-    lines = with_policy("alert", test, lag_max_records="10")
     assert [line["event"] for line in lines] == ["lag.over_limit"] * 2
 
 
-def test_the_policy_can_be_changed_and_removed() -> None:
-    async def test(engine: Engine, clock: ManualClock) -> None:
+async def test_the_policy_can_be_changed_and_removed() -> None:
+    async with policy("throttle", lag_max_records="10") as (engine, _, _):
         await produce(engine, 30)
         await check(engine)
         assert engine.records.hold_ms([("t", 0), ("t", 1)]) > 0
@@ -179,13 +166,10 @@ def test_the_policy_can_be_changed_and_removed() -> None:
         await check(engine)
         assert engine.records.hold_ms([("t", 0), ("t", 1)]) == 0
 
-    with_policy("throttle", test, lag_max_records="10")
 
-
-def test_without_a_policy_nothing_is_watched() -> None:
-    async def test(engine: Engine, clock: ManualClock) -> None:
+async def test_without_a_policy_nothing_is_watched() -> None:
+    async with policy("buffer", lag_max_records="10") as (engine, _, lines):
         await produce(engine, 30)
         await check(engine)
         assert engine.records.hold_ms([("t", 0), ("t", 1)]) == 0
-
-    assert with_policy("buffer", test, lag_max_records="10") == []
+    assert lines == []

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -163,18 +162,8 @@ ACKNOWLEDGEMENTS = {
 }
 
 
-def run(work: Callable[[Group], Awaitable[None]], folder: Path) -> None:
-    """Run a test against a group that holds records; it must still hold them afterwards."""
-
-    async def body() -> None:
-        async with holding(folder) as group:
-            await work(group)
-
-    asyncio.run(body())
-
-
-def test_wrong_acknowledgements_settle_nothing(tmp_path: Path) -> None:
-    async def work(group: Group) -> None:
+async def test_wrong_acknowledgements_settle_nothing(tmp_path: Path) -> None:
+    async with holding(tmp_path) as group:
         for name, (batches, expected) in ACKNOWLEDGEMENTS.items():
             assert await group.acknowledge(batches) == expected, name
         batch = one_batch(0, 9, ACCEPT)
@@ -183,11 +172,9 @@ def test_wrong_acknowledgements_settle_nothing(tmp_path: Path) -> None:
         assert await group.acknowledge(batch, partition=-1) == UNKNOWN_PARTITION
         assert await group.acknowledge(batch, topic_id=UUID(int=1)) == UNKNOWN_ID
 
-    run(work, tmp_path)
 
-
-def test_wrong_epochs_and_members_are_named(tmp_path: Path) -> None:
-    async def work(group: Group) -> None:
+async def test_wrong_epochs_and_members_are_named(tmp_path: Path) -> None:
+    async with holding(tmp_path) as group:
         batch = one_batch(0, 9, ACCEPT)
         now = group.epochs[MEMBER]
         for epoch in (0, now - 1, now + 1, -2, -(2**31), 2**31 - 1):
@@ -202,11 +189,9 @@ def test_wrong_epochs_and_members_are_named(tmp_path: Path) -> None:
         assert await group.acknowledge(batch, member_id="") == INVALID
         assert await group.acknowledge(batch, group_id="h") == NO_SESSION
 
-    run(work, tmp_path)
 
-
-def test_absurd_fetches_give_nothing(tmp_path: Path) -> None:
-    async def work(group: Group) -> None:
+async def test_absurd_fetches_give_nothing(tmp_path: Path) -> None:
+    async with holding(tmp_path) as group:
         for name in ("max_wait", "min_bytes", "max_bytes", "max_records", "batch_size"):
             for value in (-1, -(2**31), 0) if name == "max_wait" else (-1, -(2**31), 2**31 - 1):
                 fetched = await group.fetch(OTHER, **{name: value})
@@ -221,11 +206,9 @@ def test_absurd_fetches_give_nothing(tmp_path: Path) -> None:
         # The epoch was used, and the session has no partitions any more.
         group.epochs[OTHER] = epoch + 1
 
-    run(work, tmp_path)
 
-
-def test_offsets_of_a_group_with_members_stay(tmp_path: Path) -> None:
-    async def work(group: Group) -> None:
+async def test_offsets_of_a_group_with_members_stay(tmp_path: Path) -> None:
+    async with holding(tmp_path) as group:
         not_empty = ErrorCode.non_empty_group.value
         for start in (-(2**63), -1, 0, 5, LARGEST):
             partitions = [{"partition_index": 0, "start_offset": start}]
@@ -241,5 +224,3 @@ def test_offsets_of_a_group_with_members_stay(tmp_path: Path) -> None:
         (found,) = (await group.client.call(OFFSETS, 1, tree))["groups"]
         ((*partitions_of,),) = (topic["partitions"] for topic in found["topics"])
         assert {each["error_code"] for each in partitions_of} == {UNKNOWN_PARTITION}
-
-    run(work, tmp_path)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bench.wire import produce_frame
@@ -20,17 +21,15 @@ from tidemill.settings import Settings
 ALL, LEADER = -1, 1
 
 
-def run(folder: Path, test: Callable[[Engine, KafkaServer], Awaitable[None]]) -> None:
-    async def main() -> None:
-        engine = Engine(Settings(data_dir=folder, sections=(KafkaListener(port=0),)))
-        await engine.start()
-        try:
-            await engine.topics.create([NewTopic("t", 2)])
-            await test(engine, KafkaServer(engine, engine.settings))
-        finally:
-            await engine.stop()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def started(folder: Path) -> AsyncIterator[tuple[Engine, KafkaServer]]:
+    engine = Engine(Settings(data_dir=folder, sections=(KafkaListener(port=0),)))
+    await engine.start()
+    try:
+        await engine.topics.create([NewTopic("t", 2)])
+        yield engine, KafkaServer(engine, engine.settings)
+    finally:
+        await engine.stop()
 
 
 def request(number: int, partition: int, acks: int) -> bytes:
@@ -51,8 +50,10 @@ def numbers(sent: bytes) -> list[int]:
     return found
 
 
-def test_answers_that_wait_for_the_disk_keep_the_order_of_their_requests(tmp_path: Path) -> None:
-    async def test(engine: Engine, server: KafkaServer) -> None:
+async def test_answers_that_wait_for_the_disk_keep_the_order_of_their_requests(
+    tmp_path: Path,
+) -> None:
+    async with started(tmp_path) as (_, server):
         connection = Connection(server)
         acks = [ALL, LEADER, ALL, ALL, LEADER, ALL]
         await connection.deliver(
@@ -62,11 +63,9 @@ def test_answers_that_wait_for_the_disk_keep_the_order_of_their_requests(tmp_pat
         assert numbers(await connection.answered()) == list(range(len(acks)))
         connection.close()
 
-    run(tmp_path, test)
 
-
-def test_a_client_that_leaves_before_its_answer_leaves_nothing_behind(tmp_path: Path) -> None:
-    async def test(engine: Engine, server: KafkaServer) -> None:
+async def test_a_client_that_leaves_before_its_answer_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with started(tmp_path) as (engine, server):
         connection = Connection(server)
         await connection.deliver(request(1, 0, ALL) + request(2, 1, ALL))
         assert server.listener.budget.used > 0
@@ -76,5 +75,3 @@ def test_a_client_that_leaves_before_its_answer_leaves_nothing_behind(tmp_path: 
                 await asyncio.sleep(0)
         assert await engine.records.find_offset("t", 0, 0) is not None
         assert not engine.failed.done()
-
-    run(tmp_path, test)
