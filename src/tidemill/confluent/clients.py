@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tidemill.errors import SettingsError, TidemillError, UnreachableError
 from tidemill.kafka_client.who_answers import explain
@@ -155,6 +155,29 @@ class Kafka:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise self.translate(error.args[0], f"create topic {name}") from error
         return [each.topic for each in new]
+
+    def end_offsets(
+        self, client: str, partitions: Iterable[tuple[str, int]]
+    ) -> dict[tuple[str, int], int]:
+        """Return the offset behind the last record of each partition, as (topic, number).
+
+        It is above the last stable offset while a transaction is open.
+
+        Raises:
+            TidemillError: a partition does not exist.
+            UnreachableError: no broker answers.
+        """
+        specs: Any = OffsetSpec
+        asked = {TopicPartition(*place): specs.latest() for place in partitions}
+        admin = self.admin(client)  # a client that is collected gets no answers
+        answers = admin.list_offsets(asked, request_timeout=REQUEST_S) if asked else {}
+        try:
+            return {
+                (place.topic, place.partition): int(future.result(2 * REQUEST_S).offset)
+                for place, future in answers.items()
+            }
+        except KafkaException as error:
+            raise self.translate(error.args[0], "find the ends of topics") from error
 
     def delete_topics(self, client: str, names: list[str]) -> None:
         """Delete topics. Those that do not exist are left out.

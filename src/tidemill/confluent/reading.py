@@ -163,8 +163,6 @@ def read_to_end(
 def end_offsets(kafka: Kafka, client: str, topic: str) -> dict[Partition, int]:
     """Return the offset behind the last record of each partition that has some.
 
-    It is above the last stable offset while a transaction is open.
-
     Args:
         kafka: the cluster.
         client: the client id.
@@ -173,13 +171,10 @@ def end_offsets(kafka: Kafka, client: str, topic: str) -> dict[Partition, int]:
     Raises:
         UnreachableError: no broker answers.
     """
-    reader = kafka.consumer(client, isolation_level="read_uncommitted")
-    with contextlib.closing(reader):
-        try:
-            found = reader.list_topics(topic, timeout=REQUEST_S).topics[topic]
-            numbers = [] if found.error is not None else list(found.partitions)
-            places = [TopicPartition(topic, number) for number in numbers]
-            ends = [reader.get_watermark_offsets(each, timeout=REQUEST_S)[1] for each in places]
-        except KafkaException as error:
-            raise kafka.translate(error.args[0], f"read topic {topic}") from error
-    return {(topic, number): end for number, end in zip(numbers, ends, strict=True) if end > 0}
+    admin = kafka.admin(client)
+    try:
+        found = admin.list_topics(topic, timeout=REQUEST_S).topics[topic]
+    except KafkaException as error:
+        raise kafka.translate(error.args[0], f"read topic {topic}") from error
+    places = [] if found.error is not None else [(topic, number) for number in found.partitions]
+    return {place: end for place, end in kafka.end_offsets(client, places).items() if end > 0}

@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import OffsetSpec
-
-from tidemill.confluent.clients import REQUEST_S, Kafka
+from tidemill.confluent.clients import Kafka
 from tidemill.connect.cdc.topics import TABLE_CONFIG
 from tidemill.demo.events import ARRIVALS, DEPARTURES
 from tidemill.errors import TopicExistsError, UnreachableError
@@ -117,21 +114,8 @@ def delete_topics(bootstrap_servers: str, captured: Iterable[str] = ()) -> list[
 
 def end_offsets(bootstrap_servers: str, topics: Iterable[Topic]) -> dict[tuple[str, int], int]:
     """Return the end offset of each partition."""
-    asked = {
-        TopicPartition(topic.name, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        for topic in topics
-        for number in range(topic.partitions)
-    }
-    kafka = Kafka(bootstrap_servers)
-    admin = kafka.admin(_CLIENT)  # a client that is collected gets no answers
-    answers = admin.list_offsets(asked, request_timeout=REQUEST_S)
-    try:
-        return {
-            (partition.topic, partition.partition): future.result(2 * REQUEST_S).offset
-            for partition, future in answers.items()
-        }
-    except KafkaException as error:
-        raise kafka.translate(error.args[0], "find the ends of topics") from error
+    places = [(topic.name, number) for topic in topics for number in range(topic.partitions)]
+    return Kafka(bootstrap_servers).end_offsets(_CLIENT, places)
 
 
 def _existing(bootstrap_servers: str, captured: Iterable[str]) -> list[str]:
