@@ -22,7 +22,7 @@ from tidemill.log.disk.checkpoints import (
     encode_stored_indexes,
 )
 from tidemill.log.disk.environment import Environment
-from tidemill.log.disk.files import storage_error
+from tidemill.log.disk.files import storage_errors
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
 
@@ -240,10 +240,8 @@ class OffsetCheckpoints:
 
     def _write(self, name: str, data: bytes) -> None:
         path = f"{self._data_dir}/{name}"
-        try:
+        with storage_errors("writing", path):
             self._env.fs.write_atomic(path, data)
-        except OSError as error:
-            raise storage_error(error, "writing", path) from error
 
 
 def _known(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -7,8 +7,8 @@ each partition's configs after it has read its catalog.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from uuid import UUID, uuid4
@@ -19,7 +19,7 @@ from tidemill.log.config.topic import LogConfig
 from tidemill.log.deletions import delete_due, due, is_covered, rename_folder
 from tidemill.log.disk.checkpoints import TopicNote, encode_metadata
 from tidemill.log.disk.environment import Environment, Report
-from tidemill.log.disk.files import FileSystem, Lock, RealFileSystem, storage_error
+from tidemill.log.disk.files import FileSystem, Lock, RealFileSystem, storage_errors
 from tidemill.log.disk.folder_format import check_format
 from tidemill.log.disk.handles import HandlePool
 from tidemill.log.disk.index import MapCache
@@ -112,7 +112,7 @@ class LogStore:
         env = Environment(
             fs, HandlePool(fs, max_open_files), MapCache(fs), clock, producer_expiry_ms
         )
-        try:
+        with storage_errors("opening", path):
             fs.makedirs(path)
             if isinstance(fs, RealFileSystem):
                 env.preallocation.open(path)
@@ -125,8 +125,6 @@ class LogStore:
                 env.pool.close_all()
                 lock.close()
                 raise
-        except OSError as error:
-            raise storage_error(error, "opening", path) from error
         return store
 
     # --- partitions ------------------------------------------------------------------------------
@@ -233,7 +231,7 @@ class LogStore:
         if self._checkpoints.is_stale(tp):
             self.checkpoint_writes()()
         env, folder = self._env, f"{self.path}/{folder_name(tp)}"
-        try:
+        with storage_errors("creating", folder):
             env.fs.mkdir(folder)
             try:
                 env.fs.write_bytes(f"{folder}/{METADATA}", encode_metadata(topic_id, note))
@@ -241,8 +239,6 @@ class LogStore:
             except BaseException:
                 env.fs.remove_tree(folder)
                 raise
-        except OSError as error:
-            raise storage_error(error, "creating", folder) from error
         chain = SegmentChain(env, tp, folder, [segment], 0, 0)
         chain.changed = True
         log = PartitionLog(OpenedPartition(chain, config, 0, topic_id, new_folder=True))
@@ -256,22 +252,10 @@ class LogStore:
             KeyError: the partition does not exist.
             StorageError: the folder can't be renamed.
         """
-        log = self._partitions.get(tp)
-        if log is None and tp not in self._env.offline:
-            raise KeyError(tp)
-        folder = f"{self.path}/{folder_name(tp)}"
-        target = f"{self.path}/{folder_name(tp)[:200]}.{uuid4().hex}{DELETE_SUFFIX}"
-        try:
+        with self._leaving(tp, "deleting", DELETE_SUFFIX) as (log, folder, target):
             if self._env.fs.exists(folder):
                 rename_folder(self._env, log, folder, target)
                 self._deleted_folders.append(target)
-        except OSError as error:
-            raise storage_error(error, "deleting", folder) from error
-        if log is not None:
-            log.moved(target)
-        self._partitions.pop(tp, None)
-        self._env.offline.pop(tp, None)
-        self._checkpoints.forget(tp)
 
     def set_aside(self, tp: TopicPartition) -> str:
         """Remove a partition from the store, but keep its folder; return the folder's new path.
@@ -282,22 +266,28 @@ class LogStore:
             KeyError: the partition does not exist.
             StorageError: the folder can't be renamed.
         """
+        with self._leaving(tp, "setting aside", STRAY_SUFFIX) as (log, folder, target):
+            rename_folder(self._env, log, folder, target)
+            self._env.fs.sync_dir(self.path)
+        return target
+
+    @contextmanager
+    def _leaving(
+        self, tp: TopicPartition, doing: str, suffix: str
+    ) -> Iterator[tuple[PartitionLog | None, str, str]]:
+        """Yield log, folder and new path of a partition; forget it once its folder was renamed."""
         log = self._partitions.get(tp)
         if log is None and tp not in self._env.offline:
             raise KeyError(tp)
         folder = f"{self.path}/{folder_name(tp)}"
-        target = f"{self.path}/{folder_name(tp)[:200]}.{uuid4().hex}{STRAY_SUFFIX}"
-        try:
-            rename_folder(self._env, log, folder, target)
-            self._env.fs.sync_dir(self.path)
-        except OSError as error:
-            raise storage_error(error, "setting aside", folder) from error
+        target = f"{self.path}/{folder_name(tp)[:200]}.{uuid4().hex}{suffix}"
+        with storage_errors(doing, folder):
+            yield log, folder, target
         if log is not None:
             log.moved(target)
         self._partitions.pop(tp, None)
         self._env.offline.pop(tp, None)
         self._checkpoints.forget(tp)
-        return target
 
     def sync_folder(self) -> None:
         """Make the creation, renaming and deletion of partitions' folders durable; blocks.
@@ -305,10 +295,8 @@ class LogStore:
         Raises:
             SyncFailedError: the broker must stop.
         """
-        try:
+        with self._env.pool.sync_errors(self.path):
             self._env.fs.sync_dir(self.path)
-        except OSError as error:
-            raise self._env.pool.fail_sync(error, self.path) from error
 
     def mark_offline(self, tp: TopicPartition, error: StorageError) -> None:
         """Record that a partition that should exist can't be used, with its error."""
@@ -344,15 +332,13 @@ class LogStore:
         if self.must_store_starts():
             with suppress(DiskFullError):
                 self.checkpoint_writes()()
-        try:
+        with storage_errors("removing deleted files in", self.path):
             removed = delete_due(env, self._checkpoints.stored_starts, max_items)
             while self._deleted_folders and removed < max_items:
                 if env.fs.exists(self._deleted_folders[0]):
                     env.fs.remove_tree(self._deleted_folders[0])
                 del self._deleted_folders[0]
                 removed += 1
-        except OSError as error:
-            raise storage_error(error, "removing deleted files in", self.path) from error
         return removed
 
     # --- checkpointing and closing ---------------------------------------------------------------

@@ -22,10 +22,8 @@ def run_tickets(tickets: Sequence[SyncTicket]) -> None:
     new = [ticket for ticket in tickets if ticket.new_folder]
     if len(new) >= MANY_FOLDERS:
         env, parent = new[0].environment, new[0].folder.rpartition("/")[0]
-        try:
+        with env.pool.sync_errors(parent):
             all_synced = env.fs.sync_all(parent)
-        except OSError as error:
-            raise env.pool.fail_sync(error, parent) from error
         for ticket in new:
             ticket.folder_done = all_synced
     for ticket in tickets:

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Sequence
 
 from tidemill.log.disk.environment import Environment
-from tidemill.log.disk.files import FileSystem, storage_error
+from tidemill.log.disk.files import FileSystem, storage_error, storage_errors
 from tidemill.log.disk.index import IndexTable
 from tidemill.log.disk.log_file import LogFile
 from tidemill.log.disk.segment import Segment
@@ -86,10 +86,8 @@ class CleanedSegment:
         self._table.seal()
         for kind, entries in ((INDEX, self._table.offsets), (TIME_INDEX, self._table.times)):
             path = self._path(kind, CLEANED)
-            try:
+            with storage_errors("writing", path):
                 self._env.fs.write_bytes(path, entries)
-            except OSError as error:
-                raise storage_error(error, "writing", path) from error
 
     def commit(self) -> None:
         """Do steps 1 and 2: sync, and rename to ``.swap``. Blocks; can run in another thread."""
@@ -161,11 +159,9 @@ class CleanedSegment:
         for suffix in (SWAP, CLEANED):
             for kind in (LOG, *_INDEXES):
                 path = self._path(kind, suffix)
-                try:
+                with storage_errors("removing", path):
                     if fs.exists(path):
                         fs.remove(path)
-                except OSError as error:
-                    raise storage_error(error, "removing", path) from error
 
 
 def _sync(env: Environment, folder: str) -> None:
@@ -182,7 +178,5 @@ def _sync_failure(env: Environment, error: OSError, path: str) -> StorageError:
 
 
 def _rename(fs: FileSystem, old: str, new: str) -> None:
-    try:
+    with storage_errors("renaming", old):
         fs.rename(old, new)
-    except OSError as error:
-        raise storage_error(error, "renaming", old) from error

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tidemill.log.disk.environment import Environment
-from tidemill.log.disk.files import storage_error
+from tidemill.log.disk.files import storage_error, storage_errors
 from tidemill.log.disk.index import Entries
 from tidemill.log.errors import StorageError
 from tidemill.log.format.crc import extend_crc32c
@@ -98,27 +98,23 @@ class AbortedIndex:
         """Write an entry behind the others. It becomes valid with ``accept``."""
         data = encode_aborted([entry])
         self._next_crc = extend_crc32c(self.crc, data)
-        try:
+        with storage_errors("writing", path):
             raw = env.fs.open(path, create=True)
             try:
                 if raw.pwrite((data,), self.size) != ENTRY_SIZE:
                     raise OSError(28, "No space left on device")
             finally:
                 raw.close()
-        except OSError as error:
-            raise storage_error(error, "writing", path) from error
         env.maps.drop(path)
 
     def retract(self, env: Environment, path: str) -> None:
         """Remove the entry that was written last, because its marker could not be appended."""
-        try:
+        with storage_errors("truncating", path):
             raw = env.fs.open(path, create=True)
             try:
                 raw.truncate(self.size)
             finally:
                 raw.close()
-        except OSError as error:
-            raise storage_error(error, "truncating", path) from error
         env.maps.drop(path)
 
     def accept(self) -> None:

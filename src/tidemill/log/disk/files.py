@@ -17,7 +17,8 @@ import fcntl
 import mmap
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from tidemill import system
@@ -128,6 +129,15 @@ def storage_error(error: OSError, doing: str, path: str) -> StorageError:
     if error.errno in _FULL:
         return DiskFullError(f"no space left on device while {doing} {path}")
     return StorageError(f"{doing} {path} failed: {error.strerror or error}")
+
+
+@contextmanager
+def storage_errors(doing: str, path: str) -> Iterator[None]:
+    """Raise the StorageError for an OSError within."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, doing, path) from error
 
 
 def sync_error(error: OSError, path: str) -> SyncFailedError:

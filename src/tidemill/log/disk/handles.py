@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from tidemill.log.disk.files import FileSystem, RawFile, storage_error, sync_error
@@ -132,6 +133,14 @@ class HandlePool:
             if self.on_sync_failure is not None:
                 self.on_sync_failure(failure)
         return failure
+
+    @contextmanager
+    def sync_errors(self, path: str) -> Iterator[None]:
+        """Record and raise the SyncFailedError for an OSError within."""
+        try:
+            yield
+        except OSError as error:
+            raise self.fail_sync(error, path) from error
 
     def _evict(self) -> None:
         # Prefer files without unsynced bytes. If all files are pinned, exceed the limit.

@@ -23,7 +23,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from tidemill.log.disk.files import FileSystem, storage_error
+from tidemill.log.disk.files import FileSystem, storage_errors
 
 Entries = bytes | bytearray | mmap.mmap
 
@@ -142,7 +142,7 @@ def write_entries(fs: FileSystem, path: str, entries: bytearray, written: int) -
     """
     if written and written == len(entries):
         return written
-    try:
+    with storage_errors("writing", path):
         if written == 0:
             fs.write_bytes(path, entries)
             return len(entries)
@@ -154,8 +154,6 @@ def write_entries(fs: FileSystem, path: str, entries: bytearray, written: int) -
                 raise OSError(errno.ENOSPC, "No space left on device")
         finally:
             raw.close()
-    except OSError as error:
-        raise storage_error(error, "writing", path) from error
     return len(entries)
 
 

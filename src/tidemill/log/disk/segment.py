@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from tidemill.log.disk.aborted_index import AbortedIndex
 from tidemill.log.disk.environment import Environment, Report
-from tidemill.log.disk.files import storage_error
+from tidemill.log.disk.files import storage_errors
 from tidemill.log.disk.index import (
     MAX_RELATIVE_OFFSET,
     Entries,
@@ -252,12 +252,10 @@ class Segment:
         file.retire()
         for each in SEGMENT_SUFFIXES[1:]:
             path = self.path(each)
-            try:
+            with storage_errors("renaming", path):
                 if self._env.fs.exists(path):
                     self._env.fs.rename(path, path + suffix)
                     renamed.append(path + suffix)
-            except OSError as error:
-                raise storage_error(error, "renaming", path) from error
         return renamed
 
     # --- finding batches -------------------------------------------------------------------------

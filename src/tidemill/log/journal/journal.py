@@ -12,10 +12,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from uuid import uuid4
 
 from tidemill.log.disk.environment import Environment
-from tidemill.log.disk.files import Buffer, RealFile, storage_error
+from tidemill.log.disk.files import Buffer, RealFile, storage_error, storage_errors
 from tidemill.log.journal.checkpoint import (
     CHECKPOINT,
     JournalCheckpoint,
@@ -45,6 +46,7 @@ ROUND_BYTES = 4 << 20
 four: above that, a log's own file is synced."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class JournalWrite:
     """One entry on its way to the disk.
 
@@ -56,31 +58,19 @@ class JournalWrite:
         refused: the entry can't be written. The segments must be synced.
     """
 
-    __slots__ = (
-        *("_env", "_file"),
-        *("buffers", "done", "head", "header", "position", "refused", "sequence", "size"),
-    )
+    _env: Environment
+    _file: RingFile
+    sequence: int
+    head: int
+    header: bytearray
+    buffers: list[Buffer]
+    size: int
+    position: int = field(init=False)
+    done: bool = False
+    refused: OSError | None = None
 
-    def __init__(
-        self,
-        env: Environment,
-        file: RingFile,
-        sequence: int,
-        head: int,
-        header: bytearray,
-        buffers: list[Buffer],
-        size: int,
-    ) -> None:
-        self._env = env
-        self._file = file
-        self.size = size
-        self.header = header
-        self.buffers = buffers
-        self.position = file.used
-        self.sequence = sequence
-        self.head = head
-        self.done = False
-        self.refused: OSError | None = None
+    def __post_init__(self) -> None:
+        self.position = self._file.used
 
     @property
     def descriptor(self) -> int | None:
@@ -177,14 +167,12 @@ class Journal:
             DiskFullError, StorageError: there is no journal. Segments are synced instead.
         """
         fs, folder = self._env.fs, f"{self._data_dir}/{FOLDER}"
-        try:
+        with storage_errors("creating the journal in", folder):
             if not fs.exists(folder):
                 fs.mkdir(folder)
                 fs.sync_dir(self._data_dir)
             self._ring.open_files()
             self._write_checkpoint(0)
-        except OSError as error:
-            raise storage_error(error, "creating the journal in", folder) from error
         self._env.copies.open(4 * ROUND_BYTES)
         self.is_open = True
 
@@ -200,12 +188,9 @@ class Journal:
 
         def write() -> None:
             path = f"{self._data_dir}/{CHECKPOINT}"
-            try:
-                with self._writing:
-                    if self.is_open and sequence > self._stored_sequence:
-                        self._write_checkpoint(sequence)
-            except OSError as error:
-                raise storage_error(error, "writing", path) from error
+            with storage_errors("writing", path), self._writing:
+                if self.is_open and sequence > self._stored_sequence:
+                    self._write_checkpoint(sequence)
 
         return write
 
@@ -223,14 +208,11 @@ class Journal:
             StorageError: the checkpoint can't be removed.
         """
         fs, path = self._env.fs, f"{self._data_dir}/{CHECKPOINT}"
-        try:
-            with self._writing:
-                self.is_open = False
-                if fs.exists(path):
-                    fs.remove(path)
-                    fs.sync_dir(self._data_dir)
-        except OSError as error:
-            raise storage_error(error, "removing", path) from error
+        with storage_errors("removing", path), self._writing:
+            self.is_open = False
+            if fs.exists(path):
+                fs.remove(path)
+                fs.sync_dir(self._data_dir)
 
     def give_up(self) -> None:
         """Write no more entries, because it is not possible. Segments are synced from now on.

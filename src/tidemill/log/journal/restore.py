@@ -122,10 +122,8 @@ def _restore_segment(
                 continue  # the partition is recovered without it, and the first read finds damage
             size = max(size, piece.position + piece.size)
         if restored:
-            try:
+            with env.pool.sync_errors(path):
                 raw.datasync()
-            except OSError as error:
-                raise env.pool.fail_sync(error, path) from error
     finally:
         raw.close()
     if restored:

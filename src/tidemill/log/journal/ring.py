@@ -8,6 +8,8 @@ as bytes only.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tidemill.log.disk.files import FileSystem, RawFile
 
 _ZEROS = bytes(1 << 18)
@@ -15,6 +17,7 @@ _ZEROS = bytes(1 << 18)
 Python's lock from the event loop two thousand times."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RingFile:
     """A preallocated file.
 
@@ -23,14 +26,11 @@ class RingFile:
         first, last: sequences of its first and last entry of this round; -1 if there is none.
     """
 
-    __slots__ = ("first", "last", "path", "raw", "used")
-
-    def __init__(self, path: str, raw: RawFile) -> None:
-        self.path = path
-        self.raw = raw
-        self.used = 0
-        self.first = -1
-        self.last = -1
+    path: str
+    raw: RawFile
+    used: int = 0
+    first: int = -1
+    last: int = -1
 
 
 class Ring:

@@ -7,6 +7,7 @@ thread appends. Knows no waiting and no protocol.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tidemill.log.config.topic import LogConfig
@@ -64,6 +65,7 @@ class AppendInfo(NamedTuple):
     duplicate: bool = False
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Appender:
     """Writes to the end of a segment chain.
 
@@ -73,23 +75,13 @@ class Appender:
         refused: batches that were refused with a retriable error.
     """
 
-    __slots__ = ("_chain", "_point", "_producers", "_sync", "config", "leader_epoch", "refused")
-
-    def __init__(
-        self,
-        chain: SegmentChain,
-        producers: LazyProducers,
-        sync: SyncState,
-        point: RecoveryPoint,
-        config: LogConfig,
-    ) -> None:
-        self._chain = chain
-        self._producers = producers
-        self._sync = sync
-        self._point = point
-        self.config = config
-        self.leader_epoch = 0
-        self.refused = RefusedBatches()
+    _chain: SegmentChain
+    _producers: LazyProducers
+    _sync: SyncState
+    _point: RecoveryPoint
+    config: LogConfig
+    leader_epoch: int = 0
+    refused: RefusedBatches = field(default_factory=RefusedBatches)
 
     def append(
         self, records: Buffer | Checked, now_ms: int, from_client: bool, from_zero: bool

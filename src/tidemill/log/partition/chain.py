@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 from operator import attrgetter
 
@@ -20,6 +21,7 @@ from tidemill.log.names import DELETED, TopicPartition
 _BASE_OFFSET = attrgetter("base_offset")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SegmentChain:
     """The segments of one partition in one folder.
 
@@ -36,42 +38,18 @@ class SegmentChain:
             True from the time when the topic is configured to be compacted.
     """
 
-    __slots__ = (
-        "_with_aborted",
-        "changed",
-        "end_offset",
-        "env",
-        "failure",
-        "folder",
-        "removed",
-        "segments",
-        "sparse",
-        "start_offset",
-        "tp",
-    )
-
-    def __init__(
-        self,
-        env: Environment,
-        tp: TopicPartition,
-        folder: str,
-        segments: list[Segment],
-        start_offset: int,
-        end_offset: int,
-        *,
-        sparse: bool = False,
-    ) -> None:
-        self.env = env
-        self.tp = tp
-        self.folder = folder
-        self.segments = segments
-        self.start_offset = start_offset
-        self.end_offset = end_offset
-        self.changed = False
-        self.removed = False
-        self.sparse = sparse
-        self.failure: StorageError | None = None
-        self._with_aborted: list[Segment] | None = None
+    env: Environment
+    tp: TopicPartition
+    folder: str
+    segments: list[Segment]
+    start_offset: int
+    end_offset: int
+    _: KW_ONLY
+    sparse: bool = False
+    changed: bool = False
+    removed: bool = False
+    failure: StorageError | None = None
+    _with_aborted: list[Segment] | None = None
 
     @property
     def active(self) -> Segment:

@@ -6,12 +6,15 @@ snapshot; what is appended, and when it counts, is decided in ``append`` and ``p
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.partition.producers import ProducerStates
 from tidemill.log.partition.snapshots import load_producers
 from tidemill.log.partition.transactions import OpenTransaction
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LazyProducers:
     """The producers and transactions of one partition.
 
@@ -21,14 +24,9 @@ class LazyProducers:
         snapshot_offset: offset of the snapshot to load; -1 if there are no producers.
     """
 
-    __slots__ = ("_chain", "loaded", "snapshot_offset")
-
-    def __init__(
-        self, chain: SegmentChain, states: ProducerStates | None, snapshot_offset: int
-    ) -> None:
-        self._chain = chain
-        self.loaded = states
-        self.snapshot_offset = snapshot_offset
+    _chain: SegmentChain
+    loaded: ProducerStates | None
+    snapshot_offset: int
 
     @property
     def states(self) -> ProducerStates:

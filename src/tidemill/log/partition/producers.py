@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidemill.log.disk.aborted_index import AbortedTransaction
@@ -55,6 +56,7 @@ class StoredBatch(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ProducerEntry:
     """One producer.
 
@@ -70,28 +72,15 @@ class ProducerEntry:
         txn_first_offset: first offset of its open transaction, or -1.
     """
 
-    __slots__ = (
-        "batches",
-        "control_offset",
-        "coordinator_epoch",
-        "epoch",
-        "known_sequences",
-        "last_offset",
-        "last_timestamp_ms",
-        "producer_id",
-        "txn_first_offset",
-    )
-
-    def __init__(self, producer_id: int, epoch: int, last_timestamp_ms: int) -> None:
-        self.producer_id = producer_id
-        self.epoch = epoch
-        self.last_timestamp_ms = last_timestamp_ms
-        self.batches: list[StoredBatch] = []
-        self.known_sequences = 0
-        self.last_offset = -1
-        self.coordinator_epoch = -1
-        self.control_offset = -1
-        self.txn_first_offset = -1
+    producer_id: int
+    epoch: int
+    last_timestamp_ms: int
+    batches: list[StoredBatch] = field(default_factory=list)
+    known_sequences: int = 0
+    last_offset: int = -1
+    coordinator_epoch: int = -1
+    control_offset: int = -1
+    txn_first_offset: int = -1
 
     @property
     def last_sequence(self) -> int:

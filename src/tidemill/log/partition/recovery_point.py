@@ -8,6 +8,8 @@ only record of a producer whose batches were deleted.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.partition.lazy_producers import LazyProducers
 from tidemill.log.partition.snapshots import drop_old_snapshots, sync_snapshot, write_snapshot
@@ -42,6 +44,7 @@ class SnapshotSync:
         self._point.kept_snapshot = max(self._point.kept_snapshot, self._offset)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RecoveryPoint:
     """The recovery point of one partition.
 
@@ -57,32 +60,19 @@ class RecoveryPoint:
             checkpoint file, or -1. Set by the thread that writes the checkpoint file.
     """
 
-    __slots__ = (
-        "_chain",
-        "_droppable",
-        "_producers",
-        "_seen_end",
-        "_sync",
-        "bytes_since",
-        "kept_snapshot",
-        "offset",
-        "pending",
-        "snapshot",
-    )
+    offset: int
+    _chain: SegmentChain
+    _producers: LazyProducers
+    _sync: SyncState
+    pending: int = -1
+    bytes_since: int = 0
+    snapshot: int = -1
+    kept_snapshot: int = -1
+    _droppable: int = -1
+    _seen_end: int = field(init=False)
 
-    def __init__(
-        self, offset: int, chain: SegmentChain, producers: LazyProducers, sync: SyncState
-    ) -> None:
-        self._chain = chain
-        self._producers = producers
-        self._sync = sync
-        self.offset = offset
-        self.pending = -1
-        self.bytes_since = 0
-        self.snapshot = -1
-        self.kept_snapshot = -1
-        self._droppable = -1
-        self._seen_end = chain.end_offset
+    def __post_init__(self) -> None:
+        self._seen_end = self._chain.end_offset
 
     def advance(self) -> None:
         """Advance if that is due: the log is idle, or has grown by ``CHECKPOINT_BYTES``.

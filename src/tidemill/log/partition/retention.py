@@ -6,6 +6,8 @@ Source: Apache Kafka's ``UnifiedLog.deleteOldSegments``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import OffsetOutOfRangeError
@@ -16,18 +18,14 @@ from tidemill.log.partition.snapshots import sync_snapshots
 from tidemill.log.partition.sync import SyncState, sync_name
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Retention:
     """Removes the oldest segments of one partition. All methods can block on the disk."""
 
-    __slots__ = ("_appender", "_chain", "_producers", "_sync")
-
-    def __init__(
-        self, chain: SegmentChain, producers: LazyProducers, sync: SyncState, appender: Appender
-    ) -> None:
-        self._chain = chain
-        self._producers = producers
-        self._sync = sync
-        self._appender = appender
+    _chain: SegmentChain
+    _producers: LazyProducers
+    _sync: SyncState
+    _appender: Appender
 
     def delete_before(self, offset: int) -> int:
         """Raise the log's start to ``offset``; see ``PartitionLog.delete_records_before``."""

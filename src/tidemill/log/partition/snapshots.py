@@ -7,7 +7,7 @@ Knows the files; ``recovery_point`` and ``recovery`` decide when to write one.
 from __future__ import annotations
 
 from tidemill.log.disk.environment import Environment, Report
-from tidemill.log.disk.files import FileSystem, storage_error
+from tidemill.log.disk.files import FileSystem, storage_errors
 from tidemill.log.names import SNAPSHOT, file_name
 from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.partition.producers import ProducerStates
@@ -33,11 +33,9 @@ def write_snapshot(chain: SegmentChain, states: ProducerStates) -> None:
     """
     path = snapshot_path(chain.folder, chain.end_offset)
     fs = chain.env.fs
-    try:
+    with storage_errors("writing", path):
         if not _is_complete(fs, path):
             fs.write_bytes(path, states.encode())
-    except OSError as error:
-        raise storage_error(error, "writing", path) from error
 
 
 def _is_complete(fs: FileSystem, path: str) -> bool:
@@ -57,12 +55,10 @@ def drop_old_snapshots(env: Environment, folder: str, keep_from: int) -> None:
         keep_from: the oldest recovery point that the checkpoint file can still hold.
     """
     fs = env.fs
-    try:
+    with storage_errors("removing old snapshots in", folder):
         for offset in snapshot_offsets(fs.files(folder)):
             if offset < keep_from:
                 fs.remove(snapshot_path(folder, offset))
-    except OSError as error:
-        raise storage_error(error, "removing old snapshots in", folder) from error
 
 
 def sync_snapshot(env: Environment, folder: str, offset: int) -> None:
@@ -82,12 +78,10 @@ def sync_snapshots(env: Environment, folder: str) -> None:
     After the removal, the snapshots are the only record of producers whose batches were in the
     removed segments.
     """
-    try:
+    with env.pool.sync_errors(folder):
         for offset in snapshot_offsets(env.fs.files(folder)):
             env.fs.sync_file(snapshot_path(folder, offset))
         env.fs.sync_dir(folder)
-    except OSError as error:
-        raise env.pool.fail_sync(error, folder) from error
 
 
 def load_producers(chain: SegmentChain, snapshot_offset: int) -> ProducerStates:

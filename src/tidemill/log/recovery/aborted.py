@@ -130,8 +130,6 @@ def _store(
         return
     if data != stored:
         env.fs.write_bytes(path, data)
-    try:  # an unchanged file was perhaps never synced
+    with env.pool.sync_errors(path):  # an unchanged file was perhaps never synced
         env.fs.sync_file(path)
         env.fs.sync_dir(segment.folder)
-    except OSError as error:
-        raise env.pool.fail_sync(error, path) from error

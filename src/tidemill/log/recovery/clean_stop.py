@@ -20,7 +20,7 @@ from tidemill.log.disk.checkpoints import (
     encode_manifest,
 )
 from tidemill.log.disk.environment import Environment, Report
-from tidemill.log.disk.files import storage_error
+from tidemill.log.disk.files import storage_errors
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError, SyncFailedError
 from tidemill.log.journal.journal import Journal
@@ -67,10 +67,8 @@ def take_manifest(env: Environment, data_dir: str) -> dict[TopicPartition, Manif
 def write_manifest(env: Environment, data_dir: str, entries: Iterable[ManifestEntry]) -> None:
     """Write the manifest. Partitions without an entry are recovered at the next start."""
     path = f"{data_dir}/{MANIFEST}"
-    try:
+    with storage_errors("writing", path):
         env.fs.write_atomic(path, encode_manifest(entries))
-    except OSError as error:
-        raise storage_error(error, "writing", path) from error
 
 
 def sync_offline(logs: Iterable[PartitionLog], journal: Journal) -> bool:

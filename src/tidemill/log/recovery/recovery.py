@@ -24,7 +24,7 @@ from tidemill.log.config.topic import LogConfig
 from tidemill.log.disk.aborted_index import AbortedIndex
 from tidemill.log.disk.checkpoints import ManifestEntry, StoredIndex
 from tidemill.log.disk.environment import Environment, Report
-from tidemill.log.disk.files import storage_error
+from tidemill.log.disk.files import storage_errors
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import CorruptLogError
 from tidemill.log.journal.reading import Proof
@@ -69,11 +69,9 @@ def recover_partition(
         topic_id: the id of the topic; None if the file with it was lost.
         proof: what the journal proves of the partition; None if no journal can say it.
     """
-    try:
+    with storage_errors("recovering", folder):
         recovery = _Recovery(env, tp, folder, config, recovery_point, stored, proof)
         return recovery.run(topic_id)
-    except OSError as error:
-        raise storage_error(error, "recovering", folder) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +148,7 @@ class MissingSegmentsError(CorruptLogError):
         )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Recovery:
     """One recovery of one partition.
 
@@ -157,29 +156,16 @@ class _Recovery:
         producers: the producers, from the snapshot at ``producers_from`` and the batches behind it.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        tp: TopicPartition,
-        folder: str,
-        config: LogConfig,
-        recovery_point: int,
-        stored: StoredLog,
-        proof: Proof | None,
-    ) -> None:
-        self.env = env
-        self.proof = proof
-        self.tp = tp
-        self.folder = folder
-        self.interval = config.index_interval_bytes
-        self.config = config
-        self.recovery_point = recovery_point
-        self.log_start = stored.start_offset
-        self.stored = stored
-        self.now_ms = env.clock.now_ms()
-        self.producers = ProducerStates()
-        self.producers_from = 0
-        self.segments: list[Segment] = []
+    env: Environment
+    tp: TopicPartition
+    folder: str
+    config: LogConfig
+    recovery_point: int
+    stored: StoredLog
+    proof: Proof | None
+    producers: ProducerStates = field(default_factory=ProducerStates)
+    producers_from: int = 0
+    segments: list[Segment] = field(default_factory=list)
 
     def run(self, topic_id: UUID | None) -> OpenedPartition:
         names = finish_file_operations(self.env, self.tp, self.folder)
@@ -197,7 +183,7 @@ class _Recovery:
         self._load_snapshot(names)
         verifier = SegmentVerifier(
             self.env,
-            self.interval,
+            self.config.index_interval_bytes,
             self.recovery_point,
             self.producers,
             self.producers_from,
@@ -205,10 +191,10 @@ class _Recovery:
             self.proof is None or self.proof.is_complete,
         )
         end = self._verify_segments(verifier)
-        if end < self.log_start:
+        if end < self.stored.start_offset:
             last = self.segments[-1]
             raise last.corrupt(
-                f"the log ends here, but its first record had offset {self.log_start}",
+                f"the log ends here, but its first record had offset {self.stored.start_offset}",
                 last.size,
                 end,
             )
@@ -217,7 +203,7 @@ class _Recovery:
             self.env, self.segments, verifier.aborted, self.producers_from, self.stored.aborted
         )
         self.producers.unstable.settle(end)
-        self.producers.expire(self.now_ms, self.env.producer_expiry_ms)
+        self.producers.expire(self.env.clock.now_ms(), self.env.producer_expiry_ms)
         if end > self.recovery_point:
             self._make_durable(names, end)
         chain = SegmentChain(
@@ -225,7 +211,7 @@ class _Recovery:
             self.tp,
             self.folder,
             self.segments,
-            max(self.log_start, self.segments[0].base_offset),
+            max(self.stored.start_offset, self.segments[0].base_offset),
             end,
             sparse=self.stored.is_sparse,
         )
@@ -252,13 +238,11 @@ class _Recovery:
                 segment.file.truncate(segment.size)  # frees blocks that were allocated behind it
         snapshot = snapshot_path(self.folder, end)
         self.env.fs.write_bytes(snapshot, self.producers.encode())
-        try:
+        with self.env.pool.sync_errors(self.folder):
             self.env.fs.sync_file(snapshot)
             if METADATA in names:
                 self.env.fs.sync_file(f"{self.folder}/{METADATA}")
             self.env.fs.sync_dir(self.folder)
-        except OSError as error:
-            raise self.env.pool.fail_sync(error, self.folder) from error
 
     def report(
         self, what: str, path: str, *, position: int = -1, removed: int = 0, offset: int = -1
@@ -272,7 +256,7 @@ class _Recovery:
         bases = sorted(offset for offset, suffix in files.values() if suffix == LOG)
         known = set(bases)
         if not bases:
-            raise MissingSegmentsError(self.folder, self.log_start, self.recovery_point)
+            raise MissingSegmentsError(self.folder, self.stored.start_offset, self.recovery_point)
         check_first_segment(self.folder, bases[0], files.values(), self.stored)
         removed = [f"{self.folder}/{name}" for name in names if name.endswith(DELETED)]
         self.env.schedule_deletion(removed, 0, self.tp, bases[0])
@@ -280,7 +264,7 @@ class _Recovery:
             if suffix in SEGMENT_SUFFIXES[1:] and offset not in known:
                 self.env.fs.remove(f"{self.folder}/{name}")
         # Finish deletions that a crash has interrupted: remove segments below the log's start.
-        while len(bases) > 1 and bases[1] <= self.log_start:
+        while len(bases) > 1 and bases[1] <= self.stored.start_offset:
             base = bases.pop(0)
             for suffix in SEGMENT_SUFFIXES:
                 if file_name(base, suffix) in names:
@@ -291,7 +275,7 @@ class _Recovery:
                 self.folder,
                 base,
                 names[file_name(base, LOG)],
-                created_ms=self.now_ms,
+                created_ms=self.env.clock.now_ms(),
                 end_offset=following,
                 dense=not self.stored.is_sparse,
             )
@@ -351,7 +335,7 @@ class _Recovery:
                 self._drop_following(segment, end, following, verifier)
             segment.end_offset = end
             index += 1
-        if end < self.recovery_point and end >= self.log_start:
+        if end < self.recovery_point and end >= self.stored.start_offset:
             last = self.segments[-1]
             raise last.corrupt(
                 f"the log ends here, but it was synced up to offset {self.recovery_point}",
@@ -359,7 +343,7 @@ class _Recovery:
                 end,
             )
         proven = 0 if self.proof is None else self.proof.end_offset
-        if end < proven and proven > self.log_start:
+        if end < proven and proven > self.stored.start_offset:
             last = self.segments[-1]
             raise last.corrupt(
                 f"the log ends here, but the journal proves records up to offset {proven - 1}, "

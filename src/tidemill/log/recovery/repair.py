@@ -30,7 +30,7 @@ from tidemill.log.disk.checkpoints import (
     encode_metadata,
 )
 from tidemill.log.disk.environment import Environment
-from tidemill.log.disk.files import FileSystem, storage_error
+from tidemill.log.disk.files import FileSystem, storage_errors
 from tidemill.log.disk.handles import HandlePool
 from tidemill.log.disk.index import MapCache
 from tidemill.log.errors import StorageError
@@ -76,7 +76,7 @@ class PartitionRepair:
         Raises:
             StorageError: a file can't be read, or the journal has records that the log lacks.
         """
-        try:
+        with storage_errors("reading", self._folder):
             self._check_journal()
             return survey(
                 self._fs,
@@ -85,8 +85,6 @@ class PartitionRepair:
                 recovery_point=self._checkpoint(RECOVERY_POINTS).offsets.get(self._tp, 0),
                 dense=not self._is_sparse(),
             )
-        except OSError as error:
-            raise storage_error(error, "reading", self._folder) from error
 
     def _check_journal(self) -> None:
         """Refuse to look for damage before the broker has restored what the journal has."""
@@ -141,14 +139,12 @@ class PartitionRepair:
                 f"{RECOVERY_POINTS} is damaged rather than the log",
                 hint="Restore that file from a backup, or remove it.",
             )
-        try:
+        with storage_errors("repairing", self._folder):
             if topic_id is not None and not self._fs.exists(self._folder):
                 self._fs.mkdir(self._folder)
                 path = f"{self._folder}/{METADATA}"
                 self._fs.write_atomic(path, encode_metadata(topic_id))
             return self._apply(found, damage)
-        except OSError as error:
-            raise storage_error(error, "repairing", self._folder) from error
 
     def _apply(self, found: Survey, damage: Damage) -> str:
         fs = self._fs

@@ -98,18 +98,18 @@ def survey(
     return found
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Surveyor:
-    def __init__(self, fs: FileSystem, found: Survey, recovery_point: int, dense: bool) -> None:
-        self._fs = fs
-        self._found = found
-        self._recovery_point = recovery_point
-        self._dense = dense
-        self._next = 0
-        """The offset behind the last batch."""
-        self._pending: Damage | None = None
-        """The last damaged place, until the first batch behind it is read."""
-        self._last = (-1, 0)
-        """Position of the last batch of the segment, and ``_next`` before it."""
+    _fs: FileSystem
+    _found: Survey
+    _recovery_point: int
+    _dense: bool
+    _next: int = 0
+    """The offset behind the last batch."""
+    _pending: Damage | None = None
+    """The last damaged place, until the first batch behind it is read."""
+    _last: tuple[int, int] = (-1, 0)
+    """Position of the last batch of the segment, and ``_next`` before it."""
 
     def run(self, log_start: int) -> None:
         found = self._found

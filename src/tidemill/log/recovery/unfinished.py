@@ -9,7 +9,7 @@ A compaction's swap is finished if its ``.log.swap`` file is there, and dropped 
 from __future__ import annotations
 
 from tidemill.log.disk.environment import Environment, Report
-from tidemill.log.disk.files import storage_error
+from tidemill.log.disk.files import storage_errors
 from tidemill.log.disk.log_file import LogFile
 from tidemill.log.disk.scan import BatchScanner
 from tidemill.log.errors import CorruptLogError
@@ -55,7 +55,7 @@ def _finish_swaps(env: Environment, folder: str, names: dict[str, int]) -> list[
     """
     fs = env.fs
     done: list[str] = []
-    try:
+    with storage_errors("finishing a compaction in", folder):
         for name in names:
             if name.endswith(CLEANED):
                 fs.remove(f"{folder}/{name}")
@@ -75,8 +75,6 @@ def _finish_swaps(env: Environment, folder: str, names: dict[str, int]) -> list[
                     if fs.exists(f"{folder}/{each}"):
                         fs.remove(f"{folder}/{each}")
                 done.append(f"{name} dropped")
-    except OSError as error:
-        raise storage_error(error, "finishing a compaction in", folder) from error
     if done:
         _sync(env, folder)
     return done
@@ -119,7 +117,5 @@ def _end_offset(env: Environment, path: str, base: int, size: int) -> int:
 
 
 def _sync(env: Environment, folder: str) -> None:
-    try:
+    with env.pool.sync_errors(folder):
         env.fs.sync_dir(folder)
-    except OSError as error:
-        raise env.pool.fail_sync(error, folder) from error

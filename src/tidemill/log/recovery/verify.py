@@ -6,6 +6,8 @@ segments; ``recovery`` decides which of them to scan, and from where.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from tidemill.log.disk.aborted_index import AbortedTransaction
 from tidemill.log.disk.environment import Environment, Report
 from tidemill.log.disk.index import (
@@ -29,43 +31,28 @@ from tidemill.log.partition.producers import ProducerStates
 from tidemill.log.partition.replay import replay_batch
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SegmentVerifier:
     """Verifies the segments of one partition, oldest first.
 
     Attributes:
+        interval: bytes of log between two index entries.
+        recovery_point: offset up to which the log was synced.
         producers: the producers, which are updated with the batches from ``producers_from`` on.
+        proven_end: the journal proves that everything below this offset was promised; -1 if there
+            is no journal.
+        is_complete: it also proves that nothing else was promised.
         aborted: the transactions that these batches aborted.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        interval: int,
-        recovery_point: int,
-        producers: ProducerStates,
-        producers_from: int,
-        proven_end: int = -1,
-        is_complete: bool = True,
-    ) -> None:
-        """
-        Args:
-            interval: bytes of log between two index entries.
-            recovery_point: offset up to which the log was synced.
-            producers: the producers at ``producers_from``.
-            producers_from: offset from which batches are replayed.
-            proven_end: the journal proves that everything below this offset was promised; -1 if
-                there is no journal.
-            is_complete: it also proves that nothing else was promised.
-        """
-        self.proven_end = proven_end
-        self.is_complete = is_complete
-        self.env = env
-        self.interval = interval
-        self.recovery_point = recovery_point
-        self.producers = producers
-        self.producers_from = producers_from
-        self.aborted: list[AbortedTransaction] = []
-        self.now_ms = env.clock.now_ms()
+    env: Environment
+    interval: int
+    recovery_point: int
+    producers: ProducerStates
+    producers_from: int
+    proven_end: int = -1
+    is_complete: bool = True
+    aborted: list[AbortedTransaction] = field(default_factory=list)
 
     def check_closed(self, segment: Segment) -> int:
         """Check the end of a segment that was synced completely; return its end offset."""
@@ -154,6 +141,7 @@ class SegmentVerifier:
         segment.file.datasync()
 
     def _read_batches(self, segment: Segment, table: IndexTable, scanner: BatchScanner) -> None:
+        now_ms = self.env.clock.now_ms()
         for position, header in scanner:
             table.add(
                 header.last_offset - segment.base_offset,
@@ -165,7 +153,7 @@ class SegmentVerifier:
             if position == 0:
                 segment.first_timestamp = header.max_timestamp
             if header.producer_id >= 0 and header.base_offset >= self.producers_from:
-                aborted = replay_batch(self.producers, segment, position, header, self.now_ms)
+                aborted = replay_batch(self.producers, segment, position, header, now_ms)
                 if aborted is not None:
                     self.aborted.append(aborted)
 
@@ -197,10 +185,8 @@ class SegmentVerifier:
 
     def _sync_index(self, segment: Segment) -> None:
         for suffix in (INDEX, TIME_INDEX):
-            try:
+            with self.env.pool.sync_errors(segment.path(suffix)):
                 self.env.fs.sync_file(segment.path(suffix))
-            except OSError as error:
-                raise self.env.pool.fail_sync(error, segment.path(suffix)) from error
 
     # --- damage ----------------------------------------------------------------------------------
 
