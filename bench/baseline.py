@@ -12,14 +12,15 @@ that Python can do without looking at the data.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import queue
 import socket
 import struct
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from bench.wire import read_exactly, read_response
 from tidemill.log.format.crc import crc32c
 
 ANSWER = struct.pack(">i", 64) + bytes(64)
@@ -43,15 +44,11 @@ def main() -> None:
     while True:
         sock, _ = listener.accept()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
+        with sock:
             if args.mode == "write":
                 write(sock, paths, args.sync, args.checked)
             else:
                 read(sock, paths, args.chunk)
-        except ConnectionError as error:
-            print(error, file=sys.stderr)
-        finally:
-            sock.close()
 
 
 def write(sock: socket.socket, paths: list[str], sync: bool, checked: bool) -> None:
@@ -67,19 +64,18 @@ def write(sock: socket.socket, paths: list[str], sync: bool, checked: bool) -> N
         behind.start()
     buffer = bytearray(4 << 20)
     turn = 0
-    while True:
-        size = _receive(sock, buffer)
-        if size is None:
-            break
-        fd = files[turn % len(files)]
-        turn += 1
-        if checked:
-            crc32c(memoryview(buffer)[:size])
-        os.write(fd, memoryview(buffer)[:size])
-        if sync:
-            written.put(fd)
-        else:
-            sock.sendall(ANSWER)
+    with contextlib.suppress(ConnectionError):  # the client ends the loop
+        while True:
+            size = read_response(sock, buffer)
+            fd = files[turn % len(files)]
+            turn += 1
+            if checked:
+                crc32c(memoryview(buffer)[:size])
+            os.write(fd, memoryview(buffer)[:size])
+            if sync:
+                written.put(fd)
+            else:
+                sock.sendall(ANSWER)
     if sync:
         written.put(None)
         syncer.join()
@@ -118,32 +114,17 @@ def read(sock: socket.socket, paths: list[str], chunk: int) -> None:
     positions = [0] * len(files)
     turn = 0
     request = bytearray(8)
-    while _fill(sock, memoryview(request)):
-        index = turn % len(files)
-        turn += 1
-        data = os.pread(files[index], chunk, positions[index])
-        positions[index] += len(data)
-        sock.sendall(struct.pack(">i", len(data)))
-        sock.sendall(data)
+    with contextlib.suppress(ConnectionError):  # the client ends the loop
+        while True:
+            read_exactly(sock, memoryview(request))
+            index = turn % len(files)
+            turn += 1
+            data = os.pread(files[index], chunk, positions[index])
+            positions[index] += len(data)
+            sock.sendall(struct.pack(">i", len(data)))
+            sock.sendall(data)
     for fd in files:
         os.close(fd)
-
-
-def _receive(sock: socket.socket, buffer: bytearray) -> int | None:
-    head = bytearray(4)
-    if not _fill(sock, memoryview(head)):
-        return None
-    (size,) = struct.unpack(">i", head)
-    return size if _fill(sock, memoryview(buffer)[:size]) else None
-
-
-def _fill(sock: socket.socket, view: memoryview) -> bool:
-    while view:
-        count = sock.recv_into(view)
-        if count == 0:
-            return False
-        view = view[count:]
-    return True
 
 
 if __name__ == "__main__":

@@ -18,12 +18,15 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tidemill.kafka_codec.headers import request_header
+from tidemill.kafka_codec.messages import encode_request
 from tidemill.log.format.records import NewRecord, encode_batch
 
 PRODUCE, FETCH = 0, 1
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
 FETCH_BYTES = 1 << 20
 """Approximate bytes per partition in a fetch, the default of real clients."""
+TIMEOUT_MS, WAIT_MS = 30_000, 500
 RECORD_OVERHEAD = 12
 """Most bytes of a record without key and headers, in addition to its value."""
 ANSWER_BYTES = 4096
@@ -91,22 +94,9 @@ def make_batch(record_bytes: int, records: int = 1) -> bytes:
     return bytes(encode_batch(content, timestamp_ms=now_ms))
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append((value & 0x7F) | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _compact(data: bytes) -> bytes:
-    return _varint(len(data) + 1) + data
-
-
-def _frame(api: int, version: int, body: bytes) -> bytes:
-    header = struct.pack(">hhi", api, version, 7) + struct.pack(">h", 5) + b"bench" + b"\x00"
-    return struct.pack(">i", len(header) + len(body)) + header + body
+def _frame(api: int, version: int, tree: dict[str, object]) -> bytes:
+    body = request_header(api, version, 7, "bench") + encode_request(api, version, tree)
+    return struct.pack(">i", len(body)) + body
 
 
 def produce_frame(topic: str, partition: int, batch: bytes, acks: int) -> bytes:
@@ -116,26 +106,23 @@ def produce_frame(topic: str, partition: int, batch: bytes, acks: int) -> bytes:
 
 def produce_frame_to(topic: str, partitions: Sequence[int], batch: bytes, acks: int) -> bytes:
     """Return a whole Produce v9 request with the same batch for each of some partitions."""
-    sent = _compact(batch) + b"\x00"
-    data = b"".join(struct.pack(">i", partition) + sent for partition in partitions)
-    count = _varint(len(partitions) + 1)
-    topics = _varint(2) + _compact(topic.encode()) + count + data + b"\x00"
-    body = b"\x00" + struct.pack(">hi", acks, 30_000) + topics + b"\x00"
-    return _frame(PRODUCE, PRODUCE_VERSION, body)
+    data = [{"index": partition, "records": batch} for partition in partitions]
+    topics = [{"name": topic, "partition_data": data}]
+    tree = {"acks": acks, "timeout": TIMEOUT_MS, "topic_data": topics}
+    return _frame(PRODUCE, PRODUCE_VERSION, tree)
 
 
 def fetch_frame(
     topic: str, positions: Iterable[tuple[int, int]], partition_bytes: int, max_bytes: int
 ) -> bytes:
     """Return a whole Fetch v12 request; ``positions`` are (partition, offset)."""
-    positions = list(positions)
-    parts = b"".join(
-        struct.pack(">iiqiqi", p, -1, offset, -1, -1, partition_bytes) + b"\x00"
-        for p, offset in positions
-    )
-    topics = _varint(2) + _compact(topic.encode()) + _varint(len(positions) + 1) + parts + b"\x00"
-    body = struct.pack(">iiiibii", -1, 500, 1, max_bytes, 0, 0, -1)
-    return _frame(FETCH, FETCH_VERSION, body + topics + _varint(1) + _compact(b"") + b"\x00")
+    parts = [
+        {"partition": partition, "fetch_offset": offset, "partition_max_bytes": partition_bytes}
+        for partition, offset in positions
+    ]
+    topics = [{"topic": topic, "partitions": parts}]
+    tree = {"max_wait": WAIT_MS, "min_bytes": 1, "max_bytes": max_bytes, "topics": topics}
+    return _frame(FETCH, FETCH_VERSION, tree)
 
 
 def read_exactly(sock: socket.socket, view: memoryview) -> None:
