@@ -164,6 +164,20 @@ async def test_a_full_disk_in_the_journal_closes_it_and_fails_no_write() -> None
     await engine.stop()
 
 
+async def test_a_write_behind_a_refused_entry_of_notes_is_synced() -> None:
+    engine, fs = await started()
+    journaling = engine._flusher._journaling
+    assert journaling is not None
+    fs.fail("write", errno.ENOSPC, path="/journal/")
+    answer = begin(engine, 0, 100)
+    assert journaling.start((), (), lambda _: None)  # as an entry with notes only
+    async with asyncio.timeout(60):
+        (result,) = await answer
+    assert result.error is None
+    assert ends(engine) == {1, 2}
+    await engine.stop()
+
+
 @pytest.mark.parametrize("is_discarded", [False, True])
 async def test_what_a_closed_journal_has_survives_a_power_cut(is_discarded: bool) -> None:
     """Most partitions get nothing more, so nothing but the journal has their last record."""

@@ -323,7 +323,6 @@ class Flusher:
         """Finish a round, in slices: raise the high watermarks and release the requests."""
         if not written:
             self._sync_files(state for state, _ in round_)
-            self._dispatch_soon()
             return
         part, rest = round_[:ACCEPTED_PER_TURN], round_[ACCEPTED_PER_TURN:]
         moved = finish_pieces([state.log for state, _ in part], [taken for _, taken in part])

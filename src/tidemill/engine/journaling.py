@@ -185,6 +185,7 @@ class Journaling:
         if write.refused is not None:
             self._give_up(write.refused)
             finished(False)
+            self._on_free()  # also after an entry of notes only, behind which logs wait
             return
         self._journal.finish(write, logs)
         finished(True)
