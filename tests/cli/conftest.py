@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import os
+import pty
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +80,37 @@ class CommandLine:
             env=self.env,
             cwd=self.folder,
         )
+
+    def on_terminal(
+        self,
+        *arguments: str,
+        until: str | None = None,
+        act: Callable[[subprocess.Popen[bytes]], object] = lambda _: None,
+        answer: bytes = b"",
+        **streams: int,
+    ) -> tuple[int, str]:
+        """Run it on a terminal; return its exit code and what it has shown.
+
+        Args:
+            until: the text after which nothing more is read; None reads to the end.
+            act: called then with the process.
+            answer: typed then.
+            streams: those that are not the terminal, by name.
+        """
+        ours, theirs = pty.openpty()
+        ends: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), theirs) | streams
+        with subprocess.Popen(self.command(*arguments), env=self.env, **ends) as process:
+            os.close(theirs)
+            shown = ""
+            with contextlib.suppress(OSError):  # the other end was closed
+                while until is None or until not in shown:
+                    shown += os.read(ours, 4096).decode()
+            act(process)
+            if answer:
+                os.write(ours, answer)
+            code = process.wait(60)
+        os.close(ours)
+        return code, shown
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import signal
 import subprocess
 import time
@@ -183,22 +181,11 @@ def test_seek_shows_the_changes_and_asks(tidemill: CommandLine, group: str, topi
 def test_seek_shows_the_changes_before_it_asks(
     tidemill: CommandLine, group: str, topic: str
 ) -> None:
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        tidemill.command("group", "seek", group, "--to", "0"),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=tidemill.env,
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        while b"[y/N]" not in shown:
-            shown += os.read(ours, 4096)
-        os.write(ours, b"n\n")
-        assert process.wait(60) == 1
-    os.close(ours)
-    table, _, _ = shown.decode().partition("Move ")
+    code, shown = tidemill.on_terminal(
+        "group", "seek", group, "--to", "0", until="[y/N]", answer=b"n\n"
+    )
+    assert code == 1
+    table, _, _ = shown.partition("Move ")
     assert table.split()[-5:] == [topic, "0", "6", "0", "-6"]
     assert committed(tidemill, group) == [6]
 
@@ -224,22 +211,15 @@ def test_a_member_says_where_it_starts(tidemill: CommandLine, group: str, topic:
         (group, "Reading 1 partition from the committed offsets."),
         (f"new-{group}", "The group has no committed offsets: waiting for new records."),
     ):
-        ours, theirs = pty.openpty()
-        with subprocess.Popen(
-            tidemill.command("topic", "consume", topic, "--group", name),
+        code, shown = tidemill.on_terminal(
+            *("topic", "consume", topic, "--group", name),
+            until=".",
+            act=lambda process: process.send_signal(signal.SIGINT),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=theirs,
-            env=tidemill.env,
-        ) as process:
-            os.close(theirs)
-            shown = b""
-            while b"." not in shown:
-                shown += os.read(ours, 4096)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 0
-        os.close(ours)
-        assert said in shown.decode()
+        )
+        assert code == 0
+        assert said in shown
 
 
 def test_a_group_that_is_named_twice_is_deleted_once(tidemill: CommandLine, group: str) -> None:

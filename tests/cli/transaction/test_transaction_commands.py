@@ -6,11 +6,8 @@ nothing that only tidemill offers.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pty
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -130,7 +127,7 @@ def test_a_pattern_is_matched_with_ids_as_a_whole(
     assert tidemill.json(*begins) == []
     (row,) = tidemill.json(*begins[:-1], f"{begins[-1]}.*")
     assert row["transactional_id"] == f"{topic}-a"
-    code, shown = on_terminal(tidemill, *begins)
+    code, shown = tidemill.on_terminal(*begins)
     assert code == 0
     assert "No id matches. --id-pattern must match an id as a whole" in shown
 
@@ -264,48 +261,11 @@ def test_an_abort_leaves_the_time_out_of_the_id_as_it_was(
     del producer
 
 
-def on_terminal(tidemill: CommandLine, *arguments: str) -> tuple[int, str]:
-    """(exit code, what was shown on both streams) of a command on a terminal."""
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        tidemill.command(*arguments), stdin=theirs, stdout=theirs, stderr=theirs, env=tidemill.env
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        with contextlib.suppress(OSError):  # the other end was closed
-            while data := os.read(ours, 4096):
-                shown += data
-        code = process.wait(60)
-    os.close(ours)
-    return code, shown.decode()
-
-
-def asked_to_abort(
-    tidemill: CommandLine, transactional_id: str, answer: bytes, meanwhile: Callable[[], None]
-) -> tuple[int, str]:
-    """(exit code, question) of an abort on a terminal."""
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        tidemill.command("transaction", "abort", transactional_id),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=tidemill.env,
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        while b"[y/N]" not in shown:
-            shown += os.read(ours, 4096)
-        meanwhile()
-        os.write(ours, answer)
-        code = process.wait(60)
-    os.close(ours)
-    return code, shown.decode()
-
-
 def test_on_a_terminal_abort_asks(tidemill: CommandLine, transaction: Opener, topic: str) -> None:
     producer = transaction(f"{topic}-a")
-    code, question = asked_to_abort(tidemill, f"{topic}-a", b"n\n", lambda: None)
+    code, question = tidemill.on_terminal(
+        "transaction", "abort", f"{topic}-a", until="[y/N]", answer=b"n\n"
+    )
     assert code == 1
     assert f"Abort {topic}-a (1 partition, open for " in question
     producer.commit_transaction(60)
@@ -316,13 +276,18 @@ def test_the_transaction_that_was_asked_about_is_aborted_and_no_later_one(
 ) -> None:
     producer = transaction(f"{topic}-a")
 
-    def another() -> None:
+    def another(_: object) -> None:
         producer.commit_transaction(60)
         producer.begin_transaction()
         producer.produce(topic, "later")
         assert producer.flush(60) == 0
 
-    assert asked_to_abort(tidemill, f"{topic}-a", b"y\n", another)[0] == 4
+    assert (
+        tidemill.on_terminal(
+            "transaction", "abort", f"{topic}-a", until="[y/N]", act=another, answer=b"y\n"
+        )[0]
+        == 4
+    )
     producer.commit_transaction(60)
     assert len(tidemill.records(topic, "--until-end", "--from", "beginning")) == 3
 
@@ -351,14 +316,14 @@ def test_reading_to_the_end_notes_an_open_transaction(
     everything = ("topic", "consume", topic, "--from", "beginning", "--until-end")
     producer = transaction(f"{topic}-a")
     for options in ([], ["--partition", "0"], ["--group", f"g-{topic}"]):
-        code, shown = on_terminal(tidemill, *everything, *options)
+        code, shown = tidemill.on_terminal(*everything, *options)
         assert code == 0
         assert "0 records" in shown, options
         assert waiting in shown, options
     for options in (["--partition", "1"], ["-X", "isolation.level=read_uncommitted"]):
-        assert waiting not in on_terminal(tidemill, *everything, *options)[1], options
+        assert waiting not in tidemill.on_terminal(*everything, *options)[1], options
     producer.commit_transaction(60)  # the end is now behind its marker, and nothing waits
-    code, shown = on_terminal(tidemill, *everything)
+    code, shown = tidemill.on_terminal(*everything)
     assert (code, shown.count('"value"')) == (0, 2)
     assert waiting not in shown
 
@@ -372,15 +337,15 @@ def test_describe_notes_an_open_transaction_that_holds_a_group_back(
     first = transaction(f"{topic}-a")
     first.commit_transaction(60)
     tidemill.records(topic, "-g", group, "--from", "beginning", "--until-end")
-    assert waiting not in on_terminal(tidemill, "group", "describe", group)[1]
+    assert waiting not in tidemill.on_terminal("group", "describe", group)[1]
     second = transaction(f"{topic}-b")
     held, *_ = tidemill.json("group", "describe", group)["partitions"]
     assert (held["stable"], held["end"]) == (3, 5)
-    assert waiting in on_terminal(tidemill, "group", "describe", group)[1]
+    assert waiting in tidemill.on_terminal("group", "describe", group)[1]
     second.abort_transaction(60)
     ended, *_ = tidemill.json("group", "describe", group)["partitions"]
     assert (ended["stable"], ended["end"]) == (6, 6)
-    assert waiting not in on_terminal(tidemill, "group", "describe", group)[1]
+    assert waiting not in tidemill.on_terminal("group", "describe", group)[1]
 
 
 def test_a_transaction_with_an_owner_is_aborted_only_as_a_whole(

@@ -19,6 +19,7 @@ from pamqp.commands import Basic
 
 from tests.protocols.amqp.client import Broker, publish_bytes
 from tests.protocols.amqp.codec.test_methods import arguments
+from tests.protocols.mutation import mutated
 from tests.support.effort import examples
 from tidemill.engine.queues.api import Owner
 from tidemill.protocols.amqp.codec import methods
@@ -140,24 +141,7 @@ def test_random_payloads_in_valid_frames(
 @given(sample=st.sampled_from(SAMPLES), data=st.data())
 @settings(max_examples=examples(150), deadline=None)
 def test_mutated_streams(broker: Broker, sample: bytes, data: st.DataObject) -> None:
-    stream = bytearray(sample)
-    for _ in range(data.draw(st.integers(1, 6))):
-        position = data.draw(st.integers(0, len(stream) - 1))
-        kind = data.draw(st.sampled_from(["byte", "length32", "length8", "cut", "insert"]))
-        if kind == "byte":
-            stream[position] = data.draw(st.integers(0, 255))
-        elif kind == "length32":
-            value = data.draw(st.sampled_from([0, 1, 2**32 - 1, 2**31, 65536]))
-            stream[position : position + 4] = struct.pack(">I", value)
-        elif kind == "length8":
-            stream[position] = 0xFF
-        elif kind == "cut":
-            del stream[position : position + data.draw(st.integers(1, 8))]
-        else:
-            stream[position:position] = data.draw(st.binary(min_size=1, max_size=8))
-        if len(stream) < 6:
-            break
-    deliver(broker, bytes(stream))
+    deliver(broker, bytes(mutated(data, sample)))
 
 
 def test_every_sample_with_lengths_blown_up_inside_of_valid_frames(broker: Broker) -> None:

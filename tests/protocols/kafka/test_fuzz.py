@@ -20,6 +20,7 @@ from tests.protocols.kafka.in_memory import Connection
 from tests.protocols.kafka.messages import full_tree, kio_bytes, null_tree, one_batch
 from tests.protocols.kafka.wire import request_bytes
 from tests.protocols.link import MemoryLink
+from tests.protocols.mutation import mutated
 from tests.support.effort import examples
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.engine.api import NewTopic
@@ -122,23 +123,7 @@ def test_random_bodies_behind_valid_headers(
 @given(sample=st.sampled_from(SAMPLES), data=st.data())
 @settings(max_examples=examples(150), deadline=None)
 def test_mutated_requests(served: Served, sample: bytes, data: st.DataObject) -> None:
-    stream = bytearray(sample)
-    for _ in range(data.draw(st.integers(1, 6))):
-        position = data.draw(st.integers(4, len(stream) - 1))
-        kind = data.draw(st.sampled_from(["byte", "length32", "varint", "cut", "insert"]))
-        if kind == "byte":
-            stream[position] = data.draw(st.integers(0, 255))
-        elif kind == "length32":
-            value = data.draw(st.sampled_from([-1, -2, 0, 2**31 - 1, -(2**31), 65536]))
-            stream[position : position + 4] = struct.pack(">i", value)
-        elif kind == "varint":
-            stream[position : position + 5] = b"\xff\xff\xff\xff\x0f"
-        elif kind == "cut":
-            del stream[position : position + data.draw(st.integers(1, 8))]
-        else:
-            stream[position:position] = data.draw(st.binary(min_size=1, max_size=8))
-        if len(stream) < 6:
-            break
+    stream = mutated(data, sample, start=4)
     stream[:4] = struct.pack(">i", len(stream) - 4)
     served.deliver(bytes(stream))
 
