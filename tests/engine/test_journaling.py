@@ -31,11 +31,10 @@ from tidemill.engine.journaling import WRITTEN_BYTES, Journaling
 from tidemill.errors import TidemillError
 from tidemill.log.errors import SyncFailedError
 from tidemill.log.format.records import NewRecord, encode_batch
-from tidemill.log.journal.checkpoint import CHECKPOINT
+from tidemill.log.journal.entry import CHECKPOINT
 from tidemill.log.journal.journal import LOG_BYTES
 from tidemill.log.names import TopicPartition
-from tidemill.log.partition.sync import SyncTicket
-from tidemill.log.tickets import run_tickets
+from tidemill.log.partition.sync import SyncTicket, run_tickets
 from tidemill.settings import Log, Settings
 
 PARTITIONS = 12

@@ -32,7 +32,7 @@ from tidemill.log.format.markers import Marker
 from tidemill.log.format.records import NewRecord, Record, decode_records, encode_batch
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.partition.producers import ProducerStates
-from tidemill.log.partition.replay import replay_segment
+from tidemill.log.partition.snapshots import replay_segment
 from tidemill.log.partition.transactions import find_aborted
 from tidemill.log.store import LogStore
 

@@ -26,8 +26,7 @@ from tidemill.log.journal.entry import Piece
 from tidemill.log.journal.journal import Journal, JournalWrite
 from tidemill.log.journal.ring import RingFile
 from tidemill.log.partition.partition import PartitionLog
-from tidemill.log.partition.sync import SyncTicket
-from tidemill.log.tickets import run_tickets
+from tidemill.log.partition.sync import SyncTicket, run_tickets
 
 TICK_S = 1.0
 STORED_AFTER = 10

@@ -18,8 +18,7 @@ from tidemill.log.errors import CorruptLogError, JournalRestoreError, StorageErr
 from tidemill.log.journal.reading import JournalContent
 from tidemill.log.names import TopicPartition
 from tidemill.log.offset_checkpoints import OffsetCheckpoints
-from tidemill.log.partition.opened import OpenedPartition
-from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.partition.partition import OpenedPartition, PartitionLog
 from tidemill.log.partition.sync import METADATA
 from tidemill.log.recovery.clean_stop import open_stopped
 from tidemill.log.recovery.recovery import recover_partition, stored_log

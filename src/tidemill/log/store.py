@@ -20,31 +20,58 @@ from tidemill.log.deletions import delete_due, due, is_covered, rename_folder
 from tidemill.log.disk.checkpoints import TopicNote, encode_metadata
 from tidemill.log.disk.environment import Environment, Report
 from tidemill.log.disk.files import FileSystem, Lock, RealFileSystem, storage_errors
-from tidemill.log.disk.folder_format import check_format
 from tidemill.log.disk.handles import HandlePool
 from tidemill.log.disk.index import MapCache
 from tidemill.log.disk.segment import Segment
-from tidemill.log.errors import DiskFullError, StorageError, SyncFailedError
+from tidemill.log.errors import DiskFullError, FormatVersionError, StorageError, SyncFailedError
 from tidemill.log.journal.journal import Journal
 from tidemill.log.journal.reading import JournalContent, read_journal
 from tidemill.log.names import TopicPartition, folder_name, parse_folder_name
 from tidemill.log.offset_checkpoints import OffsetCheckpoints
 from tidemill.log.opening import open_partition
 from tidemill.log.partition.chain import SegmentChain
-from tidemill.log.partition.opened import OpenedPartition
-from tidemill.log.partition.partition import PartitionLog
-from tidemill.log.partition.sync import METADATA
+from tidemill.log.partition.partition import OpenedPartition, PartitionLog
+from tidemill.log.partition.sync import METADATA, run_tickets
 from tidemill.log.recovery.clean_stop import (
     manifest_entry,
     sync_offline,
     take_manifest,
     write_manifest,
 )
-from tidemill.log.tickets import run_tickets
 
 LOCK_FILE = ".lock"
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
+FORMAT_VERSION = 1
+FORMAT_FILE = "tidemill.format"
+_KAFKA_FILES = ("meta.properties", "bootstrap.checkpoint")
+
+
+def check_format(fs: FileSystem, folder: str) -> None:
+    """Raise for a folder that this version can't read; write the version into a new folder.
+
+    Raises:
+        FormatVersionError: the folder has another format version, or data of another program.
+        OSError: a file operation failed.
+    """
+    path = f"{folder}/{FORMAT_FILE}"
+    if not fs.exists(path):
+        names = fs.files(folder)
+        if any(parse_folder_name(name) for name in fs.folders(folder)) or any(
+            name in names for name in _KAFKA_FILES
+        ):
+            raise FormatVersionError(
+                f"{folder} has logs but no {FORMAT_FILE}: it is not a tidemill data folder",
+                hint="Choose an empty --data-dir.",
+            )
+        fs.write_atomic(path, f"{FORMAT_VERSION}\n".encode())
+        return
+    text = fs.read_bytes(path).decode(errors="replace").strip()
+    if text != str(FORMAT_VERSION):
+        raise FormatVersionError(
+            f"{folder} has format version {text!r}, this tidemill supports {FORMAT_VERSION}",
+            hint="Use the tidemill version that created the folder.",
+        )
 
 
 class LogStore:

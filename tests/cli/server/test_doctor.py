@@ -15,9 +15,9 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.cli_runner import CliRunner
 from tidemill.cli.main import app
 from tidemill.log.disk.checkpoints import encode_metadata
-from tidemill.log.disk.folder_format import FORMAT_FILE, FORMAT_VERSION
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.partition.sync import METADATA
+from tidemill.log.store import FORMAT_FILE, FORMAT_VERSION
 
 
 @pytest.fixture(autouse=True)

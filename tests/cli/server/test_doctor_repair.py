@@ -17,7 +17,7 @@ from tests.support.cli_runner import CliRunner, Result
 from tests.support.processes import StartFailedError
 from tidemill.cli.main import app
 from tidemill.log.format.batch import iter_headers
-from tidemill.log.journal.checkpoint import CHECKPOINT
+from tidemill.log.journal.entry import CHECKPOINT
 
 CATALOG = "__tidemill_catalog-0"
 

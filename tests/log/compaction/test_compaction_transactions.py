@@ -11,7 +11,7 @@ from tidemill.log.errors import InvalidProducerEpochError
 from tidemill.log.format.batch import iter_headers
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.partition.producers import ProducerStates
-from tidemill.log.partition.replay import replay_segment
+from tidemill.log.partition.snapshots import replay_segment
 
 
 def _compacted() -> TxnLog:

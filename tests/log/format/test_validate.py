@@ -25,7 +25,6 @@ from tidemill.log.errors import (
     UnsupportedCompressionError,
     UnsupportedFormatError,
 )
-from tidemill.log.format.bad_records import MOST_NAMED
 from tidemill.log.format.batch import HEADER_SIZE, build_batch, parse_header
 from tidemill.log.format.compression import Codec, compress
 from tidemill.log.format.crc import crc32c
@@ -34,6 +33,7 @@ from tidemill.log.format.validate import (
     DECOMPRESSED_FACTOR,
     MAX_DECOMPRESSED,
     MAX_RECORDS,
+    MOST_NAMED,
     Checked,
     check_client_batch,
     check_quickly,

@@ -15,28 +15,25 @@ from tidemill.log.disk.files import RawFile, RealFileSystem
 from tidemill.log.disk.handles import HandlePool
 from tidemill.log.disk.index import MapCache
 from tidemill.log.format.crc import crc32c
-from tidemill.log.journal.checkpoint import (
-    CHECKPOINT,
-    JournalCheckpoint,
-    decode_journal_checkpoint,
-    encode_journal_checkpoint,
-)
 from tidemill.log.journal.entry import (
     BLOCK,
+    CHECKPOINT,
     CRC_START,
     HEADER_BYTES,
     PIECE_BYTES,
     Entry,
+    JournalCheckpoint,
     Piece,
     decode_entry,
+    decode_journal_checkpoint,
     encode_entry,
+    encode_journal_checkpoint,
     entry_bytes,
     padding,
     read_place,
 )
-from tidemill.log.journal.journal import Journal
+from tidemill.log.journal.journal import Journal, write_through
 from tidemill.log.journal.reading import read_journal
-from tidemill.log.journal.write_through import write_through
 from tidemill.log.names import TopicPartition
 from tidemill.native import extension
 

@@ -20,8 +20,7 @@ from tidemill.log.errors import (
     SyncFailedError,
 )
 from tidemill.log.format.batch import iter_headers
-from tidemill.log.journal.checkpoint import CHECKPOINT
-from tidemill.log.journal.entry import BLOCK
+from tidemill.log.journal.entry import BLOCK, CHECKPOINT
 from tidemill.log.journal.reading import disown
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog

@@ -15,10 +15,9 @@ from tidemill.cli import output
 from tidemill.cli.server.finding import Finding
 from tidemill.errors import TidemillError
 from tidemill.log.disk.files import RealFileSystem
-from tidemill.log.disk.folder_format import FORMAT_FILE, FORMAT_VERSION
 from tidemill.log.names import parse_folder_name
 from tidemill.log.recovery.inspect import Inspection
-from tidemill.log.store import LOCK_FILE
+from tidemill.log.store import FORMAT_FILE, FORMAT_VERSION, LOCK_FILE
 
 
 def check(data_dir: Path, *, verify: bool) -> Iterator[Finding]:

@@ -61,9 +61,8 @@ def repair(data_dir: Path, options: RepairOptions) -> None:
 def _locked(data_dir: Path) -> Iterator[FileSystem]:
     """Lock the folder against brokers and other repairs."""
     from tidemill.log.disk.files import RealFileSystem
-    from tidemill.log.disk.folder_format import FORMAT_FILE, check_format
     from tidemill.log.errors import FormatVersionError
-    from tidemill.log.store import LOCK_FILE
+    from tidemill.log.store import FORMAT_FILE, LOCK_FILE, check_format
 
     if not data_dir.is_dir():
         raise NotFoundError(f"there is no data folder {data_dir}", hint="Use --data-dir DIR.")

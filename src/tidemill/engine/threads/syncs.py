@@ -16,8 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from tidemill import system
 from tidemill.engine.threads.reports import Reports
-from tidemill.log.partition.sync import SyncTicket
-from tidemill.log.tickets import run_tickets
+from tidemill.log.partition.sync import SyncTicket, run_tickets
 from tidemill.native import extension
 
 MOST_TOGETHER = 64

@@ -21,9 +21,9 @@ from tidemill.log.disk.checkpoints import TopicNote
 from tidemill.log.errors import StorageError
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.partition.sync import run_tickets
 from tidemill.log.recovery.recovery import MissingSegmentsError
 from tidemill.log.store import LogStore
-from tidemill.log.tickets import run_tickets
 from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.catalog.types import TopicInfo
 

@@ -1,9 +1,10 @@
 """Check batches before they are appended, and convert them to the form that is stored.
 
 Checks the header, every record and the topic's configs, as Apache Kafka's ``LogValidator`` does.
-What is accepted can be read as long as it is stored. Sizes come first: nothing is decompressed and
-no record is looked at before the limits allow it. Knows no segments, and no offsets but the deltas
-in a batch.
+What is accepted can be read as long as it is stored. A batch is refused as a whole, but the client
+gets the index of each bad record (KIP-467), so that it can send the others again. Sizes come first:
+nothing is decompressed and no record is looked at before the limits allow it. Knows no segments,
+and no offsets but the deltas in a batch.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import NamedTuple, cast
 from tidemill.log.config.definition import MAX_LONG
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.errors import (
+    BadRecord,
     BatchTooLargeError,
     CorruptBatchError,
     InvalidRecordError,
     InvalidTimestampError,
 )
-from tidemill.log.format.bad_records import Rules, find_bad_records
 from tidemill.log.format.batch import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -39,7 +40,13 @@ from tidemill.log.format.batch import (
 )
 from tidemill.log.format.compression import CODEC_NAMES, compress
 from tidemill.log.format.crc import crc32c
-from tidemill.log.format.records import MEDIUM_OUTPUT, QUICK_OUTPUT, load_records
+from tidemill.log.format.records import (
+    MEDIUM_OUTPUT,
+    QUICK_OUTPUT,
+    RawRecord,
+    load_records,
+    scan_records,
+)
 from tidemill.log.format.walk import Walked, walk_records
 from tidemill.log.steps import Steps, elsewhere
 from tidemill.native import extension
@@ -54,7 +61,11 @@ DECOMPRESSED_FACTOR = 64
 MAX_DECOMPRESSED = 100_000_000
 """Most bytes of a batch's records when decompressed. librdkafka's consumers have the same limit by
 default (``receive.message.max.bytes``)."""
+MOST_NAMED = 10_000
+"""Most records that are named. More would take longer to report than to send."""
 _MIN_DECOMPRESSED = 1 << 20
+_PAUSE_AFTER = 128
+_NO_KEY = "it has no key: a compacted topic needs one"
 _PRODUCER = "producer"
 _NOT_FOR_CLIENTS = ~(CODEC_MASK | TRANSACTIONAL_BIT)
 _SHORT_BYTES = 16_384
@@ -319,3 +330,84 @@ def _recompress(
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
     )
+
+
+# --- the records that break a rule ---------------------------------------------------------------
+
+
+class Rules(NamedTuple):
+    """The rules that records of a batch can break."""
+
+    require_keys: bool
+    behind_ms: int | None
+    """Most milliseconds that a timestamp can be behind the broker's clock; None for any."""
+    ahead_ms: int | None
+    """Most milliseconds that a timestamp can be ahead of the broker's clock; None for any."""
+    now_ms: int
+    """The broker's time."""
+
+    @property
+    def has_times(self) -> bool:
+        return self.behind_ms is not None or self.ahead_ms is not None
+
+
+def find_bad_records(body: Buffer, header: BatchHeader, rules: Rules) -> Steps[None]:
+    """Refuse the batch if records break a rule, and name the first ``MOST_NAMED`` of them.
+
+    Args:
+        body: the records, decompressed. They are well-formed.
+
+    Raises:
+        InvalidTimestampError: a timestamp is too far from the broker's clock.
+        InvalidRecordError: a key is missing, and all timestamps are valid.
+    """
+    bad: list[BadRecord] = []
+    total = wrong_times = 0
+    for index, raw in enumerate(scan_records(body, header.record_count)):
+        wrong_time = None
+        if rules.require_keys and raw.key_length < 0:
+            reason = _NO_KEY
+        else:
+            wrong_time = _wrong_time(raw, header, rules)
+            reason = wrong_time or ""
+        if reason:
+            total += 1
+            wrong_times += wrong_time is not None
+            if len(bad) < MOST_NAMED:
+                bad.append(BadRecord(index, reason))
+        if not (index + 1) % _PAUSE_AFTER:
+            yield None
+    if not bad:
+        return
+    text = f"record {bad[0].at}: {bad[0].reason}"
+    if total > 1:
+        text = f"{total} of {header.record_count} records are invalid, the first is {text}"
+    if wrong_times:
+        raise InvalidTimestampError(
+            text,
+            hint="Check the producer's clock, raise message.timestamp.before.max.ms or "
+            "message.timestamp.after.max.ms on the topic, or use LogAppendTime.",
+            bad_records=bad,
+        )
+    raise InvalidRecordError(
+        text,
+        hint="Send a key with each record, or drop 'compact' from cleanup.policy.",
+        bad_records=bad,
+    )
+
+
+def _wrong_time(raw: RawRecord, header: BatchHeader, rules: Rules) -> str | None:
+    timestamp = header.base_timestamp + raw.timestamp_delta
+    if timestamp == NO_TIMESTAMP:
+        return None
+    if rules.ahead_ms is not None and timestamp - rules.now_ms > rules.ahead_ms:
+        return (
+            f"timestamp {timestamp} is more than {rules.ahead_ms} ms ahead of the broker's clock "
+            f"({rules.now_ms})"
+        )
+    if rules.behind_ms is not None and rules.now_ms - timestamp > rules.behind_ms:
+        return (
+            f"timestamp {timestamp} is more than {rules.behind_ms} ms behind the broker's clock "
+            f"({rules.now_ms})"
+        )
+    return None

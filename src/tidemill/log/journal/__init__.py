@@ -1,6 +1,6 @@
 """The journal of a data folder: what was promised before the segments are synced.
 
-``entry`` has the format, ``write_through`` writes and syncs in one call, ``ring`` has the files,
+``entry`` has the formats, ``ring`` has the files,
 ``journal`` writes entries and knows which of them are still needed, ``reading`` reads them after an
 unclean stop, and ``restore`` gives a partition back what its segments lack. The room knows files,
 offsets and topic ids, and no partitions: their logs are its opaque owners.

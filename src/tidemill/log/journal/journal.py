@@ -16,21 +16,20 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from tidemill.log.disk.environment import Environment
-from tidemill.log.disk.files import Buffer, RealFile, storage_error, storage_errors
-from tidemill.log.journal.checkpoint import (
-    CHECKPOINT,
-    JournalCheckpoint,
-    encode_journal_checkpoint,
-)
+from tidemill.log.disk.files import Buffer, RawFile, RealFile, storage_error, storage_errors
+from tidemill.log.format.crc import crc32c, extend_crc32c
 from tidemill.log.journal.entry import (
+    CHECKPOINT,
+    CRC_START,
+    JournalCheckpoint,
     Piece,
     encode_entry,
+    encode_journal_checkpoint,
     entry_bytes,
     padding,
 )
 from tidemill.log.journal.notes import Notes, notes_bytes
 from tidemill.log.journal.ring import Ring, RingFile
-from tidemill.log.journal.write_through import EntrySyncError, write_through
 
 FOLDER = "journal"
 FILE_BYTES = 8 << 20
@@ -44,6 +43,8 @@ that the journal had before."""
 ROUND_BYTES = 4 << 20
 """Most bytes of records in one entry. It is also the memory that unsynced records take, times
 four: above that, a log's own file is synced."""
+_BUFFERS = 512
+"""Most buffers of one system call; Linux allows 1024."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -393,3 +394,48 @@ class Journal:
 
 def _nothing() -> None:
     """Stand for a checkpoint that is current."""
+
+
+class EntrySyncError(OSError):
+    """The entry was written, but the sync failed."""
+
+
+def write_through(raw: RawFile, header: bytearray, buffers: list[Buffer], position: int) -> None:
+    """Set the CRC of an entry, write it at ``position`` and sync the file; blocks.
+
+    It works on every file system. The native edition is a thread (``src/native/journal.c``,
+    ``engine/threads/entries.py``).
+
+    Args:
+        header: the header of the entry. Its bytes 4 to 7 get the CRC of all that follows.
+        buffers: what follows the header, and the zeros behind the entry.
+
+    Raises:
+        EntrySyncError: the sync failed.
+        OSError: it can't be written.
+    """
+    *content, zeros = buffers
+    crc = crc32c(memoryview(header)[CRC_START:])
+    for buffer in content:
+        crc = extend_crc32c(crc, buffer)
+    header[4:8] = crc.to_bytes(4, "big")
+    _write_all(raw, [header, *content, zeros], position)
+    try:
+        raw.datasync()
+    except OSError as error:
+        raise EntrySyncError(error.errno, error.strerror) from error
+
+
+def _write_all(raw: RawFile, buffers: Sequence[Buffer], position: int) -> None:
+    for start in range(0, len(buffers), _BUFFERS):
+        part = buffers[start : start + _BUFFERS]
+        size = sum(map(len, part))
+        written = raw.pwrite(part, position)
+        if written < size:  # rare: the disk is full, or a signal
+            rest = memoryview(b"".join(part))
+            while written < size:
+                more = raw.pwrite((rest[written:],), position + written)
+                if more == 0:
+                    raise OSError(5, "nothing was written")
+                written += more
+        position += size

@@ -14,13 +14,18 @@ from itertools import islice
 
 from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import FileSystem
-from tidemill.log.journal.checkpoint import (
+from tidemill.log.journal.entry import (
+    BLOCK,
     CHECKPOINT,
+    MAGIC,
+    Entry,
     JournalCheckpoint,
+    Piece,
+    decode_entry,
     decode_journal_checkpoint,
     encode_journal_checkpoint,
+    read_place,
 )
-from tidemill.log.journal.entry import BLOCK, MAGIC, Entry, Piece, decode_entry, read_place
 from tidemill.log.journal.journal import FOLDER
 from tidemill.log.names import TopicPartition
 

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.disk.aborted_index import AbortedIndex, AbortedTransaction
 from tidemill.log.disk.files import RealFile
+from tidemill.log.disk.index import MAX_RELATIVE_OFFSET
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError
 from tidemill.log.format.batch import BatchHeader, Buffer, parse_header, stamp
+from tidemill.log.format.crc import crc32c
 from tidemill.log.format.markers import Marker, encode_marker
 from tidemill.log.format.validate import (
     LOG_APPEND_TIME,
@@ -25,13 +27,12 @@ from tidemill.log.format.validate import (
     with_append_time,
 )
 from tidemill.log.journal.journal import STREAM_BYTES
-from tidemill.log.names import TXN_INDEX
+from tidemill.log.names import TXN_INDEX, TopicPartition
 from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.partition.lazy_producers import LazyProducers
 from tidemill.log.partition.producers import StoredBatch
 from tidemill.log.partition.recovery_point import RecoveryPoint
 from tidemill.log.partition.refused import RefusedBatches
-from tidemill.log.partition.rolling import must_roll
 from tidemill.log.partition.sync import SyncState, sync_name
 from tidemill.log.steps import run_steps
 from tidemill.native import extension
@@ -258,3 +259,39 @@ class Appender:
             segment.file.datasync()
             segment.synced_size = segment.size
         sync_name(self._chain.env, segment)
+
+
+def must_roll(
+    segment: Segment,
+    size: int,
+    last_offset: int,
+    timestamp: int,
+    now_ms: int,
+    config: LogConfig,
+    tp: TopicPartition,
+) -> bool:
+    """Return whether batches must go into a new segment, as ``LogSegment.shouldRoll`` of Kafka.
+
+    Args:
+        segment: the active segment, not empty.
+        timestamp: latest timestamp of the batches, or -1.
+        tp: the partition; the jitter depends on it, so that partitions roll at different times.
+    """
+    if segment.size + size > config.segment_bytes:
+        return True
+    if last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+        return True
+    table = segment.table or segment.open_table()
+    if table.is_full(config.segment_index_bytes):
+        return True
+    # As in Kafka, the records' time counts if there is one. So replayed history gets the same
+    # segments as it got live.
+    begin = segment.first_timestamp
+    if begin is None:
+        begin = segment.read_first_timestamp()
+    age = timestamp - begin if begin >= 0 and timestamp >= 0 else now_ms - segment.created_ms
+    limit = config.max_segment_ms
+    if config.segment_jitter_ms:
+        seed = crc32c(f"{tp}/{segment.base_offset}".encode())
+        limit -= min(seed % (config.segment_jitter_ms + 1), limit)
+    return age > limit

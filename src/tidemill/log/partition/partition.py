@@ -16,6 +16,7 @@ nothing above it); ``log_end_offset``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from tidemill.errors import TidemillError
@@ -28,14 +29,37 @@ from tidemill.log.format.markers import Marker
 from tidemill.log.format.validate import Checked, check_client_batch
 from tidemill.log.partition import reading
 from tidemill.log.partition.append import Appender, AppendInfo
+from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.partition.lazy_producers import LazyProducers
-from tidemill.log.partition.opened import OpenedPartition
 from tidemill.log.partition.producers import ProducerStates
 from tidemill.log.partition.recovery_point import RecoveryPoint, SnapshotSync
 from tidemill.log.partition.retention import Retention
 from tidemill.log.partition.sync import SyncState, SyncTicket
 from tidemill.log.partition.transactions import OpenTransaction, find_aborted
 from tidemill.log.steps import Steps
+
+
+@dataclass(slots=True)
+class OpenedPartition:
+    """A partition that was opened.
+
+    Attributes:
+        chain: the segments. All that they hold is synced.
+        recovery_point: recovery reads the log from this offset.
+        topic_id: the id of the topic; None if the file with it was lost.
+        producers: the producers; None to load them from their snapshot at first use. Then no
+            transaction is open.
+        snapshot_offset: offset of that snapshot; -1 if there are no producers.
+        new_folder: whether the folder, or its entry in the data folder, is perhaps not synced.
+    """
+
+    chain: SegmentChain
+    config: LogConfig
+    recovery_point: int
+    topic_id: UUID | None
+    producers: ProducerStates | None = None
+    snapshot_offset: int = -1
+    new_folder: bool = False
 
 
 class PartitionLog:

@@ -24,7 +24,7 @@ from tidemill.log.disk.segment import Segment
 from tidemill.log.format.crc import crc32c
 from tidemill.log.names import TXN_INDEX
 from tidemill.log.partition.producers import ProducerStates
-from tidemill.log.partition.replay import replay_segment
+from tidemill.log.partition.snapshots import replay_segment
 
 
 def stored_index_fits(env: Environment, segment: Segment, stored: StoredIndex | None) -> bool:

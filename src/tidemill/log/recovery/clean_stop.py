@@ -38,8 +38,7 @@ from tidemill.log.names import (
     file_name,
 )
 from tidemill.log.partition.chain import SegmentChain
-from tidemill.log.partition.opened import OpenedPartition
-from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.partition.partition import OpenedPartition, PartitionLog
 from tidemill.log.partition.snapshots import load_producers
 from tidemill.log.recovery.aborted import rebuild_indexes, stored_index_fits
 from tidemill.log.recovery.unfinished import TEMPORARY

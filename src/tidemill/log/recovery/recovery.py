@@ -41,7 +41,7 @@ from tidemill.log.names import (
 )
 from tidemill.log.offset_checkpoints import OffsetCheckpoints
 from tidemill.log.partition.chain import SegmentChain
-from tidemill.log.partition.opened import OpenedPartition
+from tidemill.log.partition.partition import OpenedPartition
 from tidemill.log.partition.producers import ProducerStates
 from tidemill.log.partition.snapshots import snapshot_offsets, snapshot_path
 from tidemill.log.partition.sync import METADATA

@@ -28,7 +28,7 @@ from tidemill.log.disk.walk import position_of_time_entry
 from tidemill.log.errors import DiskFullError
 from tidemill.log.names import INDEX, TIME_INDEX
 from tidemill.log.partition.producers import ProducerStates
-from tidemill.log.partition.replay import replay_batch
+from tidemill.log.partition.snapshots import replay_batch
 
 
 @dataclass(slots=True, eq=False, repr=False)
