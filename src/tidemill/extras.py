@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tidemill.errors import TidemillError
+
 EXTRAS: Mapping[str, Mapping[str, str]] = {
     "spark": {
         "pyspark": "pyspark",
@@ -99,6 +101,16 @@ def problem_of(extra: str) -> tuple[str, str] | None:
             f"Install it: {how_to_install(extra)}.",
         )
     return None
+
+
+def require_extra(extra: str) -> None:
+    """Check that all packages of an extra are installed.
+
+    Raises:
+        TidemillError: one is missing. The hint has the command that installs it.
+    """
+    if missing(extra) and (problem := problem_of(extra)) is not None:
+        raise TidemillError(problem[0], hint=problem[1])
 
 
 def is_installed(module: str) -> bool:

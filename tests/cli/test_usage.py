@@ -16,7 +16,7 @@ import pytest
 from tests.support import effort
 from tests.support.cli_runner import CliRunner, Result
 from tidemill.cli.main import app
-from tidemill.cli.transaction.describe import State
+from tidemill.cli.transaction.commands import State
 
 
 @pytest.fixture(autouse=True)

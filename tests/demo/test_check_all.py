@@ -11,9 +11,8 @@ import pytest
 
 from tests.demo.database.test_tables import REGISTRY, aircraft
 from tidemill.demo import check_all
-from tidemill.demo.check_all import Left
+from tidemill.demo.check_all import Left, documents_of
 from tidemill.demo.database.registry import AIRCRAFT, AIRLINES, Row
-from tidemill.demo.index import documents
 from tidemill.spark import TantivySink
 from tidemill.spark.sinks.database.rows import Column, Layout
 
@@ -71,7 +70,7 @@ def test_the_index_is_compared_with_the_database(tmp_path: Path) -> None:
     write(tmp_path, [(row, False) for row in END[AIRCRAFT]], version=1)
     assert bad(index=tmp_path) == set()
     write(tmp_path, [(END[AIRCRAFT][0], True)], version=2)
-    assert len(list(documents(tmp_path))) == len(END[AIRCRAFT]) - 1
+    assert len(list(documents_of(tmp_path))) == len(END[AIRCRAFT]) - 1
     assert bad(index=tmp_path) == {"search"}
 
 

@@ -17,10 +17,10 @@ import pytest
 from tests.demo.support import command_of, no_process_left
 from tests.support.processes import poll_until
 from tidemill.cli.demo.tables import QUERIES
+from tidemill.demo.check_all import index_can_be_kept
 from tidemill.demo.check_results import EXPECTED
 from tidemill.demo.database.registry import AIRCRAFT, AIRLINES, CHANGED_AT, COLUMNS, KEYS
 from tidemill.demo.flights import DataSetMissingError, data_folder
-from tidemill.demo.index import can_be_kept
 from tidemill.demo.process import BrokerProcess, BrokerProcessError
 from tidemill.demo.topics import (
     DEAD_LETTERS,
@@ -85,7 +85,7 @@ def test_every_result_of_a_day_is_equal(tmp_path: Path) -> None:
     tables = {
         f"{table}: {where}" for table in ("aircraft", "airlines") for where in ("database", "topic")
     }
-    index = {"search"} if can_be_kept() else set()
+    index = {"search"} if index_can_be_kept() else set()
     assert set(queries) == {*EXPECTED, *tables, *index, "departures.dlq", "arrivals.dlq"}
     for query, found in queries.items():
         assert found["equal"] == found["expected"], query

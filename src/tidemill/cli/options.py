@@ -13,6 +13,12 @@ import typer
 
 from tidemill.cli.output import UsageError
 
+
+def command_group(text: str) -> typer.Typer:
+    """Return a group of commands, with ``text`` as its help. Without a command it shows that."""
+    return typer.Typer(help=text, no_args_is_help=True, rich_markup_mode=None)
+
+
 BOOTSTRAP_DEFAULT = "localhost:9092"
 Bootstrap = Annotated[
     str,

@@ -9,6 +9,6 @@ its progress to a listener (``progress.Listener``). It must not know the inside 
 - ``control_room`` declares the pipeline and ``pipeline`` runs it;
 - ``results`` reads what the pipeline publishes;
 - ``check_results`` computes the same results from the data set, ``check`` compares records, and
-  ``check_all`` compares the results, the database and what follows it (``index`` is one of these);
+  ``check_all`` compares the results, the database and what follows it, like the search index;
 - ``run`` starts the parts, and ``following`` follows them to the end.
 """

@@ -8,16 +8,24 @@ Spark.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from tidemill.demo import check_results, index
+from tidemill.demo import check_results
 from tidemill.demo.check import Check, Record, compare
 from tidemill.demo.database.registry import AIRCRAFT, AIRLINES, KEYS, Registry, Row
+from tidemill.demo.database.tables import seconds
 from tidemill.demo.events import Report
 from tidemill.demo.flights import Stretch
 from tidemill.demo.results import Results
+
+_KEY = "_key"
+_OF_INDEX = (_KEY, "_version")
+"""Fields that the index has for itself."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,7 @@ def _tables(registry: Registry, left: Left) -> Iterator[Check]:
         yield compare(f"{table}: topic", stored, _records(left.captured[table]), identity)
     if left.index is not None:
         stored = list(_records(left.database[AIRCRAFT]))
-        yield compare("search", stored, index.documents(left.index), (KEYS[AIRCRAFT],))
+        yield compare("search", stored, documents_of(left.index), (KEYS[AIRCRAFT],))
 
 
 def _records(rows: Iterable[Row]) -> Iterator[Record]:
@@ -71,3 +79,32 @@ def _records(rows: Iterable[Row]) -> Iterator[Record]:
 
 def _texts(values: Iterable[bytes]) -> list[Record]:
     return [{"value": value.decode(errors="replace")} for value in values]
+
+
+# --- the search index, which the package tantivy keeps in a folder --------------------------------
+
+
+def index_can_be_kept() -> bool:
+    """Return whether the package of the index is installed."""
+    return importlib.util.find_spec("tantivy") is not None
+
+
+def documents_of(folder: Path) -> Iterator[Record]:
+    """Yield the documents of an index, as results have them; not those that were deleted."""
+    import tantivy
+
+    index = tantivy.Index.open(str(folder / "current"))
+    searcher = index.searcher()
+    found = searcher.search(tantivy.Query.all_query(), limit=max(1, searcher.num_docs)).hits
+    for _, address in found:
+        fields: dict[str, Any] = searcher.doc(address).to_dict()
+        if _KEY in fields:
+            yield {
+                name: _value(values[0])
+                for name, values in fields.items()
+                if name not in _OF_INDEX and values
+            }
+
+
+def _value(value: Any) -> Any:
+    return check_results.text(seconds(value)) if isinstance(value, datetime) else value

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from tidemill.demo import index, topics
+from tidemill.demo import topics
+from tidemill.demo.check_all import index_can_be_kept
 from tidemill.demo.database.capture import (
     SQLITE,
     CaptureFailedError,
@@ -111,7 +112,7 @@ def run_demo(options: DemoOptions, listener: Listener) -> DemoReport:
         editing = stack.enter_context(Task("editor", editor.run))
 
         starting = time.monotonic()
-        followed = folder / "search" if index.can_be_kept() else None
+        followed = folder / "search" if index_can_be_kept() else None
         listener(SparkStarting(folder / "spark.log", followed, how_to_install("search")))
         pipeline = stack.enter_context(RunningPipeline(address, folder, capture.topics, followed))
         follower = stack.enter_context(ResultsFollower(address))

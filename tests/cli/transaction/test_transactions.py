@@ -9,6 +9,7 @@ import pytest
 
 from tidemill.cli.broker_requests import BrokerRequests
 from tidemill.cli.output import UsageError
+from tidemill.cli.transaction.commands import State, duration_ms
 from tidemill.cli.transaction.coordinators import (
     STATES,
     Listing,
@@ -16,7 +17,6 @@ from tidemill.cli.transaction.coordinators import (
     list_transactions,
     state_text,
 )
-from tidemill.cli.transaction.describe import State, duration_ms
 from tidemill.cli.transaction.open_writes import OpenWrite, abort_write, open_writes
 from tidemill.kafka_client.settings import Address
 from tidemill.log.errors import InvalidProducerEpochError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.extras import require_extra
+from tidemill.extras import require_extra
 
 if TYPE_CHECKING:
     from tidemill.demo.flights import Stretch

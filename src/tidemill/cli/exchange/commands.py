@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.options import Json, Yes
+from tidemill.cli.options import Json, Yes, command_group
 from tidemill.cli.queue.options import (
     URL_DEFAULT,
     Argument,
@@ -16,13 +16,10 @@ from tidemill.cli.queue.options import (
     RoutingKeys,
     Url,
     arguments,
+    connect,
 )
 
-app = typer.Typer(
-    help="Create, list, bind and delete exchanges, which route messages to queues.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("Create, list, bind and delete exchanges, which route messages to queues.")
 
 
 class ExchangeType(enum.StrEnum):
@@ -49,11 +46,10 @@ def create(
     url: Url = URL_DEFAULT,
 ) -> None:
     """Create a durable exchange. One that exists with the same type is left as it is."""
-    from tidemill.cli.queue.client import AmqpClient
     from tidemill.state.routing.arguments import EXCHANGE_ARGUMENTS
 
     wanted = arguments(settings, EXCHANGE_ARGUMENTS)
-    with AmqpClient(url) as client:
+    with connect(url) as client:
         client.call(
             "exchange.declare",
             exchange=name,
@@ -67,9 +63,7 @@ def create(
 @app.command("list", short_help="List the exchanges with their bindings.")
 def list_exchanges(as_json: Json = False, url: Url = URL_DEFAULT) -> None:
     """List the exchanges with their bindings. Those of AMQP itself come with a broker."""
-    from tidemill.cli.queue.client import AmqpClient
-
-    with AmqpClient(url) as client:
+    with connect(url) as client:
         found = client.ask({"list": "exchanges"})
         bindings = client.ask({"list": "bindings"})
     by_source: dict[str, list[dict[str, object]]] = {}
@@ -97,9 +91,7 @@ def bind(
     url: Url = URL_DEFAULT,
 ) -> None:
     """Bind an exchange to another one: it passes on messages with a matching routing key."""
-    from tidemill.cli.queue.client import AmqpClient
-
-    with AmqpClient(url) as client:
+    with connect(url) as client:
         for key in keys or [""]:
             client.call(
                 "exchange.unbind" if remove else "exchange.bind",
@@ -115,9 +107,7 @@ def bind(
 @app.command(short_help="Delete an exchange.")
 def delete(name: ExchangeName, yes: Yes = False, url: Url = URL_DEFAULT) -> None:
     """Delete an exchange with its bindings. Queues and their messages stay."""
-    from tidemill.cli.queue.client import AmqpClient
-
-    with AmqpClient(url) as client:
+    with connect(url) as client:
         client.call("exchange.declare", exchange=name, passive=True)
         output.confirm(f"Delete exchange {name}?", yes=yes)
         client.call("exchange.delete", exchange=name)

@@ -1,6 +1,5 @@
 """``tidemill group``: consumer and share groups, their lag and their committed offsets.
 
 ``commands`` lists, describes and deletes groups, and ``seek`` moves their offsets. ``lag`` measures
-how far a group is behind, and ``requests`` asks the broker. ``shares`` asks about share groups, and
-``share_report`` shows one.
+how far a group is behind, ``requests`` asks the broker, and ``shares`` asks about share groups.
 """

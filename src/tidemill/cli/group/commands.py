@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tidemill.cli import output
 from tidemill.cli.client import REQUEST_SECONDS, Cluster, TopicPartitionKey
+from tidemill.cli.group.epochs import group_epochs
+from tidemill.cli.group.forget import forget, read_partitions
+from tidemill.cli.group.lag import PartitionLag, note_held_back, partition_lags
 from tidemill.cli.group.requests import (
     Epochs,
     committed_offsets,
@@ -22,19 +25,26 @@ from tidemill.cli.group.requests import (
     state_text,
 )
 from tidemill.cli.group.seek import seek
-from tidemill.cli.group.share_report import show_share_group
-from tidemill.cli.group.shares import ShareGroup, find_group, list_share_groups
-from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, DryRun, Json, Property, Yes
+from tidemill.cli.group.shares import (
+    ShareGroup,
+    ShareStart,
+    find_group,
+    held_offsets,
+    list_share_groups,
+    share_starts,
+)
+from tidemill.cli.options import (
+    BOOTSTRAP_DEFAULT,
+    Bootstrap,
+    DryRun,
+    Json,
+    Property,
+    Yes,
+    command_group,
+)
 from tidemill.errors import TidemillError
 
-if TYPE_CHECKING:
-    from tidemill.cli.group.lag import PartitionLag
-
-app = typer.Typer(
-    help="List, describe (lag), seek (replay) and delete consumer groups.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("List, describe (lag), seek (replay) and delete consumer groups.")
 
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="Id of the group.")]
 
@@ -106,13 +116,10 @@ def describe(
     The lag in time is the age of the first record that the group has not read. Of a share group:
     where it starts in each partition, and how many records it has not finished.
     """
-    from tidemill.cli.group.epochs import group_epochs
-    from tidemill.cli.group.lag import note_held_back, partition_lags
-
     cluster = Cluster.at(servers, properties)
     description = find_group(cluster, group)
     if isinstance(description, ShareGroup):
-        show_share_group(cluster, description, as_json=as_json)
+        _show_share_group(cluster, description, as_json=as_json)
         return
     owner = owners(description)
     committed = committed_offsets(cluster, group)
@@ -217,6 +224,74 @@ def _emit_description(
             )
 
 
+def _show_share_group(cluster: Cluster, group: ShareGroup, *, as_json: bool) -> None:
+    """Print a share group: its members, and for each partition its start offset and its lag."""
+    summary = _share_summary(cluster, group)
+    if as_json:
+        output.emit_json(summary)
+        return
+    output.emit_fields(
+        [
+            ("group", summary["group"]),
+            ("type", summary["type"]),
+            ("state", summary["state"]),
+            ("epoch", summary["epoch"]),
+            ("assigned", summary["assignment_epoch"]),
+            ("assignor", summary["assignor"]),
+            ("members", len(group.members)),
+            ("lag", output.plural(summary["lag"], "record")),
+        ]
+    )
+    print()
+    output.emit_table(
+        ["TOPIC", "PARTITION", "START", "END", "LAG"],
+        [
+            [each[name] for name in ("topic", "partition", "share_start", "end", "lag")]
+            for each in summary["partitions"]
+        ],
+    )
+    if group.members:
+        print()
+        output.emit_table(
+            ["MEMBER", "CLIENT", "HOST", "EPOCH", "PARTITIONS"],
+            [
+                [each.member_id, each.client_id, each.host, each.epoch, " ".join(each.partitions)]
+                for each in group.members
+            ],
+        )
+
+
+def _share_summary(cluster: Cluster, group: ShareGroup) -> dict[str, Any]:
+    """Return the description for JSON."""
+    starts = share_starts(cluster, group.group_id)
+    for member in group.members:
+        for name in member.partitions:
+            topic, _, partition = name.rpartition("-")
+            starts.setdefault((topic, int(partition)), ShareStart())
+    held = held_offsets(cluster, starts)
+    return {
+        "group": group.group_id,
+        "type": "share",
+        "state": group.state,
+        "epoch": group.epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "assignor": group.partition_assignor or None,
+        "lag": sum(each.lag or 0 for each in starts.values()),
+        "partitions": [
+            {
+                "topic": key[0],
+                "partition": key[1],
+                "share_start": starts[key].start,
+                "start": held[key].start if key in held else None,
+                "end": held[key].end if key in held else None,
+                "lag": starts[key].lag,
+            }
+            for key in sorted(starts)
+        ],
+        "members": [member.as_dict() for member in group.members],
+    }
+
+
 @app.command()
 def delete(
     groups: Annotated[list[str], typer.Argument(metavar="GROUP", help="Ids of the groups.")],
@@ -282,8 +357,6 @@ def _forget(
     cluster: Cluster, groups: list[str], topics: list[str], *, yes: bool, dry_run: bool
 ) -> list[TidemillError]:
     """Delete what groups have read of topics; as ``_delete``."""
-    from tidemill.cli.group.forget import forget, read_partitions
-
     read = {group: read_partitions(cluster, group, topics) for group in groups}
     failures: list[TidemillError] = []
     if not dry_run:

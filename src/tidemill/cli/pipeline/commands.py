@@ -13,21 +13,24 @@ import typer
 
 from tidemill.cli import output
 from tidemill.cli.client import Cluster
-from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, DryRun, Json, Property, Yes
-from tidemill.cli.pipeline.folder import DEFAULT_DATA_DIR, DataDir, state_folder
+from tidemill.cli.options import (
+    BOOTSTRAP_DEFAULT,
+    Bootstrap,
+    DryRun,
+    Json,
+    Property,
+    Yes,
+    command_group,
+)
 from tidemill.cli.pipeline.rebuild import rebuild
-from tidemill.cli.pipeline.run import run
+from tidemill.cli.pipeline.run import DEFAULT_DATA_DIR, DataDir, run, state_folder
 from tidemill.cli.pipeline.status import as_dict, emit, fields_of, with_lag_now
 from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
     from tidemill.spark.pipelines.progress import QueryStatus
 
-app = typer.Typer(
-    help="Run, list, describe, reset and rebuild pipelines on Spark.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("Run, list, describe, reset and rebuild pipelines on Spark.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pipeline.")]
 

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.extras import require_extra
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property
-from tidemill.cli.pipeline.folder import DEFAULT_DATA_DIR, DataDir
 from tidemill.cli.pipeline.run import (
+    DEFAULT_DATA_DIR,
+    DataDir,
     File,
     Master,
     PipelineName,
@@ -24,6 +24,7 @@ from tidemill.cli.pipeline.run import (
     run_options,
     stop_on_signals,
 )
+from tidemill.extras import require_extra
 
 QueryName = Annotated[
     str, typer.Argument(metavar="QUERY", help="The query whose sink is written again.")

@@ -15,11 +15,10 @@ import typer
 
 from tidemill.cli import output
 from tidemill.cli.client import Cluster
-from tidemill.cli.extras import require_extra
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property
-from tidemill.cli.pipeline.folder import DEFAULT_DATA_DIR, DataDir, state_folder
 from tidemill.cli.pipeline.status import as_dict, emit, troubles
 from tidemill.cli.positions import Kind, parse
+from tidemill.extras import require_extra
 
 if TYPE_CHECKING:
     from tidemill.spark.pipelines.declared import Pipeline, Starting
@@ -36,6 +35,17 @@ class SourceFormat(StrEnum):
 
 File = Annotated[
     Path, typer.Argument(metavar="FILE", help="Python file that declares the pipeline.")
+]
+DEFAULT_DATA_DIR = Path("tidemill-data")
+
+DataDir = Annotated[
+    Path,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        envvar="TIDEMILL_DATA_DIR",
+        help="Data folder. Its subfolder pipelines contains the checkpoints.",
+    ),
 ]
 UntilCaughtUp = Annotated[
     bool,
@@ -146,6 +156,13 @@ def run_options(
         kafka=cluster.properties,
         log_file=_log_file(spark_log, state / pipeline.name / "spark.log"),
     )
+
+
+def state_folder(data_dir: Path) -> Path:
+    """Return the folder with all checkpoints."""
+    if data_dir.exists() and not data_dir.is_dir():
+        raise output.UsageError(f"--data-dir {data_dir} is not a folder")
+    return data_dir.resolve() / "pipelines"
 
 
 def _run(pipeline: Pipeline, options: RunOptions) -> list[QueryStatus]:

@@ -74,9 +74,8 @@ class AmqpClient:
     def close(self) -> None:
         """Close the connection. What was confirmed is on disk."""
         with contextlib.suppress(OSError):
-            self._sock.sendall(
-                methods.encode(0, "connection.close", reply_code=200, reply_text="bye")
-            )
+            closing = methods.encode(0, "connection.close", reply_code=200, reply_text="bye")
+            self._sock.sendall(closing)
         self._sock.close()
 
     def __enter__(self) -> AmqpClient:
@@ -96,7 +95,7 @@ class AmqpClient:
             QueueRefusedError: the broker refuses.
             UnreachableError: the connection broke, or there is no answer.
         """
-        self._send(methods.encode(CHANNEL, name, **arguments))
+        self._say(CHANNEL, name, **arguments)
         return self._until(f"{name}-ok", "basic.get-empty")
 
     def publish(
@@ -151,9 +150,9 @@ class AmqpClient:
     def settle(self, tag: int, *, requeue: bool | None = None) -> None:
         """Acknowledge a message; with ``requeue``, return it to the queue (True) or reject it."""
         if requeue is None:
-            self._send(methods.encode(CHANNEL, "basic.ack", delivery_tag=tag))
+            self._say(CHANNEL, "basic.ack", delivery_tag=tag)
         else:
-            self._send(methods.encode(CHANNEL, "basic.nack", delivery_tag=tag, requeue=requeue))
+            self._say(CHANNEL, "basic.nack", delivery_tag=tag, requeue=requeue)
 
     def ask(self, question: Mapping[str, object]) -> Any:
         """Ask the broker about its queues; return the answer, which is JSON."""
@@ -198,32 +197,27 @@ class AmqpClient:
         self._until("connection.start")
         login = f"\0{url.user}\0{url.password}".encode()
         about = {"product": "tidemill", "capabilities": {"consumer_cancel_notify": True}}
-        self._send(
-            methods.encode(
-                0,
-                "connection.start-ok",
-                client_properties=about,
-                mechanism="PLAIN",
-                response=login,
-                locale="en_US",
-            )
+        self._say(
+            0,
+            "connection.start-ok",
+            client_properties=about,
+            mechanism="PLAIN",
+            response=login,
+            locale="en_US",
         )
         tune = self._until("connection.tune")
         self._frame_max = min(tune.number("frame_max") or FRAME_MAX, FRAME_MAX)
         # Without heartbeats: a command sends nothing while it waits for input.
-        self._send(
-            methods.encode(
-                0,
-                "connection.tune-ok",
-                channel_max=tune.number("channel_max"),
-                frame_max=self._frame_max,
-                heartbeat=0,
-            )
-        )
-        self._send(methods.encode(0, "connection.open", virtual_host=url.vhost))
+        channels = tune.number("channel_max")
+        limits = {"channel_max": channels, "frame_max": self._frame_max, "heartbeat": 0}
+        self._say(0, "connection.tune-ok", **limits)
+        self._say(0, "connection.open", virtual_host=url.vhost)
         self._until("connection.open-ok")
-        self._send(methods.encode(CHANNEL, "channel.open"))
+        self._say(CHANNEL, "channel.open")
         self._until("channel.open-ok")
+
+    def _say(self, channel: int, name: str, **arguments: object) -> None:
+        self._send(methods.encode(channel, name, **arguments))
 
     def _send(self, data: bytes) -> None:
         try:
@@ -234,17 +228,9 @@ class AmqpClient:
     def _send_message(
         self, exchange: str, key: str, body: bytes, *, mandatory: bool, data: bytes
     ) -> None:
-        parts = [
-            methods.encode(
-                CHANNEL,
-                "basic.publish",
-                exchange=exchange,
-                routing_key=key,
-                mandatory=mandatory,
-            )
-        ]
+        place = {"exchange": exchange, "routing_key": key, "mandatory": mandatory}
         header = _HEADER.pack(_BASIC, 0, len(body)) + (data or properties.NONE)
-        parts.append(_frame(2, header))
+        parts = [methods.encode(CHANNEL, "basic.publish", **place), _frame(2, header)]
         size = self._frame_max - 8
         parts += [_frame(3, body[at : at + size]) for at in range(0, len(body), size)]
         self._send(b"".join(parts))
@@ -297,7 +283,7 @@ class AmqpClient:
         while len(self._in) < count:
             try:
                 data = self._sock.recv(65536)
-            except TimeoutError:
+            except TimeoutError:  # for next_message
                 raise
             except OSError as error:
                 raise self._broken(error) from error
@@ -318,7 +304,7 @@ class AmqpClient:
     def _refusal(self, method: Method) -> TidemillError:
         code, text = method.number("reply_code"), method.text("reply_text")
         if method.name == "channel.close":
-            self._send(methods.encode(CHANNEL, "channel.close-ok"))
+            self._say(CHANNEL, "channel.close-ok")
         _, _, said = text.partition(" - ")
         match code:
             case 404:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.options import DryRun, Json, Yes
+from tidemill.cli.options import DryRun, Json, Yes, command_group
 from tidemill.cli.queue.messages import consume, move, publish
 from tidemill.cli.queue.options import (
     URL_DEFAULT,
@@ -18,14 +18,11 @@ from tidemill.cli.queue.options import (
     RoutingKeys,
     Url,
     arguments,
+    connect,
 )
 from tidemill.errors import TidemillError
 
-app = typer.Typer(
-    help="Create, list, describe and bind queues; publish and consume messages.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("Create, list, describe and bind queues; publish and consume messages.")
 
 Length = Annotated[
     int | None, typer.Option("--max-length", metavar="N", min=0, help="Most messages.")
@@ -58,7 +55,6 @@ def create(
     url: Url = URL_DEFAULT,
 ) -> None:
     """Create a durable queue. A queue that exists with the same arguments is left as it is."""
-    from tidemill.cli.queue.client import AmqpClient
     from tidemill.state.routing.arguments import QUEUE_ARGUMENTS
 
     wanted = arguments(settings, QUEUE_ARGUMENTS)
@@ -68,7 +64,7 @@ def create(
         wanted["x-max-length"] = max_length
     if delivery_limit is not None:
         wanted["x-delivery-limit"] = delivery_limit
-    with AmqpClient(url) as client:
+    with connect(url) as client:
         if dead_letter_to is not None:
             client.call("queue.declare", queue=dead_letter_to, durable=True)
         client.call("queue.declare", queue=name, durable=True, arguments=wanted)
@@ -81,10 +77,9 @@ def create(
 @app.command("list", short_help="List the queues.")
 def list_queues(as_json: Json = False, url: Url = URL_DEFAULT) -> None:
     """List the queues with their messages and consumers."""
-    from tidemill.cli.queue.client import AmqpClient
     from tidemill.cli.queue.view import emit_queues
 
-    with AmqpClient(url) as client:
+    with connect(url) as client:
         found = client.ask({"list": "queues"})
     if as_json:
         output.emit_json(found)
@@ -101,10 +96,9 @@ def describe(name: QueueName, as_json: Json = False, url: Url = URL_DEFAULT) -> 
     The counters of published, delivered, acknowledged, redelivered and dead-lettered messages begin
     with the start of the broker.
     """
-    from tidemill.cli.queue.client import AmqpClient
     from tidemill.cli.queue.view import emit_queue
 
-    with AmqpClient(url) as client:
+    with connect(url) as client:
         found = [each for each in client.ask({"list": "queues"}) if each["name"] == name]
         if not found:
             raise output.NotFoundError(
@@ -134,9 +128,7 @@ def bind(
 
     The arguments of --set are what a headers exchange matches.
     """
-    from tidemill.cli.queue.client import AmqpClient
-
-    with AmqpClient(url) as client:
+    with connect(url) as client:
         for key in keys or [""]:
             client.call(
                 "queue.unbind" if remove else "queue.bind",
@@ -155,9 +147,7 @@ def purge(
     name: QueueName, yes: Yes = False, dry_run: DryRun = False, url: Url = URL_DEFAULT
 ) -> None:
     """Delete the messages that are ready in a queue. Unacknowledged ones stay."""
-    from tidemill.cli.queue.client import AmqpClient
-
-    with AmqpClient(url) as client:
+    with connect(url) as client:
         ready = client.call("queue.declare", queue=name, passive=True).number("message_count")
         if dry_run:
             print(f"would delete {output.plural(ready, 'message')} of {name}")
@@ -172,10 +162,8 @@ def delete(
     names: QueueNames, yes: Yes = False, dry_run: DryRun = False, url: Url = URL_DEFAULT
 ) -> None:
     """Delete queues with all their messages."""
-    from tidemill.cli.queue.client import AmqpClient
-
     failures: list[TidemillError] = []
-    with AmqpClient(url) as client:
+    with connect(url) as client:
         counts = {
             name: client.call("queue.declare", queue=name, passive=True).number("message_count")
             for name in names
@@ -188,7 +176,7 @@ def delete(
             print(f"would delete {name} ({output.plural(count, 'message')})")
             continue
         try:
-            with AmqpClient(url) as client:  # a refusal closes the channel
+            with connect(url) as client:  # a refusal closes the channel
                 client.call("queue.delete", queue=name)
             print(f"deleted {name} ({output.plural(count, 'message')})")
         except TidemillError as error:

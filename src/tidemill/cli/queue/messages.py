@@ -12,7 +12,7 @@ import typer
 
 from tidemill.cli import output
 from tidemill.cli.options import DryRun, Json, pair_list
-from tidemill.cli.queue.options import URL_DEFAULT, QueueName, Url
+from tidemill.cli.queue.options import URL_DEFAULT, QueueName, Url, connect
 from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def publish(
 
     A line that no queue takes is an error, and the exit code is 1.
     """
-    from tidemill.cli.queue.client import AmqpClient, with_headers
+    from tidemill.cli.queue.client import with_headers
 
     if (queue is None) == (exchange is None):
         raise output.UsageError("give a queue or --exchange, and not both")
@@ -55,7 +55,7 @@ def publish(
     if sys.stdin.isatty():
         output.note("Enter one message per line. Ctrl-D ends.")
     count = unrouted = 0
-    with AmqpClient(url) as client:
+    with connect(url) as client:
         if queue is not None:
             client.call("queue.declare", queue=queue, passive=True)
         client.call("confirm.select")
@@ -90,10 +90,9 @@ def consume(
     url: Url = URL_DEFAULT,
 ) -> None:
     """Print messages and acknowledge each when it is printed, until Ctrl-C or --count."""
-    from tidemill.cli.queue.client import AmqpClient
     from tidemill.cli.queue.view import message_dict, write_body
 
-    with AmqpClient(url) as client, _interrupts() as stopped:
+    with connect(url) as client, _interrupts() as stopped:
         tags: list[int] = []
         printed = 0
         try:
@@ -180,11 +179,9 @@ def move(
     Without --to, a dead letter goes back to the queue in which it died last; a message that never
     died stays. A crash in between can leave a message in both queues, and never in none.
     """
-    from tidemill.cli.queue.client import AmqpClient
-
     moved: dict[str, int] = {}
     kept: list[int] = []
-    with AmqpClient(url) as client:
+    with connect(url) as client:
         client.call("confirm.select")
         ready = client.call("queue.declare", queue=source, passive=True).number("message_count")
         for _ in range(min(ready, count or ready)):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidemill.cli.options import pairs
 from tidemill.cli.output import UsageError
+
+if TYPE_CHECKING:
+    from tidemill.cli.queue.client import AmqpClient
 
 URL_DEFAULT = "amqp://guest:guest@localhost:5672/"
 Url = Annotated[
@@ -42,6 +45,13 @@ Argument = Annotated[
         help="An argument of AMQP, such as x-max-length=1000 or x-queue-type=quorum.",
     ),
 ]
+
+
+def connect(url: str) -> AmqpClient:
+    """Return a client of the broker. The module of the client is imported for it only."""
+    from tidemill.cli.queue.client import AmqpClient
+
+    return AmqpClient(url)
 
 
 def arguments(

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from tidemill.cli import output
-from tidemill.cli.options import Config, DataDir, Host, Json, Port, Set, pairs
+from tidemill.cli.options import Config, DataDir, Host, Json, Port, Set, command_group, pairs
 from tidemill.cli.output import UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +51,7 @@ def load_settings(
     return load(config, flags=flags)
 
 
-app = typer.Typer(help="The broker's settings.", no_args_is_help=True, rich_markup_mode=None)
+app = command_group("The broker's settings.")
 
 
 @app.callback()

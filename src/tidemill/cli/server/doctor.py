@@ -25,8 +25,7 @@ import typer
 from tidemill.cli import output
 from tidemill.cli.options import Config, DataDir, Host, Json, Port, Set
 from tidemill.cli.server.config import load_settings
-from tidemill.cli.server.doctor_extras import extras_finding
-from tidemill.cli.server.finding import Finding
+from tidemill.cli.server.finding import Finding, extras_finding
 from tidemill.errors import ExtensionError, TidemillError
 from tidemill.extras import how_to_install
 
@@ -72,8 +71,8 @@ def doctor(
     """
     settings = load_settings(config, data_dir, port, host, set_).settings
     if repair is not None:
+        from tidemill.cli.server.doctor_partition import RepairOptions
         from tidemill.cli.server.doctor_repair import repair as run
-        from tidemill.cli.server.repair_options import RepairOptions
 
         run(settings.data_dir, RepairOptions(repair, at, yes, as_json))
         return

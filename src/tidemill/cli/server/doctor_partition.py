@@ -5,6 +5,7 @@ This module must not decide what is repaired, or how.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,26 @@ from uuid import UUID
 
 from tidemill.cli import output
 from tidemill.cli.output import NotFoundError, UsageError
-from tidemill.cli.server.repair_options import RepairOptions
 
 if TYPE_CHECKING:
     from tidemill.engine.groups.stored_offsets import GroupPosition
     from tidemill.log.disk.files import FileSystem
     from tidemill.log.names import TopicPartition
     from tidemill.log.recovery.survey import Damage, Survey
+
+
+@dataclass(frozen=True)
+class RepairOptions:
+    """The repair that the command line asks for."""
+
+    what: str
+    at: int | None
+    yes: bool
+    as_json: bool
+
+    def next_step(self) -> str:
+        """Return what a user does after a dry run."""
+        return "Nothing was changed. Copy the data folder first, then repeat this with --yes."
 
 
 def repair_partition(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.cli import output
 from tidemill.cli.output import NotFoundError, UsageError
-from tidemill.cli.server.repair_options import RepairOptions
+from tidemill.cli.server.doctor_partition import RepairOptions, repair_partition
 
 if TYPE_CHECKING:
     from tidemill.engine.topics.catalog_repair import CatalogPlan
@@ -40,7 +40,6 @@ def repair(data_dir: Path, options: RepairOptions) -> None:
         with _locked(data_dir) as fs:
             _repair_catalog(fs, data_dir, options)
         return
-    from tidemill.cli.server.doctor_partition import repair_partition
     from tidemill.log.names import folder_name, parse_folder_name
 
     tp = parse_folder_name(options.what)

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, DryRun, Json, Property, Yes
+from tidemill.cli.options import (
+    BOOTSTRAP_DEFAULT,
+    Bootstrap,
+    DryRun,
+    Json,
+    Property,
+    Yes,
+    command_group,
+)
 from tidemill.cli.source.check import check
 from tidemill.cli.source.kafka import board_of, kafka_of, require, require_changeable
 from tidemill.cli.source.run import run
@@ -21,11 +29,7 @@ from tidemill.errors import TidemillError
 if TYPE_CHECKING:
     from tidemill.confluent.clients import Kafka
 
-app = typer.Typer(
-    help="Capture the changes of databases into topics.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("Capture the changes of databases into topics.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the source.")]
 WAIT_S = 30.0

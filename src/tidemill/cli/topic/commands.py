@@ -24,20 +24,19 @@ from tidemill.cli.options import (
     TopicName,
     TopicNames,
     Yes,
+    command_group,
     pairs,
 )
 from tidemill.cli.topic.alter import alter
 from tidemill.cli.topic.configs import config_source, topic_configs
 from tidemill.cli.topic.consume import consume
+from tidemill.cli.topic.lag_policy import lag_policy, policy_text
+from tidemill.cli.topic.logdirs import partition_sizes
 from tidemill.cli.topic.produce import produce
 from tidemill.errors import TidemillError, TopicExistsError
 from tidemill.log.errors import InvalidTopicError
 
-app = typer.Typer(
-    help="Create, list, describe, alter and delete topics; produce and consume records.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("Create, list, describe, alter and delete topics; produce and consume records.")
 
 # --- create --------------------------------------------------------------------------------------
 
@@ -162,9 +161,6 @@ def describe(
     properties: Property = None,
 ) -> None:
     """Show a topic: its partitions with offsets and sizes, and its configs."""
-    from tidemill.cli.topic.lag_policy import lag_policy
-    from tidemill.cli.topic.logdirs import partition_sizes
-
     cluster = Cluster.at(servers, properties)
     topic = cluster.describe_topic(name)
     offsets = cluster.offsets([(name, p.id) for p in topic.partitions])
@@ -206,8 +202,6 @@ def _partition_dict(partition: Any, offsets: PartitionOffsets, size: int | None)
 
 
 def _emit_description(summary: Mapping[str, Any], sizes: Mapping[int, int]) -> None:
-    from tidemill.cli.topic.lag_policy import policy_text
-
     partitions, configs = summary["partitions"], summary["configs"]
     policy = summary["lag_policy"]
     output.emit_fields(

@@ -1,5 +1,5 @@
 """``tidemill transaction``: transactional ids, and the transactions that hold readers back.
 
-``describe``, ``find`` and ``abort`` are the commands. ``coordinators`` and ``open_writes`` ask the
-brokers.
+``commands`` lists and describes ids, and ``find`` and ``abort`` have their own modules.
+``coordinators`` and ``open_writes`` ask the brokers.
 """

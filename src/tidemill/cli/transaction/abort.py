@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tidemill.cli import output
+from tidemill.cli.broker_requests import BrokerRequests
 from tidemill.cli.client import Cluster, TopicPartitionKey
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, DryRun, Json, Property, Yes
+from tidemill.cli.transaction.coordinators import Description, describe_transaction, fence
+from tidemill.cli.transaction.open_writes import OpenWrite, abort_write, open_writes
 from tidemill.log.errors import InvalidTxnStateError
 from tidemill.state.errors import TransactionalIdNotFoundError
-
-if TYPE_CHECKING:
-    from tidemill.cli.transaction.coordinators import Description
-    from tidemill.cli.transaction.open_writes import OpenWrite
 
 
 def abort(
@@ -68,9 +67,6 @@ def partition_dicts(keys: Sequence[TopicPartitionKey]) -> list[dict[str, Any]]:
 def _abort_id(
     cluster: Cluster, transactional_id: str, *, yes: bool, dry_run: bool, as_json: bool
 ) -> None:
-    from tidemill.cli.broker_requests import BrokerRequests
-    from tidemill.cli.transaction.coordinators import describe_transaction, fence
-
     with BrokerRequests(cluster) as requests:
         before = describe_transaction(requests, transactional_id)
         _check_ongoing(before)
@@ -138,9 +134,6 @@ def _abort_hanging(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    from tidemill.cli.broker_requests import BrokerRequests
-    from tidemill.cli.transaction.open_writes import abort_write, open_writes
-
     place = "{} partition {}".format(*key)
     cluster.partitions(key[0], [key[1]])
     with BrokerRequests(cluster) as requests:

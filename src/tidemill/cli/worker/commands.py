@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.options import Config, DataDir, Json
+from tidemill.cli.options import Config, DataDir, Json, command_group
 
 if TYPE_CHECKING:
     from tidemill.workers.control import SupervisorClient
 
-app = typer.Typer(
-    help="List and restart worker processes of a broker on this machine; show their output.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+app = command_group(
+    "List and restart worker processes of a broker on this machine; show their output."
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the worker.")]
