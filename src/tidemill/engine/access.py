@@ -56,7 +56,7 @@ class Call:
             self.given.arguments[name] = value
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Question:
     """One question of a row: an operation on resources of one kind. Subclasses ask it.
 
@@ -87,7 +87,7 @@ class Question:
             raise error
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Check(Question):
     """Refuse the call if the principal can't use what an argument names.
 
@@ -103,7 +103,7 @@ class Check(Question):
         self.check(call, (names,) if isinstance(names, str) else names or ())
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Found(Question):
     """Refuse the result if the principal can't use one of the resources that are in it."""
 
@@ -115,7 +115,7 @@ class Found(Question):
         return result
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Visible(Question):
     """Leave out of a list, or of an iterator, what the principal can't use."""
 
@@ -127,7 +127,7 @@ class Visible(Question):
         return list(seen) if isinstance(result, list) else seen
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Each(Question):
     """Leave refused elements out of an argument, and put errors in their places in the result.
 
