@@ -23,9 +23,8 @@ from tidemill.demo.flights import (
     flight_of,
     flights,
     next_wall_clock,
-    raw_airlines,
     raw_flights,
-    raw_planes,
+    raw_rows,
 )
 
 ZONES = {"IAH": ZoneInfo("America/Chicago"), "LAX": ZoneInfo("America/Los_Angeles")}
@@ -156,11 +155,11 @@ def test_a_cancelled_flight_has_a_schedule_and_nothing_else() -> None:
 
 @pytest.mark.usefixtures("data_set")
 def test_the_tables_of_aircraft_and_airlines_are_read_with_missing_values_as_none() -> None:
-    assert raw_planes() == [
+    assert raw_rows("planes") == [
         {"tailnum": "N14228", "year": "1999", "seats": "149"},
         {"tailnum": "N2", "year": None, "seats": "2"},
     ]
-    assert raw_airlines() == [{"carrier": "UA", "name": "United Air Lines Inc."}]
+    assert raw_rows("airlines") == [{"carrier": "UA", "name": "United Air Lines Inc."}]
 
 
 @pytest.mark.usefixtures("data_set")

@@ -47,8 +47,8 @@ def check_all(
     """Return the comparison of each query, table and follower."""
     facts = check_results.Facts(stretch, check_results.legs(stretch), registry)
     found = [
-        compare(query, expected(facts), results.records[query], check_results.IDENTITIES[query])
-        for query, expected in check_results.EXPECTED.items()
+        compare(query, expected(facts), results.records[query], identity)
+        for query, (expected, identity) in check_results.EXPECTED.items()
     ]
     found += _tables(registry, left)
     for topic, values in results.unreadable.items():

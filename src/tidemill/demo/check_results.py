@@ -227,29 +227,17 @@ def alerts(facts: Facts) -> Iterator[Record]:
             }
 
 
-EXPECTED: Mapping[str, Callable[[Facts], Iterable[Record]]] = {
-    "hourly": hourly,
-    "trend": trend,
-    "sample": sample,
-    "bursts": bursts,
-    "outcomes": outcomes,
-    "enriched": enriched,
-    "fleet": fleet,
-    "alerts": alerts,
+EXPECTED: Mapping[str, tuple[Callable[[Facts], Iterable[Record]], tuple[str, ...]]] = {
+    "hourly": (hourly, ("airport", "window")),
+    "trend": (trend, ("airport", "window")),
+    "sample": (sample, ("airport", "window")),
+    "bursts": (bursts, ("tail_number", "window")),
+    "outcomes": (outcomes, ("flight", "origin", "scheduled_departure")),
+    "enriched": (enriched, ("flight", "origin", "event_time")),
+    "fleet": (fleet, ("tail_number",)),
+    "alerts": (alerts, ("airport", "hour")),
 }
-"""The functions, by the query's name."""
-
-IDENTITIES: Mapping[str, tuple[str, ...]] = {
-    "hourly": ("airport", "window"),
-    "trend": ("airport", "window"),
-    "sample": ("airport", "window"),
-    "bursts": ("tail_number", "window"),
-    "outcomes": ("flight", "origin", "scheduled_departure"),
-    "enriched": ("flight", "origin", "event_time"),
-    "fleet": ("tail_number",),
-    "alerts": ("airport", "hour"),
-}
-"""The fields that identify a record, by the query's name."""
+"""The functions, and the fields that identify a record, by the query's name."""
 
 
 AIRCRAFT_COLUMNS = ("operator", "manufacturer", "model", "seats", "built", CHANGED_AT)

@@ -199,18 +199,9 @@ def flights(stretch: Stretch) -> Iterator[Flight]:
         yield flight_of(row, zones)
 
 
-def raw_planes() -> list[dict[str, str | None]]:
-    """Return the rows of the table of aircraft, with ``None`` for missing values."""
-    return _table("planes.csv")
-
-
-def raw_airlines() -> list[dict[str, str | None]]:
-    """Return the rows of the table of airlines."""
-    return _table("airlines.csv")
-
-
-def _table(name: str) -> list[dict[str, str | None]]:
-    with (data_folder() / name).open(encoding="utf-8", newline="") as file:
+def raw_rows(table: str) -> list[dict[str, str | None]]:
+    """Return the rows of ``planes`` or ``airlines``, with ``None`` for missing values."""
+    with (data_folder() / f"{table}.csv").open(encoding="utf-8", newline="") as file:
         return [
             {column: value if value not in _NO_VALUE else None for column, value in row.items()}
             for row in csv.DictReader(file)

@@ -113,12 +113,8 @@ class BrokerProcess:
         self.data_dir = data_dir
         self.log_file = log_file
         self._process: ChildProcess | None = None
-        self._address = ""
-
-    @property
-    def bootstrap_servers(self) -> str:
+        self.bootstrap_servers = ""
         """The address for clients, ``host:port``."""
-        return self._address
 
     @property
     def pid(self) -> int:
@@ -145,7 +141,7 @@ class BrokerProcess:
             error=BrokerProcessError,
         )
         try:
-            self._address = self._wait_until_ready(ready_file)
+            self.bootstrap_servers = self._wait_until_ready(ready_file)
         except BaseException:
             self._stop()
             raise

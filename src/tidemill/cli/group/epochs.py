@@ -10,7 +10,7 @@ from typing import Any
 
 from tidemill.cli.broker_requests import BrokerRequests, check_error_code, retry_transient
 from tidemill.cli.client import Cluster
-from tidemill.cli.group.requests import Epochs, MemberEpoch, is_consumer_group
+from tidemill.cli.group.requests import Epochs, is_consumer_group
 from tidemill.kafka_client.errors import UnsupportedSettingError
 
 CONSUMER_GROUP_DESCRIBE = 69
@@ -50,7 +50,7 @@ def group_epochs(cluster: Cluster, description: Any) -> Epochs | None:
     )
 
 
-def _member(member: Mapping[str, Any]) -> MemberEpoch:
+def _member(member: Mapping[str, Any]) -> dict[str, Any]:
     kind = member.get("member_type", -1)
     target = sorted(
         f"{topic['topic_name']}-{partition}"
@@ -58,4 +58,4 @@ def _member(member: Mapping[str, Any]) -> MemberEpoch:
         for partition in topic["partitions"]
     )
     protocol = None if kind < 0 else "classic" if kind == _CLASSIC else "consumer"
-    return MemberEpoch(member["member_epoch"], protocol, tuple(target))
+    return {"protocol": protocol, "epoch": member["member_epoch"], "target": target}

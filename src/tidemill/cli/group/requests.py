@@ -15,27 +15,19 @@ from tidemill.state.errors import GroupIdNotFoundError, NonEmptyGroupError
 
 
 @dataclass(frozen=True)
-class MemberEpoch:
-    """A member's epoch, its protocol if known, and its target: ``topic-partition``."""
-
-    epoch: int
-    protocol: str | None
-    target: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Epochs:
     """The epochs of a group.
 
     Attributes:
         group: grows with each change of members, subscriptions or topics.
         assignment: the group epoch that the target assignment was made for.
-        members: by member id.
+        members: by member id, for JSON: epoch, protocol (None if the broker does not say), and the
+            partitions that the member is to have.
     """
 
     group: int
     assignment: int
-    members: Mapping[str, MemberEpoch]
+    members: Mapping[str, Mapping[str, Any]]
 
 
 def state_text(state: Any) -> str:
@@ -119,14 +111,12 @@ def owners(description: Any) -> dict[TopicPartitionKey, Any]:
 def member_dict(member: Any, epochs: Epochs | None = None) -> dict[str, Any]:
     """Return a member for JSON."""
     assigned = member.assignment.topic_partitions if member.assignment else []
-    known = epochs.members.get(member.member_id) if epochs else None
+    known = epochs.members.get(member.member_id, {}) if epochs else {"protocol": "classic"}
     return {
         "member": member.member_id,
         "client": member.client_id,
         "host": member.host,
         "instance": member.group_instance_id,
-        "protocol": known.protocol if known else None if epochs else "classic",
-        "epoch": known.epoch if known else None,
-        "target": list(known.target) if known else None,
+        **{name: known.get(name) for name in ("protocol", "epoch", "target")},
         "partitions": sorted(f"{tp.topic}-{tp.partition}" for tp in assigned),
     }

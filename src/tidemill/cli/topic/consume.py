@@ -22,7 +22,7 @@ from tidemill.cli.client import Cluster, TopicPartitionKey
 from tidemill.cli.group.lag import held_back, note_held_back
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, OnlyPartition, Property, TopicName
 from tidemill.cli.positions import HELP, Kind, Position, parse
-from tidemill.cli.topic.readers import GroupReader, PartitionReader, Reader
+from tidemill.cli.topic.readers import GroupReader, PartitionReader
 from tidemill.cli.topic.record_json import to_line
 from tidemill.errors import TidemillError
 
@@ -81,7 +81,7 @@ def consume(
     _check_group_options(group, partition, start)
     cluster = Cluster.at(servers, properties)
     printer = _Printer(output_format, count)
-    reader: Reader
+    reader: PartitionReader | GroupReader
     if group:
         reader = GroupReader(cluster, topic, group, start, until_end=until_end)
     else:
@@ -114,7 +114,7 @@ def _check_group_options(
         )
 
 
-def _print_records(reader: Reader, printer: _Printer, stop: _Stop) -> None:
+def _print_records(reader: PartitionReader | GroupReader, printer: _Printer, stop: _Stop) -> None:
     while not (stop.requested or printer.full or reader.at_end):
         for message in reader.poll():
             if not printer.full:

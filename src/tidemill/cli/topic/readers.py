@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from tidemill.cli import output
 from tidemill.cli.client import (
@@ -33,30 +33,6 @@ OFFSET_END = -1
 ASSIGNMENT = "partition.assignment.strategy"
 _CLOSE_SECONDS = 5.0
 """How long the last commit can take."""
-
-
-class Reader(Protocol):
-    """The part of a reader that the command uses."""
-
-    @property
-    def keys(self) -> Sequence[TopicPartitionKey]:
-        """The partitions that it reads now."""
-
-    @property
-    def at_end(self) -> bool:
-        """Whether it has read to the end and is to stop there."""
-
-    def poll(self) -> Iterator[Message]:
-        """Wait a moment for records, and yield those that have arrived."""
-
-    def printed(self, message: Message) -> None:
-        """Note that a record was written to the output."""
-
-    def flushed(self) -> None:
-        """Note that the output was flushed."""
-
-    def close(self) -> None:
-        """Commit and disconnect."""
 
 
 class _Messages:
@@ -131,6 +107,7 @@ class PartitionReader:
         return self._ends is not None and not self._ends
 
     def poll(self) -> Iterator[Message]:
+        """Wait a moment for records, and yield those that have arrived."""
         for message, is_record in self._messages.poll():
             if self._ends is None:
                 if is_record:
@@ -146,12 +123,13 @@ class PartitionReader:
                 yield message
 
     def printed(self, message: Message) -> None:
-        pass
+        """Note that a record was written to the output."""
 
     def flushed(self) -> None:
-        pass
+        """Note that the output was flushed."""
 
     def close(self) -> None:
+        """Commit and disconnect."""
         self._consumer.close()
 
 

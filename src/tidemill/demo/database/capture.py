@@ -37,39 +37,31 @@ class Database(Protocol):
     @property
     def kind(self) -> str:
         """The kind of source."""
-        ...
 
     @property
     def schema(self) -> str:
         """The schema of the tables."""
-        ...
 
     @property
     def description(self) -> str:
         """The database as lines name it, without a password."""
-        ...
 
     @property
     def options(self) -> dict[str, Any]:
         """The options of the database in the definition of a source."""
-        ...
 
     @property
     def environment(self) -> dict[str, str]:
         """The variables that ``options`` refers to."""
-        ...
 
     def prepare(self, *, reset: bool) -> None:
         """Create what the tables need; ``reset`` drops that of an earlier run first."""
-        ...
 
     def open(self) -> Tables:
         """Connect. Use the result in one thread."""
-        ...
 
     def drop(self) -> None:
         """Drop everything of the demo."""
-        ...
 
 
 def database_of(given: str, folder: Path) -> Database:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tidemill.demo.flights import Flight, Stretch, raw_airlines, raw_planes
+from tidemill.demo.flights import Flight, Stretch, raw_rows
 
 AIRCRAFT = "aircraft"
 AIRLINES = "airlines"
@@ -117,15 +117,10 @@ def registry(flights: Iterable[Flight], stretch: Stretch) -> Registry:
             operators.setdefault(flight.tail_number, flight.carrier)
     aircraft = {
         str(plane["tailnum"]): aircraft_row(plane, operators.get(str(plane["tailnum"])), stretch)
-        for plane in raw_planes()
+        for plane in raw_rows("planes")
     }
     airlines = {
-        str(row["carrier"]): {
-            "carrier": row["carrier"],
-            "name": row["name"],
-            CHANGED_AT: stretch.start,
-        }
-        for row in raw_airlines()
+        str(row["carrier"]): {**row, CHANGED_AT: stretch.start} for row in raw_rows("airlines")
     }
     flying = [row for tail, row in aircraft.items() if tail in operators]
     parked = [row for tail, row in aircraft.items() if tail not in operators]
