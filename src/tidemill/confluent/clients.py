@@ -90,7 +90,6 @@ class Kafka:
         """Return librdkafka's error as one of tidemill's types.
 
         Args:
-            error: the error.
             what: what failed, as "can't <what>".
         """
         if error.code() not in _UNREACHABLE:

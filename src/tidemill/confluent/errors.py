@@ -42,9 +42,6 @@ class LastError:
     """Keeps the last error of a client, so that a timeout can name its cause.
 
     librdkafka retries forever and reports errors only to this callback.
-
-    Attributes:
-        error: The last error, or None.
     """
 
     def __init__(self) -> None:

@@ -94,7 +94,6 @@ class RecordProducer:
         make: Makes the client, and words the error of an invalid setting.
 
     Attributes:
-        client: The client.
         last: The last error that is about no record.
     """
 
@@ -371,14 +370,8 @@ class TransactionalProducer:
         """Repeat a request until it succeeds or fails with a permanent error.
 
         Args:
-            ask: Sends the request.
             what: What the request does, for messages.
-            last: The last error of the client; None for that of the producer.
             also: Codes of temporary errors, besides those that the client marks as retriable.
-
-        Raises:
-            TidemillError: As ``Failures`` words it: the transaction can't continue, another
-                producer has fenced this one, or there was no answer in time.
         """
         last = last or self.records.last
         deadline = time.monotonic() + self._patience_s

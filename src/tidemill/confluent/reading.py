@@ -62,7 +62,6 @@ class Follower:
         Args:
             kafka: the cluster.
             client: the client id.
-            partitions: the partitions.
             isolation: ``read_committed`` or ``read_uncommitted``.
             config: more of librdkafka's configuration, with underscores for dots.
         """

@@ -175,12 +175,7 @@ def make(archive: ClassArchive) -> bool:
 
 
 def _dump(archive: ClassArchive, recorded: Path) -> None:
-    """Run Java to write the archive.
-
-    Raises:
-        OSError: it can't be written, or Java failed.
-        subprocess.TimeoutExpired: it took too long.
-    """
+    """Run Java to write the archive."""
     if shutil.disk_usage(archive.folder).free < NEEDED_BYTES:
         return  # not a failure for good
     fresh = archive.path.with_suffix(".tmp")
@@ -231,11 +226,7 @@ def _locked(folder: Path) -> Iterator[bool]:
 
 
 def _folder() -> Path | None:
-    """Return the folder of archives, which is created; None if there are to be none.
-
-    Raises:
-        OSError: it can't be created.
-    """
+    """Return the folder of archives, which is created; None if there are to be none."""
     chosen = os.environ.get(SWITCH, "")
     if chosen == "0":
         return None
@@ -261,11 +252,7 @@ def _is_hotspot(java: Path) -> bool:
 
 
 def _key(java: Path, class_path: str) -> str:
-    """Return the name of an archive.
-
-    Raises:
-        OSError: a file can't be read.
-    """
+    """Return the name of an archive."""
     found = java.stat()
     parts = [f"{java} {found.st_size} {found.st_mtime_ns}", class_path]
     for entry in class_path.split(os.pathsep):

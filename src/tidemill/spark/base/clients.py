@@ -54,7 +54,6 @@ def make_client(
 
     Args:
         factory: Class of the client.
-        settings: Settings of librdkafka.
         last: Receives the errors.
 
     Raises:
@@ -107,7 +106,6 @@ class ClientPool(Generic[Client]):
     each would be closed just before it is needed. A client makes room when it was idle for a while.
 
     Args:
-        close: Closes a client.
         limit: Most idle clients to keep.
         clock: Returns monotonic seconds.
     """
@@ -130,7 +128,6 @@ class ClientPool(Generic[Client]):
         """Return an idle client with these settings, or a new one. Return it with ``give``.
 
         Args:
-            settings: Settings of the client.
             make: Creates a new client.
         """
         if self._pid != os.getpid():  # librdkafka's threads do not survive a fork

@@ -24,7 +24,6 @@ class Column:
     """A column of a schema.
 
     Attributes:
-        name: Name of the column.
         type: Spark's name of the type: ``TIMESTAMP``, ``ARRAY<STRING>``.
     """
 
@@ -34,9 +33,6 @@ class Column:
 
 def columns(ddl: str) -> tuple[Column, ...]:
     """Return the columns of a schema.
-
-    Args:
-        ddl: The schema.
 
     Raises:
         SchemaError: The text is not a list of columns, a type is unknown, or a name of a column or
@@ -92,7 +88,6 @@ def struct(ddl: str, *more: str) -> str:
     accepts in a type only.
 
     Args:
-        ddl: The schema.
         more: Further columns, as DDL.
     """
     fields = ", ".join((f"{ddl}\n", *more))

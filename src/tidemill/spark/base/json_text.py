@@ -27,7 +27,6 @@ def with_json_text(df: DataFrame, names: Collection[str]) -> DataFrame:
     """Replace columns by their JSON text; see ``row_text``.
 
     Args:
-        df: rows.
         names: the columns, which are structs, arrays or maps.
     """
     from pyspark.sql import functions as f
@@ -49,7 +48,6 @@ def row_text(columns: Sequence[Column], kinds: Sequence[DataType]) -> Column:
 
     Args:
         columns: the columns, with the names of the object's fields.
-        kinds: their types.
     """
     from pyspark.sql import functions as f
 
@@ -81,12 +79,7 @@ def _has_timestamps(kind: DataType) -> bool:
 
 
 def _has_microseconds(value: Column, kind: DataType) -> Column:
-    """Return whether a value has a timestamp that three digits would cut; null counts as false.
-
-    Args:
-        value: the value.
-        kind: its type, which has timestamps.
-    """
+    """Return whether a value has a timestamp that three digits would cut; null counts as false."""
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 

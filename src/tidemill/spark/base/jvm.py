@@ -138,10 +138,6 @@ def start_jvm(
         environ: Variables for the JVM in addition to those of this process.
         output: File for the output of the JVM and the Python workers; default: our stderr.
         timeout_s: Seconds to wait for the gateway.
-
-    Raises:
-        JavaNotFoundError: There is no Java 17 or newer.
-        JvmStartError: The JVM ended or did not answer in time.
     """
     found = java or find_java()
     spark_home = _spark_home()
@@ -254,9 +250,6 @@ def class_archive(java: Java | None = None) -> ClassArchive | None:
 
     Args:
         java: The Java to run; default: ``find_java()``.
-
-    Raises:
-        JavaNotFoundError: There is no Java 17 or newer.
     """
     found = java or find_java()
     return archive_for(jvm_command(found, _spark_home().resolve(), {}, Path("unused")))
@@ -289,10 +282,6 @@ def ensure_gateway(
     Returns:
         The JVM, or None if PySpark is connected to a JVM that is not ours: inside of
         ``spark-submit``, or if the program created a SparkContext before.
-
-    Raises:
-        JavaNotFoundError: There is no Java 17 or newer.
-        JvmStartError: The JVM ended or did not answer in time.
     """
     global _running, _workers
     with _lock:

@@ -88,7 +88,6 @@ def jvm_command(
     ``--conf``.
 
     Args:
-        java: The Java to run.
         spark_home: Folder of Spark.
         conf: Spark settings.
         log_config: The log4j2 settings.

@@ -107,7 +107,6 @@ def invalid_option(message: str, hint: str = "") -> OptionError:
     """Return the error for an invalid option.
 
     Args:
-        message: What is invalid.
         hint: What to use instead, or an empty string.
     """
     return with_note(OptionError(message, hint=hint))

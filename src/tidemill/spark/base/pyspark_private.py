@@ -190,7 +190,6 @@ def list_folder(spark: SparkSession, folder: str, subfolder: str) -> list[str] |
     """List a subfolder through Hadoop's file systems.
 
     Args:
-        spark: The session.
         folder: A path, or an address that Spark knows.
         subfolder: Name of the folder in it.
 

@@ -27,11 +27,7 @@ HEADERS_COLUMN = "headers array<struct<key: string, value: binary>>"
 
 
 def columns_of(options: SourceOptions) -> str:
-    """Return the columns of a query for which the user gave no schema, as DDL.
-
-    Raises:
-        OptionError: Values are to be parsed, and there is no schema for them.
-    """
+    """Return the columns of a query for which the user gave no schema, as DDL."""
     parsing = options.parsing
     if parsing is None or parsing.refused:
         return _fixed_columns(options)
@@ -47,11 +43,7 @@ def reading_of(options: SourceOptions, schema: StructType) -> Reading:
     """Return what the tasks of a query read.
 
     Args:
-        options: The options of the source.
         schema: The columns that Spark expects.
-
-    Raises:
-        OptionError: The source can't yield these columns.
     """
     parsing = options.parsing
     if parsing is None or parsing.refused:

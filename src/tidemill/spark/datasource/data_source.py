@@ -101,9 +101,6 @@ def register(spark: SparkSession) -> None:
     PySpark registers it by itself, unless its discovery of data sources is switched off or fails:
     because of another package, or because ``python3`` on PATH is not the Python of this program. A
     local session runs its Python workers with the Python of this program from now on.
-
-    Args:
-        spark: The session.
     """
     from tidemill.spark.base.session import use_this_python_in
 

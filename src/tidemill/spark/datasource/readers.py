@@ -42,7 +42,6 @@ class Reading:
     """The records that the tasks of a query read.
 
     Attributes:
-        options: The options of the source.
         rows: How records become rows; None for the records themselves.
         needs_headers: Whether to read the headers of the records.
     """

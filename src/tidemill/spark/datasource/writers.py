@@ -59,10 +59,6 @@ class Written(WriterCommitMessage):
 def check_columns(schema: StructType, options: SinkOptions) -> None:
     """Check the columns of the rows before anything is written.
 
-    Args:
-        schema: Schema of the rows.
-        options: Options of the sink.
-
     Raises:
         OptionError: A column is missing or has the wrong type, or no topic is named.
     """
@@ -97,15 +93,7 @@ class _Writer:
         self.__dict__.update(state)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write the rows of a task. Runs in a worker.
-
-        Args:
-            iterator: The rows.
-
-        Raises:
-            DeliveryError: The broker did not accept a row, a topic is null, or rows are missing.
-            OptionError: librdkafka does not know a setting.
-        """
+        """Write the rows of a task. Runs in a worker."""
         options = self._options
         if options.delivery != EXACTLY_ONCE or options.topic is None:
             from tidemill.spark.sinks.topic.delivery.at_least_once import write_rows

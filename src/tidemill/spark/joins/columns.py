@@ -42,11 +42,7 @@ def column(name: str) -> Column:
 
 
 def check_how(how: str, allowed: Sequence[str]) -> None:
-    """Check the kind of a join.
-
-    Raises:
-        JoinError: ``how`` is not one of ``allowed``.
-    """
+    """Check the kind of a join."""
     if how not in allowed:
         raise JoinError(f"invalid join how={how!r}", hint=f"Use one of {', '.join(allowed)}.")
 
@@ -55,7 +51,6 @@ def check_columns(df: DataFrame, names: Iterable[str], what: str) -> None:
     """Check that a DataFrame has columns.
 
     Args:
-        df: the DataFrame.
         names: the columns, case-insensitive.
         what: the subject of the error message.
 
@@ -74,12 +69,7 @@ def check_distinct(left: Iterable[str], right: Iterable[str], prefix: str) -> No
     """Check that both sides of a join have different columns.
 
     Args:
-        left: columns of the left side.
-        right: columns of the right side.
         prefix: the parameter that renames the columns of the right side, for the hint.
-
-    Raises:
-        JoinError: a name is on both sides.
     """
     taken = {name.lower() for name in left}
     both = sorted(name for name in right if name.lower() in taken)

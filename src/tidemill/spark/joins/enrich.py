@@ -154,11 +154,7 @@ def _check_event_time(stream: DataFrame, compared: _Pairs, event_time: str) -> N
 
 
 def _version_key(table: TableInput, compared: _Pairs) -> list[str]:
-    """Return the stream's columns with the table's key.
-
-    Raises:
-        JoinError: other columns of the table are compared.
-    """
+    """Return the stream's columns with the table's key."""
     key = _key_columns(table.schema, compared)
     if key is None:
         raise JoinError(
@@ -171,11 +167,7 @@ def _version_key(table: TableInput, compared: _Pairs) -> list[str]:
 
 
 def _kept(table: TableInput, keep: Duration | None) -> Duration:
-    """Return how long versions are kept.
-
-    Raises:
-        JoinError: the table keeps none.
-    """
+    """Return how long versions are kept."""
     keep = table.declaration.keep_versions if keep is None else keep
     if keep is None:
         raise JoinError(
@@ -194,9 +186,6 @@ def _key_columns(schema: TableSchema, compared: _Pairs) -> list[str] | None:
 
     Returns:
         None if other columns of the table are compared.
-
-    Raises:
-        JoinError: the table does not have a column.
     """
     for _, name in compared:
         if schema.column(name) is None:

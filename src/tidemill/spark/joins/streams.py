@@ -142,12 +142,7 @@ def _bounds(within: Duration | tuple[Duration, Duration]) -> tuple[int, int]:
 
 
 def _time(df: DataFrame, name: str | None, side: str) -> str:
-    """Return the time column of a side.
-
-    Raises:
-        JoinError: the column is missing, or not a timestamp; or it is the column of a stream, and
-            has no watermark.
-    """
+    """Return the time column of a side."""
     watermarks = [field.name for field in df.schema if DELAY in field.metadata]
     if name is None:
         if len(watermarks) != 1:

@@ -257,11 +257,7 @@ def _keys_of(table: TableInput, side: int) -> DataFrame:
 def _spec(
     table: TableInput, memory_limit: int, foreign_key: tuple[tuple[str, str], ...] = ()
 ) -> TableSpec:
-    """Return what Python workers keep of a table.
-
-    Raises:
-        JoinError: the table's source does not support that.
-    """
+    """Return what Python workers keep of a table."""
     source = table.declaration.source
     spec = source.worker_copy(table.context(memory_limit), foreign_key)
     if spec is None:

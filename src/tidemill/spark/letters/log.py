@@ -29,7 +29,6 @@ class Batch:
     """A planned batch.
 
     Attributes:
-        number: Its number, from 0.
         start: Where it starts, as JSON; None for the start of the query.
         end: Where it ends, as JSON.
         is_done: Whether it was committed.
@@ -46,9 +45,6 @@ class BatchLog:
 
     Args:
         folder: Spark's checkpoint folder. It is created if it is missing.
-
-    Raises:
-        PipelineError: The folder can't be read or written.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -52,9 +52,7 @@ class LetterPlan:
     Attributes:
         pipeline: Name of the pipeline.
         stream: Name of the stream.
-        options: Options of the source.
         rows: How records are parsed, with ``refused``.
-        topic: Topic of the dead letters.
         kafka: Settings of librdkafka for writing.
         sink_id: Name of this output at the brokers.
         until_caught_up: Whether to end when all records that exist at the start are read.

@@ -146,9 +146,7 @@ def _duplicates(
     """Yield a problem for each name that occurs again.
 
     Args:
-        names: each name, with its line.
         what: the beginning of the message.
-        hint: what to do.
         texts: the text that a message shows for a name, where that is not the name itself.
     """
     names = list(names)

@@ -65,22 +65,14 @@ def stream_problems(stream: Stream, schemas: Schemas) -> Iterator[Problem]:
 
 
 def row_schema(stream: Stream) -> str:
-    """Return the columns of a stream's rows as DDL.
-
-    Raises:
-        SchemaError: the schema of the stream is malformed.
-    """
+    """Return the columns of a stream's rows as DDL."""
     if stream.format == "raw":
         return RAW_SCHEMA
     return event_schema(stream.schema) if stream.format == "debezium" else stream.schema
 
 
 def stream_columns(stream: Stream) -> tuple[Column, ...]:
-    """Return the columns of a stream's rows.
-
-    Raises:
-        SchemaError: the schema of the stream is malformed.
-    """
+    """Return the columns of a stream's rows."""
     return columns(row_schema(stream))
 
 

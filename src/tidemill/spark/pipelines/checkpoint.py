@@ -88,7 +88,6 @@ class Checkpoint:
         query: the name of the query.
 
     Attributes:
-        folder: the folder.
         spark_folder: the folder of Spark's own checkpoint.
         begun_file: the file in which a sink notes the batch that it began last.
     """
@@ -130,9 +129,6 @@ class Checkpoint:
     def check(self, fingerprint: Fingerprint) -> None:
         """Check that a query can continue from this checkpoint.
 
-        Args:
-            fingerprint: the fingerprint of the query.
-
         Raises:
             PipelineError: the query has changed in a way that the checkpoint does not allow (the
                 message says which), or the identity is damaged or missing.
@@ -161,11 +157,7 @@ class Checkpoint:
         return (self.folder / _REBUILD).exists()
 
     def begin_switch(self) -> None:
-        """Note that a rebuild switches the sink. Until it has ended, the query can't start.
-
-        Raises:
-            PipelineError: the folder can't be written.
-        """
+        """Note that a rebuild switches the sink. Until it has ended, the query can't start."""
         self._write(_REBUILD, {"step": "switching"})
 
     def adopt(self, other: Checkpoint) -> None:
@@ -234,11 +226,7 @@ class Checkpoint:
         return f"tidemill pipeline reset {pipeline} --query {query}"
 
     def _found(self) -> Identity | None:
-        """Return the stored identity, if there is one.
-
-        Raises:
-            PipelineError: it is damaged, or it is missing while there is a checkpoint.
-        """
+        """Return the stored identity, if there is one."""
         found = self._read()
         if found is None and not self.is_fresh:
             raise PipelineError(

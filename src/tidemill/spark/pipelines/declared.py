@@ -394,11 +394,7 @@ class Pipeline:
 
 
 def _of_topic(name: str, topic: str, format: str, timestamp_format: str) -> TableSource:  # noqa: A002
-    """Return the source of a table that is read from a topic.
-
-    Raises:
-        PipelineError: the format is unknown.
-    """
+    """Return the source of a table that is read from a topic."""
     formats = {"json": ChangelogTopic, "debezium": CapturedTopic}
     if format not in formats:
         raise PipelineError(

@@ -43,7 +43,6 @@ def _without_row(kept: list[str], above: str) -> list[str] | None:
 
     Args:
         kept: the lines of which they are taken.
-        above: the line before.
 
     Returns:
         None if the first line is not about a row.

@@ -55,7 +55,6 @@ def mark(df: DataFrame, what: str) -> DataFrame:
     """Mark a stream as an input with a name: fingerprints show the name and not the plan below.
 
     Args:
-        df: the stream.
         what: the name in fingerprints, for example ``topic departures``.
     """
     return df.alias(f"{_INPUT}{what}")
@@ -89,7 +88,6 @@ class _Reader:
         """Yield lines about the parts of a node, and of all nodes below, that decide about state.
 
         Args:
-            node: a node of the plan.
             needed: the columns of the node that operators above use.
             depth: the number of operators above, counted from the first one that keeps state.
         """

@@ -60,7 +60,6 @@ class TableInput:
 
     Attributes:
         declaration: the table as the pipeline declares it.
-        spark: the session.
         kafka: settings of librdkafka, with ``bootstrap.servers``.
     """
 
@@ -173,8 +172,6 @@ class Builder:
     """Makes the DataFrames that a pipeline declares.
 
     Args:
-        spark: the session.
-        pipeline: the declared pipeline.
         kafka: settings of librdkafka, with ``bootstrap.servers``.
         starting: where new queries begin; None leaves it to each stream.
         source_format: the data source of streams: ``tidemill``, or Spark's own ``kafka``.
@@ -201,11 +198,7 @@ class Builder:
         self.source = StreamSource(spark, self._kafka, starting, source_format, is_local=is_local)
 
     def try_build(self, query: Query) -> Built | Problem:
-        """Return a query's result, or the mistake that the user's function or Spark reports.
-
-        Raises:
-            Exception: the JVM has ended, so the error is not about the query.
-        """
+        """Return a query's result, or the mistake that the user's function or Spark reports."""
         for attempt in range(BUILD_ATTEMPTS):
             try:
                 return self.build(query)

@@ -261,11 +261,7 @@ class Runner:
         )
 
     def _build(self, spark: SparkSession, stop: threading.Event) -> list[ReadyQuery | ReadyLetters]:
-        """Build and check all queries.
-
-        Raises:
-            PipelineProblemsError: at least one can't be built or started.
-        """
+        """Build and check all queries."""
         options = self._options
         builder = Builder(
             *(spark, self._pipeline, self._kafka, options.starting, options.source_format),

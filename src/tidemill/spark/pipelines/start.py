@@ -66,9 +66,6 @@ def make_ready(built: Built, checkpoint: Checkpoint) -> ReadyQuery:
     Args:
         built: The query and its result.
         checkpoint: The folder of its checkpoint.
-
-    Raises:
-        TidemillError: The query can't start.
     """
     query = built.query
     check_query(built.df, query.mode)
@@ -86,7 +83,6 @@ class Started:
     """A running query of Spark, as ``supervisor.RunningQuery``.
 
     Args:
-        query: The query of Spark.
         writer: The writer of the sink. It is closed when the query has ended.
         counts_rows: Whether Spark counts the rows in the query's state. If not, it reports 0.
     """
@@ -216,7 +212,6 @@ def settings(spark: SparkSession, chosen: Mapping[str, str]) -> Iterator[None]:
     """Set settings of a session for a moment. Those that the user has set stay as they are.
 
     Args:
-        spark: The session.
         chosen: Names and values.
     """
     known = dict(spark.conf.getAll)

@@ -104,7 +104,6 @@ class StatusPublisher:
     """Publishes the statuses of a run: each change, and an unchanged one from time to time.
 
     Args:
-        topic: where statuses are published.
         listener: called with each status that has changed, in the thread that publishes.
 
     Attributes:

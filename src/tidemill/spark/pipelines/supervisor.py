@@ -89,7 +89,6 @@ class SupervisedQuery:
 
     Args:
         status: the status before the start, with names, sink and topics.
-        start: starts the query.
         policy: when the query is over.
         clock: returns monotonic seconds.
     """
@@ -344,7 +343,6 @@ class StopGuard:
 
     Args:
         stop: Set when the run is asked to stop.
-        end_jvm: Ends the JVM.
         limit_s: Seconds that a stop may take; None for no limit.
     """
 

@@ -69,7 +69,6 @@ class StartedBatch:
     together with the checkpoint.
 
     Args:
-        path: The file.
         checkpoint: Spark's checkpoint folder.
     """
 

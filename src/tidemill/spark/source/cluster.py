@@ -43,7 +43,6 @@ class KafkaCluster:
     """A cluster that is asked through librdkafka. It is pickled without its connection.
 
     Args:
-        settings: Settings of librdkafka.
         deadline_s: Seconds until a request is given up.
     """
 
@@ -62,9 +61,6 @@ class KafkaCluster:
 
     def describe(self, subscription: Subscription) -> dict[str, Topic]:
         """Return the subscribed topics that exist, with their subscribed partitions.
-
-        Args:
-            subscription: The topics and partitions.
 
         Raises:
             UnreachableError: No broker answers in time.
@@ -95,10 +91,6 @@ class KafkaCluster:
 
         Args:
             wanted: The timestamp for each partition, in milliseconds since 1970.
-
-        Raises:
-            UnreachableError: No broker answers in time.
-            UnknownTopicOrPartitionError: A partition does not exist.
         """
         specs = {tp: OffsetSpec.for_timestamp(ms) for tp, ms in wanted.items()}
         found = self._list_offsets(specs)

@@ -14,8 +14,6 @@ class BatchMaker:
     """Makes the record batches of one partition.
 
     Args:
-        topic: The topic.
-        partition: The partition.
         schema: ``SCHEMA`` or ``SCHEMA_WITH_HEADERS``.
     """
 

@@ -30,10 +30,7 @@ def removed(
     """Report that the log does not contain the offset.
 
     Args:
-        wanted: The range.
-        position: The offset.
         plan: How the range is read.
-        first: The first offset of the log.
         last: The offset of its next record.
         cause: The error of the broker.
 
@@ -59,7 +56,6 @@ def timed_out(
     """Return the error if no record came in time.
 
     Args:
-        wanted: The range.
         position: The offset of the next record.
         plan: How the range is read.
         cause: The end of the sentence: ``: `` and the last error, or an empty string.
@@ -79,7 +75,6 @@ def unreadable(
     """Return the error if the partition can't be read.
 
     Args:
-        wanted: The range.
         position: The offset of the next record.
         cause: Why.
         hint: What to do.

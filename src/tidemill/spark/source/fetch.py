@@ -45,7 +45,6 @@ def fetch(wanted: OffsetRange, plan: FetchPlan) -> Iterator[pa.RecordBatch]:
     transaction markers leave fewer records than offsets.
 
     Args:
-        wanted: The range.
         plan: How to read it.
 
     Yields:

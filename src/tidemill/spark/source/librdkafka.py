@@ -76,12 +76,7 @@ def close_idle_consumers() -> None:
 
 
 class _RangeReader:
-    """Reads one range once.
-
-    Args:
-        wanted: The range.
-        plan: How to read it.
-    """
+    """Reads one range once."""
 
     def __init__(self, wanted: OffsetRange, plan: FetchPlan) -> None:
         self._range = wanted
@@ -208,9 +203,6 @@ def to_record_batch(
     """Return messages of one partition as columns.
 
     Args:
-        messages: The messages.
-        topic: Their topic.
-        partition: Their partition.
         schema: ``SCHEMA`` or ``SCHEMA_WITH_HEADERS``.
     """
     # Unbound methods in ``map`` avoid a Python frame for each record.

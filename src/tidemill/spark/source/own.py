@@ -76,7 +76,6 @@ def start(wanted: OffsetRange, plan: FetchPlan) -> Iterator[pa.RecordBatch] | No
     """Return the record batches of a range, as ``fetch`` does.
 
     Args:
-        wanted: The range.
         plan: How to read it.
 
     Returns:
@@ -113,13 +112,7 @@ def _give(client: Client, kafka: dict[str, str]) -> None:
 
 
 class RangeReader:
-    """Reads one range once.
-
-    Args:
-        wanted: The range.
-        plan: How to read it.
-        client: The client, for this range only.
-    """
+    """Reads one range once."""
 
     def __init__(self, wanted: OffsetRange, plan: FetchPlan, client: Client) -> None:
         self._range = wanted

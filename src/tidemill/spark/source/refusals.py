@@ -28,7 +28,6 @@ def send(path: str, wanted: OffsetRange, refused: int) -> None:
 
     Args:
         path: The socket.
-        wanted: The range.
         refused: Number of its records that can't be parsed.
     """
     content = [wanted.topic, wanted.partition, wanted.start, wanted.end, refused]

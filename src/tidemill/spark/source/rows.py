@@ -33,7 +33,6 @@ def parse_range(
     Args:
         records: All records of a range.
         plan: What to return, with the socket for the report.
-        wanted: The range.
     """
     refused: list[int] = []
     yield from parse_records(records, plan, refused.append)
@@ -101,7 +100,6 @@ def parse_schema(
 
     Args:
         columns: All columns of the schema.
-        ddl: The schema.
         event_time: A column in which null refuses the record, or None.
         timestamp_format: What a number in a TIMESTAMP column means.
 

@@ -31,9 +31,6 @@ def read(path: str) -> frozenset[str] | None:
 class UsedColumns:
     """The file about one stream. It is deleted with this object.
 
-    Attributes:
-        path: The file.
-
     Raises:
         OSError: There is no folder for temporary files.
     """

@@ -51,11 +51,7 @@ class Rows(Protocol):
 
 
 class CapturedRecords:
-    """Reads the records of one captured topic, each partition in its order.
-
-    Args:
-        spec: the table.
-    """
+    """Reads the records of one captured topic, each partition in its order."""
 
     def __init__(self, spec: TableSpec) -> None:
         self._spec = spec

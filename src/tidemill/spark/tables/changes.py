@@ -55,7 +55,6 @@ class TableSpec:
     """A changelog, and which of its records a Python worker keeps. Equal specs share a cache.
 
     Attributes:
-        topic: the topic of the changelog.
         key: columns of the record's key.
         kafka: settings of librdkafka, sorted.
         types: the types of the columns by which rows are found: the key and the foreign key.
@@ -170,9 +169,6 @@ def foreign_key_of(change: Change, spec: TableSpec) -> bytes | None:
 
     Returns:
         None if a column is missing.
-
-    Raises:
-        JoinError: the value is not a JSON object.
     """
     return key_of(_object(change, spec), spec.foreign_key, spec)
 
@@ -183,7 +179,6 @@ def key_of(
     """Return the key that a row has in some of its columns, in the spelling of ``canonical``.
 
     Args:
-        fields: the row.
         columns: each column of the row, with its name in the key.
         spec: the table with the types of the columns.
 
@@ -201,11 +196,7 @@ def key_of(
 
 
 def valid_from_of(change: Change, spec: TableSpec) -> int:
-    """Return the time from which a version is valid, in microseconds since 1970.
-
-    Raises:
-        JoinError: the column with that time has a value that is not a time.
-    """
+    """Return the time from which a version is valid, in microseconds since 1970."""
     if spec.valid_from is None or change.value is None:
         return change.at
     try:
@@ -252,7 +243,6 @@ def key_json(key: bytes, column: str, kind: str) -> bytes:
     """Return the key of a record, which is the text of one column, as a JSON object.
 
     Args:
-        key: the key.
         column: the name of the column.
         kind: its type. A key that is not of the type becomes an object that is not, either.
     """

@@ -45,7 +45,6 @@ def value_now(spec: TableSpec, key: Column) -> Column:
     """Return a column with the value of a key in the table when a task begins; null if none.
 
     Args:
-        spec: the table.
         key: the key, as text.
     """
 
@@ -62,7 +61,6 @@ def value_at(spec: TableSpec, key: Column, at: Column) -> Column:
     """Return a column with the value that a key had at a time; null if none.
 
     Args:
-        spec: the table.
         key: the key, as text.
         at: the time in microseconds since 1970.
     """

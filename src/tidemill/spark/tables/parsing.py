@@ -175,9 +175,6 @@ def change_rows(
         parser: the parser of the table's rows.
         version: the column of this name.
         commit: the commit times of a captured table.
-
-    Raises:
-        JoinError: as ``RowParser.records``.
     """
     columns = {
         **dict(zip(parser.names, parser.records(records), strict=True)),
@@ -198,7 +195,6 @@ def row_of(value: SparkColumn, schema: TableSchema, table: str) -> SparkColumn:
 
     Args:
         value: the JSON objects, as bytes or text.
-        schema: the columns of the table.
         table: the name of the table in error messages.
     """
     from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]

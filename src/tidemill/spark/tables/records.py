@@ -87,11 +87,7 @@ class TableSchema:
 
     @cached_property
     def parsed_key(self) -> ParseSchema:
-        """The columns that keys are parsed to, in the order of the record's key.
-
-        Raises:
-            SchemaError: a type is not supported.
-        """
+        """The columns that keys are parsed to, in the order of the record's key."""
         return self._parsed(self.key)
 
     def _parsed(self, columns: Sequence[SchemaColumn]) -> ParseSchema:

@@ -36,9 +36,6 @@ a new row. When there are more, all are dropped."""
 class Latest:
     """The last value of each key, found by key and by foreign key.
 
-    Args:
-        spec: the table.
-
     Attributes:
         size: about the bytes of memory.
         is_stale: always false; see ``Versions``.
@@ -212,9 +209,6 @@ _FORGOTTEN_BITS = 1 << 20
 class Versions:
     """The versions of each key, in the order of the times from which they are valid.
 
-    Args:
-        spec: the table.
-
     Attributes:
         size: about the bytes of memory.
         is_stale: whether a late change was added whose key had a deletion that is dropped already:
@@ -326,7 +320,6 @@ class Versions:
         """Return the value that a key had at a time; None if it had none.
 
         Args:
-            key: the key.
             at: the time in microseconds since 1970.
         """
         versions = self._rows.get(key)

@@ -118,7 +118,6 @@ class _Aggregation:
     """A streaming aggregation in a plan.
 
     Attributes:
-        kind: the kind of its window, or None.
         has_watermark: whether a column by which it groups has a watermark.
         depth: the number of aggregations from the source up to this one.
     """

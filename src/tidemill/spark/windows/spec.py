@@ -47,9 +47,6 @@ class WindowSpec:
 
         ``window(ts, size, slide)`` requires a slide that is not longer than the size. A slide that
         divides the hop makes all windows, and others between them, which must be filtered out.
-
-        Raises:
-            WindowError: each slide puts an event into 100 windows or more.
         """
         slide = max(divisor for divisor in _divisors(self.step) if divisor <= self.size)
         if slide * 100 > self.size:

@@ -99,7 +99,6 @@ class _Edits:
     """Replacements in a text, collected first and then applied together.
 
     Attributes:
-        text: the text before the replacements.
         spans: the new text for each span of the old one.
     """
 

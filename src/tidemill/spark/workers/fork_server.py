@@ -255,7 +255,6 @@ def search_path(request: Request, own: Sequence[str], started_with: str) -> list
     """Return ``sys.path`` of a process.
 
     Args:
-        request: the process.
         own: ``sys.path`` of this interpreter.
         started_with: PYTHONPATH of this interpreter.
     """
@@ -270,7 +269,6 @@ def run(request: Request, started_with: str) -> None:
     """Become the process of a request, and run its module.
 
     Args:
-        request: the process.
         started_with: PYTHONPATH of this interpreter.
     """
     for number, file in enumerate(request.files):

@@ -24,7 +24,6 @@ def runs_here(query: Query, master: str, source_format: str) -> bool:
     """Whether a query is for dead letters, and runs in this process.
 
     Args:
-        query: the query.
         master: Spark's master URL.
         source_format: the data source of streams.
     """
@@ -37,7 +36,6 @@ class ReadyLetters:
     """A query for dead letters that passed all checks.
 
     Attributes:
-        query: the query.
         stream: the stream whose records it checks.
         source: knows how the pipeline's topics are read.
         checkpoint: the folder of its checkpoint.
@@ -85,8 +83,6 @@ def make_letters_ready(
     """Check the checkpoint of a query for dead letters.
 
     Args:
-        query: the query.
-        pipeline: the pipeline.
         source: knows how its topics are read.
         checkpoint: the folder of its checkpoint.
         spark_version: the version of Spark, for the fingerprint.

@@ -35,7 +35,6 @@ class StreamSource:
     """Loads the topics of streams.
 
     Args:
-        spark: the session.
         kafka: settings of librdkafka, with ``bootstrap.servers``.
         starting: where new queries begin; None leaves it to each stream.
         source_format: the data source: ``tidemill``, or Spark's own ``kafka``.

@@ -58,7 +58,6 @@ class DuckDBTable(UpsertTable["duckdb.DuckDBPyConnection"]):
     """A table in a DuckDB file. The file is created if it is missing.
 
     Args:
-        path: The file.
         table: Name of the table.
         key: Column or columns that identify a row.
         order_by: Columns that decide between rows with the same key.

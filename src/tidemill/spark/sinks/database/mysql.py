@@ -187,11 +187,7 @@ class MySqlTable(UpsertTable[Any]):
         return self._connection
 
     def _lock(self, connection: Any) -> str:
-        """Wait until no other batch writes to the table. The lock is on its name.
-
-        Raises:
-            SinkError: Another batch writes for longer than ``BUSY_S``.
-        """
+        """Wait until no other batch writes to the table. The lock is on its name."""
         place = f"{self._options['database']}.{self.table}".lower().encode()
         lock = f"tidemill {hashlib.sha256(place).hexdigest()[:40]}"
         if self._number(connection, f"SELECT GET_LOCK('{lock}', {BUSY_S})") != 1:
@@ -302,11 +298,7 @@ _OLD = "__old"
 
 
 def _parsed(url: str) -> dict[str, Any]:
-    """Return the arguments for a connection. No error shows a part of the URL.
-
-    Raises:
-        OptionError: The URL is malformed.
-    """
+    """Return the arguments for a connection. No error shows a part of the URL."""
     try:
         parts = urlsplit(url)
         options = parse_qs(parts.query, strict_parsing=bool(parts.query))

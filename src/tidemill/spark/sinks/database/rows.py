@@ -45,7 +45,6 @@ class Column:
     """A column of the table.
 
     Attributes:
-        name: Name of the column.
         type: Spark's name of the type, without parameters; ``json`` for a nested type.
         precision: Number of digits of a decimal.
         scale: Number of digits after the point of a decimal.
@@ -161,7 +160,6 @@ def collect(df: Any, layout: Layout, target: str) -> pa.Table:
 
     Args:
         df: The DataFrame of the batch.
-        layout: Layout of its rows.
         target: The table, for messages.
 
     Returns:
@@ -202,7 +200,6 @@ def prepare(rows: pa.Table, layout: Layout, target: str) -> pa.Table:
     Args:
         rows: The columns of the layout, with nested types as JSON, and ``_deleted`` without nulls
             if the layout has it.
-        layout: Layout of the rows.
         target: The table, for messages.
 
     Returns:

@@ -167,7 +167,6 @@ class TableWriter(Writer):
     """Writes the batches of one run into a table.
 
     Args:
-        table: The table.
         run: The run of the query.
     """
 

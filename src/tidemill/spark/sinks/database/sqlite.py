@@ -55,7 +55,6 @@ class SqliteTable(UpsertTable[sqlite3.Connection]):
     """A table in a SQLite file. The file is created if it is missing.
 
     Args:
-        path: The file.
         table: Name of the table.
         key: Column or columns that identify a row.
         order_by: Columns that decide between rows with the same key.

@@ -88,7 +88,6 @@ class UpsertTable(ABC, Generic[Connection]):
 
         Args:
             rows: Rows as ``rows.prepare`` returns them.
-            layout: Layout of the rows.
             number: Version of the batch.
             is_first: Whether this is the first batch of its checkpoint. Then the table must not
                 contain a newer version.
@@ -168,11 +167,7 @@ class UpsertTable(ABC, Generic[Connection]):
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Connection]:
-        """Open a transaction that is committed at the end and rolled back by an error.
-
-        Raises:
-            SinkError: An error of the database occurred.
-        """
+        """Open a transaction that is committed at the end and rolled back by an error."""
 
     @abstractmethod
     def _execute(self, connection: Connection, statement: str) -> None:
@@ -227,11 +222,7 @@ class UpsertTable(ABC, Generic[Connection]):
         )
 
     def _check(self, found: Found, layout: Layout) -> None:
-        """Check that the rows match an existing table.
-
-        Raises:
-            SchemaError: They don't.
-        """
+        """Check that the rows match an existing table."""
         existing = set(map(self._folded, found.columns))
         wanted = [column for column in layout.columns if self._folded(column.name) not in existing]
         if VERSION not in existing:
@@ -315,8 +306,6 @@ class UpsertTable(ABC, Generic[Connection]):
 
         Args:
             table: The quoted name of the table.
-            layout: Layout of the rows.
-            version: The version of a row ``s`` of the batch, in SQL.
             which: A condition on rows ``s`` of the batch.
         """
         return (
@@ -334,7 +323,6 @@ class UpsertTable(ABC, Generic[Connection]):
             names: The quoted names of its columns without ``_version``.
             keys: The quoted names of the key columns.
             rows: A SELECT of the columns and of the version.
-            layout: Layout of the rows.
         """
         older = "<=" if layout.versioned else "<"
         changes = [f"{column} = excluded.{column}" for column in (*names, VERSION)]

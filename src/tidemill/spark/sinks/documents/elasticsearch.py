@@ -100,9 +100,6 @@ class ElasticsearchStore(DocumentStore):
 
     Args:
         sink: The declaration.
-
-    Raises:
-        OptionError: The URL is malformed.
     """
 
     def __init__(self, sink: ElasticsearchSink) -> None:
@@ -165,11 +162,7 @@ class ElasticsearchStore(DocumentStore):
         return following
 
     def _current(self) -> str | None:
-        """Return the index of the alias, or None if there is no alias.
-
-        Raises:
-            SinkError: The alias has several indexes, or the name is that of an index.
-        """
+        """Return the index of the alias, or None if there is no alias."""
         status, found = self._send("GET", f"/_alias/{self._sink.index}")
         if status == 404:
             if self._exists(self._sink.index):
@@ -236,11 +229,7 @@ class ElasticsearchStore(DocumentStore):
     # --- HTTP -------------------------------------------------------------------------------------
 
     def _request(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request, and return what the server answers.
-
-        Raises:
-            SinkError: The server does not answer, or refuses it.
-        """
+        """Send a request, and return what the server answers."""
         content = None if body is None else json.dumps(body).encode()
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -260,11 +249,7 @@ class ElasticsearchStore(DocumentStore):
         return parsed
 
     def _send(self, method: str, path: str, content: bytes | None = None) -> tuple[int, bytes]:
-        """Return the status and the body of a response.
-
-        Raises:
-            SinkError: The server does not answer.
-        """
+        """Return the status and the body of a response."""
         headers = dict(self._headers)
         if content is not None:
             is_bulk = path.endswith("/_bulk")
@@ -346,11 +331,7 @@ def _value(value: Any) -> Any:
 
 
 def _server(url: str) -> tuple[str, dict[str, str]]:
-    """Return a server's URL without credentials, and headers with them. No error shows the URL.
-
-    Raises:
-        OptionError: The URL is malformed.
-    """
+    """Return a server's URL without credentials, and headers with them. No error shows the URL."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -119,10 +119,6 @@ class RedisStore(DocumentStore):
 
     Args:
         sink: The declaration.
-
-    Raises:
-        MissingPackageError: The package redis is not installed.
-        OptionError: The URL is malformed.
     """
 
     def __init__(self, sink: RedisSink) -> None:
@@ -220,11 +216,7 @@ class RedisStore(DocumentStore):
 
 
 def _check(url: str) -> None:
-    """Check a URL. No error shows a part of it.
-
-    Raises:
-        OptionError: It is malformed.
-    """
+    """Check a URL. No error shows a part of it."""
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme in ("redis", "rediss", "unix") and (parts.port or 1) > 0

@@ -111,11 +111,7 @@ class DocumentStore(ABC):
 
     @abstractmethod
     def last_version(self) -> int | None:
-        """Return the greatest version of a batch or row that was begun; None if there is none.
-
-        Raises:
-            SinkError: The store does not answer.
-        """
+        """Return the greatest version of a batch or row that was begun; None if there is none."""
 
     @abstractmethod
     def write(self, documents: Iterator[Document], last: int) -> None:

@@ -100,9 +100,6 @@ class TantivyStore(DocumentStore):
 
     Args:
         sink: The declaration.
-
-    Raises:
-        MissingPackageError: The package tantivy is not installed.
     """
 
     def __init__(self, sink: TantivySink) -> None:

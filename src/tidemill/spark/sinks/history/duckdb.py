@@ -104,11 +104,7 @@ class _HistoryWriter(Writer):
         self._table = HistoryTable(sink.path, sink.table, as_columns(sink.key))
 
     def write(self, df: Any, batch_id: int) -> None:
-        """Write a batch. The number does not matter: rows have versions of their own.
-
-        Raises:
-            SchemaError, RowError, SinkError: As ``HistoryTable.apply``.
-        """
+        """Write a batch. The number does not matter: rows have versions of their own."""
         timed = self._sink.with_time(df)
         layout = layout_of(timed.schema, self._sink.key_columns)
         self._table.apply(collect(timed, layout, self._table.target), layout)
@@ -232,11 +228,7 @@ def _same(one: str, other: str, layout: Layout) -> str:
 
 
 def _checked(rows: pa.Table, layout: Layout, target: str) -> pa.Table:
-    """Check the rows of a batch, and keep the last one of each key and version.
-
-    Raises:
-        RowError: A row has no key, no time, or an invalid version.
-    """
+    """Check the rows of a batch, and keep the last one of each key and version."""
     import pyarrow as pa
 
     if not layout.versioned:

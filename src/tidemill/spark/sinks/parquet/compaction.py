@@ -99,11 +99,7 @@ def compact_parquet(
 
 
 def _check_folders(spark: SparkSession, source: str, target: str) -> None:
-    """Check that a sink writes to the source, and that its readers would not see the target.
-
-    Raises:
-        PipelineError: One of them is not so.
-    """
+    """Check that a sink writes to the source, and that its readers would not see the target."""
     if completed_batches(spark, source) is None:
         raise with_note(
             PipelineError(

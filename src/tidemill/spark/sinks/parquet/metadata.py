@@ -25,14 +25,10 @@ def completed_batches(spark: SparkSession, folder: str) -> frozenset[int] | None
     Spark merges old entries into one file. Of the batches in it, only the last is returned.
 
     Args:
-        spark: The session.
         folder: The folder as the sink gets it: a path or an address.
 
     Returns:
         The numbers, or None if no query was ever started that writes to the folder.
-
-    Raises:
-        PipelineError: The folder can't be read.
     """
     try:
         names = list_folder(spark, folder, _METADATA)

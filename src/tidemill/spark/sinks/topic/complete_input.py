@@ -21,9 +21,6 @@ from tidemill.spark.errors import DeliveryError, with_note
 class WatchedStream:
     """Reads from a stream, and records whether the stream ended too early.
 
-    Args:
-        stream: The stream to read from.
-
     Attributes:
         is_truncated: Whether a read returned less than it asked for.
     """
@@ -65,12 +62,7 @@ def _watched(stream: IO[bytes]) -> WatchedStream:
 
 
 def ensure_complete() -> None:
-    """Check that no rows are missing. Call it after the task's rows have been read.
-
-    Raises:
-        DeliveryError: Rows are missing. Or this release of PySpark passes rows in a way that can't
-            be watched.
-    """
+    """Check that no rows are missing. Call it after the task's rows have been read."""
     if _current is None:
         raise with_note(
             DeliveryError(

@@ -109,9 +109,6 @@ def check_pipeline(kafka: Mapping[str, object]) -> None:
 
     Args:
         kafka: Settings, as the user wrote them.
-
-    Raises:
-        OptionError: A setting is invalid or excludes transactions.
     """
     # In the form in which Spark passes them on.
     raw = {

@@ -36,7 +36,6 @@ def records(df: DataFrame, key: tuple[str, ...], *, tombstones: bool = False) ->
     ``partition`` for the partition of the record.
 
     Args:
-        df: Rows.
         key: Columns of the record's key.
         tombstones: Whether the records are for a changelog. Then a row whose ``_deleted`` is true
             has a null value, and a row with a null in its key fails the query.

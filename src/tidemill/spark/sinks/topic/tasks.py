@@ -110,12 +110,7 @@ class ShareWriter:
         self.__dict__.update(state)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write all rows, and return none.
-
-        Raises:
-            DeliveryError: The broker did not accept a row, or rows are missing.
-            UnreachableError: The brokers did not answer in time.
-        """
+        """Write all rows, and return none."""
         from tidemill.spark.sinks.topic.delivery.exactly_once import write_share
 
         task = task_batch()

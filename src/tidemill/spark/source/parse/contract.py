@@ -45,9 +45,6 @@ class Parser(Protocol):
     def check(self, values: pa.Array) -> Reasons:
         """Return the values that ``parse`` refuses, without building columns.
 
-        Args:
-            values: As for ``parse``.
-
         Raises:
             ParseLimitError, TypeError: As ``parse``.
         """
@@ -55,11 +52,7 @@ class Parser(Protocol):
 
 
 def require_text(values: pa.Array) -> None:
-    """Check that values are of a type that a parser takes.
-
-    Raises:
-        TypeError: They are not.
-    """
+    """Check that values are of a type that a parser takes."""
     kind = values.type
     if not (
         pa.types.is_binary(kind)

@@ -21,7 +21,6 @@ def make_parser(
 
     Args:
         schema: The columns.
-        value_format: One of ``FORMATS``.
         only: Columns to build, by name; None for all. A value is still checked by all columns of
             the schema. The array of a column that is not built is all null.
 

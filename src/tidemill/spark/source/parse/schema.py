@@ -36,7 +36,6 @@ class ParseSchema:
     Attributes:
         columns: The columns, in order.
         event_time: The column that must not be null; a value without it is refused.
-        timestamp_format: One of ``TIMESTAMP_FORMATS``.
     """
 
     columns: tuple[ParsedColumn, ...]
@@ -57,7 +56,6 @@ class ParseSchema:
         Args:
             ddl: Columns as in CREATE TABLE: ``"id BIGINT, at TIMESTAMP"``.
             event_time: Name of the column that must not be null.
-            timestamp_format: One of ``TIMESTAMP_FORMATS``.
             skip: Names of columns to leave out, because they don't come from the value.
 
         Raises:

@@ -39,10 +39,6 @@ def arrow_type(column: str, ddl: str) -> pa.DataType:
 
     Args:
         column: Name of the column, for errors.
-        ddl: The type in DDL.
-
-    Raises:
-        SchemaError: The type is not supported.
     """
     try:
         parsed = parse_one(f"CAST(x AS {ddl})", dialect="spark").args.get("to")

@@ -42,7 +42,6 @@ class ParsingOptions:
     """The checked options for values that the source parses.
 
     Attributes:
-        format: The format of the values.
         schema: The columns as DDL; None if ``.schema()`` gives them.
         event_time: A column of the value in which null refuses the record, or None.
         timestamp_format: What a number in a TIMESTAMP column means.

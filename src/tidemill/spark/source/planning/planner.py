@@ -82,7 +82,6 @@ class Planner:
     """Plans the batches of one query.
 
     Args:
-        options: Options of the source.
         cluster: The cluster with the topics.
         default_start: Where a query starts if the option is not set.
     """
@@ -117,7 +116,6 @@ class Planner:
         """Return the end of the batch that starts at ``start``; ``start`` if it is empty.
 
         Args:
-            start: Where the batch starts.
             limit: Most offsets, approximately, or what decides about them; None for no limit.
 
         Raises:
@@ -153,10 +151,6 @@ class Planner:
         finds by these numbers which tasks are done, so they must be the same although records were
         removed meanwhile. Therefore a range is split as it was planned, and removed records make
         its parts shorter or empty. A new partition, for which no start was planned, is one task.
-
-        Args:
-            start: Where the batch starts.
-            end: Where it ends.
 
         Raises:
             DataLossError: Offsets of the batch are no longer in the log (``failOnDataLoss``).
@@ -247,9 +241,6 @@ class Planner:
         Args:
             read: A position from the checkpoint.
             ids: The present id of each topic.
-
-        Raises:
-            OtherTopicError: There is such a topic (``failOnDataLoss``).
         """
         known = {topic: each for topic, each in read.topic_ids.items() if each and ids.get(topic)}
         others = sorted(topic for topic, each in known.items() if each != ids[topic])

@@ -65,7 +65,6 @@ def split_ranges(
     dropped.
 
     Args:
-        ranges: The ranges.
         min_parts: Least number of parts, approximately; None for no limit.
         max_size: Most offsets of a part; None for no limit.
     """

@@ -47,10 +47,6 @@ def missing(
     """Return the error for subscribed topics or partitions that don't exist, or None.
 
     A pattern names no topic, so it has no error.
-
-    Args:
-        subscription: The topics and partitions.
-        topics: The topics that exist.
     """
     named: Iterable[str] = subscription.topics or subscription.partitions
     absent = [name for name in named if name not in topics]

@@ -22,7 +22,6 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
     """Yield the rows of each topic, in their order.
 
     Args:
-        batch: The rows.
         topic: Topic for all rows; None for the topic in each row.
 
     Raises:

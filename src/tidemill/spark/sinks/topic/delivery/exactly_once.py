@@ -136,12 +136,10 @@ class _Writer:
     """A transactional producer that has fenced all others with its transactional id.
 
     Attributes:
-        client: The producer.
         next_batch: First batch whose share is not written to ``marker_topic``, unless another
             producer has fenced this one.
         run: The run of the share that it was created for.
         owner: The query of the share that it was created for.
-        marker_topic: The topic of the marker that it has read.
         began: When its last transaction began, on the monotonic clock in seconds.
     """
 

@@ -75,12 +75,7 @@ def send_rows(to: RecordProducer, batch: pa.RecordBatch, topic: str | None) -> N
     """Queue the rows of a batch. Wait while the queue is full.
 
     Args:
-        to: The producer.
-        batch: The rows.
         topic: Topic for all rows; None for the topic in each row.
-
-    Raises:
-        DeliveryError: A row can't be sent, its topic is null, or an earlier row was rejected.
     """
     for number, row in enumerate(_rows(batch, topic)):
         to.send(*row)
@@ -100,11 +95,7 @@ Row = tuple[
 
 
 def _rows(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
-    """Yield (topic, key, value, 0: the time is now, headers, partition) of each row.
-
-    Raises:
-        DeliveryError: The topic of a row is null.
-    """
+    """Yield (topic, key, value, 0: the time is now, headers, partition) of each row."""
     count = batch.num_rows
     names = set(batch.schema.names)
 

@@ -143,13 +143,7 @@ def send_rows(
     """Send rows, or keep them for a moment.
 
     Args:
-        to: The producer.
-        batch: The rows.
         topic: Topic for all rows; None for the topic in each row.
-
-    Raises:
-        DeliveryError: A row can't be sent, its topic is null, or an earlier row was rejected.
-        UnreachableError: The brokers reject the connection.
     """
     for name, rows in by_topic(batch, topic):
         to.add(name, columns(rows))
