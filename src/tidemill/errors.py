@@ -26,6 +26,9 @@ class TidemillError(Exception):
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = self.default_hint if hint is None else hint
+        if self.hint:
+            # Spark passes on nothing but the traceback of an error.
+            self.add_note(f"hint: {self.hint}")
 
 
 class SettingsError(TidemillError):

@@ -117,13 +117,13 @@ def __getattr__(name: str) -> Any:
 def _explained(error: ImportError) -> ImportError:
     """Return an error that says how to install the package, if one of an extra is missing."""
     from tidemill import extras
-    from tidemill.spark.errors import MissingPackageError, with_note
+    from tidemill.spark.errors import MissingPackageError
 
     extra = extras.extra_of(error.name)
     problem = None if extra is None else extras.problem_of(extra)
     if problem is None:
         return error
-    return with_note(MissingPackageError(problem[0], hint=problem[1]))
+    return MissingPackageError(problem[0], hint=problem[1])
 
 
 def __dir__() -> list[str]:

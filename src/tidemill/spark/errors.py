@@ -1,32 +1,13 @@
-"""Errors of the Spark floor, and the one helper that all of them share.
+"""Errors of the Spark floor.
 
-A hint is part of an error of ours, but an error that crosses from a Python worker through the JVM
-arrives as text. ``with_note`` adds the hint to that text. This module must not know: Spark, Kafka
-clients, pipelines.
+An error that crosses from a Python worker through the JVM arrives as the text of its traceback,
+which has the hint as a note. This module must not know: Spark, Kafka clients, pipelines.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from tidemill.errors import SettingsError, TidemillError
 from tidemill.extras import how_to_install
-
-AnyError = TypeVar("AnyError", bound=TidemillError)
-
-
-def with_note(error: AnyError) -> AnyError:
-    """Add the hint of an error to its traceback, because Spark passes on nothing else.
-
-    Args:
-        error: The error that the caller is about to raise.
-
-    Returns:
-        The same error.
-    """
-    if error.hint:
-        error.add_note(f"hint: {error.hint}")
-    return error
 
 
 class JavaNotFoundError(TidemillError):

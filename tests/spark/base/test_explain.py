@@ -100,7 +100,7 @@ KeyError: 'mine'
 OURS = """[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source \
 perform latestOffset: Traceback (most recent call last):
   File "/venv/lib/python3.11/site-packages/tidemill/spark/planner.py", line 282, in _lost
-    raise with_note(DataLossError(message))
+    raise DataLossError(message)
 tidemill.spark.errors.DataLossError: topic a is gone, or no longer subscribed to
 hint: Set failOnDataLoss to false to go on without them, or start with a new checkpoint.
  SQLSTATE: 38000"""

@@ -19,7 +19,7 @@ class RecordingTopic(StatusTopic):
     """A topic that records what is published instead of sending it."""
 
     def __init__(self) -> None:
-        super().__init__({})
+        super().__init__({"bootstrap.servers": "nowhere:9092"})
         self.published: list[QueryStatus] = []
 
     def publish(self, status: QueryStatus) -> None:

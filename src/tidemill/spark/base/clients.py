@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException
 from tidemill.confluent.errors import RAISED, LastError
 from tidemill.errors import UnreachableError
 from tidemill.kafka_client.who_answers import explain
-from tidemill.spark.errors import OptionError, with_note
+from tidemill.spark.errors import OptionError
 
 log = logging.getLogger("tidemill.spark")
 
@@ -39,11 +39,9 @@ def raise_if_permanent(last: LastError, servers: str) -> None:
         UnreachableError: The last error is of this kind.
     """
     if last.is_permanent:
-        raise with_note(
-            UnreachableError(
-                f"the brokers at {servers} rejected the connection{last.text}",
-                hint="Check the options kafka.security.protocol, kafka.sasl.* and kafka.ssl.*.",
-            )
+        raise UnreachableError(
+            f"the brokers at {servers} rejected the connection{last.text}",
+            hint="Check the options kafka.security.protocol, kafka.sasl.* and kafka.ssl.*.",
         )
 
 
@@ -66,11 +64,9 @@ def make_client(
         return factory(config)
     except KafkaException as error:
         reason = error.args[0].str() if error.args else str(error)
-        raise with_note(
-            OptionError(
-                f"librdkafka rejects an option: {reason}",
-                hint="Options kafka.* are librdkafka's settings (its CONFIGURATION.md).",
-            )
+        raise OptionError(
+            f"librdkafka rejects an option: {reason}",
+            hint="Options kafka.* are librdkafka's settings (its CONFIGURATION.md).",
         ) from error
 
 
@@ -86,13 +82,11 @@ def unreachable(settings: Mapping[str, Any], what: str, last: LastError) -> Unre
     found = explain(str(servers), {k: str(v) for k, v in settings.items()}, "kafka.")
     if found is not None:
         text, hint = found
-        return with_note(UnreachableError(f"can't {what}: {text}", hint=hint))
-    error = UnreachableError(
+        return UnreachableError(f"can't {what}: {text}", hint=hint)
+    return UnreachableError(
         f"no answer from the brokers at {servers} to {what}{last.text}",
         hint="Check kafka.bootstrap.servers, and that the broker runs.",
     )
-    with_note(error)
-    return error
 
 
 class ClientPool(Generic[Client]):

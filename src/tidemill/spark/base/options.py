@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
-from tidemill.spark.errors import OptionError, with_note
+from tidemill.spark.errors import OptionError
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 TOPIC_NAME_HINT = "Use letters, digits, '.', '_' and '-', at most 249 of them."
@@ -109,7 +109,7 @@ def invalid_option(message: str, hint: str = "") -> OptionError:
     Args:
         hint: What to use instead, or an empty string.
     """
-    return with_note(OptionError(message, hint=hint))
+    return OptionError(message, hint=hint)
 
 
 def known_options(

@@ -21,7 +21,7 @@ from tidemill import extras
 from tidemill.spark.base import jvm, partitions, pyspark_private
 from tidemill.spark.base.explain import cause_of
 from tidemill.spark.base.jvm_command import AT_START
-from tidemill.spark.errors import MissingPackageError, with_note
+from tidemill.spark.errors import MissingPackageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +86,7 @@ def create_session(
         JvmStartError: The JVM did not start.
     """
     if extras.missing("spark") and (problem := extras.problem_of("spark")) is not None:
-        raise with_note(MissingPackageError(problem[0], hint=problem[1]))
+        raise MissingPackageError(problem[0], hint=problem[1])
     _silence_python()
     is_local = master.startswith("local")
     _use_this_python(is_local)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 from tidemill.errors import RequestTimedOutError, UnreachableError
-from tidemill.spark.errors import DataLossError, with_note
+from tidemill.spark.errors import DataLossError
 from tidemill.spark.source.plan import FetchPlan
 from tidemill.spark.source.planning.ranges import OffsetRange
 
@@ -46,7 +46,7 @@ def removed(
 
 def _lost(message: str, plan: FetchPlan) -> None:
     if plan.fail_on_data_loss:
-        raise with_note(DataLossError(message))
+        raise DataLossError(message)
     log.warning("%s; continuing without them because failOnDataLoss is false", message)
 
 
@@ -60,12 +60,10 @@ def timed_out(
         plan: How the range is read.
         cause: The end of the sentence: ``: `` and the last error, or an empty string.
     """
-    return with_note(
-        RequestTimedOutError(
-            f"{wanted.topic}-{wanted.partition}: no record at offset {position} (of "
-            f"{wanted.start} to {wanted.end}) within {plan.timeout_ms} ms{cause}",
-            hint="Check the broker, or raise kafkaConsumer.pollTimeoutMs.",
-        )
+    return RequestTimedOutError(
+        f"{wanted.topic}-{wanted.partition}: no record at offset {position} (of "
+        f"{wanted.start} to {wanted.end}) within {plan.timeout_ms} ms{cause}",
+        hint="Check the broker, or raise kafkaConsumer.pollTimeoutMs.",
     )
 
 
@@ -80,7 +78,7 @@ def unreadable(
         hint: What to do.
     """
     where = f"{wanted.topic}-{wanted.partition} at offset {position}"
-    return with_note(UnreachableError(f"can't read {where}: {cause}", hint=hint))
+    return UnreachableError(f"can't read {where}: {cause}", hint=hint)
 
 
 def rejected(servers: str, cause: str) -> UnreachableError:
@@ -90,9 +88,7 @@ def rejected(servers: str, cause: str) -> UnreachableError:
         servers: Addresses of the brokers.
         cause: Why.
     """
-    return with_note(
-        UnreachableError(
-            f"the brokers at {servers} rejected the connection: {cause}",
-            hint="Check the options kafka.security.protocol, kafka.sasl.* and kafka.ssl.*.",
-        )
+    return UnreachableError(
+        f"the brokers at {servers} rejected the connection: {cause}",
+        hint="Check the options kafka.security.protocol, kafka.sasl.* and kafka.ssl.*.",
     )

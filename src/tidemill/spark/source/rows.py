@@ -12,7 +12,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from tidemill.spark.base.ddl import Column, columns
-from tidemill.spark.errors import RecordError, with_note
+from tidemill.spark.errors import RecordError
 from tidemill.spark.source import refusals, used_columns
 from tidemill.spark.source.parse import Parsed, Parser, ParseSchema, make_parser
 from tidemill.spark.source.parse.contract import Reasons
@@ -155,9 +155,7 @@ def _error(batch: pa.RecordBatch, index: int, reason: str) -> RecordError:
     topic, partition, offset = (
         batch.column(name)[index].as_py() for name in ("topic", "partition", "offset")
     )
-    return with_note(
-        RecordError(
-            f"topic {topic}: the record at offset {offset} of partition {partition} can't be "
-            f"parsed: {reason}"
-        )
+    return RecordError(
+        f"topic {topic}: the record at offset {offset} of partition {partition} can't be "
+        f"parsed: {reason}"
     )

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.spark.base.ddl import Column
-from tidemill.spark.errors import JoinError, with_note
+from tidemill.spark.errors import JoinError
 from tidemill.spark.source.parse import Parser, make_parser
 from tidemill.spark.tables.changes import INTEGERS, key_json
 from tidemill.spark.tables.records import TableSchema
@@ -147,7 +147,7 @@ class RowParser:
 
     def _error(self, record: str, problem: str) -> JoinError:
         hint = _TIMES_HINT if _A_NUMBER.search(problem) else _HINT
-        return with_note(JoinError(f"table {self._table}: {record} {problem}", hint=hint))
+        return JoinError(f"table {self._table}: {record} {problem}", hint=hint)
 
 
 def _key_objects(keys: pa.Array, column: Column) -> pa.Array:

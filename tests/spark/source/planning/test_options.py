@@ -142,7 +142,7 @@ def test_a_wrong_source_option_is_refused_with_what_to_do(
         source(**options)
     assert message in str(refusal.value)
     assert hint in refusal.value.hint
-    if refusal.value.hint:
+    if refusal.value.hint:  # Spark shows the traceback only
         assert refusal.value.__notes__ == [f"hint: {refusal.value.hint}"]
 
 

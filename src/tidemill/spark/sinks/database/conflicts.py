@@ -5,7 +5,7 @@ Must not know: any one database, Spark, Kafka.
 
 from __future__ import annotations
 
-from tidemill.spark.errors import CheckpointRestoredError, SinkError, with_note
+from tidemill.spark.errors import CheckpointRestoredError, SinkError
 from tidemill.spark.sinks.database.rows import ROW_VERSIONS, VERSION, Layout
 from tidemill.spark.sinks.database.version import batch_of, created_at, last_of
 
@@ -39,19 +39,17 @@ def check_versions(
         return
     if layout.versioned:
         if latest >= ROW_VERSIONS:
-            raise with_note(_mixed_versions(target))
+            raise _mixed_versions(target)
         return
     if is_first and latest > number:
-        raise with_note(_newer_checkpoint(target, latest, number))
+        raise _newer_checkpoint(target, latest, number)
     last = latest if of_checkpoint is None else of_checkpoint
     if is_new and number <= last <= last_of(number):
-        raise with_note(
-            CheckpointRestoredError(
-                f"{target} contains rows of batch {batch_of(last)}, and the checkpoint "
-                f"has planned batch {batch_of(number)} again: it was restored from a backup, "
-                "or copied",
-                hint="Start the query with a new checkpoint: tidemill pipeline reset.",
-            )
+        raise CheckpointRestoredError(
+            f"{target} contains rows of batch {batch_of(last)}, and the checkpoint "
+            f"has planned batch {batch_of(number)} again: it was restored from a backup, "
+            "or copied",
+            hint="Start the query with a new checkpoint: tidemill pipeline reset.",
         )
 
 

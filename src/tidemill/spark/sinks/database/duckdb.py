@@ -17,7 +17,7 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tidemill.extras import how_to_install
-from tidemill.spark.errors import MissingPackageError, with_note
+from tidemill.spark.errors import MissingPackageError
 from tidemill.spark.sinks.base import Mistake, QueryContext, as_columns
 from tidemill.spark.sinks.database.rows import Layout
 from tidemill.spark.sinks.database.sink import FileTableSink
@@ -161,7 +161,7 @@ def _module() -> Any:
         import duckdb
     except ImportError:
         message, hint = _MISSING
-        raise with_note(MissingPackageError(message, hint=hint)) from None
+        raise MissingPackageError(message, hint=hint) from None
     return duckdb
 
 

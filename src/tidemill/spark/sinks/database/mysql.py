@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from tidemill.extras import how_to_install
 from tidemill.spark.base.options import invalid_option
-from tidemill.spark.errors import MissingPackageError, OptionError, SinkError, with_note
+from tidemill.spark.errors import MissingPackageError, OptionError, SinkError
 from tidemill.spark.sinks.base import DELETED, Mistake, QueryContext, as_columns, mistakes_of
 from tidemill.spark.sinks.database.rows import VERSION, Column, Layout
 from tidemill.spark.sinks.database.sink import TableSink
@@ -191,11 +191,9 @@ class MySqlTable(UpsertTable[Any]):
         place = f"{self._options['database']}.{self.table}".lower().encode()
         lock = f"tidemill {hashlib.sha256(place).hexdigest()[:40]}"
         if self._number(connection, f"SELECT GET_LOCK('{lock}', {BUSY_S})") != 1:
-            raise with_note(
-                SinkError(
-                    f"another batch has been writing to {self.target} for {BUSY_S} s",
-                    hint="This batch will be retried.",
-                )
+            raise SinkError(
+                f"another batch has been writing to {self.target} for {BUSY_S} s",
+                hint="This batch will be retried.",
             )
         return lock
 
@@ -330,11 +328,9 @@ def _module() -> Any:
     try:
         import pymysql
     except ImportError:
-        raise with_note(
-            MissingPackageError(
-                "the package PyMySQL is not installed",
-                hint=f"Install it: {how_to_install('mariadb')}.",
-            )
+        raise MissingPackageError(
+            "the package PyMySQL is not installed",
+            hint=f"Install it: {how_to_install('mariadb')}.",
         ) from None
     return pymysql
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidemill.extras import how_to_install
 from tidemill.spark.base.options import invalid_option
-from tidemill.spark.errors import MissingPackageError, OptionError, SchemaError, with_note
+from tidemill.spark.errors import MissingPackageError, OptionError, SchemaError
 
 LONGEST_NAME = 63
 """Most bytes of a name. PostgreSQL silently cuts a longer one."""
@@ -36,11 +36,9 @@ def driver() -> Any:
     try:
         import psycopg
     except ImportError:
-        raise with_note(
-            MissingPackageError(
-                "the package psycopg is not installed",
-                hint=f"Install it: {how_to_install('postgres')}.",
-            )
+        raise MissingPackageError(
+            "the package psycopg is not installed",
+            hint=f"Install it: {how_to_install('postgres')}.",
         ) from None
     return psycopg
 
@@ -83,12 +81,10 @@ def _check_names(table: str) -> None:
     *schema, bare = table.split(".")
     longest = LONGEST_NAME - len(TOMBSTONES)
     if len(bare.encode()) > longest or any(len(each.encode()) > LONGEST_NAME for each in schema):
-        raise with_note(
-            SchemaError(
-                f"the name of table {table} is too long for PostgreSQL",
-                hint=f"Use at most {longest} bytes, because the table of deleted keys adds "
-                f"{TOMBSTONES}. The name of a schema may have {LONGEST_NAME}.",
-            )
+        raise SchemaError(
+            f"the name of table {table} is too long for PostgreSQL",
+            hint=f"Use at most {longest} bytes, because the table of deleted keys adds "
+            f"{TOMBSTONES}. The name of a schema may have {LONGEST_NAME}.",
         )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.base.ddl import escaped
 from tidemill.spark.base.json_text import with_json_text
-from tidemill.spark.errors import RowError, SchemaError, SinkError, with_note
+from tidemill.spark.errors import RowError, SchemaError, SinkError
 from tidemill.spark.sinks.base import DELETED
 
 if TYPE_CHECKING:
@@ -91,20 +91,17 @@ def layout_of(schema: Any, key: Sequence[str], order_by: Sequence[str] = ()) -> 
     lower = [each.lower() for each in names]
     twice = sorted({each for each in lower if lower.count(each) > 1})
     if twice:
-        raise with_note(SchemaError(f"there is more than one column {', '.join(twice)}"))
+        raise SchemaError(f"there is more than one column {', '.join(twice)}")
     if not key:
-        raise with_note(SchemaError("the key of the table has no columns", hint='Use key="id".'))
+        raise SchemaError("the key of the table has no columns", hint='Use key="id".')
     deletes = DELETED in lower
     if deletes and schema.fields[lower.index(DELETED)].dataType.typeName() != "boolean":
-        raise with_note(SchemaError(f"column {DELETED} is not a BOOLEAN"))
+        raise SchemaError(f"column {DELETED} is not a BOOLEAN")
     versioned = VERSION in lower
     if versioned and schema.fields[lower.index(VERSION)].dataType.typeName() not in _WHOLE:
-        raise with_note(
-            SchemaError(
-                f"column {VERSION} is not a whole number: it is the version of a row",
-                hint="Rename your column, or use a BIGINT that grows from change to change of a "
-                "key.",
-            )
+        raise SchemaError(
+            f"column {VERSION} is not a whole number: it is the version of a row",
+            hint="Rename your column, or use a BIGINT that grows from change to change of a key.",
         )
     left_out = {DELETED, VERSION, *(PLACE if versioned else ())}
     columns = tuple(
@@ -114,11 +111,9 @@ def layout_of(schema: Any, key: Sequence[str], order_by: Sequence[str] = ()) -> 
     found = _spelled(key, names, "key")
     nested = [column.name for column in columns if column.name in found and column.type == "json"]
     if nested:
-        raise with_note(
-            SchemaError(
-                f"key column {', '.join(nested)} has a nested type",
-                hint='Select its fields as columns: select("window.start", ...).',
-            )
+        raise SchemaError(
+            f"key column {', '.join(nested)} has a nested type",
+            hint='Select its fields as columns: select("window.start", ...).',
         )
     return Layout(columns, found, _spelled(order_by, names, "order_by"), deletes, versioned)
 
@@ -128,11 +123,9 @@ def _spelled(wanted: Sequence[str], names: Sequence[str], option: str) -> tuple[
     spelling = {each.lower(): each for each in names}
     missing = [each for each in wanted if each.lower() not in spelling]
     if missing:
-        raise with_note(
-            SchemaError(
-                f"the rows have no column {', '.join(missing)}, which {option} names",
-                hint=f"Their columns are {', '.join(names)}.",
-            )
+        raise SchemaError(
+            f"the rows have no column {', '.join(missing)}, which {option} names",
+            hint=f"Their columns are {', '.join(names)}.",
         )
     return tuple(spelling[each.lower()] for each in wanted)
 
@@ -146,11 +139,9 @@ def _column(name: str, kind: Any) -> Column:
     if text in _NESTED:
         return Column(name, "json")
     if text not in PLAIN:
-        raise with_note(
-            SchemaError(
-                f"column {name} has the type {kind.simpleString()}, which no table can store",
-                hint=f'Cast it, for example col("{name}").cast("string").',
-            )
+        raise SchemaError(
+            f"column {name} has the type {kind.simpleString()}, which no table can store",
+            hint=f'Cast it, for example col("{name}").cast("string").',
         )
     return Column(name, text)
 
@@ -174,12 +165,10 @@ def collect(df: Any, layout: Layout, target: str) -> pa.Table:
     except Exception as error:
         if "maxResultSize" not in str(error):
             raise
-        raise with_note(
-            SinkError(
-                f"a batch for {target} is larger than the driver accepts",
-                hint="Give the streams and tables a lower max_offsets_per_trigger "
-                "(maxOffsetsPerTrigger of a source), or raise spark.driver.maxResultSize.",
-            )
+        raise SinkError(
+            f"a batch for {target} is larger than the driver accepts",
+            hint="Give the streams and tables a lower max_offsets_per_trigger "
+            "(maxOffsetsPerTrigger of a source), or raise spark.driver.maxResultSize.",
         ) from error
     return rows
 
@@ -214,12 +203,10 @@ def prepare(rows: pa.Table, layout: Layout, target: str) -> pa.Table:
 
     for column in layout.key:
         if rows.column(column).null_count:
-            raise with_note(
-                RowError(
-                    f"{rows.column(column).null_count} of {rows.num_rows} rows for {target} have "
-                    f"no {column}, which is part of the key",
-                    hint=f'Filter them out: filter("{column} IS NOT NULL").',
-                )
+            raise RowError(
+                f"{rows.column(column).null_count} of {rows.num_rows} rows for {target} have "
+                f"no {column}, which is part of the key",
+                hint=f'Filter them out: filter("{column} IS NOT NULL").',
             )
     if not layout.deletes:
         rows = rows.append_column(DELETED, pa.array([False] * rows.num_rows, pa.bool_()))
@@ -236,17 +223,13 @@ def _checked_versions(rows: pa.Table, layout: Layout, target: str) -> pa.Table:
     versions = rows.column(VERSION)
     least, greatest = pc.min_max(versions).as_py().values()
     if least is not None and (least < 0 or greatest >= ROW_VERSIONS):
-        raise with_note(
-            RowError(f"a row for {target} has the version {least if least < 0 else greatest}")
-        )
+        raise RowError(f"a row for {target} has the version {least if least < 0 else greatest}")
     if not versions.null_count:
         return rows
     if pc.any(pc.and_(pc.is_null(versions), pc.invert(rows.column(DELETED)))).as_py():
-        raise with_note(
-            RowError(
-                f"a row for {target} has no {VERSION}",
-                hint="Only a row that is deleted may have none.",
-            )
+        raise RowError(
+            f"a row for {target} has no {VERSION}",
+            hint="Only a row that is deleted may have none.",
         )
     keys = list(zip(*(rows.column(name).to_pylist() for name in layout.key), strict=True))
     last: dict[tuple[Any, ...], int | None] = {}
@@ -299,10 +282,8 @@ def _duplicate_key(numbered: pa.Table, layout: Layout, target: str) -> RowError:
     found = counts.filter(pc.greater(counts.column(f"{_NUMBER}_count"), 1)).slice(0, 1)
     (first,) = found.select(list(layout.key)).to_pylist()
     text = ", ".join(f"{column}={value!r}" for column, value in first.items())
-    return with_note(
-        RowError(
-            f"more than one row of a batch for {target} has the key {text}",
-            hint="Aggregate by the key, or name with order_by the columns that decide which row "
-            "is the last.",
-        )
+    return RowError(
+        f"more than one row of a batch for {target} has the key {text}",
+        hint="Aggregate by the key, or name with order_by the columns that decide which row "
+        "is the last.",
     )

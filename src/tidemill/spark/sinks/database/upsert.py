@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from tidemill.spark.errors import SchemaError, SinkError, with_note
+from tidemill.spark.errors import SchemaError, SinkError
 from tidemill.spark.sinks.base import DELETED
 from tidemill.spark.sinks.database.conflicts import check_versions
 from tidemill.spark.sinks.database.rows import (
@@ -226,28 +226,22 @@ class UpsertTable(ABC, Generic[Connection]):
         existing = set(map(self._folded, found.columns))
         wanted = [column for column in layout.columns if self._folded(column.name) not in existing]
         if VERSION not in existing:
-            raise with_note(
-                SchemaError(
-                    f"{self.target} has no column {VERSION}: tidemill did not create it",
-                    hint="Use another name, or add the column: "
-                    f"ALTER TABLE {self.table} ADD COLUMN {VERSION} BIGINT.",
-                )
+            raise SchemaError(
+                f"{self.target} has no column {VERSION}: tidemill did not create it",
+                hint="Use another name, or add the column: "
+                f"ALTER TABLE {self.table} ADD COLUMN {VERSION} BIGINT.",
             )
         if wanted:
             missing = ", ".join(column.name for column in wanted)
             adding = "; ".join(
                 f"ALTER TABLE {self.table} ADD COLUMN {self.column(column)}" for column in wanted
             )
-            raise with_note(
-                SchemaError(f"{self.target} has no column {missing}", hint=f"{adding}.")
-            )
+            raise SchemaError(f"{self.target} has no column {missing}", hint=f"{adding}.")
         if set(map(self._folded, found.key)) != set(map(self._folded, layout.key)):
-            raise with_note(
-                SchemaError(
-                    f"{self.target} has the primary key ({', '.join(found.key)}), "
-                    f"and the sink has the key ({', '.join(layout.key)})",
-                    hint="Give the sink the key of the table, or another table.",
-                )
+            raise SchemaError(
+                f"{self.target} has the primary key ({', '.join(found.key)}), "
+                f"and the sink has the key ({', '.join(layout.key)})",
+                hint="Give the sink the key of the table, or another table.",
             )
 
     def _latest(
@@ -359,7 +353,7 @@ def write_error(target: str, error: BaseException, hint: str = "") -> SinkError:
         hint: What the user can do, or an empty string.
     """
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return with_note(SinkError(f"can't write {target}: {lines[0]}", hint=hint))
+    return SinkError(f"can't write {target}: {lines[0]}", hint=hint)
 
 
 def quoted(identifier: str) -> str:

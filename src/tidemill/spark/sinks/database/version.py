@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tidemill.spark.errors import SinkError, with_note
+from tidemill.spark.errors import SinkError
 
 BATCH_BITS = 31
 """Bits for the batch number: a batch every 100 ms for six years. The other bits last until 2106."""
@@ -27,13 +27,11 @@ def version(created_ms: int, batch_id: int) -> int:
     """
     seconds = created_ms // 1000
     if not 0 <= seconds < 1 << (63 - BATCH_BITS):
-        raise with_note(SinkError(f"invalid creation time of a checkpoint: {created_ms} ms"))
+        raise SinkError(f"invalid creation time of a checkpoint: {created_ms} ms")
     if not 0 <= batch_id < 1 << BATCH_BITS:
-        raise with_note(
-            SinkError(
-                f"batch number {batch_id} is too large for a version",
-                hint="Start the query again with a new checkpoint.",
-            )
+        raise SinkError(
+            f"batch number {batch_id} is too large for a version",
+            hint="Start the query again with a new checkpoint.",
         )
     return seconds << BATCH_BITS | batch_id
 

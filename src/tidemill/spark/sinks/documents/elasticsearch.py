@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from tidemill.spark.base.options import invalid_option
-from tidemill.spark.errors import SinkError, with_note
+from tidemill.spark.errors import SinkError
 from tidemill.spark.sinks.base import Mistake, QueryContext, as_columns, mistakes_of
 from tidemill.spark.sinks.documents.store import Document, DocumentSink, DocumentStore, text_of
 
@@ -166,18 +166,14 @@ class ElasticsearchStore(DocumentStore):
         status, found = self._send("GET", f"/_alias/{self._sink.index}")
         if status == 404:
             if self._exists(self._sink.index):
-                raise with_note(
-                    SinkError(
-                        f"{self.target} is an index, and the sink needs the name of an alias",
-                        hint="Use another name; the sink creates the alias and its index.",
-                    )
+                raise SinkError(
+                    f"{self.target} is an index, and the sink needs the name of an alias",
+                    hint="Use another name; the sink creates the alias and its index.",
                 )
             return None
         names = list(self._checked("GET", status, found))
         if len(names) != 1:
-            raise with_note(
-                SinkError(f"the alias of {self.target} has the indexes {', '.join(names)}")
-            )
+            raise SinkError(f"the alias of {self.target} has the indexes {', '.join(names)}")
         return str(names[0])
 
     def _exists(self, index: str) -> bool:
@@ -219,11 +215,9 @@ class ElasticsearchStore(DocumentStore):
             if not left:
                 return
             lines = left
-        raise with_note(
-            SinkError(
-                f"can't write {self.target}: the server is too busy",
-                hint="The batch will be retried. Give the streams a lower max_offsets_per_trigger.",
-            )
+        raise SinkError(
+            f"can't write {self.target}: the server is too busy",
+            hint="The batch will be retried. Give the streams a lower max_offsets_per_trigger.",
         )
 
     # --- HTTP -------------------------------------------------------------------------------------
@@ -265,11 +259,9 @@ class ElasticsearchStore(DocumentStore):
                 return error.code, error.read()
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
-            raise with_note(
-                SinkError(
-                    f"can't write {self.target}: {reason}",
-                    hint="Check the url, and that the server runs. The batch will be retried.",
-                )
+            raise SinkError(
+                f"can't write {self.target}: {reason}",
+                hint="Check the url, and that the server runs. The batch will be retried.",
             ) from None  # the error may have the URL
 
     def _error(self, status: int, found: dict[str, Any]) -> SinkError:
@@ -282,7 +274,7 @@ class ElasticsearchStore(DocumentStore):
         elif status in _BUSY:
             hint = "The server is too busy. The batch will be retried."
         text = f"can't write {self.target}: {reason or 'the server refused it'} (status {status})"
-        return with_note(SinkError(text, hint=hint))
+        return SinkError(text, hint=hint)
 
 
 def _following(name: str, current: str | None) -> str:
@@ -308,9 +300,7 @@ def _chunks(documents: Iterator[Document], target: str) -> Iterator[list[bytes]]
 def _line(document: Document, target: str) -> bytes:
     """Return the lines of a document in a bulk request."""
     if len(document.key.encode()) > _LONGEST_KEY:
-        raise with_note(
-            SinkError(f"can't write {target}: a key has more than {_LONGEST_KEY} bytes")
-        )
+        raise SinkError(f"can't write {target}: a key has more than {_LONGEST_KEY} bytes")
     how: dict[str, Any] = {"_id": document.key}
     if document.version is not None:
         how |= {"version": document.version, "version_type": "external_gte"}

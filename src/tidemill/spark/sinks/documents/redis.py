@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from tidemill.extras import how_to_install
 from tidemill.spark.base.duration import microseconds
 from tidemill.spark.base.options import invalid_option
-from tidemill.spark.errors import MissingPackageError, SinkError, with_note
+from tidemill.spark.errors import MissingPackageError, SinkError
 from tidemill.spark.sinks.base import Mistake, QueryContext, as_columns, mistakes_of
 from tidemill.spark.sinks.documents.store import Document, DocumentSink, DocumentStore, text_of
 
@@ -210,8 +210,8 @@ class RedisStore(DocumentStore):
             yield
         except (self._driver.RedisError, OSError) as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise with_note(
-                SinkError(f"can't write {self.target}: {lines[0]}", hint=_hint(self._driver, error))
+            raise SinkError(
+                f"can't write {self.target}: {lines[0]}", hint=_hint(self._driver, error)
             ) from error
 
 
@@ -231,11 +231,9 @@ def _module() -> Any:
     try:
         import redis
     except ImportError:
-        raise with_note(
-            MissingPackageError(
-                "the package redis is not installed",
-                hint=f"Install it: {how_to_install('redis')}.",
-            )
+        raise MissingPackageError(
+            "the package redis is not installed",
+            hint=f"Install it: {how_to_install('redis')}.",
         ) from None
     return redis
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.extras import how_to_install
-from tidemill.spark.errors import MissingPackageError, RowError, SchemaError, SinkError, with_note
+from tidemill.spark.errors import MissingPackageError, RowError, SchemaError, SinkError
 from tidemill.spark.sinks.base import Columns, Mistake, QueryContext, as_columns
 from tidemill.spark.sinks.database.rows import Column, Layout
 from tidemill.spark.sinks.documents.store import Document, DocumentSink, DocumentStore, text_of
@@ -140,11 +140,9 @@ class TantivyStore(DocumentStore):
             if noted.exists():
                 found = json.loads(noted.read_text())
                 if found != wanted:
-                    raise with_note(
-                        SchemaError(
-                            f"{self.target} has other columns: {_difference(found, wanted)}",
-                            hint="Rebuild it: tidemill pipeline rebuild.",
-                        )
+                    raise SchemaError(
+                        f"{self.target} has other columns: {_difference(found, wanted)}",
+                        hint="Rebuild it: tidemill pipeline rebuild.",
                     )
             else:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -208,7 +206,7 @@ class TantivyStore(DocumentStore):
             return 1
         number = name.removeprefix(_INDEX)
         if not number.isdecimal():
-            raise with_note(SinkError(f"{self.target}: the link {CURRENT} names {name}"))
+            raise SinkError(f"{self.target}: the link {CURRENT} names {name}")
         return int(number)
 
     def _folder(self) -> Path:
@@ -262,9 +260,7 @@ class TantivyStore(DocumentStore):
             if version is None or (before is not None and before > version):
                 continue
             if len(each.key.encode()) > _LONGEST_KEY:
-                raise with_note(
-                    RowError(f"a key for {self.target} has more than {_LONGEST_KEY} bytes")
-                )
+                raise RowError(f"a key for {self.target} has more than {_LONGEST_KEY} bytes")
             for name in (KEY, GONE):
                 self._writer.delete_documents_by_term(name, each.key)
             self._writer.add_document(self._document(each, version))
@@ -314,9 +310,7 @@ class TantivyStore(DocumentStore):
             hint = "Check the folder and the disk. The batch will be retried."
             if "lock" in str(error).lower():
                 hint = "Another process writes to it. The batch will be retried."
-            raise with_note(
-                SinkError(f"can't write {self.target}: {lines[0]}", hint=hint)
-            ) from error
+            raise SinkError(f"can't write {self.target}: {lines[0]}", hint=hint) from error
 
 
 def _kind(column: Column, texts: frozenset[str]) -> str:
@@ -355,10 +349,8 @@ def _module() -> Any:
     try:
         import tantivy
     except ImportError:
-        raise with_note(
-            MissingPackageError(
-                "the package tantivy is not installed",
-                hint=f"Install it: {how_to_install('search')}.",
-            )
+        raise MissingPackageError(
+            "the package tantivy is not installed",
+            hint=f"Install it: {how_to_install('search')}.",
         ) from None
     return tantivy

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tidemill.spark.base.ddl import escaped
-from tidemill.spark.errors import PipelineError, RowError, SchemaError, with_note
+from tidemill.spark.errors import PipelineError, RowError, SchemaError
 from tidemill.spark.sinks.base import DELETED, Run, Writer, as_columns
 from tidemill.spark.sinks.database.duckdb import DuckDBTable
 from tidemill.spark.sinks.database.rows import (
@@ -65,28 +65,22 @@ class DuckDBHistorySink(FileTableSink):
         """
         names = {each.lower(): each for each in df.columns}
         if VERSION not in names:
-            raise with_note(
-                SchemaError(
-                    f"the result has no column {VERSION}, which a history needs",
-                    hint="Write the changes of a table: return aircraft.changes.",
-                )
+            raise SchemaError(
+                f"the result has no column {VERSION}, which a history needs",
+                hint="Write the changes of a table: return aircraft.changes.",
             )
         added = [each for each in (VALID_FROM, VALID_TO, IS_CURRENT) if each in names]
         if added and added != [self.valid_from.lower()]:
-            raise with_note(
-                SchemaError(f"the sink adds the column {added[0]}", hint="Rename your column.")
-            )
+            raise SchemaError(f"the sink adds the column {added[0]}", hint="Rename your column.")
         wanted = (self.valid_from,) if self.valid_from else _TIMES
         found = next((names[each.lower()] for each in wanted if each.lower() in names), None)
         if found is None:
-            raise with_note(
-                SchemaError(
-                    f"the result has no column {' or '.join(wanted)} with the time of a version",
-                    hint="Name it: valid_from=...",
-                )
+            raise SchemaError(
+                f"the result has no column {' or '.join(wanted)} with the time of a version",
+                hint="Name it: valid_from=...",
             )
         if df.schema[found].dataType.typeName() != "timestamp":
-            raise with_note(SchemaError(f"column {found} is not a TIMESTAMP"))
+            raise SchemaError(f"column {found} is not a TIMESTAMP")
         return df if found == VALID_FROM else df.selectExpr("*", f"{escaped(found)} {VALID_FROM}")
 
     def upsert_table(self) -> UpsertTable[Any]:
@@ -173,11 +167,9 @@ class HistoryTable(DuckDBTable):
         wanted = [*names, VALID_TO, IS_CURRENT, VERSION]
         missing = [each for each in wanted if self._folded(each) not in existing]
         if missing:
-            raise with_note(
-                SchemaError(
-                    f"{self.target} has no column {', '.join(missing)}",
-                    hint="Rebuild it: tidemill pipeline rebuild.",
-                )
+            raise SchemaError(
+                f"{self.target} has no column {', '.join(missing)}",
+                hint="Rebuild it: tidemill pipeline rebuild.",
             )
 
     def _versions(self, layout: Layout) -> Iterator[str]:
@@ -235,7 +227,7 @@ def _checked(rows: pa.Table, layout: Layout, target: str) -> pa.Table:
         raise PipelineError(f"rows for {target} have no {VERSION}")
     for column in (*layout.key, VALID_FROM):
         if rows.column(column).null_count:
-            raise with_note(RowError(f"a row for {target} has no {column}"))
+            raise RowError(f"a row for {target} has no {column}")
     if not layout.deletes:
         rows = rows.append_column(DELETED, pa.array([False] * rows.num_rows, pa.bool_()))
     keys = zip(*(rows.column(each).to_pylist() for each in layout.key), strict=True)
@@ -250,7 +242,7 @@ def _checked(rows: pa.Table, layout: Layout, target: str) -> pa.Table:
             version = greatest[key] + 1
         is_valid = is_deleted if version is None else 0 <= version < ROW_VERSIONS
         if not is_valid:
-            raise with_note(RowError(f"a row for {target} has the version {version}"))
+            raise RowError(f"a row for {target} has the version {version}")
         if version is not None:
             greatest[key] = max(version, greatest.get(key, -1))
         last[(*key, version)] = place

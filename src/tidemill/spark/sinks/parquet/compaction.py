@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.spark.base.explain import spark_message
 from tidemill.spark.base.pyspark_private import java_errors
-from tidemill.spark.errors import PipelineError, with_note
+from tidemill.spark.errors import PipelineError
 from tidemill.spark.sinks.base import Columns, as_columns
 from tidemill.spark.sinks.parquet.metadata import completed_batches
 from tidemill.spark.sinks.parquet.sink import ParquetSink
@@ -81,19 +81,15 @@ def compact_parquet(
         copy = session.read.schema(rows.schema).parquet(target)
         copied, files = copy.count(), len(copy.inputFiles())
     except java_errors() as error:
-        raise with_note(
-            PipelineError(
-                f"folder {source} can't be compacted: {spark_message(str(error))}",
-                hint="The source must have a finished batch with rows, and the target must not "
-                f"exist. Delete {target} if it is left from an attempt that failed.",
-            )
+        raise PipelineError(
+            f"folder {source} can't be compacted: {spark_message(str(error))}",
+            hint="The source must have a finished batch with rows, and the target must not "
+            f"exist. Delete {target} if it is left from an attempt that failed.",
         ) from error
     if copied != count:
-        raise with_note(
-            PipelineError(
-                f"folder {target} has {copied} rows, but {count} were read from {source}",
-                hint="Do not use it. Delete it, and try again.",
-            )
+        raise PipelineError(
+            f"folder {target} has {copied} rows, but {count} were read from {source}",
+            hint="Do not use it. Delete it, and try again.",
         )
     return CompactedFolder(count, before, files)
 
@@ -101,19 +97,15 @@ def compact_parquet(
 def _check_folders(spark: SparkSession, source: str, target: str) -> None:
     """Check that a sink writes to the source, and that its readers would not see the target."""
     if completed_batches(spark, source) is None:
-        raise with_note(
-            PipelineError(
-                f"folder {source} has no _spark_metadata: no query writes to it with ParquetSink",
-                hint="Use the path or the address that the sink has.",
-            )
+        raise PipelineError(
+            f"folder {source} has no _spark_metadata: no query writes to it with ParquetSink",
+            hint="Use the path or the address that the sink has.",
         )
     old = PurePosixPath(str(ParquetSink(source).place))
     new = PurePosixPath(str(ParquetSink(target).place))
     if new == old or old in new.parents:
-        raise with_note(
-            PipelineError(
-                f"folder {target} is inside of {source}", hint="Use a folder beside the source."
-            )
+        raise PipelineError(
+            f"folder {target} is inside of {source}", hint="Use a folder beside the source."
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tidemill.spark.errors import DeliveryError, with_note
+from tidemill.spark.errors import DeliveryError
 from tidemill.spark.sinks.topic.options import EXACTLY_ONCE
 
 if TYPE_CHECKING:
@@ -51,12 +51,10 @@ def write_batch(
     run = df.sparkSession.sparkContext.getLocalProperty(_RUN_ID)
     this = (run, batch_id)
     if run is not None and _written.get((sink_id, topic)) == this:
-        raise with_note(
-            DeliveryError(
-                f"batch {batch_id} was already written to {topic} with sink_id {sink_id!r} in this "
-                "run, so these rows would be lost",
-                hint="Use a different sink_id for each call of write_batch.",
-            )
+        raise DeliveryError(
+            f"batch {batch_id} was already written to {topic} with sink_id {sink_id!r} in this "
+            "run, so these rows would be lost",
+            hint="Use a different sink_id for each call of write_batch.",
         )
     writer = df.write.format("tidemill").mode("append")
     for name, value in kafka.items():

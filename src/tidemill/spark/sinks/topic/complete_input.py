@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import IO
 
 from tidemill.spark.base.pyspark_private import watch_input
-from tidemill.spark.errors import DeliveryError, with_note
+from tidemill.spark.errors import DeliveryError
 
 
 class WatchedStream:
@@ -64,19 +64,15 @@ def _watched(stream: IO[bytes]) -> WatchedStream:
 def ensure_complete() -> None:
     """Check that no rows are missing. Call it after the task's rows have been read."""
     if _current is None:
-        raise with_note(
-            DeliveryError(
-                "can't detect whether all rows of the task were received: this release of PySpark "
-                "is not supported",
-                hint="Use a release of PySpark that this release of tidemill supports, or set "
-                "delivery to at-least-once.",
-            )
+        raise DeliveryError(
+            "can't detect whether all rows of the task were received: this release of PySpark "
+            "is not supported",
+            hint="Use a release of PySpark that this release of tidemill supports, or set "
+            "delivery to at-least-once.",
         )
     if _current.is_truncated:
-        raise with_note(
-            DeliveryError(
-                "the rows of the task are incomplete: none of them is written",
-                hint="The query failed or was stopped; its own error is the cause. A restart "
-                "writes all rows.",
-            )
+        raise DeliveryError(
+            "the rows of the task are incomplete: none of them is written",
+            hint="The query failed or was stopped; its own error is the cause. A restart "
+            "writes all rows.",
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tidemill.spark.base.ddl import escaped
 from tidemill.spark.base.explain import spark_message
 from tidemill.spark.base.options import TOPIC_NAME, TOPIC_NAME_HINT
-from tidemill.spark.errors import PipelineError, with_note
+from tidemill.spark.errors import PipelineError
 from tidemill.spark.sinks.base import (
     CheckpointState,
     Columns,
@@ -163,7 +163,7 @@ class _RecordWriter(Writer):
             cause = self._missing_key(error)
             if cause is None:
                 raise
-            raise with_note(cause) from error
+            raise cause from error
 
     def cause_of(self, error: BaseException) -> BaseException:
         return self._missing_key(error) or error

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidemill.native import extension
-from tidemill.spark.errors import ParseLimitError, with_note
+from tidemill.spark.errors import ParseLimitError
 from tidemill.spark.source.parse.contract import Parsed, Reasons, require_text
 from tidemill.spark.source.parse.schema import ParseSchema
 
@@ -120,8 +120,8 @@ class JsonParser:
                 LIMIT + 4 * (0 if data is None else data.size),
             )
         except OverflowError as error:
-            raise with_note(
-                ParseLimitError(f"can't parse {len(values)} values in one step: {error}")
+            raise ParseLimitError(
+                f"can't parse {len(values)} values in one step: {error}"
             ) from None
         return made
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidemill.spark.base.options import invalid_option
-from tidemill.spark.errors import DataLossError, OtherTopicError, with_note
+from tidemill.spark.errors import DataLossError, OtherTopicError
 from tidemill.spark.source.planning.admission import Admission
 from tidemill.spark.source.planning.options import (
     EARLIEST,
@@ -328,7 +328,7 @@ class Planner:
 
     def _lost(self, message: str, error: type[DataLossError] = DataLossError) -> None:
         if self._options.fail_on_data_loss:
-            raise with_note(error(message))
+            raise error(message)
         log.warning("%s; continuing without them because failOnDataLoss is false", message)
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidemill.errors import UnknownTopicOrPartitionError
-from tidemill.spark.errors import with_note
 from tidemill.spark.source.planning.options import Subscription
 from tidemill.spark.source.planning.ranges import Offsets, TopicPartition
 
@@ -62,9 +61,7 @@ def missing(
 
 def unknown(absent: Iterable[str]) -> UnknownTopicOrPartitionError:
     """Return the error for topics or partitions that don't exist."""
-    return with_note(
-        UnknownTopicOrPartitionError(
-            f"there is no {', '.join(absent)} on the cluster",
-            hint="Create it before the query starts: tidemill topic create NAME.",
-        )
+    return UnknownTopicOrPartitionError(
+        f"there is no {', '.join(absent)} on the cluster",
+        hint="Create it before the query starts: tidemill topic create NAME.",
     )

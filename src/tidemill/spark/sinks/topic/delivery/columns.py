@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.spark.errors import DeliveryError, with_note
+from tidemill.spark.errors import DeliveryError
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -32,10 +32,8 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
         return
     topics = batch.column("topic")
     if topics.null_count:
-        raise with_note(
-            DeliveryError(
-                "the topic of a row is null", hint="Set the option topic, or filter rows."
-            )
+        raise DeliveryError(
+            "the topic of a row is null", hint="Set the option topic, or filter rows."
         )
     import pyarrow.compute as pc  # its import takes a while, and one topic for all rows is usual
 
@@ -73,11 +71,9 @@ def _cast(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
     try:
         return column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise with_note(
-            DeliveryError(
-                f"column {name} has the type {column.type}, which is not written: {error}",
-                hint=f"Cast it to {kind}.",
-            )
+        raise DeliveryError(
+            f"column {name} has the type {column.type}, which is not written: {error}",
+            hint=f"Cast it to {kind}.",
         ) from error
 
 
@@ -87,11 +83,9 @@ def _binary(column: pa.Array, name: str) -> Columns:
         return _nulls(column)
     if not pa.types.is_string(kind) and not pa.types.is_binary(kind):
         if not (_is_text(kind) or _is_text(getattr(kind, "value_type", None))):
-            raise with_note(
-                DeliveryError(
-                    f"column {name} has the type {kind}, which is not written",
-                    hint="Cast it to a string or to binary.",
-                )
+            raise DeliveryError(
+                f"column {name} has the type {kind}, which is not written",
+                hint="Cast it to a string or to binary.",
             )
         column = _cast(column, pa.binary(), name)
     return (column.offset, len(column), *column.buffers())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tidemill.errors import UnreachableError
 from tidemill.kafka_client.producing.failures import TOO_LARGE
-from tidemill.spark.errors import DeliveryError, with_note
+from tidemill.spark.errors import DeliveryError
 
 ALL_OR_NONE = (
     "Readers of committed records see all rows of the task or none. A restart writes what is "
@@ -27,12 +27,9 @@ class SinkFailures:
         """Return the error if records were rejected, or not acknowledged in time."""
         if code == TOO_LARGE and records > 1:
             cause += f" (a batch of {records} records: lower kafka.batch.size)"
-        return with_note(
-            DeliveryError(
-                f"at least {records} records were not accepted, the first for topic {topic}: "
-                f"{cause}",
-                hint="The batch is incomplete in the topic. A restart writes it again.",
-            )
+        return DeliveryError(
+            f"at least {records} records were not accepted, the first for topic {topic}: {cause}",
+            hint="The batch is incomplete in the topic. A restart writes it again.",
         )
 
     def unsendable(self, topic: str, cause: str) -> DeliveryError:
@@ -45,20 +42,18 @@ class SinkFailures:
 
     def rejected(self, servers: str, cause: str) -> UnreachableError:
         """Return the error if waiting can't help: wrong credentials, or TLS does not match."""
-        return with_note(
-            UnreachableError(
-                f"the brokers at {servers} rejected the connection: {cause}",
-                hint="Check the options kafka.security.protocol, kafka.sasl.* and kafka.ssl.*.",
-            )
+        return UnreachableError(
+            f"the brokers at {servers} rejected the connection: {cause}",
+            hint="Check the options kafka.security.protocol, kafka.sasl.* and kafka.ssl.*.",
         )
 
     def refused(self, what: str, cause: str, code: int) -> DeliveryError:
         """Return the error if a broker answers with a permanent error."""
-        return with_note(DeliveryError(f"could not {what}: {cause}", hint=ALL_OR_NONE))
+        return DeliveryError(f"could not {what}: {cause}", hint=ALL_OR_NONE)
 
     def not_answered(self, what: str, cause: str) -> NotAnsweredError:
         """Return the error if the brokers did not answer in time."""
-        return with_note(NotAnsweredError(f"the brokers did not answer in time to {what}: {cause}"))
+        return NotAnsweredError(f"the brokers did not answer in time to {what}: {cause}")
 
 
 SINK = SinkFailures()

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tidemill.confluent.producing import RecordProducer, TransactionalProducer
 from tidemill.spark.base.clients import ClientPool, make_client
-from tidemill.spark.errors import DeliveryError, with_note
+from tidemill.spark.errors import DeliveryError
 from tidemill.spark.sinks.topic.delivery.failures import SINK
 
 _CHECK_EVERY = 20_000
@@ -113,10 +113,8 @@ def _rows(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
     )
     for row_topic, key, value, headers, partition in rows:
         if row_topic is None:
-            raise with_note(
-                DeliveryError(
-                    "the topic of a row is null", hint="Set the option topic, or filter rows."
-                )
+            raise DeliveryError(
+                "the topic of a row is null", hint="Set the option topic, or filter rows."
             )
         pairs = None if headers is None else [(h["key"], h["value"]) for h in headers]
         yield row_topic, key, value, 0, pairs, partition

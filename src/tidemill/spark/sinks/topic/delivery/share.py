@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 
 from tidemill.kafka_client.producing.transactional import Marker
-from tidemill.spark.errors import CheckpointRestoredError, DeliveryError, with_note
+from tidemill.spark.errors import CheckpointRestoredError, DeliveryError
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +61,20 @@ def check_marker(marker: Marker, share: Share, marker_topic: str) -> None:
     owner, fingerprint = content.get("query", ""), content.get("plan", "")
     of_another = bool(owner and share.owner and owner != share.owner)
     if of_another or marker.offset > share.batch_id + 1:
-        raise with_note(
-            DeliveryError(
-                f"the query of another checkpoint wrote batch {marker.offset - 1} to "
-                f"{marker_topic} with sink id {share.sink_id!r}, and batch {share.batch_id} would "
-                "be skipped",
-                hint="Use a new sinkId for a new checkpoint.",
-            )
+        raise DeliveryError(
+            f"the query of another checkpoint wrote batch {marker.offset - 1} to "
+            f"{marker_topic} with sink id {share.sink_id!r}, and batch {share.batch_id} would "
+            "be skipped",
+            hint="Use a new sinkId for a new checkpoint.",
         )
     is_same_batch = marker.offset == share.batch_id + 1
     if is_same_batch and fingerprint and share.fingerprint not in ("", fingerprint):
-        raise with_note(
-            CheckpointRestoredError(
-                f"batch {share.batch_id} was already written to {marker_topic} with sink id "
-                f"{share.sink_id!r}, and the checkpoint has planned it again: it was restored from "
-                "a backup, or copied",
-                hint="Start the query with a new checkpoint (tidemill pipeline reset) and a new "
-                "sinkId.",
-            )
+        raise CheckpointRestoredError(
+            f"batch {share.batch_id} was already written to {marker_topic} with sink id "
+            f"{share.sink_id!r}, and the checkpoint has planned it again: it was restored from "
+            "a backup, or copied",
+            hint="Start the query with a new checkpoint (tidemill pipeline reset) and a new "
+            "sinkId.",
         )
 
 
@@ -93,12 +89,10 @@ def _content_of(marker: Marker) -> dict[str, str]:
 
 def timed_out(share: Share, timeout_s: float) -> DeliveryError:
     """Return the error for a transaction that the broker aborted because it was open too long."""
-    return with_note(
-        DeliveryError(
-            f"task {share.task} of batch {share.batch_id} took longer than the transaction timeout "
-            f"of {timeout_s:g} s, so the broker aborted its transaction",
-            hint="A restart runs the same batch again: set kafka.transaction.timeout.ms to more, "
-            "900000 at most by default. Set maxOffsetsPerTrigger (max_offsets_per_trigger of a "
-            "stream) so that later batches are smaller.",
-        )
+    return DeliveryError(
+        f"task {share.task} of batch {share.batch_id} took longer than the transaction timeout "
+        f"of {timeout_s:g} s, so the broker aborted its transaction",
+        hint="A restart runs the same batch again: set kafka.transaction.timeout.ms to more, "
+        "900000 at most by default. Set maxOffsetsPerTrigger (max_offsets_per_trigger of a "
+        "stream) so that later batches are smaller.",
     )
