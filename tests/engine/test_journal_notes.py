@@ -47,11 +47,11 @@ async def test_entries_with_notes_only_are_rare(monkeypatch: pytest.MonkeyPatch)
     before = journal.next_sequence
     for _ in range(10):
         await begin(engine, 0, LOG_BYTES)  # too much for the journal
-    assert journal.has_notes
+    assert journal.notes.are_waiting
     assert journal.next_sequence <= before + 1
     await write(engine, b"third", partitions=1)
     await begin(engine, 1, 100)
-    assert not journal.has_notes  # the next round had them
+    assert not journal.notes.are_waiting  # the next round had them
     await engine.stop()
 
 
@@ -80,11 +80,11 @@ async def test_an_append_does_not_wait_behind_an_entry_with_notes_only(
     assert entries == [0]  # its note is on its way
     append = asyncio.ensure_future(begin(engine, 0, 100))
     await begin(engine, 1, 100, topic="new")
-    assert journal.has_notes
+    assert journal.notes.are_waiting
     gate.set()
     await append
     assert entries == [0, 1]  # with the note of the other partition
-    assert not journal.has_notes
+    assert not journal.notes.are_waiting
     await engine.stop()
 
 
@@ -112,5 +112,5 @@ async def test_a_partition_that_is_deleted_during_its_sync_leaves_no_note(
     await until(lambda: not engine._flusher._runner.is_busy)
     await noted(engine)
     await begin(engine, 0, 100)
-    assert log not in dict(engine._store.journal.noted())
+    assert log not in dict(engine._store.journal.notes.noted())
     await engine.stop()

@@ -14,7 +14,7 @@ import pytest
 from tests.support import effort
 from tests.support.crashfs import CrashingFileSystem
 from tests.support.faultyfs import CrashError, FaultyFileSystem
-from tests.support.logs import TP, open_log, open_store, read_records, write
+from tests.support.logs import TP, advance, open_log, open_store, read_records, write
 from tidemill.clock import ManualClock
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.errors import (
@@ -214,8 +214,7 @@ def test_checkpoints_are_written_where_something_changed(
     store = open_store("/data", clock, fs)
     log = open_log(store, {})
     write(log, [(b"k", b"v")], 0)
-    store.checkpoint()
-    store.checkpoint()
+    advance(store)
     name = "/data/recovery-point-offset-checkpoint"
     assert fs.read_bytes(name).startswith(b"1\n1\nt 0 1\n")
     fs.fail("create", times=-1)
@@ -229,8 +228,7 @@ def test_a_checkpoint_on_a_full_disk_keeps_the_old_one(
     store = open_store("/data", clock, fs)
     log = open_log(store, {})
     write(log, [(b"k", b"v")], 0)
-    store.checkpoint()
-    store.checkpoint()
+    advance(store)
     write(log, [(b"k", b"v")], 0)
     fs.capacity = fs.used()
     store.checkpoint()  # the partition is busy: its turn comes when it is idle
@@ -260,8 +258,7 @@ def test_old_producer_snapshots_are_removed(fs: FaultyFileSystem, clock: ManualC
     log = open_log(store, {})
     for sequence in range(8):
         write(log, [(b"k", b"v")], 0, producer=(1, 0, sequence))
-        store.checkpoint()
-        store.checkpoint()
+        advance(store)
     store.checkpoint()  # they go once the one that replaces them is synced
     snapshots = [name for name in fs.files("/data/t-0") if name.endswith(".snapshot")]
     assert len(snapshots) == 2
@@ -297,8 +294,7 @@ def test_a_power_cut_keeps_a_snapshot_of_producers_with_deleted_records(
         store, log = _only_in_snapshots(fs, clock)
         for _ in range(seed % 4 + 1):
             write(log, [(b"k", b"v")], clock.now_ms())
-            store.checkpoint()
-            store.checkpoint()
+            advance(store)
         fs.power_cut(random.Random(seed))
         _assert_known(fs, clock)
 

@@ -127,7 +127,7 @@ class Run:
             ticket.run()
             log.finish_sync(ticket)
             assert log.topic_id is not None
-            journal.note(log, ticket.note(log.topic_id.bytes))
+            journal.notes.add(log, ticket.note(log.topic_id.bytes))
         journal.finish_store(stored)
 
     def crash(self) -> None:

@@ -60,7 +60,7 @@ def store_segments(store: LogStore, log: PartitionLog) -> None:
         log.finish_sync(ticket)
     store.journal.finish_store(number)
     if ticket is not None and log.topic_id is not None:
-        store.journal.note(log, ticket.note(log.topic_id.bytes))
+        store.journal.notes.add(log, ticket.note(log.topic_id.bytes))
 
 
 def make_durable(store: LogStore, log: PartitionLog) -> None:
@@ -72,5 +72,5 @@ def make_durable(store: LogStore, log: PartitionLog) -> None:
             ticket.run()
             log.finish_sync(ticket)
             if log.topic_id is not None:
-                store.journal.note(log, ticket.note(log.topic_id.bytes))
+                store.journal.notes.add(log, ticket.note(log.topic_id.bytes))
         store.journal.finish_store(number)

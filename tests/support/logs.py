@@ -11,10 +11,12 @@ from tidemill.engine.api import PartitionWrite
 from tidemill.engine.engine import Engine
 from tidemill.log.config.parse import parse_config
 from tidemill.log.disk.files import FileSystem
+from tidemill.log.disk.slice import Slice
 from tidemill.log.format.batch import iter_headers
 from tidemill.log.format.records import NewRecord, Record, decode_records, encode_batch
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.partition.sync import SyncTicket
 from tidemill.log.store import LogStore
 
 TP = TopicPartition("t", 0)
@@ -78,6 +80,29 @@ def read_records(log: PartitionLog) -> list[Record]:
     return [
         record for position, _ in iter_headers(data) for record in decode_records(data, position)
     ]
+
+
+def find_slice(
+    log: PartitionLog, offset: int, max_bytes: int, *, limit_offset: int | None = None
+) -> Slice:
+    """Return what a reader finds, who must find something; up to the high watermark by default."""
+    limit = log.high_watermark if limit_offset is None else limit_offset
+    found = log.read(offset, max_bytes, limit_offset=limit)
+    assert found is not None
+    return found
+
+
+def ticket_of(log: PartitionLog) -> SyncTicket:
+    """Return the next sync of a partition that has something to sync."""
+    ticket = log.begin_sync()
+    assert ticket is not None
+    return ticket
+
+
+def advance(store: LogStore) -> None:
+    """Advance the recovery points of all partitions: the first call sees that they are idle."""
+    store.checkpoint()
+    store.checkpoint()
 
 
 async def append_records(

@@ -256,7 +256,7 @@ class Journaling:
         is_used = self._journal.is_open or self._opening
         if is_used and log.topic_id is not None and not log.chain.removed:
             note = ticket.note(log.topic_id.bytes)
-            self._journal.note(log, note)
+            self._journal.notes.add(log, note)
             # Batches that are in no entry yet can't be restored, so they go there immediately.
             self._write_notes_soon(0.0 if note.size else NOTES_S)
         self._discard_when_stored()
@@ -274,14 +274,16 @@ class Journaling:
             self._notes_timer.cancel()
             self._notes_timer = None
         self._notes_wait = False
-        if self._closed or not (self._journal.has_notes and self._journal.is_open):
+        if self._closed or not (self._journal.notes.are_waiting and self._journal.is_open):
             return
         self._notes_wait = self.is_busy
         if self._notes_wait:
             return  # the end of the round comes here again
         self._notes_written = self._loop.time()
         self.start((), (), lambda _: None)
-        if self._journal.has_notes:  # the journal is full, or they are too many for one entry
+        if (
+            self._journal.notes.are_waiting
+        ):  # the journal is full, or they are too many for one entry
             self._write_notes_soon()
 
     def forget(self, log: PartitionLog) -> None:
@@ -307,7 +309,7 @@ class Journaling:
             self._until = self._marks[0]
         if journal.head < self._until:
             self._store_soon()
-        if journal.has_notes:
+        if journal.notes.are_waiting:
             self._write_notes_soon()
 
     def _write_back(self, logs: Sequence[PartitionLog]) -> None:

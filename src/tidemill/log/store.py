@@ -405,9 +405,9 @@ class LogStore:
     def _drop_notes(self) -> None:
         """Drop the notes in the journal that are covered by the recovery points on disk."""
         stored = self._checkpoints.stored_points
-        for log, offset in self.journal.noted():
+        for log, offset in self.journal.notes.noted():
             if isinstance(log, PartitionLog) and offset <= stored.get(log.tp, 0):
-                self.journal.drop_note(log)
+                self.journal.notes.forget(log)
 
     def close(self, clean: bool = True) -> None:
         """Close everything and release the lock.

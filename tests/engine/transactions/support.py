@@ -208,7 +208,7 @@ def is_noted(engine: Engine) -> bool:
     """Return whether the journal is open, idle, and says of all that is synced that it is."""
     journal, journaling = engine._store.journal, engine._flusher._journaling
     assert journaling is not None
-    return journal.is_open and not journal.has_notes and not journaling.is_busy
+    return journal.is_open and not journal.notes.are_waiting and not journaling.is_busy
 
 
 async def noted(engine: Engine) -> None:

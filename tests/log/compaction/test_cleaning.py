@@ -48,6 +48,13 @@ def clean(
     )
 
 
+def cleaned(batch: Buffer, offsets: OffsetMap, **more: Any) -> Buffer:
+    """Return what is kept of a batch, which must be something."""
+    kept = clean(batch, offsets, **more)
+    assert kept is not None
+    return kept
+
+
 def batch_of(*records: tuple[bytes | None, bytes | None], base: int = 0, **more: Any) -> bytes:
     return bytes(
         encode_batch(
@@ -107,8 +114,7 @@ def test_the_last_record_of_each_key_stays() -> None:
     second = batch_of((b"b", b"2"), (b"c", b"1"), base=3)
     offsets = offsets_of(first, second)
     stats = CleaningStats()
-    kept = clean(first, offsets, stats=stats)
-    assert kept is not None
+    kept = cleaned(first, offsets, stats=stats)
     assert decode_records(kept) == [Record(2, 500, b"a", b"2")]
     assert clean(second, offsets, stats=stats) is second
     assert (stats.records_read, stats.records_kept) == (5, 3)
@@ -131,8 +137,7 @@ def test_records_above_the_map_stay_untouched() -> None:
 def test_records_without_key_are_dropped_and_counted() -> None:
     batch = batch_of((None, b"1"), (b"a", b"1"), (None, None))
     stats = CleaningStats()
-    kept = clean(batch, offsets_of(batch), stats=stats)
-    assert kept is not None
+    kept = cleaned(batch, offsets_of(batch), stats=stats)
     assert [record.offset for record in decode_records(kept)] == [1]
     assert stats.records_without_key == 2
 
@@ -140,22 +145,19 @@ def test_records_without_key_are_dropped_and_counted() -> None:
 def test_a_tombstone_is_kept_until_its_delete_horizon() -> None:
     batch = batch_of((b"a", None), (b"b", b"1"))
     offsets = offsets_of(batch)
-    kept = clean(batch, offsets, now_ms=1000, retention_ms=100)
-    assert kept is not None
+    kept = cleaned(batch, offsets, now_ms=1000, retention_ms=100)
     header = check_batch(kept)
     assert header.has_delete_horizon
     assert header.base_timestamp == 1100
     assert decode_records(kept) == decode_records(batch)
     assert clean(kept, offsets, now_ms=1099) is kept
-    gone = clean(kept, offsets, now_ms=1100)
-    assert gone is not None
+    gone = cleaned(kept, offsets, now_ms=1100)
     assert decode_records(gone) == [Record(1, 500, b"b", b"1")]
 
 
 def test_a_tombstone_removes_earlier_records_immediately() -> None:
     first, second = batch_of((b"a", b"1"), (b"b", b"1")), batch_of((b"a", None), base=2)
-    kept = clean(first, offsets_of(first, second))
-    assert kept is not None
+    kept = cleaned(first, offsets_of(first, second))
     assert [record.key for record in decode_records(kept)] == [b"b"]
 
 
@@ -164,8 +166,7 @@ def test_the_batch_with_a_producers_last_sequence_stays_as_a_header() -> None:
     first = batch_of((b"a", b"1"), (b"a", b"2"), **fields)
     second = batch_of((b"a", b"3"), base=2)
     offsets = offsets_of(first, second)
-    kept = clean(first, offsets, producers={7: 1})
-    assert kept is not None
+    kept = cleaned(first, offsets, producers={7: 1})
     header = check_batch(kept)
     assert header.size == 61
     assert (header.base_offset, header.last_offset, header.last_sequence) == (0, 1, 41)
@@ -224,8 +225,7 @@ def test_a_marker_stays_with_its_data_and_then_for_the_retention_time(commit: bo
     transactions = CleanedTransactions([] if commit else [AbortedTransaction(1, 4, 5, 6)])
     clean(data, offsets, transactions=transactions)
     assert clean(marker, offsets, transactions=transactions) is marker
-    waiting = clean(marker, offsets, now_ms=1000, retention_ms=100)
-    assert waiting is not None
+    waiting = cleaned(marker, offsets, now_ms=1000, retention_ms=100)
     header = check_batch(waiting)
     assert (header.has_delete_horizon, header.base_timestamp) == (True, 1100)
     assert decode_marker(waiting) == Marker(1, 0, commit)
@@ -236,10 +236,8 @@ def test_a_marker_stays_with_its_data_and_then_for_the_retention_time(commit: bo
 
 def test_the_header_of_a_marker_that_started_an_epoch_is_kept() -> None:
     marker = _marker(5, commit=True, epoch=2)
-    waiting = clean(marker, offsets_of(), now_ms=0, retention_ms=0)
-    assert waiting is not None
-    kept = clean(waiting, offsets_of(), producers={1: -1})
-    assert kept is not None
+    waiting = cleaned(marker, offsets_of(), now_ms=0, retention_ms=0)
+    kept = cleaned(waiting, offsets_of(), producers={1: -1})
     header = check_batch(kept)
     assert (header.record_count, header.is_control, header.producer_epoch) == (0, True, 2)
     assert decode_marker(kept) is None
@@ -250,8 +248,7 @@ def test_the_header_of_a_marker_that_started_an_epoch_is_kept() -> None:
 @pytest.mark.parametrize("codec", range(5))
 def test_a_rewritten_batch_keeps_its_codec(codec: int) -> None:
     batch = batch_of((b"a", b"1" * 50), (b"b", b"2" * 50), (b"a", b"3" * 50), codec=codec)
-    kept = clean(batch, offsets_of(batch))
-    assert kept is not None
+    kept = cleaned(batch, offsets_of(batch))
     assert check_batch(kept).codec == codec
     assert [record.value for record in decode_records(kept)] == [b"2" * 50, b"3" * 50]
 
@@ -264,8 +261,7 @@ def test_a_full_map_covers_the_batches_before() -> None:
     assert (offsets.latest_offset, len(offsets)) == (1, 2)
     # A key of the batch that no longer fit may be known already: its later record stays.
     assert clean(second, offsets) is second
-    kept = clean(first, offsets)
-    assert kept is not None
+    kept = cleaned(first, offsets)
     assert [record.key for record in decode_records(kept)] == [b"a"]
 
 
@@ -294,8 +290,7 @@ def test_timestamp_differences_above_64_bits_stay_readable() -> None:
             record_count=1,
         )
     )
-    kept = clean(batch, offsets_of(batch), now_ms=-(2**62), retention_ms=0)
-    assert kept is not None
+    kept = cleaned(batch, offsets_of(batch), now_ms=-(2**62), retention_ms=0)
     assert len(decode_records(kept)) == 1
 
 
@@ -316,6 +311,5 @@ def test_large_batches_are_decompressed_and_compressed_by_another_thread() -> No
     cleaning = Cleaning(offsets, 0, 0, {}, CleanedTransactions())
     steps = list(clean_batch(batch, parse_header(batch), cleaning, CleaningStats()))
     assert len([work for work in steps if work is not None]) == 2
-    kept = clean(batch, offsets)
-    assert kept is not None
+    kept = cleaned(batch, offsets)
     assert [record.offset for record in decode_records(kept)] == list(range(300, 600))

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.crashfs import CrashingFileSystem
 from tests.support.faultyfs import CrashError, Unlucky
-from tests.support.logs import TP, open_log, open_store, read_bytes, read_records, write
+from tests.support.logs import TP, find_slice, open_log, open_store, read_bytes, read_records, write
 from tidemill.clock import ManualClock
 from tidemill.log.compaction.due import cleanable
 from tidemill.log.compaction.run import CompactionRun, compact
@@ -126,8 +126,7 @@ def test_a_reader_can_start_at_a_removed_offset(place: Place) -> None:
     place.fill()
     place.compact()
     for offset in range(18):
-        found = place.log.read(offset, 10_000, limit_offset=place.log.high_watermark)
-        assert found is not None
+        found = find_slice(place.log, offset, 10_000)
         headers = [header for _, header in iter_headers(found.load())]
         assert headers[0].last_offset >= offset
 
@@ -211,8 +210,7 @@ def answers(log: PartitionLog) -> list[int]:
     """Return the number of records in each answer to a consumer that reads from start to end."""
     found, offset = [], log.log_start_offset
     while offset < log.high_watermark:
-        piece = log.read(offset, 1 << 20, limit_offset=log.high_watermark)
-        assert piece is not None
+        piece = find_slice(log, offset, 1 << 20)
         headers = [header for _, header in iter_headers(piece.load())]
         found.append(sum(header.record_count for header in headers))
         assert headers[-1].last_offset >= offset
@@ -452,8 +450,7 @@ def test_appends_and_reads_continue_between_the_steps(place: Place) -> None:
     place.fill()
     appended = []
     for _ in compact(place.log, place.clock.now_ms()):
-        found = place.log.read(0, 200, limit_offset=place.log.high_watermark)
-        assert found is not None
+        found = find_slice(place.log, 0, 200)
         found.load()
         appended.append(place.log.log_end_offset)
         place.write(("a", "more"))
@@ -465,8 +462,7 @@ def test_appends_and_reads_continue_between_the_steps(place: Place) -> None:
 
 def test_a_slice_that_was_found_before_the_swap_can_still_be_read(place: Place) -> None:
     place.fill()
-    found = place.log.read(4, 10_000, limit_offset=place.log.high_watermark)
-    assert found is not None
+    found = find_slice(place.log, 4, 10_000)
     expected = bytes(found.load())
     place.compact()
     assert bytes(found.load()) == expected

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from tests.support.damage import Files, give_files, take_files
 from tests.support.faultyfs import FaultyFileSystem
-from tests.support.logs import write
+from tests.support.logs import advance, write
 from tidemill.clock import ManualClock
 from tidemill.errors import TidemillError
 from tidemill.log.compaction.run import compact
@@ -75,8 +75,7 @@ def make_world(*, clean: bool) -> World:
     for turn in range(30):
         _fill(logs, turn, clock)
         if turn == 12:
-            store.checkpoint()
-            store.checkpoint()
+            advance(store)
             world.written = {tp: read_all(log) for tp, log in logs.items()}
             logs[SHORT].delete_records_before(20)
             _compact(logs[SPARSE], clock)

@@ -8,6 +8,6 @@ from tidemill.log.disk.log_file import LogFile
 
 def new_file(pool: HandlePool, name: str) -> LogFile:
     """Create an empty file in the folder ``/d``."""
-    file = LogFile(pool, f"/d/{name}", 0, create=True)
+    file = LogFile(pool, f"/d/{name}", 0, creating=True)
     file.create()
     return file

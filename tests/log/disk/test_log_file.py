@@ -19,9 +19,13 @@ from tidemill.log.disk.log_file import LogFile
 from tidemill.log.errors import DiskFullError, StorageError, SyncFailedError
 
 
-def test_a_full_disk_leaves_the_file_as_it_was(fs: FaultyFileSystem) -> None:
-    pool = HandlePool(fs, 4)
-    file = new_file(pool, "a")
+@pytest.fixture
+def file(fs: FaultyFileSystem) -> LogFile:
+    """An empty file ``/d/a`` of a simulated file system."""
+    return new_file(HandlePool(fs, 4), "a")
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(fs: FaultyFileSystem, file: LogFile) -> None:
     file.append(b"0123456789")
     fs.capacity = 15
     with pytest.raises(DiskFullError):
@@ -33,9 +37,9 @@ def test_a_full_disk_leaves_the_file_as_it_was(fs: FaultyFileSystem) -> None:
     assert fs.content("/d/a") == b"0123456789!"
 
 
-def test_after_a_write_that_cannot_be_undone_all_writes_fail(fs: FaultyFileSystem) -> None:
-    pool = HandlePool(fs, 4)
-    file = new_file(pool, "a")
+def test_after_a_write_that_cannot_be_undone_all_writes_fail(
+    fs: FaultyFileSystem, file: LogFile
+) -> None:
     file.append(b"good")
     fs.capacity = 6
     fs.fail("truncate")
@@ -49,7 +53,7 @@ def test_after_a_write_that_cannot_be_undone_all_writes_fail(fs: FaultyFileSyste
 
 def test_an_append_waits_while_the_blocks_behind_the_end_are_freed(tmp_path: Path) -> None:
     pool = HandlePool(RealFileSystem(), 4)
-    file = LogFile(pool, str(tmp_path / "a"), 0, create=True)
+    file = LogFile(pool, str(tmp_path / "a"), 0, creating=True)
     file.append(b"0123456789")
     work = file.begin_release()
     appending = threading.Thread(target=file.append, args=(b"!",))
@@ -66,8 +70,9 @@ def test_an_append_waits_while_the_blocks_behind_the_end_are_freed(tmp_path: Pat
     pool.close_all()
 
 
-def test_an_error_while_blocks_are_freed_does_not_hold_appends(fs: FaultyFileSystem) -> None:
-    file = new_file(HandlePool(fs, 4), "a")
+def test_an_error_while_blocks_are_freed_does_not_hold_appends(
+    fs: FaultyFileSystem, file: LogFile
+) -> None:
     fs.fail("truncate")
     with pytest.raises(StorageError, match="truncating"):
         file.begin_release()()
@@ -75,9 +80,9 @@ def test_an_error_while_blocks_are_freed_does_not_hold_appends(fs: FaultyFileSys
     assert fs.content("/d/a") == b"0123456789"
 
 
-def test_an_error_that_is_not_about_space_is_not_a_disk_full_error(fs: FaultyFileSystem) -> None:
-    pool = HandlePool(fs, 4)
-    file = new_file(pool, "a")
+def test_an_error_that_is_not_about_space_is_not_a_disk_full_error(
+    fs: FaultyFileSystem, file: LogFile
+) -> None:
     fs.fail("write", errno.EIO)
     with pytest.raises(StorageError) as caught:
         file.append(b"x")
@@ -85,9 +90,7 @@ def test_an_error_that_is_not_about_space_is_not_a_disk_full_error(fs: FaultyFil
     assert not file.broken
 
 
-def test_a_renamed_file_is_found_again_after_its_handle_was_closed(fs: FaultyFileSystem) -> None:
-    pool = HandlePool(fs, 4)
-    file = new_file(pool, "a")
+def test_a_renamed_file_is_found_again_after_its_handle_was_closed(file: LogFile) -> None:
     file.append(b"abc")
     file.rename("/d/a.deleted")
     file.close()
@@ -95,11 +98,9 @@ def test_a_renamed_file_is_found_again_after_its_handle_was_closed(fs: FaultyFil
 
 
 def test_bytes_that_are_written_while_a_sync_begins_stay_unsynced(
-    fs: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
+    file: LogFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = HandlePool(fs, 4)
-    file = new_file(pool, "a")
-    raw = pool.pin(file)
+    raw = file._pool.pin(file)
     write = raw.pwrite
 
     def overtaken(buffers: Sequence[Buffer], position: int) -> int:
@@ -117,7 +118,7 @@ def test_bytes_that_are_written_while_a_sync_begins_stay_unsynced(
 @pytest.fixture
 def real(tmp_path: Path) -> LogFile:
     """A file of the system with bytes that are not synced."""
-    file = LogFile(HandlePool(RealFileSystem(), 4), str(tmp_path / "a"), 0, create=True)
+    file = LogFile(HandlePool(RealFileSystem(), 4), str(tmp_path / "a"), 0, creating=True)
     file.create()
     file.append(b"abc")
     return file
@@ -158,12 +159,11 @@ def test_after_a_failed_sync_without_python_no_other_begins(real: LogFile) -> No
 
 
 def test_only_an_open_file_of_the_system_is_synced_without_python(
-    fs: FaultyFileSystem, real: LogFile
+    file: LogFile, real: LogFile
 ) -> None:
-    simulated = new_file(HandlePool(fs, 4), "a")
-    simulated.append(b"abc")
-    assert simulated.begin_datasync() is None
-    assert (simulated.pins, simulated.dirty) == (0, True)
+    file.append(b"abc")
+    assert file.begin_datasync() is None
+    assert (file.pins, file.dirty) == (0, True)
     real.close()
     assert real.begin_datasync() is None
     assert (real.pins, real.dirty) == (0, True)
@@ -173,7 +173,7 @@ def test_only_an_open_file_of_the_system_is_synced_without_python(
 
 
 def test_a_range_that_can_not_be_written_back_is_an_error_with_its_path(
-    real: LogFile, fs: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
+    real: LogFile, file: LogFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(fd: int, position: int, length: int) -> None:
         raise OSError(errno.EIO, "broken")
@@ -182,4 +182,4 @@ def test_a_range_that_can_not_be_written_back_is_an_error_with_its_path(
     with pytest.raises(StorageError, match=real.path):
         real.write_back(0, 3)
     assert real.pins == 0
-    new_file(HandlePool(fs, 4), "a").write_back(0, 3)  # it is not in a file of the system
+    file.write_back(0, 3)  # it is not in a file of the system

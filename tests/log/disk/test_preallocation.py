@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.log.journal.test_journal_recovery import NOW, World
-from tests.support.logs import TP, open_log, open_store, read_bytes
+from tests.support.logs import TP, open_log, open_store, read_bytes, ticket_of
 from tidemill import system
 from tidemill.clock import ManualClock
 from tidemill.log.disk import preallocation
@@ -188,8 +188,7 @@ def test_a_sync_succeeds_although_room_can_not_be_released(code: int) -> None:
     world = World()
     world.log().roll(NOW)
     world.append(0, b"second")
-    ticket = world.log().begin_sync()
-    assert ticket is not None
+    ticket = ticket_of(world.log())
     world.fs.fail("truncate", code)
     ticket.run()
     world.log().finish_sync(ticket)
@@ -212,8 +211,7 @@ def test_the_removal_of_a_file_before_its_room_is_allocated_is_no_error() -> Non
     log = world.log()
     log.roll(NOW)
     world.append(0, b"third")
-    ticket = log.begin_sync()
-    assert ticket is not None
+    ticket = ticket_of(log)
     ticket.allocated = 1 << 20, 1 << 22
     world.store.delete(log.tp)
     world.store.purge_deleted()
@@ -332,8 +330,7 @@ def test_the_sync_of_a_deleted_partition_releases_nothing(store: LogStore) -> No
     log = open_log(store, {})
     grow(log)
     log.roll(0)
-    ticket = log.begin_sync()
-    assert ticket is not None
+    ticket = ticket_of(log)
     segment = log.segments[0]
     store.delete(TP)
     store.purge_deleted(10)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.support.faultyfs import FaultyFileSystem
-from tests.support.logs import TP, open_log, open_store, read_records, write
+from tests.support.logs import TP, find_slice, open_log, open_store, read_records, write
 from tidemill.clock import ManualClock
 from tidemill.log.compaction.run import compact
 from tidemill.log.errors import CorruptLogError
@@ -74,8 +74,7 @@ class Stopped:
 
     def read(self, offset: int, size: int = 1) -> dict[int, bytes | None]:
         """Return the records of one read, from ``offset`` on."""
-        piece = self.log.read(offset, size, limit_offset=self.log.high_watermark)
-        assert piece is not None
+        piece = find_slice(self.log, offset, size)
         data = bytes(piece.load())
         return {
             record.offset: record.value

@@ -67,6 +67,14 @@ class World:
     def segment(self, partition: int = 0) -> str:
         return self.log(partition).chain.active.path()
 
+    def starts(self, path: str) -> list[int]:
+        """Return the position of each batch of a file."""
+        return [position for position, _ in iter_headers(bytes(self.fs.content(path)))]
+
+    def cut(self, path: str, batch: int) -> None:
+        """Cut a file off before one of its batches."""
+        del self.fs.content(path)[self.starts(path)[batch] :]
+
     def reports(self) -> str:
         return "\n".join(map(str, self.store.reports))
 
@@ -102,7 +110,7 @@ def test_an_acknowledged_tail_is_restored(damage: str) -> None:
     path = world.segment()
     world.fs.kill()
     data = world.fs.content(path)
-    positions = [position for position, _ in iter_headers(bytes(data))]
+    positions = world.starts(path)
     if damage == "torn":
         del data[positions[3] + 20 :]
     elif damage == "cut":
@@ -130,7 +138,7 @@ def test_lost_pages_of_what_nobody_was_promised_are_cut() -> None:
     path = world.segment()
     world.fs.kill()
     data = world.fs.content(path)
-    third = [position for position, _ in iter_headers(bytes(data))][2]
+    third = world.starts(path)[2]
     data[third : third + 40] = bytes(40)
     world.reopen()
     assert not world.store.offline
@@ -146,7 +154,7 @@ def test_without_a_journal_lost_pages_with_a_valid_batch_behind_are_damage() -> 
     world.fs.kill()
     world.fs.remove(f"/data/{CHECKPOINT}")  # a folder of an earlier version has none
     data = world.fs.content(path)
-    second = [position for position, _ in iter_headers(bytes(data))][1]
+    second = world.starts(path)[1]
     data[second : second + 40] = bytes(40)
     world.reopen()
     assert isinstance(world.store.offline[world.partitions[0]], CorruptLogError)
@@ -165,8 +173,7 @@ def test_an_unfinished_entry_is_not_believed_and_reported() -> None:
     content[BLOCK + 60] ^= 1
     path = world.segment()
     world.fs.kill()
-    data = world.fs.content(path)
-    del data[[position for position, _ in iter_headers(bytes(data))][2] :]
+    world.cut(path, 2)
     world.reopen()
     assert world.values() == [b"first", b"a"]
     assert "entry 2 of the journal, the last one, is incomplete" in world.reports()
@@ -181,8 +188,7 @@ def test_a_damaged_entry_is_reported_and_the_others_are_used() -> None:
     world.fs.kill()
     world.fs.content(FIRST)[100] ^= 1  # the entry with a0
     for path in paths:
-        data = world.fs.content(path)
-        del data[[position for position, _ in iter_headers(bytes(data))][1] :]
+        world.cut(path, 1)
     world.reopen()
     assert world.values(1) == [b"first", b"a1", b"b1"]
     assert world.values(0) == [b"first"]
@@ -200,7 +206,7 @@ def test_a_journal_that_lacks_an_entry_does_not_prove_that_nothing_else_was_prom
     world.fs.kill()
     world.fs.content(FIRST)[BLOCK + 100] ^= 1
     data = world.fs.content(path)
-    third = [position for position, _ in iter_headers(bytes(data))][2]
+    third = world.starts(path)[2]
     data[third + 61] ^= 1
     before = bytes(data)
     (found,) = (each for each in Inspection(world.fs, "/data").run() if "entry" not in each.text)
@@ -217,8 +223,7 @@ def test_a_log_that_ends_below_what_the_journal_proves_is_damage() -> None:
     path = world.segment()
     world.fs.kill()
     world.fs.content(FIRST)[100] ^= 1  # the entry with a
-    data = world.fs.content(path)
-    del data[[position for position, _ in iter_headers(bytes(data))][1] :]
+    world.cut(path, 1)
     world.reopen()
     error = world.store.offline[world.partitions[0]]
     assert isinstance(error, CorruptLogError)
@@ -458,7 +463,7 @@ def test_segments_behind_a_changed_bit_are_kept_although_no_entry_proves_them() 
     old, new = (segment.path() for segment in log.segments)
     world.fs.kill()
     data = world.fs.content(old)
-    data[[position for position, _ in iter_headers(bytes(data))][1] + 70] ^= 1
+    data[world.starts(old)[1] + 70] ^= 1
     before = [bytes(world.fs.content(path)) for path in (old, new)]
     (found,) = Inspection(world.fs, "/data").run()
     assert not found.is_repaired
@@ -507,8 +512,7 @@ def test_the_doctor_names_what_the_broker_will_restore_and_repairs_nothing_befor
     world.promise(b"a" * 50, b"b" * 50)
     path = world.segment()
     world.fs.kill()
-    data = world.fs.content(path)
-    del data[[position for position, _ in iter_headers(bytes(data))][2] :]
+    world.cut(path, 2)
     (found,) = Inspection(world.fs, "/data").run()
     assert found.is_repaired
     assert "the journal has offsets 2 to 2" in found.text
@@ -524,8 +528,7 @@ def test_a_repair_is_not_undone_by_the_journal() -> None:
     path = world.segment()
     world.fs.kill()
     disown(world.fs, "/data", world.partitions[0])
-    data = world.fs.content(path)
-    del data[[position for position, _ in iter_headers(bytes(data))][1] :]
+    world.cut(path, 1)
     world.reopen()
     assert world.values() == [b"first"]
 

@@ -11,7 +11,7 @@ import pytest
 from tests.log.journal.test_journal_recovery import NOW, World
 from tests.support.faultyfs import Unlucky
 from tests.support.journaled import commit, make_durable, store_segments
-from tests.support.logs import read_records, write
+from tests.support.logs import advance, read_records, ticket_of, write
 from tidemill.log.config.parse import parse_config
 from tidemill.log.disk.files import RawFile
 from tidemill.log.errors import CorruptLogError
@@ -24,9 +24,8 @@ from tidemill.log.recovery.inspect import Inspection
 
 def flip(world: World, batch: int, partition: int = 0) -> None:
     """Change a bit in a batch of the active segment."""
-    data = world.fs.content(world.segment(partition))
-    position = [position for position, _ in iter_headers(bytes(data))][batch]
-    data[position + 61] ^= 1
+    path = world.segment(partition)
+    world.fs.content(path)[world.starts(path)[batch] + 61] ^= 1
 
 
 def overwrite_journal(world: World, partition: int = 1) -> None:
@@ -59,8 +58,7 @@ def test_a_changed_bit_below_the_recovery_point_is_restored_too(is_closed: bool)
         world.append(0, b"later")
         make_durable(world.store, world.log())
     store_segments(world.store, world.log())
-    world.store.checkpoint()
-    world.store.checkpoint()
+    advance(world.store)
     assert world.log().recovery_point == world.log().log_end_offset
     world.fs.kill()
     world.fs.content(path)[-1] ^= 1
@@ -78,8 +76,7 @@ def test_a_disk_that_refuses_to_restore_below_the_recovery_point_does_not_preven
     log.roll(NOW)
     world.append(0, b"later")
     make_durable(world.store, log)
-    world.store.checkpoint()
-    world.store.checkpoint()
+    advance(world.store)
     world.fs.kill()
     world.fs.content(path)[80] ^= 1
     if operation == "open":
@@ -127,10 +124,10 @@ def test_a_note_is_not_needed_when_the_recovery_point_is_on_disk() -> None:
     store_segments(world.store, world.log(0))
     world.promise(b"other", partition=1)
     journal = world.store.journal
-    assert dict(journal.noted()) == {world.log(0): 2}
+    assert dict(journal.notes.noted()) == {world.log(0): 2}
     for _ in range(3):  # seen as idle, written, and seen as written
         world.store.checkpoint()
-    assert dict(journal.noted()) == {}
+    assert dict(journal.notes.noted()) == {}
     overwrite_journal(world)
     flip(world, 1)
     world.fs.kill()
@@ -146,7 +143,7 @@ def test_a_deleted_partition_has_no_note() -> None:
     world.promise(b"other", partition=1)
     store_segments(world.store, world.log(1))
     world.store.journal.forget(log)
-    assert log not in dict(world.store.journal.noted())
+    assert log not in dict(world.store.journal.notes.noted())
 
 
 @pytest.mark.parametrize("damage", ["torn", "flipped", "gone"])
@@ -188,7 +185,7 @@ def test_a_journal_without_room_for_all_notes_still_takes_appends() -> None:
     note = Piece(b"x" * 16, 0, 0, 0, 0, 5, 0)
     for _ in range(3):
         for owner in range(3 * NOTES_TOGETHER):  # 3072 notes don't fit in a file of 64 KB
-            journal.note(owner, note)
+            journal.notes.add(owner, note)
         overwrite_journal(world)
     world.fs.power_cut(Unlucky())
     world.reopen()
@@ -210,7 +207,7 @@ def test_no_changed_bit_loses_an_acknowledged_record_in_silence(seed: int) -> No
             world.store.checkpoint()
     commit(world.store, [])
     expected = [world.values(n) for n in range(3)]
-    noted = dict(world.store.journal.noted())
+    noted = dict(world.store.journal.notes.noted())
     n = dice.randrange(3)
     data = world.fs.content(world.segment(n))
     batch = dice.randrange(sum(1 for _ in iter_headers(bytes(data))))
@@ -233,11 +230,10 @@ def test_the_first_batches_are_restored_if_more_was_synced_before_they_were_note
     log = world.store.create(world.partitions[1], parse_config({}), UUID(int=2))
     for value in (b"one", b"two"):
         write(log, [(b"k", value)], NOW, sync=False)
-        ticket = log.begin_sync()
-        assert ticket is not None
+        ticket = ticket_of(log)
         ticket.run()
         log.finish_sync(ticket)
-        world.store.journal.note(log, ticket.note(UUID(int=2).bytes))
+        world.store.journal.notes.add(log, ticket.note(UUID(int=2).bytes))
     write(log, [(b"k", b"three")], NOW, sync=False)
     assert commit(world.store, [log]) == []
     world.fs.kill()
@@ -252,9 +248,9 @@ def test_notes_without_room_do_not_keep_appends_out_of_the_journal() -> None:
     journal = world.store.journal
     for _ in range(14):  # of 16 blocks of the only file
         world.promise(b"x", partition=1)
-    journal.note(world.log(0), Piece(b"x" * 16, 0, 0, 0, 0, 5, 20_000, (bytes(20_000),)))
+    journal.notes.add(world.log(0), Piece(b"x" * 16, 0, 0, 0, 0, 5, 20_000, (bytes(20_000),)))
     world.promise(b"small", partition=1)
-    assert journal.has_notes
+    assert journal.notes.are_waiting
 
 
 def test_the_only_copy_of_a_note_is_not_overwritten() -> None:

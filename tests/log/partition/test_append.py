@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.log.partition.one_partition import HOUR, NOW, OnePartition, base_offsets, batch_of
-from tests.support.logs import TP, open_store, read_records
-from tidemill.errors import TidemillError
+from tests.support.logs import TP, find_slice, open_store, read_records
 from tidemill.log.errors import (
-    BatchTooLargeError,
     CorruptBatchError,
     DiskFullError,
     InvalidRecordError,
@@ -16,7 +14,6 @@ from tidemill.log.errors import (
     StorageError,
 )
 from tidemill.log.format.batch import iter_headers, parse_header
-from tidemill.log.format.crc import crc32c
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.steps import run_steps
 
@@ -26,8 +23,7 @@ def test_offsets_follow_each_other_and_are_stamped(partition: OnePartition) -> N
     assert log.append(batch_of(3), now_ms=NOW)[:2] == (0, 2)
     assert log.append(batch_of(2), now_ms=NOW)[:2] == (3, 4)
     log.flush()
-    found = log.read(0, 10_000, limit_offset=5)
-    assert found is not None
+    found = find_slice(log, 0, 10_000, limit_offset=5)
     assert [header.base_offset for _, header in iter_headers(found.load())] == [0, 3]
     assert [record.offset for record in read_records(log)] == list(range(5))
 
@@ -39,8 +35,7 @@ def test_stored_bytes_are_the_producers_but_for_offset_and_epoch(partition: OneP
     log.append(batch_of(), now_ms=NOW)
     log.append(sent, now_ms=NOW)
     log.flush()
-    found = log.read(1, 10_000, limit_offset=4)
-    assert found is not None
+    found = find_slice(log, 1, 10_000, limit_offset=4)
     stored = bytes(found.load())
     assert stored[16:] == original[16:]
     assert stored[8:12] == original[8:12]
@@ -70,36 +65,6 @@ def test_a_batch_with_a_wrong_crc_is_refused(partition: OnePartition) -> None:
     with pytest.raises(CorruptBatchError, match="CRC"):
         log.append(bad, now_ms=NOW)
     assert (log.log_end_offset, log.size_bytes) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("fields", "error"),
-    [
-        ({"control": True}, InvalidRecordError),
-        ({"transactional": True}, InvalidRecordError),
-        ({"log_append_time": True}, InvalidTimestampError),
-        ({"at": NOW + 2 * HOUR}, InvalidTimestampError),
-        ({"producer_id": 1}, InvalidRecordError),
-    ],
-)
-def test_batches_that_clients_must_not_send(
-    partition: OnePartition, fields: dict[str, int], error: type[TidemillError]
-) -> None:
-    log = partition.log()
-    with pytest.raises(error):
-        log.append(batch_of(**fields), now_ms=NOW)
-    assert log.log_end_offset == 0
-
-
-def test_an_empty_request_is_refused(partition: OnePartition) -> None:
-    with pytest.raises(CorruptBatchError):
-        partition.log().append(b"", now_ms=NOW)
-
-
-def test_a_batch_above_max_message_bytes_is_refused(partition: OnePartition) -> None:
-    log = partition.log(max_message_bytes="200")
-    with pytest.raises(BatchTooLargeError, match="the limit is 200"):
-        log.append(batch_of(size=200), now_ms=NOW)
 
 
 def test_a_timestamp_can_be_old_unless_the_topic_limits_it(partition: OnePartition) -> None:
@@ -133,8 +98,7 @@ def test_the_broker_recompresses_if_the_topic_has_a_codec(
     batch = batch_of(3, size=500, codec=codec, producer_id=5, producer_epoch=0, base_sequence=0)
     assert log.append(batch, now_ms=NOW)[:2] == (0, 2)
     log.flush()
-    found = log.read(0, 10_000, limit_offset=3)
-    assert found is not None
+    found = find_slice(log, 0, 10_000, limit_offset=3)
     header = parse_header(found.load())
     assert (header.codec, header.producer_id, header.base_sequence) == (4, 5, 0)
     assert [record.value for record in read_records(log)] == [bytes(500)] * 3
@@ -175,18 +139,6 @@ def test_inactive_producers_expire(partition: OnePartition) -> None:
     assert log.expire_producers(NOW + 1000, 1000) == 1
     partition.reopen()
     assert partition.log().expire_producers(NOW + 9999, 1000) == 0  # none were read for it
-
-
-def test_a_batch_with_a_delete_horizon_is_refused_because_only_the_cleaner_sets_one(
-    partition: OnePartition,
-) -> None:
-    log = partition.log(cleanup_policy="compact")
-    batch = batch_of()
-    batch[22] |= 0x40
-    batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
-    with pytest.raises(InvalidRecordError, match="delete horizon"):
-        log.append(batch, now_ms=NOW)
-    assert log.log_end_offset == 0
 
 
 # --- a failing disk ------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.log.partition.one_partition import NOW, OnePartition, batch_of
+from tests.support.logs import find_slice
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import (
     CorruptLogError,
@@ -25,8 +26,7 @@ def test_readers_see_nothing_above_the_limit(partition: OnePartition) -> None:
     log.flush()
     log.append(batch_of(2), now_ms=NOW)
     assert log.high_watermark == 2
-    found = log.read(0, 10_000, limit_offset=log.high_watermark)
-    assert found is not None
+    found = find_slice(log, 0, 10_000)
     assert [header.last_offset for _, header in iter_headers(found.load())] == [1]
     assert log.read(2, 10_000, limit_offset=2) is None
     assert log.read(2, 10_000, limit_offset=4) is not None
@@ -54,8 +54,7 @@ def test_a_read_starts_with_the_batch_that_holds_the_offset(
         log = partition.log(**configs)
     assert len(log.segments) > 2
     for offset in range(180):
-        found = log.read(offset, 1, limit_offset=180)
-        assert found is not None
+        found = find_slice(log, offset, 1, limit_offset=180)
         header = parse_header(found.load())
         assert header.base_offset <= offset <= header.last_offset
 
@@ -65,8 +64,7 @@ def test_a_first_batch_that_is_too_large_is_given_whole_or_not_at_all(
 ) -> None:
     log = partition.log()
     log.append(batch_of(size=500), now_ms=NOW)
-    whole = log.read(0, 100, limit_offset=1)
-    assert whole is not None
+    whole = find_slice(log, 0, 100, limit_offset=1)
     assert len(decode_records(whole.load())) == 1
     nothing = log.read(0, 100, limit_offset=1, min_one=False)
     assert nothing is not None
@@ -90,8 +88,7 @@ def test_a_long_read_that_is_cut_ends_between_two_batches(
     offset = 0
     while offset < 120:
         limit = 70_000 + 100 * offset
-        found = log.read(offset, limit, limit_offset=120)
-        assert found is not None
+        found = find_slice(log, offset, limit, limit_offset=120)
         headers = [header for _, header in iter_headers(found.load())]
         assert headers[0].base_offset == offset
         assert sum(header.size for header in headers) == found.size <= limit
@@ -109,15 +106,12 @@ def test_a_short_read_is_cut_anywhere_and_so_is_one_of_large_batches(
     log = partition.log()
     for _ in range(4):
         log.append(batch_of(size=50_000), now_ms=NOW)
-    short = log.read(0, 60_000, limit_offset=4)
-    assert short is not None
+    short = find_slice(log, 0, 60_000, limit_offset=4)
     assert short.size == short.found == 60_000
-    long = log.read(0, 99_000, limit_offset=4)
-    assert long is not None
+    long = find_slice(log, 0, 99_000, limit_offset=4)
     assert long.size < 51_000
     log.append(batch_of(size=900_000), now_ms=NOW)
-    whole = log.read(4, 70_000, limit_offset=5)
-    assert whole is not None
+    whole = find_slice(log, 4, 70_000, limit_offset=5)
     assert whole.size > 900_000
 
 
@@ -139,8 +133,7 @@ def test_a_wrong_index_cuts_a_long_read_elsewhere_and_never_before_its_first_bat
         "too far": b"\x00\x00\x00\x01\x7f\xff\xff\xff" * 9,
         "backwards": b"".join(entries[at : at + 8] for at in range(len(entries) - 8, -8, -8)),
     }[damage]
-    place = log.read(50, 70_000, limit_offset=100)
-    assert place is not None
+    place = find_slice(log, 50, 70_000, limit_offset=100)
     maps = type(segment._env.maps)
 
     def get(self: object, of: str) -> bytes:
@@ -150,8 +143,7 @@ def test_a_wrong_index_cuts_a_long_read_elsewhere_and_never_before_its_first_bat
 
     monkeypatch.setattr(maps, "get", get)
     monkeypatch.setattr("tidemill.log.partition.reading.locate", lambda *_: (place.position, 2100))
-    found = log.read(50, 70_000, limit_offset=100)
-    assert found is not None
+    found = find_slice(log, 50, 70_000, limit_offset=100)
     assert 2100 <= found.size <= 70_000
     assert found.found == 70_000
 
@@ -160,8 +152,7 @@ def test_cold_bytes_are_left_to_a_thread(partition: OnePartition) -> None:
     log = partition.log()
     log.append(batch_of(), now_ms=NOW)
     partition.fs.cold = True
-    found = log.read(0, 100, limit_offset=1)
-    assert found is not None
+    found = find_slice(log, 0, 100, limit_offset=1)
     assert found.load_nowait() is None
     assert len(found.load()) == found.size
 
@@ -171,8 +162,7 @@ def test_a_slice_stays_readable_when_its_segment_is_removed(partition: OnePartit
     for _ in range(9):
         log.append(batch_of(size=50), now_ms=NOW)
     log.flush()
-    found = log.read(0, 100, limit_offset=9)
-    assert found is not None
+    found = find_slice(log, 0, 100, limit_offset=9)
     log.delete_records_before(9)
     assert parse_header(found.load()).base_offset == 0
     with pytest.raises(OffsetOutOfRangeError):
@@ -188,20 +178,16 @@ def test_old_bytes_are_verified_once_at_the_first_read(partition: OnePartition) 
     data = partition.fs.content("/data/t-0/00000000000000000000.log")
     size = len(data) // 4
     data[2 * size + 100] ^= 1
-    found = log.read(0, 2 * size + 10, limit_offset=4)
-    assert found is not None
+    found = find_slice(log, 0, 2 * size + 10, limit_offset=4)
     assert len(found.load()) == 2 * size + 10
-    bad = log.read(2, 10_000, limit_offset=4)
-    assert bad is not None
+    bad = find_slice(log, 2, 10_000, limit_offset=4)
     with pytest.raises(CorruptLogError) as caught:
         bad.load()
     assert (caught.value.position, caught.value.offset) == (2 * size, 2)
-    before = log.read(0, 10_000, limit_offset=4)
-    assert before is not None
+    before = find_slice(log, 0, 10_000, limit_offset=4)
     assert len(before.load()) == 2 * size
     data[2 * size + 100] ^= 1
-    found = log.read(0, 10_000, limit_offset=4)
-    assert found is not None
+    found = find_slice(log, 0, 10_000, limit_offset=4)
     assert not found.is_verified()
     assert len(found.load()) == 4 * size
     assert found.is_verified()

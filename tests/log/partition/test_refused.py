@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.faultyfs import FaultyFileSystem
-from tests.support.logs import open_log, open_store
-from tidemill.clock import ManualClock
+from tests.log.partition.one_partition import NOW, OnePartition
 from tidemill.errors import TidemillError
 from tidemill.log.errors import (
     BatchTooLargeError,
@@ -155,40 +153,35 @@ def test_the_oldest_refusals_are_dropped_at_the_limit() -> None:
 # --- in a partition ------------------------------------------------------------------------------
 
 
-def test_a_partition_accepts_the_refused_batch_first() -> None:
-    fs, clock = FaultyFileSystem(), ManualClock()
-    log = open_log(open_store("/data", clock, fs), {})
-    log.remember_refusal(_batch(0), CoordinatorNotAvailableError("busy"), clock.now_ms())
+def test_a_partition_accepts_the_refused_batch_first(partition: OnePartition) -> None:
+    log = partition.log()
+    log.remember_refusal(_batch(0), CoordinatorNotAvailableError("busy"), NOW)
     for sequence in (1, 2):
         with pytest.raises(CoordinatorNotAvailableError):
-            log.append(_batch(sequence), now_ms=clock.now_ms())
+            log.append(_batch(sequence), now_ms=NOW)
     for sequence in range(3):
-        assert log.append(_batch(sequence), now_ms=clock.now_ms()).first_offset == sequence
+        assert log.append(_batch(sequence), now_ms=NOW).first_offset == sequence
     assert not log.refused
 
 
-def test_a_known_producer_is_checked_by_its_sequences() -> None:
-    fs, clock = FaultyFileSystem(), ManualClock()
-    log = open_log(open_store("/data", clock, fs), {})
-    log.append(_batch(0), now_ms=clock.now_ms())
-    log.remember_refusal(_batch(1), FULL, clock.now_ms())
+def test_a_known_producer_is_checked_by_its_sequences(partition: OnePartition) -> None:
+    log = partition.log()
+    log.append(_batch(0), now_ms=NOW)
+    log.remember_refusal(_batch(1), FULL, NOW)
     with pytest.raises(OutOfOrderSequenceError):
-        log.append(_batch(2), now_ms=clock.now_ms())
+        log.append(_batch(2), now_ms=NOW)
     for sequence in (1, 2):
-        log.append(_batch(sequence), now_ms=clock.now_ms())
+        log.append(_batch(sequence), now_ms=NOW)
 
 
-def test_refusals_expire_with_inactive_producers() -> None:
-    fs, clock = FaultyFileSystem(), ManualClock()
-    log = open_log(open_store("/data", clock, fs), {})
-    log.remember_refusal(_batch(0), FULL, clock.now_ms())
-    clock.advance(KEPT_MS)
-    log.expire_producers(clock.now_ms(), 1 << 40)
-    log.append(_batch(1), now_ms=clock.now_ms())
+def test_refusals_expire_with_inactive_producers(partition: OnePartition) -> None:
+    log = partition.log()
+    log.remember_refusal(_batch(0), FULL, NOW)
+    log.expire_producers(NOW + KEPT_MS, 1 << 40)
+    log.append(_batch(1), now_ms=NOW)
 
 
-def test_incomplete_batches_are_not_remembered() -> None:
-    fs, clock = FaultyFileSystem(), ManualClock()
-    log = open_log(open_store("/data", clock, fs), {})
-    log.remember_refusal(bytes(_batch(0))[:60], FULL, clock.now_ms())
+def test_incomplete_batches_are_not_remembered(partition: OnePartition) -> None:
+    log = partition.log()
+    log.remember_refusal(bytes(_batch(0))[:60], FULL, NOW)
     assert not log.refused

@@ -10,7 +10,7 @@ import pytest
 from tests.log.partition.one_partition import NOW, OnePartition, batch_of
 from tests.support.faultyfs import FaultyFileSystem, Unlucky
 from tests.support.journaled import commit, make_durable, open_journaled
-from tests.support.logs import TP
+from tests.support.logs import TP, ticket_of
 from tidemill.clock import ManualClock
 from tidemill.log.config.parse import parse_config
 from tidemill.log.errors import StorageError, SyncFailedError
@@ -21,8 +21,7 @@ from tidemill.log.store import LogStore
 
 def test_a_new_partition_is_synced_with_its_folder_once(partition: OnePartition) -> None:
     log = partition.log()
-    ticket = log.begin_sync()
-    assert ticket is not None
+    ticket = ticket_of(log)
     ticket.run()
     log.finish_sync(ticket)
     assert log.begin_sync() is None
@@ -31,14 +30,12 @@ def test_a_new_partition_is_synced_with_its_folder_once(partition: OnePartition)
 def test_appends_during_a_sync_belong_to_the_next_one(partition: OnePartition) -> None:
     log = partition.log()
     log.append(batch_of(2), now_ms=NOW)
-    ticket = log.begin_sync()
-    assert ticket is not None
+    ticket = ticket_of(log)
     log.append(batch_of(3), now_ms=NOW)
     ticket.run()
     log.finish_sync(ticket)
     assert log.high_watermark == ticket.end_offset == 2
-    later = log.begin_sync()
-    assert later is not None
+    later = ticket_of(log)
     later.run()
     log.finish_sync(later)
     assert log.high_watermark == 5
@@ -67,8 +64,7 @@ def test_rolled_segments_are_part_of_the_next_sync(partition: OnePartition) -> N
 
 def test_a_ticket_that_was_not_run_can_not_be_finished(partition: OnePartition) -> None:
     log = partition.log()
-    ticket = log.begin_sync()
-    assert ticket is not None
+    ticket = ticket_of(log)
     with pytest.raises(RuntimeError):
         log.finish_sync(ticket)
 
@@ -77,8 +73,7 @@ def test_a_failing_sync_never_raises_the_high_watermark(partition: OnePartition)
     log = partition.log()
     log.flush()
     log.append(batch_of(), now_ms=NOW)
-    ticket = log.begin_sync()
-    assert ticket is not None
+    ticket = ticket_of(log)
     partition.fs.fail("sync")
     with pytest.raises(SyncFailedError):
         ticket.run()
@@ -94,8 +89,7 @@ def test_deleting_a_partition_during_a_sync_is_not_a_failed_sync(partition: OneP
     log = partition.log(internal_segment_bytes="300")
     for _ in range(9):
         log.append(batch_of(size=50), now_ms=NOW)
-    ticket = log.begin_sync()
-    assert ticket is not None
+    ticket = ticket_of(log)
     partition.store.delete(TP)
     partition.store.purge_deleted()
     ticket.run()
@@ -109,8 +103,7 @@ def test_a_sync_in_the_moment_of_a_deletion_is_not_a_failed_sync(
     log.append(batch_of(), now_ms=NOW)
     log.roll(NOW)
     log.append(batch_of(), now_ms=NOW)
-    ticket = log.begin_sync()
-    assert ticket is not None
+    ticket = ticket_of(log)
     rename = partition.fs.rename
 
     def renamed(source: str, target: str) -> None:
@@ -142,8 +135,7 @@ def test_a_segment_that_is_deleted_during_its_sync_leaves_the_name_of_the_next_o
     log.flush()
     log.roll(NOW)
     log.append(batch_of(), now_ms=NOW)
-    ticket = log.begin_sync()
-    assert ticket is not None
+    ticket = ticket_of(log)
     log.delete_records_before(log.high_watermark)
     ticket.run()
     log.finish_sync(ticket)

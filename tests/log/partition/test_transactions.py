@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.logs import TP, read_bytes, write
+from tests.support.logs import TP, advance, read_bytes, write
 from tests.support.transactional_log import TxnLog
 from tidemill.log.disk.aborted_index import (
     ENTRY_SIZE,
@@ -15,14 +15,12 @@ from tidemill.log.disk.aborted_index import (
 from tidemill.log.errors import (
     DiskFullError,
     InvalidProducerEpochError,
-    InvalidRecordError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
 from tidemill.log.format.batch import iter_headers, parse_header
 from tidemill.log.format.markers import Marker, decode_marker
-from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.partition.producers import ProducerStates
 from tidemill.log.partition.transactions import OpenTransaction, UnstableTransactions
 
@@ -105,12 +103,6 @@ def test_a_producer_with_an_open_transaction_can_not_write_outside_of_it(
         setup.log.append(setup.batch(1, 1, transactional=False), now_ms=setup.clock.now_ms())
     setup.end(1, commit=True)
     setup.log.append(setup.batch(1, 1, transactional=False), now_ms=setup.clock.now_ms())
-
-
-def test_a_transactional_batch_needs_a_producer(setup: TxnLog) -> None:
-    batch = encode_batch([NewRecord(b"k", b"v")], timestamp_ms=0, transactional=True)
-    with pytest.raises(InvalidRecordError, match="producer id"):
-        setup.log.append(batch, now_ms=setup.clock.now_ms())
 
 
 def test_a_repeated_batch_opens_no_transaction(setup: TxnLog) -> None:
@@ -215,8 +207,7 @@ def aborted(setup: TxnLog) -> list[tuple[int, int]]:
 def test_power_cut_behind_the_recovery_point_keeps_the_index(setup: TxnLog, seed: int) -> None:
     wanted = abort(setup)
     wanted += abort(setup, 2)
-    setup.store.checkpoint()
-    setup.store.checkpoint()
+    advance(setup.store)
     assert setup.log.recovery_point == setup.log.log_end_offset
     setup.fs.power_cut(random.Random(seed))
     setup.open()
@@ -320,8 +311,7 @@ def test_a_damaged_index_of_a_closed_segment_is_rebuilt_in_recovery(
     wanted = abort(setup)
     setup.log.roll(setup.clock.now_ms())
     write(setup.log, [(b"k", b"v")], setup.clock.now_ms())
-    setup.store.checkpoint()
-    setup.store.checkpoint()
+    advance(setup.store)
     setup.fs.content(INDEX)[:] = bytes(ENTRY_SIZE)
     setup.fs.kill()
     setup.open()

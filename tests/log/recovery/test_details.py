@@ -10,7 +10,7 @@ import pytest
 
 from tests.log.journal.test_journal_recovery import NOW, World
 from tests.support.faultyfs import Unlucky
-from tests.support.logs import write
+from tests.support.logs import advance, write
 from tidemill.log.compaction.run import compact
 from tidemill.log.config.parse import parse_config
 from tidemill.log.format.records import NewRecord, encode_batch
@@ -26,8 +26,7 @@ def test_a_closed_segment_whose_records_have_no_timestamps_is_no_damage() -> Non
     log.flush()
     log.roll(NOW)
     log.flush()
-    world.store.checkpoint()
-    world.store.checkpoint()
+    advance(world.store)
     world.fs.kill()
     world.reopen()
     assert world.values() == [b"first", b"a", b"b"]

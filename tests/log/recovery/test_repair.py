@@ -13,7 +13,7 @@ import pytest
 from tests.support.effort import rounds
 from tests.support.ending_fs import EndingFileSystem
 from tests.support.faultyfs import CrashError
-from tests.support.logs import TP, open_log, open_store, read_records, write
+from tests.support.logs import TP, advance, open_log, open_store, read_records, write
 from tidemill.clock import ManualClock
 from tidemill.log.disk.checkpoints import FIRST_DIRTY, encode_checkpoint
 from tidemill.log.disk.files import RealFileSystem
@@ -45,8 +45,7 @@ class Folder:
             write(log, records, self.clock.now_ms(), producer=producer)
         self.records = read_records(log)
         self.end = log.log_end_offset
-        store.checkpoint()
-        store.checkpoint()
+        advance(store)
         store.close()
         assert len(self.segments()) > 4
 

@@ -51,7 +51,7 @@ class CleanedSegment:
         self._lock = threading.Lock()
         self._discarded = False
         self.size = 0
-        self._file = LogFile(env.pool, self._path(LOG, CLEANED), 0, create=True)
+        self._file = LogFile(env.pool, self._path(LOG, CLEANED), 0, creating=True)
         self._file.create()
         self._file.truncate(0)  # a failed attempt can have left one
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from itertools import count
 
 from tidemill import system
@@ -18,6 +19,7 @@ from tidemill.log.errors import StorageError
 _AGAIN_BYTES = 1 << 20
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LogFile:
     """An append-only file whose handle is borrowed from a pool.
 
@@ -31,28 +33,16 @@ class LogFile:
         retired: whether the file will be removed. Then an open handle would keep its space.
     """
 
-    __slots__ = (
-        "_pool",
-        "broken",
-        "creating",
-        "dirty",
-        "path",
-        "pins",
-        "releasing",
-        "retired",
-        "size",
-    )
-
-    def __init__(self, pool: HandlePool, path: str, size: int, *, create: bool = False) -> None:
-        self._pool = pool
-        self.path = path
-        self.size = size
-        self.creating = create
-        self.pins = 0
-        self.dirty = False
-        self.broken = False
-        self.releasing = False
-        self.retired = False
+    _pool: HandlePool
+    path: str
+    size: int
+    _: KW_ONLY
+    creating: bool = False
+    pins: int = 0
+    dirty: bool = False
+    broken: bool = False
+    releasing: bool = False
+    retired: bool = False
 
     def create(self) -> None:
         """Create an empty file. A crash can have left one with this name, which is emptied."""

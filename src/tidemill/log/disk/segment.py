@@ -7,6 +7,7 @@ decide when to roll, what can be read, or how to treat damage. Knows no producer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, field
 
 from tidemill.log.disk.aborted_index import AbortedIndex
 from tidemill.log.disk.environment import Environment, Report
@@ -30,6 +31,7 @@ from tidemill.log.names import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, TopicPa
 DEFAULT_INDEX_INTERVAL = 4096
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Segment:
     """A segment. The last segment of a partition is active: only it is appended to.
 
@@ -50,63 +52,36 @@ class Segment:
         aborted: index of its aborted transactions, or None if there are none.
     """
 
-    __slots__ = (
-        "_env",
-        "_file",
-        "_table",
-        "_written_size",
-        "aborted",
-        "base_offset",
-        "created_ms",
-        "dense",
-        "end_offset",
-        "first_timestamp",
-        "folder",
-        "max_timestamp",
-        "named",
-        "size",
-        "synced_size",
-        "trusted_from",
-        "verified",
-    )
+    _env: Environment
+    folder: str
+    base_offset: int
+    size: int = 0
+    max_timestamp: int = -1
+    _: KW_ONLY
+    created_ms: int
+    end_offset: int = -1
+    dense: bool = False
+    named: bool = True
+    first_timestamp: int | None = None
+    verified: tuple[int, int] = (0, 0)
+    aborted: AbortedIndex | None = None
+    synced_size: int = field(init=False)
+    trusted_from: int = field(init=False)
+    _written_size: int = field(init=False)
+    _file: LogFile | None = None
+    _table: IndexTable | None = None
 
-    def __init__(
-        self,
-        env: Environment,
-        folder: str,
-        base_offset: int,
-        size: int = 0,
-        max_timestamp: int = -1,
-        *,
-        created_ms: int,
-        end_offset: int | None = None,
-        dense: bool = False,
-    ) -> None:
-        self._env = env
-        self.folder = folder
-        self.base_offset = base_offset
-        self.size = size
-        self.max_timestamp = max_timestamp
-        self.first_timestamp: int | None = None
-        self.created_ms = created_ms
-        limit = base_offset + MAX_RELATIVE_OFFSET + 1
-        self.end_offset = limit if end_offset is None else end_offset
-        self.dense = dense
-        self.synced_size = size
-        self.named = True
-        self.trusted_from = size
-        self.verified = (0, 0)
-        self.aborted: AbortedIndex | None = None
-        self._written_size = size
-        self._file: LogFile | None = None
-        self._table: IndexTable | None = None
+    def __post_init__(self) -> None:
+        if self.end_offset < 0:
+            self.end_offset = self.base_offset + MAX_RELATIVE_OFFSET + 1
+        self.synced_size = self.trusted_from = self._written_size = self.size
 
     @classmethod
     def create(cls, env: Environment, folder: str, base_offset: int, now_ms: int) -> Segment:
         """Create an empty segment. It is durable after the next sync of its folder."""
         segment = cls(env, folder, base_offset, created_ms=now_ms, end_offset=base_offset)
         segment.named = False
-        segment._file = LogFile(env.pool, segment.path(), 0, create=True)
+        segment._file = LogFile(env.pool, segment.path(), 0, creating=True)
         segment._file.create()
         segment._table = IndexTable()
         return segment

@@ -135,6 +135,7 @@ class Journal:
 
     Attributes:
         is_open: whether entries can be written.
+        notes: the notes that the next entry includes: up to where an owner's segments are synced.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class Journal:
         self._storing: dict[int, int] = {}
         self._stores = 0
         self._written_head = 1
-        self._notes = Notes()
+        self.notes = Notes()
 
     # --- opening ---------------------------------------------------------------------------------
 
@@ -239,15 +240,15 @@ class Journal:
         size = entry_bytes(pieces)
         notes = self._take_notes(size)
         if self._ring.needs_next(size + notes_bytes(notes)):
-            self._notes.give_back()
-            self._notes.renew()  # the next file perhaps has the only copies
+            self.notes.give_back()
+            self.notes.renew()  # the next file perhaps has the only copies
             notes = self._take_notes(size)
         if not notes:
             return self._begin(pieces, size)
         both = [*pieces, *notes]
         write = self._begin(both, entry_bytes(both))
         if write is None:
-            self._notes.give_back()
+            self.notes.give_back()
             if pieces:  # appends don't wait for room for notes
                 write = self._begin(pieces, size)
         return write
@@ -255,7 +256,7 @@ class Journal:
     def _take_notes(self, size: int) -> list[Piece]:
         """Take the notes for an entry whose pieces take ``size`` bytes."""
         room = self._ring.file_bytes - size
-        return self._notes.take(room) if self._notes.are_waiting else []
+        return self.notes.take(room) if self.notes.are_waiting else []
 
     def _begin(self, pieces: Sequence[Piece], size: int) -> JournalWrite | None:
         head = self.head
@@ -277,7 +278,7 @@ class Journal:
         write.accept()
         self._written_head = write.head
         self.next_sequence = write.sequence + 1
-        self._notes.written(write.sequence)
+        self.notes.written(write.sequence)
         needed = self._needed
         for owner in owners:
             if owner not in needed:
@@ -329,28 +330,7 @@ class Journal:
     def forget(self, owner: Hashable) -> None:
         """Record that an owner was deleted: its entries are not needed."""
         self._needed.pop(owner, None)
-        self._notes.forget(owner)
-
-    def note(self, owner: Hashable, note: Piece) -> None:
-        """Include in the next entry that an owner's segments are synced up to ``note.end_offset``.
-
-        Args:
-            note: it can have the batches that were just synced, to restore them.
-        """
-        self._notes.add(owner, note)
-
-    def noted(self) -> list[tuple[Hashable, int]]:
-        """Return each owner whose latest note is in an entry, and the offset of the note."""
-        return self._notes.noted()
-
-    def drop_note(self, owner: Hashable) -> None:
-        """Drop the note of an owner, because the recovery point on disk covers it."""
-        self._notes.forget(owner)
-
-    @property
-    def has_notes(self) -> bool:
-        """Whether the next entry has notes."""
-        return self._notes.are_waiting
+        self.notes.forget(owner)
 
     # --- room ------------------------------------------------------------------------------------
 

@@ -90,7 +90,8 @@ class PartitionLog:
         self.topic_id: UUID | None = opened.topic_id
         self.first_dirty_offset = 0
         self._producers = LazyProducers(chain, opened.producers, opened.snapshot_offset)
-        self._sync = SyncState(chain, opened.topic_id, new_folder=opened.new_folder)
+        topic_id = b"" if opened.topic_id is None else opened.topic_id.bytes
+        self._sync = SyncState(chain, topic_id, opened.new_folder)
         self._point = RecoveryPoint(opened.recovery_point, chain, self._producers, self._sync)
         self._appender = Appender(chain, self._producers, self._sync, self._point, opened.config)
         self._retention = Retention(chain, self._producers, self._sync, self._appender)

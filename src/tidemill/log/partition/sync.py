@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from uuid import UUID
+from dataclasses import dataclass, field
 
 from tidemill.log.disk.aborted_index import AbortedIndex
 from tidemill.log.disk.environment import Environment
@@ -29,6 +29,7 @@ MANY_FOLDERS = 8
 """Number of new folders from which one sync of the whole file system is cheaper."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SyncState:
     """The synced part of one partition.
 
@@ -38,42 +39,31 @@ class SyncState:
         stored_offset: all records below it are in synced segments.
         end_segment: the segment that holds the high watermark.
         end_position: the byte position of the high watermark in ``end_segment``.
+
+    At first, all records of the chain are synced. Without a topic id, which names the topic in the
+    journal, nothing goes there. ``_new_folder`` says that the folder, or its entry in the data
+    folder, is perhaps not synced.
     """
 
-    __slots__ = (
-        "_chain",
-        "_closed",
-        "_copied",
-        "_copies",
-        "_from_offset",
-        "_limit",
-        "_new_folder",
-        "_topic_id",
-        "end_position",
-        "end_segment",
-        "high_watermark",
-        "stored_offset",
-    )
+    _chain: SegmentChain
+    _topic_id: bytes
+    _new_folder: bool
+    _closed: list[Segment] = field(default_factory=list)
+    _copies: list[bytes] = field(default_factory=list)
+    _copied: int = 0
+    _limit: int = LOG_BYTES
+    _from_offset: int = field(init=False)
+    """The offset of the first copy; -1 if a copy is missing behind it."""
+    high_watermark: int = field(init=False)
+    stored_offset: int = field(init=False)
+    end_segment: Segment = field(init=False)
+    end_position: int = field(init=False)
 
-    def __init__(self, chain: SegmentChain, topic_id: UUID | None, *, new_folder: bool) -> None:
-        """Begin with a chain whose records are all synced.
-
-        Args:
-            topic_id: names the topic in the journal; without it, nothing goes there.
-            new_folder: the folder, or its entry in the data folder, is perhaps not synced.
-        """
-        self._chain = chain
-        self._closed: list[Segment] = []
-        self._new_folder = new_folder
-        self._topic_id = b"" if topic_id is None else topic_id.bytes
-        self.high_watermark = self.stored_offset = chain.end_offset
+    def __post_init__(self) -> None:
+        chain = self._chain
+        self._from_offset = self.high_watermark = self.stored_offset = chain.end_offset
         self.end_segment = chain.active
         self.end_position = chain.active.size
-        self._copies: list[bytes] = []
-        self._copied = 0
-        self._limit = LOG_BYTES
-        self._from_offset = chain.end_offset
-        """The offset of the first copy; -1 if a copy is missing behind it."""
 
     def add_closed(self, segment: Segment) -> None:
         """Include a segment that was just closed in the next sync, with its indexes."""
@@ -192,6 +182,7 @@ class SyncState:
         return True
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SyncTicket:
     """One sync of a partition: everything that was appended when the ticket was created.
 
@@ -211,40 +202,30 @@ class SyncTicket:
             none.
     """
 
-    __slots__ = (
-        "_chain",
-        "aborted",
-        "allocated",
-        "closed",
-        "done",
-        "end_offset",
-        "first_data",
-        "folder_done",
-        "new_folder",
-        "new_names",
-        "promised_from",
-        "sizes",
-    )
+    _chain: SegmentChain
+    closed: list[Segment]
+    new_folder: bool
+    first_data: bool
+    done: bool = False
+    allocated: tuple[int, int] = NOTHING
+    aborted: list[tuple[AbortedIndex, int, int]] = field(default_factory=list)
+    end_offset: int = field(init=False)
+    sizes: list[tuple[Segment, int]] = field(init=False)
+    new_names: bool = field(init=False)
+    folder_done: bool = field(init=False)
+    promised_from: tuple[int, int] = field(init=False)
 
-    def __init__(
-        self, chain: SegmentChain, closed: list[Segment], new_folder: bool, first_data: bool
-    ) -> None:
-        self._chain = chain
-        self.end_offset = chain.end_offset
-        self.closed = closed
-        self.sizes = [(segment, segment.size) for segment in (*closed, chain.segments[-1])]
-        self.aborted: list[tuple[AbortedIndex, int, int]] = []
-        self.new_folder = new_folder
-        self.new_names = not all(segment.named for segment, _ in self.sizes)
-        for segment, _ in self.sizes:
+    def __post_init__(self) -> None:
+        self.end_offset = self._chain.end_offset
+        segments = (*self.closed, self._chain.segments[-1])
+        self.sizes = [(segment, segment.size) for segment in segments]
+        self.new_names = not all(segment.named for segment in segments)
+        for segment in segments:
             index = segment.aborted
             if index is not None and index.size > index.synced_size:
                 self.aborted.append((index, index.size, index.crc))
                 self.new_names = self.new_names or not index.named
-        self.first_data = first_data
-        self.folder_done = not new_folder
-        self.done = False
-        self.allocated = NOTHING
+        self.folder_done = not self.new_folder
         self.promised_from = self.sizes[-1][1], self.end_offset
 
     @property

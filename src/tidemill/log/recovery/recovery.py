@@ -276,7 +276,7 @@ class _Recovery:
                 base,
                 names[file_name(base, LOG)],
                 created_ms=self.env.clock.now_ms(),
-                end_offset=following,
+                end_offset=-1 if following is None else following,
                 dense=not self.stored.is_sparse,
             )
             aborted = names.get(file_name(base, TXN_INDEX))
