@@ -167,12 +167,7 @@ class Each(Question):
 
 
 class Part:
-    """A part of the door for one principal: the rows of its class, over objects of the engine.
-
-    Args:
-        access: the principal's access.
-        cores: the objects whose methods the rows name.
-    """
+    """A part of the door for one principal: the rows of its class, over objects of the engine."""
 
     def __init__(self, access: Access, *cores: object) -> None:
         self._access = access

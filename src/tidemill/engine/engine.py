@@ -78,7 +78,6 @@ class Engine:
     ``engine.door().records.append(...)``.
 
     Args:
-        settings: the broker's settings.
         clock: the broker's time; None is the system's clock.
         fs: the file system; None is the real one.
         authorizer: decides about each access; None allows everything.
@@ -295,12 +294,7 @@ class Engine:
         self._topic_admin.on_deleted = self._forget_topics
 
     def _recover_catalog(self, catalog: Catalog) -> None:
-        """Replay the catalog, and check that it is whole.
-
-        Raises:
-            CatalogLostError: it is damaged, or lost records.
-            FormatVersionError: a newer version of tidemill wrote it.
-        """
+        """Replay the catalog, and check that it is whole."""
         journal, clean = self._catalog_journal, self._store.clean_start
         try:
             journal.recover(clean=clean)
@@ -332,11 +326,7 @@ class Engine:
         self._transaction_coordinator.recover()
 
     def _journal(self, tp: TopicPartition) -> StateLog:
-        """Return the journal of a state machine.
-
-        Raises:
-            StorageError: its log is damaged.
-        """
+        """Return the journal of a state machine."""
         damage = self._store.offline.get(tp)
         if damage is not None:
             raise damage

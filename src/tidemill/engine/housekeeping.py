@@ -39,7 +39,6 @@ class Housekeeping:
     """Background tasks of one broker.
 
     Args:
-        slices: runs compaction.
         write_notes: writes the notes about topics in the partitions' folders that are due.
         on_failure: called with an error after which the broker must stop.
         on_checkpoint: called before each checkpoint.

@@ -52,7 +52,6 @@ class Journaling:
     """The journal of one broker, on its event loop.
 
     Args:
-        journal: the journal.
         on_free: called when the next round can start.
         on_failure: called with an error after which the broker must stop.
     """

@@ -27,7 +27,6 @@ class Target:
     """A partition that a client writes to, with what was found out about it.
 
     Args:
-        tp: the partition.
         topic_id: the id of its topic; None accepts any topic of that name.
     """
 

@@ -44,8 +44,6 @@ class StateLog:
     """Appends state records to one internal partition.
 
     Args:
-        log: the internal partition.
-        flusher: makes it durable.
         clock: gives the records their timestamps.
     """
 
@@ -102,11 +100,7 @@ class StateLog:
             raise FormatVersionError(f"{folder}: {error}", hint=error.hint) from error
 
     def latest(self) -> dict[bytes, bytes | None]:
-        """Return the last value of each key, for a log without transactions.
-
-        Raises:
-            CorruptLogError: the log is damaged.
-        """
+        """Return the last value of each key, for a log without transactions."""
         return {
             record.key: record.value
             for record in self.recover()
@@ -114,11 +108,7 @@ class StateLog:
         }
 
     def _entries(self) -> Iterator[StateLogRecord | Marker]:
-        """Yield all records and markers of the log, oldest first.
-
-        Raises:
-            CorruptLogError: the log is damaged.
-        """
+        """Yield all records and markers of the log, oldest first."""
         offset = self.log.log_start_offset
         while offset < self.log.log_end_offset:
             piece = self.log.read(offset, READ_BYTES, limit_offset=self.log.log_end_offset)

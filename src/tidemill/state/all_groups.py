@@ -54,16 +54,7 @@ from tidemill.state.types import CommitRequest
 
 
 class AllGroups:
-    """Classic groups, consumer groups and share groups as one set of groups.
-
-    Args:
-        classic: the classic groups.
-        consumers: the consumer groups.
-        shares: the share groups.
-        topics: the topics that exist.
-        policy: whether groups with members can change their kind.
-        classic_max_size: the largest number of members of a classic group.
-    """
+    """Classic groups, consumer groups and share groups as one set of groups."""
 
     def __init__(
         self,

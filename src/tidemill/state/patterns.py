@@ -77,11 +77,7 @@ def _literal_matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def _literals(pattern: str) -> list[str]:
-    """Return the texts between the ``.*`` of a pattern, without their backslashes.
-
-    Raises:
-        InvalidRegularExpressionError: the pattern has something else.
-    """
+    """Return the texts between the ``.*`` of a pattern, without their backslashes."""
     literals, place = [""], 0
     while place < len(pattern):
         here, two = pattern[place], pattern[place : place + 2]

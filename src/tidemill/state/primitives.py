@@ -1,7 +1,8 @@
 """Reads and writes the primitive types of Kafka's binary formats, and checks every length.
 
 It is used for the records of internal topics and for consumers' subscription metadata. This module
-must not know any record or message.
+must not know any record or message. A decoder that uses it raises InvalidRecordError for malformed
+bytes, and FormatVersionError for a version that is not supported.
 
 Source: Kafka protocol guide, "Protocol Primitive Types".
 """
@@ -189,9 +190,6 @@ class Writer:
 
 def versioned(data: bytes, name: str) -> Reader:
     """Return a reader behind the version of a value, which must be 0.
-
-    Args:
-        name: of the value, for the error.
 
     Raises:
         InvalidRecordError: the version is negative.

@@ -64,10 +64,6 @@ class GroupCoordinator:
     ``CoordinatorNotAvailableError``, where the disk refuses, and ``BrokerStoppingError``.
 
     Args:
-        journal: of the topic of committed offsets.
-        settings: limits of groups and of offsets.
-        clock: the broker's time.
-        topics: the topics that exist.
         configs: of single groups; None: no group has its own.
     """
 
@@ -99,11 +95,7 @@ class GroupCoordinator:
     # --- start and stop --------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Replay the journal into both machines. Members get a fresh session timeout.
-
-        Raises:
-            CorruptLogError, FormatVersionError: the journal can't be read.
-        """
+        """Replay the journal into both machines. Members get a fresh session timeout."""
         with self._journal.naming_place():
             for record in self._journal.recover():
                 self._replay(*record)
@@ -217,10 +209,6 @@ class GroupCoordinator:
 
         Returns when the marker is on disk and the offsets are visible or dropped. The call can be
         repeated: without an open transaction it writes nothing, and waits for earlier writes.
-
-        Raises:
-            InvalidProducerEpochError, TransactionCoordinatorFencedError: the marker is too old.
-            StorageError: the disk refuses. The transaction is open as before.
         """
         if self._stopped is not None:
             raise self._stopped

@@ -18,8 +18,6 @@ class GroupRequests:
     """Commits and deletions of groups. They raise what the coordinator does.
 
     Args:
-        coordinator: drives the groups.
-        catalog: the topics that exist.
         forget_shares: deletes what a share group has acknowledged.
     """
 

@@ -24,11 +24,7 @@ class GroupPosition(NamedTuple):
 
 
 def committed_offsets(fs: FileSystem, data_dir: str, tp: TopicPartition) -> list[GroupPosition]:
-    """Return the groups that have committed an offset of the partition, sorted by name.
-
-    Raises:
-        StorageError: a file can't be read.
-    """
+    """Return the groups that have committed an offset of the partition, sorted by name."""
     try:
         stored = salvage(fs, f"{data_dir}/{folder_name(OFFSETS)}")
     except OSError as error:

@@ -89,11 +89,7 @@ class QueueCore:
     # --- start and stop --------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Replay what is stored, and make the queues live.
-
-        Raises:
-            TidemillError: the state can't be read, or a topic can't be created or deleted.
-        """
+        """Replay what is stored, and make the queues live."""
         self._ack_log.recover()
         self.declarations.recover()
         await self.declarations.open_queues()
@@ -126,20 +122,12 @@ class QueueCore:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def check_running(self) -> None:
-        """Return if the broker runs.
-
-        Raises:
-            BrokerStoppingError: it stops.
-        """
+        """Raise BrokerStoppingError if the broker stops."""
         if self._is_stopping:
             raise BrokerStoppingError("the broker is stopping")
 
     def look_at(self, kind: str, name: str, arguments: Arguments, known: Container[str]) -> None:
-        """Warn of the arguments of a declaration that are not known, once for each.
-
-        Raises:
-            InvalidQueueArgumentError: there is one, and the settings refuse it.
-        """
+        """Warn of the arguments of a declaration that are not known, once for each."""
         for argument in arguments:
             if argument in known:
                 continue

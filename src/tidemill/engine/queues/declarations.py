@@ -39,10 +39,7 @@ class Declarations:
     """Changes the routing table.
 
     Args:
-        journal: the log of the internal topic.
         table: changed by its records only.
-        admin: creates and deletes the topics of queues.
-        registry: the live queues.
     """
 
     def __init__(
@@ -55,11 +52,7 @@ class Declarations:
         self._lock = asyncio.Lock()
 
     def recover(self) -> None:
-        """Replay what is stored.
-
-        Raises:
-            CorruptLogError, FormatVersionError: it can't be read.
-        """
+        """Replay what is stored."""
         records = self._journal.latest()
         with self._journal.naming_place():
             for kind in (EXCHANGE, QUEUE, "binding"):
@@ -68,11 +61,7 @@ class Declarations:
                         self._table.replay(key, value)
 
     async def open_queues(self) -> None:
-        """Make the queues of the table live, and delete those that do not survive a restart.
-
-        Raises:
-            TidemillError: a topic can't be created or deleted.
-        """
+        """Make the queues of the table live, and delete those that do not survive a restart."""
         for definition in list(self._table.queues.values()):
             if not definition.survives:
                 await self._delete_queue(definition.name)

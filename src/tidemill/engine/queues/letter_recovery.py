@@ -35,9 +35,6 @@ async def complete_letters(
 
     Args:
         resend: called with the origin's queue, a letter, and the lanes that have it.
-
-    Raises:
-        StorageError: a log can't be read.
     """
     found: dict[Origin, tuple[Stored, list[Lane]]] = {}
     targets: list[Lane] = []

@@ -130,7 +130,6 @@ class DeadLetters:
 
     Args:
         routes: returns the queues of a message: exchange, key, message, more keys.
-        batches: appends to queues.
     """
 
     def __init__(self, routes: RoutesOf, batches: Batches, ack_log: AckLog, clock: Clock) -> None:

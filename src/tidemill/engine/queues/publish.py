@@ -234,7 +234,6 @@ class LivePublisher:
 
     Args:
         routes: returns the queues of a message.
-        batches: appends to them.
         refuse_full: called with a full queue and a message that it refuses.
         check: called with exchange and key if not everything is allowed.
         backpressure: the policies of topics whose consumers are behind.

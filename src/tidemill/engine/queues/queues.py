@@ -362,11 +362,7 @@ class QueueRequests:
     # --- checks ----------------------------------------------------------------------------------
 
     def _usable(self, name: str, owner: Owner) -> LiveQueue:
-        """Return a queue that a client reads.
-
-        Raises:
-            UnknownQueueError, ResourceLockedError, BrokerStoppingError
-        """
+        """Return a queue that a client reads."""
         self._core.check_running()
         return self._unlocked(name, owner)
 
@@ -396,11 +392,7 @@ def _check_not_reserved(kind: str, name: str) -> None:
 
 
 def _check_type(name: str, spec: QueueSpec, policy: Policy) -> None:
-    """Check what queues of the types quorum and stream can't be.
-
-    Raises:
-        PreconditionError: such a queue is declared as exclusive, not durable or auto-delete.
-    """
+    """Check what queues of the types quorum and stream can't be."""
     if policy.type.value == "classic":
         return
     if not spec.durable:

@@ -39,10 +39,6 @@ class Registry:
     """Finds live queues.
 
     Args:
-        table: what is declared.
-        catalog: the topics.
-        partitions: the logs.
-        ack_log: stores the windows.
         on_unused: called with a queue whose last consumer went.
 
     Attributes:
@@ -78,12 +74,7 @@ class Registry:
     # --- queues ----------------------------------------------------------------------------------
 
     def get(self, name: str) -> LiveQueue:
-        """Return a live queue. A topic that is not a queue yet becomes one.
-
-        Raises:
-            UnknownQueueError: there is neither a queue nor a topic.
-            StorageError: a partition is offline.
-        """
+        """Return a live queue. A topic that is not a queue yet becomes one."""
         if name in self.deleting:
             raise UnknownQueueError(name)
         queue = self.queues.get(name)
@@ -108,12 +99,7 @@ class Registry:
         return name in self._catalog and not is_internal(name)
 
     def open(self, name: str, topic: str, policy: Policy) -> LiveQueue:
-        """Make a queue live.
-
-        Raises:
-            UnknownQueueError: the topic does not exist.
-            StorageError: a partition is offline.
-        """
+        """Make a queue live."""
         if topic not in self._catalog:
             raise UnknownQueueError(name)
         info = self._catalog.topic(topic)
@@ -198,9 +184,6 @@ class Registry:
 
         Args:
             more_keys: routing keys that the message has beside the first one.
-
-        Raises:
-            UnknownExchangeError: the exchange does not exist.
         """
         if self._routes_version != self.table.version:
             self._routes.clear()

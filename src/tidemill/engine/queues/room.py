@@ -25,12 +25,7 @@ def free_bytes(folder: str) -> int:
 
 
 class DiskRoom:
-    """The room of a disk.
-
-    Args:
-        folder: a folder of the file system.
-        clock: the broker's time.
-    """
+    """The room of a disk."""
 
     def __init__(self, folder: str, clock: Clock) -> None:
         self._folder = folder
@@ -53,11 +48,7 @@ class DiskRoom:
         return self._is_full
 
     def check(self) -> None:
-        """Return if there is room.
-
-        Raises:
-            DiskFullError: there is not.
-        """
+        """Raise DiskFullError if there is no room."""
         if self.is_full:
             raise DiskFullError(
                 f"no space left on device: less than {RESERVED_BYTES >> 20} MiB are free in "

@@ -16,9 +16,6 @@ def aborted_in(log: PartitionLog, offset: int, records: Buffer) -> tuple[tuple[i
     Args:
         offset: the offset from which the bytes were read.
         records: batches below the last stable offset. The last one may be cut.
-
-    Raises:
-        StorageError: the index of aborted transactions can't be read.
     """
     if not len(records) or not log.has_aborted_transactions:
         return ()

@@ -53,12 +53,7 @@ class Appender:
     """Appends record batches.
 
     Args:
-        partitions: finds the logs.
-        flusher: makes the logs durable.
         waiters: long polls; a waiting reader hurries the sync.
-        clock: the broker's time.
-        errors: where storage errors are logged.
-        checks: checks the batches.
         admit: called before a batch of a transaction is appended (see
             ``TransactionCoordinator.admit``). None where there are no transactions.
     """

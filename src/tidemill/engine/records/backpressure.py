@@ -75,10 +75,7 @@ class Backpressure:
     """Applies the policies of all topics.
 
     Args:
-        store: the logs.
-        committed: the committed offsets of groups.
         waiters: reads that must notice a new start of a log.
-        clock: the broker's time.
     """
 
     def __init__(

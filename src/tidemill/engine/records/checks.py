@@ -57,13 +57,7 @@ class WriteOrder:
 
 
 class Checks:
-    """Checks batches of clients.
-
-    Args:
-        partitions: finds the logs.
-        slices: runs the checks that take longer.
-        clock: the broker's time.
-    """
+    """Checks batches of clients."""
 
     def __init__(self, partitions: Partitions, slices: Slices, clock: Clock) -> None:
         self._partitions = partitions

@@ -24,7 +24,6 @@ class Partitions:
     """The partitions that clients can use.
 
     Args:
-        store: the logs.
         uncommitted: partitions whose topic is not in the catalog yet. Clients must not see them.
             The set changes while topics are created.
 

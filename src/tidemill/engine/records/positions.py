@@ -19,13 +19,7 @@ from tidemill.state.errors import PolicyViolationError
 
 
 class Positions:
-    """Finds offsets in partitions, and moves their start.
-
-    Args:
-        partitions: finds the logs.
-        flusher: makes the logs durable.
-        slices: runs the searches by time.
-    """
+    """Finds offsets in partitions, and moves their start."""
 
     def __init__(
         self, partitions: Partitions, flusher: Flusher, waiters: Waiters, slices: Slices

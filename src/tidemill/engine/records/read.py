@@ -45,10 +45,6 @@ class Reader:
     """Reads stored batches.
 
     Args:
-        partitions: finds the logs.
-        flusher: is asked to sync what a reader waits for.
-        waiters: long polls.
-        errors: where storage errors are logged.
         max_bytes: the most bytes that one read returns. A first batch that is larger is returned
             whole.
     """

@@ -107,7 +107,6 @@ class Records(Part):
         """Append checked ordinary batches; see ``RunAppender.append``. Only if ``takes_runs``.
 
         Args:
-            run: the batches.
             durability: when they count as appended.
             whole: append nothing if not all of them are ordinary for their topics.
 

@@ -34,8 +34,6 @@ def is_current(
     """Return whether clients can still write to what was found out about a partition.
 
     Args:
-        target: the partition.
-        logs: the logs.
         hidden: the partitions that clients must not see yet.
     """
     log = target.log
@@ -48,14 +46,7 @@ def is_current(
 
 
 class RunAppender:
-    """Appends runs.
-
-    Args:
-        partitions: finds the logs.
-        flusher: makes the logs durable.
-        clock: the broker's time.
-        appender: is informed about new data, and has the words for refused batches.
-    """
+    """Appends runs."""
 
     def __init__(
         self, partitions: Partitions, flusher: Flusher, clock: Clock, appender: Appender

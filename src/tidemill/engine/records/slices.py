@@ -41,7 +41,6 @@ class Slices:
         """Run the steps and return their result.
 
         Args:
-            steps: the steps.
             in_background: whether to take half of the loop's time at most, and none of the memory
                 that requests share.
 
@@ -83,9 +82,6 @@ class Slices:
 
         Args:
             error: of the last work, for the steps.
-
-        Raises:
-            _Finished: with the result.
         """
         loop = asyncio.get_running_loop()
         async with self._turn:

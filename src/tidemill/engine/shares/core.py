@@ -62,16 +62,7 @@ class LiveShare:
 
 
 class ShareCore:
-    """The share partitions of one broker.
-
-    Args:
-        partitions: finds the logs.
-        positions: finds where a group begins.
-        catalog: the topics.
-        configs: of groups.
-        state: the log of the internal topic.
-        clock: the broker's time.
-    """
+    """The share partitions of one broker."""
 
     def __init__(
         self,
@@ -103,12 +94,7 @@ class ShareCore:
     # --- start and stop --------------------------------------------------------------------------
 
     async def start(self, is_group: Callable[[str], bool]) -> None:
-        """Read what is stored. The state of groups and topics that are gone is deleted.
-
-        Raises:
-            CorruptLogError, FormatVersionError: it can't be read.
-            CoordinatorNotAvailableError: the disk refuses.
-        """
+        """Read what is stored. The state of groups and topics that are gone is deleted."""
         self.journal.recover()
         await self.journal.delete(
             [
@@ -132,11 +118,7 @@ class ShareCore:
             task.cancel()
 
     def check_running(self) -> None:
-        """Return if the broker runs.
-
-        Raises:
-            BrokerStoppingError: it stops.
-        """
+        """Raise BrokerStoppingError if the broker stops."""
         if self.is_stopping:
             raise BrokerStoppingError("the broker is stopping")
 
@@ -173,11 +155,7 @@ class ShareCore:
             return None
 
     def find(self, key: PartitionKey) -> LiveShare | None:
-        """Return a share partition that is in use or stored, else None.
-
-        Raises:
-            TidemillError: the topic does not exist, or the log can't be used.
-        """
+        """Return a share partition that is in use or stored, else None."""
         live = self._live.get(key)
         if live is not None:
             return live
@@ -188,11 +166,7 @@ class ShareCore:
         return self._add(stored, log)
 
     async def open(self, key: PartitionKey) -> LiveShare:
-        """Return a share partition. It is created where the group's config says, and stored.
-
-        Raises:
-            TidemillError: the topic does not exist, the log can't be used, or the disk refuses.
-        """
+        """Return a share partition. It is created where the group's config says, and stored."""
         live = self.find(key)
         if live is not None:
             return live
@@ -248,11 +222,7 @@ class ShareCore:
     async def replace(
         self, partitions: Sequence[SharePartition], breathe: Breathe = no_pause
     ) -> None:
-        """Put new share partitions in the place of others; return when they are on disk.
-
-        Raises:
-            TidemillError: a topic does not exist, or the disk refuses.
-        """
+        """Put new share partitions in the place of others; return when they are on disk."""
         logs = [self._log(partition.key) for partition in partitions]
         await self.journal.write(partitions, self.clock.now_ms(), breathe)
         for partition, log in zip(partitions, logs, strict=True):
@@ -260,11 +230,7 @@ class ShareCore:
             self._wake(log.tp)
 
     async def forget(self, keys: Sequence[PartitionKey]) -> None:
-        """Delete share partitions; return when that is on disk.
-
-        Raises:
-            CoordinatorNotAvailableError: the disk refuses.
-        """
+        """Delete share partitions; return when that is on disk."""
         for key in keys:
             live = self._live.pop(key, None)
             self._deadlines.cancel(key)
@@ -273,11 +239,7 @@ class ShareCore:
         await self.journal.delete(keys)
 
     async def forget_group(self, group_id: str) -> None:
-        """Delete the share partitions of a group; return when that is on disk.
-
-        Raises:
-            CoordinatorNotAvailableError: the disk refuses.
-        """
+        """Delete the share partitions of a group; return when that is on disk."""
         await self.forget(self.journal.keys_of(group_id))
 
     def topics_deleted(self) -> None:

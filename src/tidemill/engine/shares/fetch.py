@@ -45,13 +45,7 @@ class _Budget:
 
 
 class ShareFetcher:
-    """Acquires records.
-
-    Args:
-        core: the share partitions.
-        flusher: is asked to sync what members wait for.
-        errors: where storage errors are logged.
-    """
+    """Acquires records."""
 
     def __init__(self, core: ShareCore, flusher: Flusher, errors: StorageErrorLog) -> None:
         self._core = core

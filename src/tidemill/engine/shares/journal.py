@@ -39,7 +39,6 @@ class ShareJournal:
     """The share partitions as they are on disk.
 
     Args:
-        journal: the log of the internal topic.
         on_failed: called with what could not be written. Its next record says all of it.
     """
 
@@ -56,11 +55,7 @@ class ShareJournal:
     # --- start -----------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Read what is stored.
-
-        Raises:
-            CorruptLogError, FormatVersionError: it can't be read.
-        """
+        """Read what is stored."""
         for data, value in self._journal.latest().items():
             if value is not None:
                 with self._journal.naming_place():
@@ -99,11 +94,7 @@ class ShareJournal:
         return key in self._by_group.get(key.group_id, ())
 
     def take(self, key: PartitionKey) -> SharePartition | None:
-        """Return, once, the share partition as it was stored.
-
-        Raises:
-            CorruptLogError, FormatVersionError: its records can't be read.
-        """
+        """Return, once, the share partition as it was stored."""
         values = self._stored.get(key)
         if values is None or Kind.SNAPSHOT not in values:
             return None
@@ -120,11 +111,7 @@ class ShareJournal:
     async def write(
         self, changed: Sequence[SharePartition], now_ms: int, breathe: Breathe = no_pause
     ) -> None:
-        """Store what changed; return when it is on disk.
-
-        Raises:
-            CoordinatorNotAvailableError: the disk refuses.
-        """
+        """Store what changed; return when it is on disk."""
         waiting = []
         for first in range(0, len(changed), TOGETHER):
             if first:
@@ -180,11 +167,7 @@ class ShareJournal:
         return records
 
     async def delete(self, keys: Sequence[PartitionKey]) -> None:
-        """Delete what is stored of share partitions; return when that is on disk.
-
-        Raises:
-            CoordinatorNotAvailableError: the disk refuses.
-        """
+        """Delete what is stored of share partitions; return when that is on disk."""
         kept = [key for key in keys if self.has(key)]
         records = [StateRecord(encode_key(kind, key), None) for key in kept for kind in Kind]
         if not records:

@@ -33,12 +33,6 @@ class ShareRequests:
 
     Errors that every method can raise: ``GroupIdNotFoundError``; ``CoordinatorNotAvailableError``,
     where the disk refuses; ``BrokerStoppingError``.
-
-    Args:
-        core: the share partitions.
-        fetcher: acquires records.
-        coordinator: knows the groups.
-        catalog: the topics that exist.
     """
 
     def __init__(

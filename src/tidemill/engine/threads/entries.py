@@ -26,7 +26,6 @@ class EntryWriter:
     """Writes one entry at a time.
 
     Args:
-        loop: the event loop, on which everything is called.
         worker: writes what the native thread does not.
     """
 

@@ -16,7 +16,6 @@ class Reports:
     """Reports of native threads.
 
     Args:
-        loop: the event loop, on which everything is called.
         reported: called after a report, or after several that came together.
     """
 

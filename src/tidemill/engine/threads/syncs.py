@@ -29,7 +29,6 @@ class TicketRunner:
     """Runs tickets.
 
     Args:
-        loop: the event loop, on which everything is called.
         threads: how many jobs run at a time.
     """
 
@@ -54,7 +53,6 @@ class TicketRunner:
         """Run tickets as one job, and then call ``finished`` on the loop unless it was closed.
 
         Args:
-            tickets: what to sync.
             finished: gets the error of a ticket that failed, or None if all are done.
         """
         self.free -= 1

@@ -37,7 +37,6 @@ class TopicAdmin:
     Args:
         catalog: what exists. Others may read it.
         journal: writes the catalog.
-        folders: the partitions' folders.
         notes: what the folders keep about their topics.
         lock: creation and deletion change folders too, so they run one at a time.
         auto_create: whether ``ensure`` creates topics.
@@ -65,11 +64,7 @@ class TopicAdmin:
         self.on_deleted: Callable[[Sequence[str]], Awaitable[None]] = _do_nothing
 
     async def recover(self) -> None:
-        """Match the folders with the catalog, and create missing internal topics.
-
-        Raises:
-            StorageError: the disk refuses.
-        """
+        """Match the folders with the catalog, and create missing internal topics."""
         self._folders.match(self.catalog)
         if self.catalog.deleted:
             await self._finish_deletions(list(self.catalog.deleted))

@@ -47,7 +47,6 @@ class CatalogJournal:
     """The catalog on disk.
 
     Args:
-        journal: of the catalog's internal topic.
         catalog: is changed by replayed records only.
         group_configs: the configs of single groups, likewise.
 
@@ -72,10 +71,6 @@ class CatalogJournal:
 
         Args:
             clean: the last stop was clean.
-
-        Raises:
-            CorruptLogError, StorageError: the log or a record can't be read.
-            FormatVersionError: a newer version wrote a record.
         """
         with self._journal.naming_place():
             for key, value in self._journal.latest().items():
@@ -105,11 +100,7 @@ class CatalogJournal:
         )
 
     async def next_producer_id(self) -> int:
-        """Return a producer id that was never used.
-
-        Raises:
-            StorageError: the catalog could not be written.
-        """
+        """Return a producer id that was never used."""
         return await self.commit(self._producer_ids.allocate(), self._producer_ids)
 
     async def commit(self, outcome: Outcome[R], machine: StateMachine | None = None) -> R:

@@ -28,9 +28,6 @@ def check_exists(store: LogStore) -> None:
 
     The catalog's folder is the first one. A crash soon after can leave empty folders of internal
     topics, whose notes were written before the catalog had a record.
-
-    Raises:
-        CatalogLostError: it is missing, or can't be opened.
     """
     path = f"{store.path}/{folder_name(CATALOG)}"
     damage = store.offline.get(CATALOG)
@@ -61,9 +58,6 @@ def check_complete(
         catalog_end: the end offset of the catalog.
         cluster_id: the topic id of the catalog. Folders of other brokers are not evidence.
         deleted_names: topics whose last record is their deletion.
-
-    Raises:
-        CatalogLostError: the catalog has lost records.
     """
     lost: Counter[str] = Counter()
     expected_end = 0

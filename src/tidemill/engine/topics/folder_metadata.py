@@ -49,11 +49,7 @@ def read_folder(store: LogStore, tp: TopicPartition) -> FolderMetadata:
 
 
 def write_metadata(fs: FileSystem, folder: str, topic_id: UUID, note: TopicNote) -> None:
-    """Write the file durably; blocks.
-
-    Raises:
-        DiskFullError, StorageError: it can't be written.
-    """
+    """Write the file durably; blocks."""
     path = f"{folder}/{METADATA}"
     try:
         fs.write_atomic(path, encode_metadata(topic_id, note))

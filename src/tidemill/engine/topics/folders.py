@@ -52,11 +52,7 @@ class Folders:
     # --- start -----------------------------------------------------------------------------------
 
     def internal_log(self, tp: TopicPartition, overrides: Mapping[str, str]) -> PartitionLog:
-        """Return the log of an internal partition; create it where it is missing.
-
-        Raises:
-            StorageError: it is damaged, or can't be created.
-        """
+        """Return the log of an internal partition; create it where it is missing."""
         damage = self._store.offline.get(tp)
         if isinstance(damage, MissingSegmentsError) and self._store.is_alone(tp):
             self._store.delete(tp)  # the first start ended while it created this folder
@@ -84,9 +80,6 @@ class Folders:
         A partition without a folder, or with the folder of another topic, goes offline. A folder of
         a topic that was being deleted is deleted. Another folder that no topic owns is set aside,
         or deleted where it is empty.
-
-        Raises:
-            StorageError: a folder can't be renamed.
         """
         owned = {CATALOG}
         for topic in catalog.topics():
@@ -161,9 +154,6 @@ class Folders:
             note: what the folders keep about their topic.
             created: gets each partition as soon as its folder exists, so that the caller can delete
                 the folders after an error.
-
-        Raises:
-            StorageError: the disk refuses.
         """
         for number in range(first, topic.partitions):
             tp = TopicPartition(topic.name, number)
@@ -192,11 +182,7 @@ class Folders:
             await _pause_after(count)
 
     async def sync_deletions(self) -> None:
-        """Make the deletions durable.
-
-        Raises:
-            SyncFailedError: the broker must stop.
-        """
+        """Make the deletions durable."""
         await asyncio.get_running_loop().run_in_executor(None, self._store.sync_folder)
 
     def set_config(self, topic: TopicInfo, config: LogConfig) -> None:

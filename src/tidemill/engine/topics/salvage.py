@@ -33,11 +33,7 @@ class Salvage:
 
 
 def salvage(fs: FileSystem, folder: str) -> Salvage:
-    """Return the last readable record of each key in a log without transactions.
-
-    Raises:
-        OSError: a file can't be read.
-    """
+    """Return the last readable record of each key in a log without transactions."""
     found = Salvage()
     names = fs.files(folder) if fs.exists(folder) else {}
     for name in sorted(names):

@@ -33,9 +33,7 @@ class Completion:
 
     Args:
         machine: knows which transactions are decided and not finished.
-        markers: ends transactions in partitions.
         tasks: runs retries, and has the locks of the transactional ids.
-        clock: the time of the machine.
         apply: writes an outcome of the machine.
     """
 

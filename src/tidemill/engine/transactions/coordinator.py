@@ -53,14 +53,6 @@ class TransactionCoordinator:
     Errors that every request with a transactional id can raise: ``InvalidRequestError``, where the
     id is empty; ``CoordinatorNotAvailableError``, where the disk refuses; ``BrokerStoppingError``.
 
-    Args:
-        journal: of the topic of transactions.
-        markers: ends transactions in partitions.
-        flusher: makes the journal durable.
-        new_producer_id: returns a producer id that was never used.
-        settings: limits of transactions.
-        clock: the broker's time.
-
     Attributes:
         machine: the state machine. Others may read it.
     """
@@ -92,11 +84,7 @@ class TransactionCoordinator:
     # --- start and stop --------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Replay the journal.
-
-        Raises:
-            CorruptLogError, FormatVersionError: the journal can't be read.
-        """
+        """Replay the journal."""
         with self._journal.naming_place():
             for record in self._journal.recover():
                 if not self.machine.replay(record.key, record.value):
@@ -189,11 +177,7 @@ class TransactionCoordinator:
         producer: ProducerIdentity,
         partitions: Collection[TopicPartition],
     ) -> list[TidemillError | None]:
-        """Check that partitions are part of the transaction; return None or an error for each.
-
-        Raises:
-            TidemillError: as ``Transactions.verify``.
-        """
+        """Check that partitions are part of the transaction; return None or an error for each."""
         async with self._tasks.lock(transactional_id):
             self._check_running()
             return self.machine.verify(transactional_id, producer, partitions)
@@ -214,10 +198,6 @@ class TransactionCoordinator:
         Returns:
             None; or (V2) a log and the offset below which it must be durable before the write is
             acknowledged, where the write makes the partition part of the transaction.
-
-        Raises:
-            TidemillError: as ``Transactions.check_write``.
-            CoordinatorNotAvailableError: the disk refuses.
         """
         now_ms = self._clock.now_ms()
         outcome = self.machine.check_write(transactional_id, producer, tp, now_ms, version, also)
@@ -231,19 +211,11 @@ class TransactionCoordinator:
             await self._durable(admission[1])
 
     def adopt(self, transactional_id: str, tp: TopicPartition) -> None:
-        """Make a partition with an open transaction part of the id's transaction, at start.
-
-        Raises:
-            CoordinatorNotAvailableError: the disk refuses.
-        """
+        """Make a partition with an open transaction part of the id's transaction, at start."""
         self._apply(self.machine.upkeep.adopt(transactional_id, tp, self._clock.now_ms()))
 
     def drop_topics(self, topics: Collection[str]) -> None:
-        """Remove the partitions of deleted topics from all transactions.
-
-        Raises:
-            CoordinatorNotAvailableError: the disk refuses. The markers then skip the partitions.
-        """
+        """Remove the partitions of deleted topics from all transactions."""
         self._apply(self.machine.upkeep.drop_partitions(topics, self._clock.now_ms()))
 
     # --- the end ---------------------------------------------------------------------------------
@@ -327,11 +299,7 @@ class TransactionCoordinator:
             await asyncio.sleep(LAST_RETRY_MS / 1000)
 
     def expire_ids(self) -> None:
-        """Forget the ids that were not used for ``transactional.id.expiration.ms``.
-
-        Raises:
-            CoordinatorNotAvailableError: the disk refuses.
-        """
+        """Forget the ids that were not used for ``transactional.id.expiration.ms``."""
         self._apply(self.machine.upkeep.expire_ids(self._clock.now_ms()))
 
     # --- admin -----------------------------------------------------------------------------------
@@ -394,9 +362,6 @@ class TransactionCoordinator:
 
         Returns:
             The offset below which the journal must be durable before a client gets an answer.
-
-        Raises:
-            CoordinatorNotAvailableError: the disk refuses. Nothing has changed.
         """
         self._check_running()
         if outcome.records:

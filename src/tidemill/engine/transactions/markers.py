@@ -34,9 +34,6 @@ class Markers:
     """Ends transactions in partition logs, and in the group coordinator's log.
 
     Args:
-        store: the logs.
-        flusher: makes them durable.
-        clock: the broker's time.
         groups: ends the transaction in its own log.
     """
 
@@ -59,10 +56,6 @@ class Markers:
         Args:
             partitions: returns the partitions of the transaction. It is called again after each
                 wait, since the producer might have written meanwhile.
-
-        Raises:
-            StorageError: the disk refuses.
-            ConcurrentTransactionsError: the producer keeps writing.
         """
         for _ in range(MAX_SYNC_WAITS):
             wanted = [

@@ -33,13 +33,7 @@ logger = structlog.get_logger("tidemill.transactions")
 
 
 class RestartRepair:
-    """Compares partitions with the coordinator, once.
-
-    Args:
-        store: the partitions' logs.
-        transactions: the coordinator, with its journal replayed.
-        markers: aborts transactions.
-    """
+    """Compares partitions with the coordinator, once."""
 
     def __init__(
         self, store: LogStore, transactions: TransactionCoordinator, markers: Markers

@@ -31,7 +31,6 @@ class Timeouts:
 
     Args:
         machine: has the deadlines.
-        clock: the time of the deadlines.
         tasks: runs the work in the background.
         on_timeout: the work for a key whose deadline has passed.
     """

@@ -22,14 +22,7 @@ from tidemill.state.internal_topics import is_internal
 
 
 class TransactionRequests:
-    """Producers, and what is part of their transactions.
-
-    Args:
-        coordinator: drives the transactions.
-        groups: commits offsets.
-        catalog: the topics that exist.
-        new_producer_id: returns a producer id that was never used.
-    """
+    """Producers, and what is part of their transactions."""
 
     def __init__(
         self,

@@ -243,11 +243,7 @@ class BrokerLayers:
     broker: Mapping[str, str] = field(default_factory=dict)
 
     def defaults(self) -> dict[str, str]:
-        """Return the defaults of topic configs that are in force, under topic names.
-
-        Raises:
-            InvalidConfigError: a name in the settings is unknown.
-        """
+        """Return the defaults of topic configs that are in force, under topic names."""
         cluster, broker = _of_topics(self.cluster), _of_topics(self.broker)
         return topic_defaults(self.static) | topic_defaults(cluster) | topic_defaults(broker)
 
@@ -261,10 +257,6 @@ def check_values(configs: Mapping[str, str], *, all_brokers: bool) -> None:
 
     Args:
         all_brokers: whether the layer is that of all brokers.
-
-    Raises:
-        InvalidConfigError: a config can't be altered while running, or its value is malformed.
-        InvalidRequestError: a config that each broker has for itself is set for all of them.
     """
     for name, value in configs.items():
         definition = dynamic_definition(name)
@@ -275,11 +267,7 @@ def check_values(configs: Mapping[str, str], *, all_brokers: bool) -> None:
 
 
 def dynamic_definition(name: str) -> ConfigDef:
-    """Return the definition of a broker config: its own, or that of its topic config.
-
-    Raises:
-        InvalidConfigError: it can't be altered while the broker runs.
-    """
+    """Return the definition of a broker config: its own, or that of its topic config."""
     if name in WITHOUT_EFFECT:
         return WITHOUT_EFFECT[name]
     topic_name = DYNAMIC_BROKER_CONFIGS.get(name)

@@ -61,7 +61,6 @@ class Catalog:
     """All topics, and the dynamic configs of the broker.
 
     Args:
-        node_id: the id of the one broker.
         default_partitions: partitions of a topic that is created with -1 (``num.partitions``).
         max_partitions: the largest number of partitions of all topics together.
         topic_defaults: static defaults of topic configs, under topic or broker names.
@@ -92,9 +91,6 @@ class Catalog:
 
         Returns:
             False if the record is of another kind. Then nothing changes.
-
-        Raises:
-            InvalidRecordError, FormatVersionError: the record can't be read.
         """
         if not self._stored.replay(key, value):
             return False

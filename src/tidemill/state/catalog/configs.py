@@ -44,11 +44,7 @@ from tidemill.state.errors import InvalidRequestError
 def checked_overrides(
     configs: Mapping[str, str | None], defaults: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return a topic's own configs after checking them together with the defaults.
-
-    Raises:
-        InvalidConfigError: a config is unknown, null, malformed or in conflict with another.
-    """
+    """Return a topic's own configs after checking them together with the defaults."""
     checked = {}
     for name, value in configs.items():
         if value is None:
@@ -65,11 +61,6 @@ def altered(
 
     Args:
         defaults: the defaults of topic configs, under topic names.
-
-    Raises:
-        InvalidConfigError: a config is unknown or malformed, or a list operation is applied to a
-            config that is not a list.
-        InvalidRequestError: a config is named twice.
     """
     _check_not_repeated(changes)
     result = dict(configs)
@@ -91,10 +82,6 @@ def altered_broker(
     Args:
         layers: the layers before.
         all_brokers: whether to change the configs of all brokers, and not of this one.
-
-    Raises:
-        InvalidConfigError: a config is unknown, malformed or can't be altered while running.
-        InvalidRequestError: a config is named twice.
     """
     _check_not_repeated(changes)
     result = dict(layers.cluster if all_brokers else layers.broker)
@@ -118,12 +105,7 @@ def with_layer(
 
 
 def check_broker(layers: BrokerLayers) -> None:
-    """Check the broker's dynamic configs.
-
-    Raises:
-        InvalidConfigError: a config is unknown, malformed, in conflict with another, or can't be
-            altered while running.
-    """
+    """Check the broker's dynamic configs."""
     check_values(layers.cluster, all_brokers=True)
     check_values(layers.broker, all_brokers=False)
     for part in (replace(layers, broker={}), layers):  # an overridden value must be valid too

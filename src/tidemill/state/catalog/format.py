@@ -43,11 +43,7 @@ def encode_key(kind: str, name: str = "") -> bytes:
 
 
 def decode_key(key: bytes) -> tuple[str, str]:
-    """Return (kind, name).
-
-    Raises:
-        InvalidRecordError: the bytes are not a key of this topic.
-    """
+    """Return (kind, name)."""
     data = _object(key)
     kind, name = data.get("kind"), data.get("name")
     if not isinstance(kind, str) or not isinstance(name, str):
@@ -67,11 +63,7 @@ def encode_topic(topic: Topic) -> StateRecord:
 
 
 def decode_topic(name: str, value: bytes) -> Topic:
-    """Return the topic in a record's value.
-
-    Raises:
-        InvalidRecordError, FormatVersionError: the value can't be read.
-    """
+    """Return the topic in a record's value."""
     data = _versioned(value)
     topic_id, partitions, configs = data["topic_id"], data["partitions"], data["configs"]
     try:
@@ -99,9 +91,6 @@ def decode_deletion(key_name: str, value: bytes | None) -> tuple[UUID, str | Non
     """Return id and name of a deleted topic, given the name in its record's key.
 
     The topic's name is None if its folders are gone.
-
-    Raises:
-        InvalidRecordError, FormatVersionError: the record can't be read.
     """
     try:
         topic_id = UUID(key_name)
@@ -117,11 +106,7 @@ def encode_broker_config(name: str, value: str | None, *, all_brokers: bool = Fa
 
 
 def decode_broker_config(value: bytes) -> str:
-    """Return the config's value in a record's value.
-
-    Raises:
-        InvalidRecordError, FormatVersionError: the value can't be read.
-    """
+    """Return the config's value in a record's value."""
     return str(_versioned(value)["value"])
 
 
@@ -131,11 +116,7 @@ def encode_producer_ids(next_id: int) -> StateRecord:
 
 
 def decode_producer_ids(value: bytes) -> int:
-    """Return the end of the claimed ids in a record's value.
-
-    Raises:
-        InvalidRecordError, FormatVersionError: the value can't be read.
-    """
+    """Return the end of the claimed ids in a record's value."""
     next_id = _versioned(value)["next"]
     if not isinstance(next_id, int):
         raise InvalidRecordError(f"invalid producer ids {next_id!r} in {CATALOG_TOPIC}")
@@ -149,11 +130,7 @@ def encode_group_configs(group_id: str, configs: Mapping[str, str]) -> StateReco
 
 
 def decode_group_configs(value: bytes) -> dict[str, str]:
-    """Return a group's configs in a record's value.
-
-    Raises:
-        InvalidRecordError, FormatVersionError: the value can't be read.
-    """
+    """Return a group's configs in a record's value."""
     configs = _versioned(value)["configs"]
     if not isinstance(configs, dict):
         raise InvalidRecordError(f"invalid configs of a group in {CATALOG_TOPIC}: {configs!r}")

@@ -188,11 +188,7 @@ class GroupConfigs:
     # --- state that survives a restart -----------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> bool:
-        """Apply one record of the catalog's topic; return False if it is of another kind.
-
-        Raises:
-            InvalidRecordError, FormatVersionError: the record can't be read.
-        """
+        """Apply one record of the catalog's topic; return False if it is of another kind."""
         kind, group_id = decode_key(key)
         if kind != GROUP_CONFIG:
             return False
@@ -278,11 +274,7 @@ class GroupConfigs:
     def replace(
         self, group_id: str, configs: Mapping[str, str | None], *, validate_only: bool = False
     ) -> Outcome[None]:
-        """Set a group's configs to exactly these (AlterConfigs). None leaves a config out.
-
-        Raises:
-            InvalidConfigError, InvalidRequestError, PolicyViolationError: see ``alter``.
-        """
+        """Set a group's configs to exactly these (AlterConfigs). None leaves a config out."""
         if not group_id or len(group_id.encode()) > MAX_ID_BYTES:
             raise InvalidRequestError(f"a group id must have 1 to {MAX_ID_BYTES} bytes")
         kept = {name: value for name, value in configs.items() if value is not None}

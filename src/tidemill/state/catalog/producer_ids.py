@@ -36,11 +36,7 @@ class ProducerIds:
         """Blocks whose record is not written yet, by the ``next`` id of their record."""
 
     def allocate(self) -> Outcome[int]:
-        """Return a new id. If it opens a block, the record must be written before the id is used.
-
-        Raises:
-            InvalidRequestError: all 2**63 ids are used.
-        """
+        """Return a new id. The record of a new block must be written before the id is used."""
         while self._free:
             block = self._free[0]
             if block:
@@ -60,9 +56,6 @@ class ProducerIds:
 
         Returns:
             False if the record is not about producer ids. Then nothing changes.
-
-        Raises:
-            InvalidRecordError, FormatVersionError: the record can't be read.
         """
         if decode_key(key)[0] != PRODUCER_IDS:
             return False

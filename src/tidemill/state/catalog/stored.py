@@ -50,9 +50,6 @@ class StoredCatalog:
 
         Returns:
             False if the record is of another kind. Then nothing changes.
-
-        Raises:
-            InvalidRecordError, FormatVersionError: the record can't be read.
         """
         kind, name = decode_key(key)
         if kind == TOPIC:

@@ -50,11 +50,7 @@ def partitions_of(new: NewTopic, *, default: int, node_id: int) -> int:
 
 
 def check_assignments(assignments: Iterable[Sequence[int]], node_id: int) -> None:
-    """Check that each partition has the one broker as its one replica.
-
-    Raises:
-        InvalidReplicaAssignmentError: a partition has other replicas.
-    """
+    """Check that each partition has the one broker as its one replica."""
     for replicas in assignments:
         if list(replicas) != [node_id]:
             raise InvalidReplicaAssignmentError(
@@ -76,10 +72,6 @@ def collision(name: str, other: str) -> InvalidTopicError:
 
 
 def check_not_internal(name: str) -> None:
-    """Check that clients may change the topic.
-
-    Raises:
-        InvalidTopicError: the topic is internal.
-    """
+    """Check that clients may change the topic."""
     if is_internal(name):
         raise InvalidTopicError(f"topic {name!r} is internal: clients can't change or delete it")

@@ -62,11 +62,7 @@ class Upcoming:
         return None if value is None else decode_topic(name, value)
 
     def topic(self, name: str) -> Topic:
-        """Return the topic.
-
-        Raises:
-            UnknownTopicOrPartitionError: it does not exist, or is being deleted.
-        """
+        """Return the topic."""
         topic = self.find(name)
         if topic is None:
             raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
@@ -81,12 +77,7 @@ class Upcoming:
         return total
 
     def check_free(self, name: str) -> None:
-        """Check that a topic with this name can be created.
-
-        Raises:
-            TopicExistsError: the topic exists.
-            InvalidTopicError: the name of another topic differs in '.' and '_' only.
-        """
+        """Check that a topic with this name can be created."""
         if self.find(name) is not None:
             raise TopicExistsError(f"topic {name!r} already exists")
         others = {each for each in self._topics_in_flight() if fold(each) == fold(name)}

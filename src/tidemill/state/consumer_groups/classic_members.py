@@ -70,12 +70,7 @@ class ClassicMembers:
     def join(
         self, group: ConsumerGroup, request: JoinRequest, now_ms: int, out: Outcome[None]
     ) -> JoinResult:
-        """Add a member, or take it to its next epoch.
-
-        Raises:
-            GroupMaxSizeReachedError, InconsistentGroupProtocolError, MemberIdRequiredError,
-            UnknownMemberIdError, FencedInstanceIdError: see ``Groups.join``.
-        """
+        """Add a member, or take it to its next epoch."""
         member_id, instance_id = request.member_id, request.instance_id
         is_new = not member_id
         if not group.supports(request.protocol_type, request.protocols):
@@ -121,12 +116,7 @@ class ClassicMembers:
         return JoinResult(step.epoch, CONSUMER_PROTOCOL_TYPE, protocol, "", member_id)
 
     def sync(self, group: ConsumerGroup, request: SyncRequest, now_ms: int) -> SyncResult:
-        """Return a member's partitions.
-
-        Raises:
-            UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError,
-            InconsistentGroupProtocolError, RebalanceInProgressError: see ``Groups.sync``.
-        """
+        """Return a member's partitions."""
         member_id = request.member_id
         member, classic = self._checked(group, member_id, request.instance_id, request.generation)
         protocol, metadata = classic.protocols[0]
@@ -154,14 +144,7 @@ class ClassicMembers:
         instance_id: str | None,
         now_ms: int,
     ) -> None:
-        """Extend a member's session.
-
-        Raises:
-            UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError: see
-                ``Groups.heartbeat``.
-            RebalanceInProgressError: the member has to join again, because there is a new epoch,
-                or it has to give partitions back, or it can get more.
-        """
+        """Extend a member's session."""
         member, classic = self._checked(group, member_id, instance_id, generation)
         self._start(Limit.SESSION, group, member_id, classic.session_timeout_ms, now_ms)
         current = group.current(member_id)

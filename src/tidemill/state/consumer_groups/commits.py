@@ -25,12 +25,6 @@ def check_commit(
     """Check that the sender may commit offsets.
 
     A member may. If the group has no members, a client without an epoch may too.
-
-    Raises:
-        UnknownMemberIdError, FencedInstanceIdError: the sender is not a member.
-        StaleMemberEpochError, IllegalGenerationError: the epoch is not the member's present one.
-            The second is for classic members and for transactions.
-        MemberEpochsNotSupportedError: the request's version does not know member epochs.
     """
     if request.generation < 0 and group.is_empty:
         return
@@ -54,12 +48,7 @@ def check_commit(
 
 
 def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
-    """Check that a client may fetch offsets. One that names no member may.
-
-    Raises:
-        UnknownMemberIdError: the member is not in the group.
-        StaleMemberEpochError, IllegalGenerationError: the epoch is not its present one.
-    """
+    """Check that a client may fetch offsets. One that names no member may."""
     if not member_id and epoch < 0:
         return
     group.check_member(member_id or "", None)

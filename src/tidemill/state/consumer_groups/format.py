@@ -46,11 +46,7 @@ def encode_current(current: MemberAssignment) -> bytes:
 
 
 def decode_current(data: bytes) -> MemberAssignment:
-    """Return a member's epoch and partitions.
-
-    Raises:
-        InvalidRecordError, FormatVersionError: the value can't be read.
-    """
+    """Return a member's epoch and partitions."""
     reader = versioned(data, "ConsumerGroupCurrentMemberAssignmentValue")
     epoch, previous, state = reader.i32(), reader.i32(), reader.i8()
     if state not in _STATES:
@@ -78,11 +74,7 @@ def encode_member(member: ConsumerMember) -> bytes:
 
 
 def decode_member(data: bytes) -> ConsumerMember:
-    """Return what a member asked for.
-
-    Raises:
-        InvalidRecordError, FormatVersionError: the value can't be read.
-    """
+    """Return what a member asked for."""
     reader = versioned(data, "ConsumerGroupMemberMetadataValue")
     instance_id = reader.nullable_string(compact=True)
     rack_id = reader.nullable_string(compact=True)
@@ -114,11 +106,7 @@ def encode_pattern(resolved: ResolvedPattern) -> bytes:
 
 
 def decode_pattern(data: bytes) -> ResolvedPattern:
-    """Return the topics that match a pattern.
-
-    Raises:
-        InvalidRecordError, FormatVersionError: the value can't be read.
-    """
+    """Return the topics that match a pattern."""
     reader = versioned(data, "ConsumerGroupRegularExpressionValue")
     topics = frozenset(reader.string(compact=True) for _ in range(reader.count(compact=True)))
     return ResolvedPattern(topics, reader.i64(), reader.i64())

@@ -109,12 +109,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember, MemberAssignment]):
         return self.currents.get(member_id) or MemberAssignment()
 
     def check_member(self, member_id: str, instance_id: str | None) -> ConsumerMember:
-        """Return the member with these ids.
-
-        Raises:
-            UnknownMemberIdError: the group has no such member.
-            FencedInstanceIdError: another member uses the instance id now.
-        """
+        """Return the member with these ids."""
         if instance_id is not None:
             owner = self.static_members.get(instance_id)
             if owner is None:

@@ -53,10 +53,7 @@ class ConsumerGroups:
     """All consumer groups.
 
     Args:
-        topics: the topics that exist.
         times: returns the time limits of a group's members.
-        max_size: the largest number of members of a group.
-        limits: of the memory that groups take.
         other_bytes: returns what other groups take of the total.
         new_id: makes the unique part of member ids.
     """
@@ -93,18 +90,11 @@ class ConsumerGroups:
 
         Returns:
             False if the record is not about a consumer group. Then nothing changes.
-
-        Raises:
-            InvalidRecordError: the record can't be read.
         """
         return self.table.replay(key, value)
 
     def loaded(self, now_ms: int) -> None:
-        """Create the groups after all records were replayed at start. Sessions start now.
-
-        Raises:
-            InvalidRecordError, FormatVersionError: a record can't be read.
-        """
+        """Create the groups after all records were replayed at start. Sessions start now."""
         self.table.restore_all()
         for group in self.table.all():
             self.start_sessions(group, now_ms)
@@ -130,13 +120,7 @@ class ConsumerGroups:
     def heartbeat(
         self, group: ConsumerGroup, request: ConsumerHeartbeat, now_ms: int, out: Outcome[None]
     ) -> HeartbeatResult:
-        """Let a member join, stay or change. The group can be one that is not in the table yet.
-
-        Raises:
-            UnknownMemberIdError, FencedInstanceIdError, FencedMemberEpochError,
-            UnreleasedInstanceIdError, GroupMaxSizeReachedError, InvalidRegularExpressionError:
-                nothing has changed.
-        """
+        """Let a member join, stay or change. The group can be one that is not in the table yet."""
         member_id = request.member_id or self._new_id()
         joins = request.member_epoch == JOIN_EPOCH
         old_id = None
@@ -206,11 +190,7 @@ class ConsumerGroups:
     def leave(
         self, group: ConsumerGroup, request: ConsumerHeartbeat, now_ms: int, out: Outcome[None]
     ) -> HeartbeatResult:
-        """Remove a member, or let a static member go for a while.
-
-        Raises:
-            UnknownMemberIdError, FencedInstanceIdError: the sender is not a member.
-        """
+        """Remove a member, or let a static member go for a while."""
         member_id = request.member_id
         group.check_member(member_id, request.instance_id)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
@@ -298,11 +278,7 @@ class ConsumerGroups:
         return listings(self.table.all(), GROUP_TYPE, CONSUMER_PROTOCOL_TYPE, states, types)
 
     def describe(self, group_id: str) -> ConsumerGroupInfo:
-        """Return a group with its members.
-
-        Raises:
-            GroupIdNotFoundError: there is no such group, or it is a classic one.
-        """
+        """Return a group with its members."""
         group = self.table.get(group_id)
         if group is None:
             raise GroupIdNotFoundError(f"Group {group_id} is not a consumer group.")

@@ -39,14 +39,7 @@ MAX_PATTERNS = 16
 
 
 def check_heartbeat(request: ConsumerHeartbeat) -> None:
-    """Check the fields of a heartbeat against each other.
-
-    Raises:
-        InvalidGroupIdError: the group id is empty or too long.
-        InvalidRequestError: a field is missing, invalid or too long.
-        UnsupportedAssignorError: there is no such assignor.
-        InvalidRegularExpressionError: the pattern is invalid.
-    """
+    """Check the fields of a heartbeat against each other."""
     check_group_id(request.group_id)
     epoch = request.member_epoch
     if epoch < STATIC_LEAVE_EPOCH:
@@ -117,9 +110,6 @@ def check_epoch(group: ConsumerGroup, member_id: str, epoch: int, owned: Partiti
 
     The epoch before is valid too, if the member has no partition that it should not have: the
     answer with its new epoch was lost.
-
-    Raises:
-        FencedMemberEpochError: the epoch is another one.
     """
     current = group.current(member_id)
     if epoch == current.epoch:
@@ -134,11 +124,7 @@ def check_epoch(group: ConsumerGroup, member_id: str, epoch: int, owned: Partiti
 
 
 def check_pattern_count(group: ConsumerGroup, member_id: str, pattern: str | None) -> None:
-    """Check that the group can take another pattern.
-
-    Raises:
-        InvalidRegularExpressionError: it has too many.
-    """
+    """Check that the group can take another pattern."""
     others = {m.topic_pattern for key, m in group.members.items() if key != member_id}
     if pattern and pattern not in others and len(others - {None}) >= MAX_PATTERNS:
         raise InvalidRegularExpressionError(
@@ -152,10 +138,6 @@ def replaced_member(
     """Return the static member whose place a joining member takes, or None.
 
     It can have the same member id, if it left for a while.
-
-    Raises:
-        UnreleasedInstanceIdError: the present member has not left, and both use the consumer
-            protocol.
     """
     old_id = group.static_members.get(instance_id or "")
     if old_id is None:

@@ -31,11 +31,7 @@ from tidemill.state.modern_groups.types import Topics
 
 
 def consumer_group_of(group: Group, topics: Topics, changes: Changes) -> None:
-    """Add the members of a classic group to a new consumer group, with what they have.
-
-    Raises:
-        GroupIdNotFoundError: a subscription or an assignment can't be read.
-    """
+    """Add the members of a classic group to a new consumer group, with what they have."""
     for member_id, member in group.members.items():
         try:
             _add(member_id, member, group, topics, changes)

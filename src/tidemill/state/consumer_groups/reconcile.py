@@ -31,9 +31,6 @@ def reconcile(
     """Return the member's next step; the present one if it has to wait.
 
     Args:
-        current: the member's epoch and partitions.
-        target_epoch: the epoch of the target assignment.
-        target: the member's part of the target assignment.
         is_taken: says which partitions the member can't get yet.
         owned: the partitions that the member says it has; None if it did not say.
     """

@@ -20,12 +20,7 @@ ConsumerTable = GroupTable[ConsumerGroup]
 
 
 class Changes(GroupChanges[ConsumerGroup, ConsumerMember, MemberAssignment]):
-    """Changes a group, and collects the records of the changes.
-
-    Args:
-        group: the group to change.
-        records: gets the records.
-    """
+    """Changes a group, and collects the records of the changes."""
 
     def __init__(self, group: ConsumerGroup, records: list[StateRecord]) -> None:
         super().__init__(group, records, FORMAT)
@@ -48,11 +43,7 @@ class Changes(GroupChanges[ConsumerGroup, ConsumerMember, MemberAssignment]):
 
 
 def restored(group_id: str, records: Mapping[RecordKey, bytes]) -> ConsumerGroup | None:
-    """Return the group of its records; None without an epoch.
-
-    Raises:
-        InvalidRecordError, FormatVersionError: a record can't be read.
-    """
+    """Return the group of its records; None without an epoch."""
     return restored_from(ConsumerGroup(group_id), records, _apply)
 
 

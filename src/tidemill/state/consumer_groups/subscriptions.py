@@ -25,11 +25,7 @@ CanSee = Callable[[str], bool]
 
 
 def check_pattern(pattern: str) -> Callable[[str], bool]:
-    """Return a function that says whether the pattern matches the whole name of a topic.
-
-    Raises:
-        InvalidRegularExpressionError: the pattern is invalid, too long, or needs google-re2.
-    """
+    """Return a function that says whether the pattern matches the whole name of a topic."""
     if len(pattern) > MAX_PATTERN_CHARACTERS:
         raise InvalidRegularExpressionError(
             f"the regular expression has {len(pattern)} characters: at most "
@@ -44,7 +40,6 @@ def resolve_patterns(
     """Resolve the patterns of a group, and remove those that no member uses.
 
     Args:
-        topics: the topics that exist.
         can_see: which of them the member's user can describe; None: all.
         again: whether to resolve patterns that have a result, too.
     """

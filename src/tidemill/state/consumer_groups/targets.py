@@ -26,11 +26,7 @@ DEFAULT_ASSIGNOR = "uniform"
 
 
 def check_assignor(name: str | None) -> None:
-    """Check that an assignor exists.
-
-    Raises:
-        UnsupportedAssignorError: it does not.
-    """
+    """Check that an assignor exists."""
     if name is not None and name not in ASSIGNORS:
         raise UnsupportedAssignorError(
             f"assignor {name!r} is not supported: use one of {', '.join(ASSIGNORS)}",

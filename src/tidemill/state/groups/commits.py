@@ -61,11 +61,7 @@ def check_transactional_commit(group: Group | None, request: CommitRequest) -> N
 
 
 def check_generation(group: Group, generation: int) -> None:
-    """Check that the generation is the group's current one.
-
-    Raises:
-        IllegalGenerationError: it is not.
-    """
+    """Check that the generation is the group's current one."""
     if generation != group.generation:
         raise IllegalGenerationError(
             f"group {group.group_id!r} is in generation {group.generation}, not {generation}"

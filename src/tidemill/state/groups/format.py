@@ -93,9 +93,6 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
 
     Returns:
         None for a kind that is not supported (a version above 2, such as KIP-848 groups use).
-
-    Raises:
-        InvalidRecordError: the bytes don't match their version.
     """
     reader = Reader(data)
     version = reader.i16()
@@ -119,12 +116,7 @@ def encode_offset_value(value: OffsetValue) -> bytes:
 
 
 def decode_offset_value(data: bytes) -> OffsetValue:
-    """Decode OffsetCommitValue, versions 0 to 4.
-
-    Raises:
-        InvalidRecordError: the bytes don't match their version.
-        FormatVersionError: the version is not supported.
-    """
+    """Decode OffsetCommitValue, versions 0 to 4."""
     reader = Reader(data)
     version = reader.i16()
     if not 0 <= version <= 4:
@@ -155,12 +147,7 @@ def encode_group_value(value: GroupValue) -> bytes:
 
 
 def decode_group_value(data: bytes) -> GroupValue:
-    """Decode GroupMetadataValue, versions 0 to 4.
-
-    Raises:
-        InvalidRecordError: the bytes don't match their version.
-        FormatVersionError: the version is not supported.
-    """
+    """Decode GroupMetadataValue, versions 0 to 4."""
     reader = Reader(data)
     version = reader.i16()
     if not 0 <= version <= 4:

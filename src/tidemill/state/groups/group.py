@@ -220,12 +220,7 @@ class Group:
         return member
 
     def check_member(self, member_id: str, instance_id: str | None) -> None:
-        """Check that the ids belong to a member.
-
-        Raises:
-            UnknownMemberIdError: the group has no such member.
-            FencedInstanceIdError: another member uses the instance id now.
-        """
+        """Check that the ids belong to a member."""
         if instance_id is not None:
             owner = self.static_members.get(instance_id)
             if owner is None:

@@ -19,7 +19,6 @@ class Handover:
     """Moves groups between this machine and others.
 
     Args:
-        groups: the classic groups.
         rebalancer: has their timers and parked requests.
         stored: their records that are on disk.
     """

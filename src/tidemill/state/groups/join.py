@@ -81,12 +81,7 @@ class Joins:
             self._groups[group.group_id] = group
 
     def check_request(self, request: JoinRequest) -> None:
-        """Check what does not depend on the group.
-
-        Raises:
-            InvalidGroupIdError, InvalidRequestError, InconsistentGroupProtocolError,
-            InvalidSessionTimeoutError: see ``Groups.join``.
-        """
+        """Check what does not depend on the group."""
         check_group_id(request.group_id)
         _check_strings(request)
         low, high = self._session_bounds
@@ -261,11 +256,7 @@ def _same_topics(one: bytes, other: bytes) -> bool:
 
 
 def check_group_id(group_id: str) -> None:
-    """Check a group id.
-
-    Raises:
-        InvalidGroupIdError: it is empty, or too long for the group's records.
-    """
+    """Check a group id."""
     if not group_id:
         raise InvalidGroupIdError("the group id is empty", hint="Set group.id.")
     if len(group_id.encode()) > MAX_STRING_BYTES:

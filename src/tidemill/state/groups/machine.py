@@ -61,8 +61,6 @@ class Groups:
         min_session_timeout_ms, max_session_timeout_ms: limits of the members' session timeouts.
         initial_rebalance_delay_ms: how long the first rebalance of an empty group waits for more
             members. Each new member extends it, up to the rebalance timeout.
-        max_size: the largest number of members of a group.
-        limits: of the memory that groups take.
         new_id: makes the unique part of member ids.
     """
 
@@ -98,9 +96,6 @@ class Groups:
 
         Returns:
             False if the record is not about a group. Then nothing changes.
-
-        Raises:
-            InvalidRecordError, FormatVersionError: the record can't be read.
         """
         group_key = decode_key(key)
         if not isinstance(group_key, GroupKey):
@@ -174,12 +169,7 @@ class Groups:
         return out
 
     def check_join(self, request: JoinRequest) -> None:
-        """Check what does not depend on the group.
-
-        Raises:
-            InvalidGroupIdError, InvalidRequestError, InconsistentGroupProtocolError,
-            InvalidSessionTimeoutError: as in the reply to ``join``.
-        """
+        """Check what does not depend on the group."""
         self._joins.check_request(request)
 
     def sync(self, request: SyncRequest, ticket: int, now_ms: int) -> Outcome[None]:
@@ -311,12 +301,7 @@ class Groups:
     # --- used by committed offsets ---------------------------------------------------------------
 
     def check_commit(self, request: CommitRequest, now_ms: int) -> None:
-        """Check that the sender may commit offsets now. A member's session starts again.
-
-        Raises:
-            UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError,
-            RebalanceInProgressError: see ``commits.check_commit``.
-        """
+        """Check that the sender may commit offsets now. A member's session starts again."""
         group = self._groups.get(request.group_id)
         check_commit(group, request)
         if group is None and request.offsets:
@@ -326,12 +311,7 @@ class Groups:
             self._rebalancer.refresh(group, member, now_ms)
 
     def check_transactional_commit(self, request: CommitRequest) -> None:
-        """Check that the sender may commit offsets in a transaction. No session changes.
-
-        Raises:
-            InvalidGroupIdError, UnknownMemberIdError, FencedInstanceIdError,
-            IllegalGenerationError: see ``commits.check_transactional_commit``.
-        """
+        """Check that the sender may commit offsets in a transaction. No session changes."""
         check_group_id(request.group_id)
         group = self._groups.get(request.group_id)
         check_transactional_commit(group, request)

@@ -34,11 +34,7 @@ class GroupTable(dict[str, Group]):
         self.bytes -= group.bytes
 
     def check_member(self, group_id: str, size: int) -> None:
-        """Check what a member sends when it joins.
-
-        Raises:
-            GroupMaxSizeReachedError: it is too large.
-        """
+        """Check what a member sends when it joins."""
         if size > self.limits.member:
             raise GroupMaxSizeReachedError(
                 f"a member of group {group_id!r} sends {size} bytes: the limit for a member is "
@@ -47,11 +43,7 @@ class GroupTable(dict[str, Group]):
             )
 
     def check_growth(self, group: Group, change: int) -> None:
-        """Check that a group can take ``change`` more bytes.
-
-        Raises:
-            GroupMaxSizeReachedError: the group, or all groups together, would be too large.
-        """
+        """Check that a group can take ``change`` more bytes."""
         if change <= 0:
             return
         if group.bytes + change > self.limits.group:

@@ -87,11 +87,7 @@ class RecordFormat(Generic[M, C]):
         return writer.string(key.name).done() if key.kind in _WITH_NAME else writer.done()
 
     def decode_key(self, data: bytes) -> RecordKey | None:
-        """Decode a key; None if the record is not about such a group.
-
-        Raises:
-            InvalidRecordError: the bytes don't match their version.
-        """
+        """Decode a key; None if the record is not about such a group."""
         reader = Reader(data)
         kind = self._kinds.get(reader.i16())
         if kind is None:
@@ -104,11 +100,7 @@ class RecordFormat(Generic[M, C]):
         return Writer().i16(0).i32(epoch).tagged_fields(tagged).done()
 
     def decode_group(self, data: bytes) -> tuple[int, int]:
-        """Return a group's epoch and hash.
-
-        Raises:
-            InvalidRecordError, FormatVersionError: the value can't be read.
-        """
+        """Return a group's epoch and hash."""
         reader = versioned(data, f"{self.name}MetadataValue")
         epoch = reader.i32()
         tagged = reader.tagged_fields().get(_HASH_TAG)
@@ -119,11 +111,7 @@ class RecordFormat(Generic[M, C]):
         return Writer().i16(0).i32(epoch).tagged_fields({}).done()
 
     def decode_target_epoch(self, data: bytes) -> int:
-        """Return the epoch of the target assignment.
-
-        Raises:
-            InvalidRecordError, FormatVersionError: the value can't be read.
-        """
+        """Return the epoch of the target assignment."""
         return versioned(data, f"{self.name}TargetAssignmentMetadataValue").i32()
 
     def encode_target(self, partitions: Partitions) -> bytes:
@@ -133,11 +121,7 @@ class RecordFormat(Generic[M, C]):
         return writer.tagged_fields({}).done()
 
     def decode_target(self, data: bytes) -> Partitions:
-        """Return a member's part of the target assignment.
-
-        Raises:
-            InvalidRecordError, FormatVersionError: the value can't be read.
-        """
+        """Return a member's part of the target assignment."""
         return read_partitions(versioned(data, f"{self.name}TargetAssignmentMemberValue"))
 
 

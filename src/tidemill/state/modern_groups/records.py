@@ -24,13 +24,7 @@ C = TypeVar("C")
 
 
 class GroupChanges(Generic[G, M, C]):
-    """Changes a group, and collects the records of the changes.
-
-    Args:
-        group: the group to change.
-        records: gets the records.
-        record_format: of the group's kind.
-    """
+    """Changes a group, and collects the records of the changes."""
 
     def __init__(
         self, group: G, records: list[StateRecord], record_format: RecordFormat[M, C]
@@ -88,11 +82,7 @@ class GroupChanges(Generic[G, M, C]):
 def apply(
     group: ModernGroup[M, C], record_format: RecordFormat[M, C], key: RecordKey, value: bytes | None
 ) -> None:
-    """Apply one record to its group. Patterns are for the kind of group that has them.
-
-    Raises:
-        InvalidRecordError, FormatVersionError: the record can't be read.
-    """
+    """Apply one record to its group. Patterns are for the kind of group that has them."""
     codec = record_format
     match key.kind:
         case _K.GROUP:
@@ -118,11 +108,7 @@ def restored(
     records: Mapping[RecordKey, bytes],
     apply_record: Callable[[G, RecordKey, bytes], None],
 ) -> G | None:
-    """Apply the records of a new group to it, and return it; None without an epoch.
-
-    Raises:
-        InvalidRecordError, FormatVersionError: a record can't be read.
-    """
+    """Apply the records of a new group to it, and return it; None without an epoch."""
     if RecordKey(_K.GROUP, group.group_id) not in records:
         return None
     for key, value in records.items():

@@ -91,9 +91,6 @@ class GroupTable(Generic[G]):
 
         Args:
             member: what the member asks for, in the type of the group's kind.
-
-        Raises:
-            GroupMaxSizeReachedError: the member, the group or all groups would be too large.
         """
         before = group.size_of(member_id, group.members.get(member_id))
         size = group.size_of(member_id, member)
@@ -134,9 +131,6 @@ class GroupTable(Generic[G]):
 
         Returns:
             False if the record is not about a group of this kind. Then nothing changes.
-
-        Raises:
-            InvalidRecordError: the key can't be read.
         """
         group_key = self._decode_key(key)
         if group_key is None:

@@ -45,7 +45,6 @@ class Offsets:
     """Committed offsets of all groups.
 
     Args:
-        groups: the groups that commit.
         retention_ms: how long offsets are kept after the last member left the group, or after the
             commit if no member ever joined.
         metadata_max_bytes: the longest metadata string of an offset, in bytes of UTF-8.
@@ -81,9 +80,6 @@ class Offsets:
 
         Returns:
             False if the record is not about a committed offset. Then nothing changes.
-
-        Raises:
-            InvalidRecordError, FormatVersionError: the record can't be read.
         """
         offset_key = decode_key(key)
         if not isinstance(offset_key, OffsetKey):
@@ -146,7 +142,7 @@ class Offsets:
 
         Raises:
             UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError,
-            RebalanceInProgressError: the sender must not commit (see ``Groups.check_commit``).
+            RebalanceInProgressError: the sender must not commit (see ``groups.commits``).
         """
         self._groups.check_commit(request, now_ms)
         expires = now_ms + request.retention_ms if request.retention_ms >= 0 else None
@@ -162,8 +158,7 @@ class Offsets:
 
         Raises:
             InvalidGroupIdError, UnknownMemberIdError, IllegalGenerationError,
-            FencedInstanceIdError: the sender must not commit (see
-            ``Groups.check_transactional_commit``).
+            FencedInstanceIdError: the sender must not commit (see ``groups.commits``).
         """
         self._groups.check_transactional_commit(request.commit)
         return self._commit(request.commit, now_ms, None)

@@ -59,11 +59,7 @@ class Blocks:
         return parts
 
     def check(self, owner: int, first: int, last: int) -> None:
-        """Return if the owner holds a range.
-
-        Raises:
-            NotAcquiredError: it does not hold one of the records.
-        """
+        """Raise NotAcquiredError if the owner does not hold the whole range."""
         offset = first
         while offset <= last:
             block = self.by_number.get(offset >> SHIFT)

@@ -73,11 +73,7 @@ def encode(block: Block, counts: list[tuple[int, int]]) -> bytes:
 
 
 def decode(value: bytes) -> tuple[Block, list[tuple[int, int]]]:
-    """Return a block with the offsets that are done, and the delivery counts.
-
-    Raises:
-        InvalidRecordError: the value is malformed.
-    """
+    """Return a block with the offsets that are done, and the delivery counts."""
     reader = Reader(value)
     version = reader.i8()
     if version != _VERSION:

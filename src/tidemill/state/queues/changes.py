@@ -105,9 +105,6 @@ def load(records: Mapping[int, bytes], end: int) -> Stored:
     Args:
         records: the last value by block number, and that of ``MARKS``.
         end: the end of the log.
-
-    Raises:
-        InvalidRecordError: a value is malformed.
     """
     value = records.get(MARKS)
     written = Marks(0, 0) if value is None else decode_marks(value)

@@ -82,12 +82,7 @@ def encode_key(key: StateKey) -> bytes:
 
 
 def decode_key(data: bytes) -> StateKey:
-    """Return the key.
-
-    Raises:
-        FormatVersionError: a newer version of tidemill wrote it.
-        InvalidRecordError: it is malformed.
-    """
+    """Return the key."""
     reader = Reader(data)
     version = reader.i8()
     if version != _VERSION:
@@ -107,11 +102,7 @@ def encode_offset(offset: int) -> bytes:
 
 
 def decode_offset(value: bytes) -> int:
-    """Return the offset below which the origins of all dead letters are done.
-
-    Raises:
-        InvalidRecordError: the value is malformed.
-    """
+    """Return the offset below which the origins of all dead letters are done."""
     reader = Reader(value)
     version, offset = reader.i8(), reader.i64()
     if version != _VERSION or offset < 0:
@@ -125,11 +116,7 @@ def encode_marks(marks: Marks) -> bytes:
 
 
 def decode_marks(value: bytes) -> Marks:
-    """Return a window's marks.
-
-    Raises:
-        InvalidRecordError: the value is malformed.
-    """
+    """Return a window's marks."""
     reader = Reader(value)
     version, start, delivered = reader.i8(), reader.i64(), reader.i64()
     if version != _VERSION or not 0 <= start <= delivered:
@@ -143,11 +130,7 @@ def encode_waiting(waiting: WaitingBytes) -> bytes:
 
 
 def decode_waiting(value: bytes) -> WaitingBytes:
-    """Return the bytes that wait.
-
-    Raises:
-        InvalidRecordError: the value is malformed.
-    """
+    """Return the bytes that wait."""
     reader = Reader(value)
     version, end, size = reader.i8(), reader.i64(), reader.i64()
     if version != _VERSION or end < 0 or size < 0:

@@ -42,6 +42,9 @@ class Acquired(NamedTuple):
 class AckWindow:
     """The states of one partition's records.
 
+    A command of an owner that does not hold one of the records raises NotAcquiredError, and changes
+    nothing.
+
     Attributes:
         start: all records below are done.
         next: no record from here on was ever acquired.
@@ -81,9 +84,6 @@ class AckWindow:
         Args:
             records: the last value by block number, and that of ``MARKS``.
             end: the end of the log.
-
-        Raises:
-            InvalidRecordError: a value is malformed.
         """
         stored = load(records, end)
         window = cls(stored.marks.start)
@@ -169,11 +169,7 @@ class AckWindow:
         self._counts.set(first, last, count)
 
     def check(self, owner: int, first: int, last: int) -> None:
-        """Return if the owner holds a range.
-
-        Raises:
-            NotAcquiredError: it does not hold one of the records.
-        """
+        """Raise NotAcquiredError if the owner does not hold the whole range."""
         self._table.check(owner, first, last)
 
     def first_available(self, end: int) -> int | None:
@@ -240,11 +236,7 @@ class AckWindow:
     # --- settle ----------------------------------------------------------------------------------
 
     def acknowledge(self, owner: int, first: int, last: int) -> None:
-        """Mark records as done.
-
-        Raises:
-            NotAcquiredError: the owner does not hold one of them. Nothing was changed.
-        """
+        """Mark records as done."""
         if first == last:
             block = self._blocks.get(first >> SHIFT)
             index = first & MASK
@@ -264,9 +256,6 @@ class AckWindow:
 
         Args:
             counts: whether the delivery counts grow by one.
-
-        Raises:
-            NotAcquiredError: the owner does not hold one of them. Nothing was changed.
         """
         self._table.check(owner, first, last)
         for block, index, end in self._table.parts(first, last):
@@ -290,11 +279,7 @@ class AckWindow:
             self.skip(offset, offset)
 
     def hand_over(self, owner: int, first: int, last: int, to: int) -> None:
-        """Give acquired records to another owner. Their deadlines end.
-
-        Raises:
-            NotAcquiredError: the owner does not hold one of them. Nothing was changed.
-        """
+        """Give acquired records to another owner. Their deadlines end."""
         self._table.check(owner, first, last)
         self._deadlines.forget(first, last)
         for block, index, end in self._table.parts(first, last):
@@ -352,11 +337,7 @@ class AckWindow:
     # --- deadlines -------------------------------------------------------------------------------
 
     def renew(self, owner: int, first: int, last: int, deadline: int) -> None:
-        """Give acquired records another deadline.
-
-        Raises:
-            NotAcquiredError: the owner does not hold one of them. Nothing was changed.
-        """
+        """Give acquired records another deadline."""
         self._table.check(owner, first, last)
         self._deadlines.set(first, last, deadline)
 

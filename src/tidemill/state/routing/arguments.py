@@ -212,11 +212,7 @@ def parse_policy(queue: str, arguments: Mapping[str, object]) -> Policy:
 def check_arguments(
     kind: str, name: str, arguments: Mapping[str, object], known: Mapping[str, Check]
 ) -> dict[str, object]:
-    """Return the checked values of the arguments that are known.
-
-    Raises:
-        InvalidQueueArgumentError: an argument is invalid.
-    """
+    """Return the checked values of the arguments that are known."""
     values = {}
     for argument in arguments.keys() & known.keys():
         try:

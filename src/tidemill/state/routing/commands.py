@@ -43,11 +43,7 @@ _X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 
 
 def check_name(kind: str, name: str) -> None:
-    """Check the length and the characters of a name.
-
-    Raises:
-        InvalidQueueNameError: it has more than 255 bytes, or a character that is not UTF-8.
-    """
+    """Check the length and the characters of a name."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError as error:
@@ -62,12 +58,7 @@ def check_name(kind: str, name: str) -> None:
 
 
 def declare_exchange(table: RoutingTable, new: ExchangeDefinition) -> list[StateRecord]:
-    """Return the records of an exchange; none if it exists.
-
-    Raises:
-        InvalidQueueNameError, UnknownExchangeTypeError, InvalidQueueArgumentError
-        PreconditionError: it exists and differs.
-    """
+    """Return the records of an exchange; none if it exists."""
     check_name("exchange", new.name)
     if new.type not in EXCHANGE_TYPES:
         raise UnknownExchangeTypeError(new.name, new.type)
@@ -91,11 +82,7 @@ def declare_exchange(table: RoutingTable, new: ExchangeDefinition) -> list[State
 
 
 def delete_exchange(table: RoutingTable, name: str, *, if_unused: bool) -> list[StateRecord]:
-    """Return the records that delete an exchange and its bindings.
-
-    Raises:
-        QueueInUseError: it is the source of bindings, and ``if_unused`` is set.
-    """
+    """Return the records that delete an exchange and its bindings."""
     bindings = table.bindings_from(name)
     if if_unused and bindings:
         raise QueueInUseError("exchange", name)
@@ -114,11 +101,7 @@ def check_same_queue(
     auto_delete: bool,
     arguments: Mapping[str, object],
 ) -> None:
-    """Compare a queue with another declaration of it.
-
-    Raises:
-        PreconditionError: they differ.
-    """
+    """Compare a queue with another declaration of it."""
     _compare(
         "queue",
         current.name,
@@ -147,12 +130,7 @@ def delete_queue(table: RoutingTable, name: str) -> list[StateRecord]:
 
 
 def bind(table: RoutingTable, new: Binding) -> list[StateRecord]:
-    """Return the records of a binding; none if it exists.
-
-    Raises:
-        UnknownExchangeError: the source, or an exchange as the destination, does not exist.
-        InvalidQueueArgumentError: ``x-match`` is invalid, or there are too many bindings.
-    """
+    """Return the records of a binding; none if it exists."""
     source = table.exchanges.get(new.source)
     if source is None:
         raise UnknownExchangeError(new.source)

@@ -32,11 +32,7 @@ def encode_key(kind: str, name: str) -> bytes:
 
 
 def decode_key(key: bytes) -> tuple[str, str]:
-    """Return kind and name.
-
-    Raises:
-        InvalidRecordError: the key is malformed.
-    """
+    """Return kind and name."""
     try:
         kind, name = json.loads(key)
     except ValueError as error:
@@ -81,11 +77,7 @@ def encode_binding(binding: Binding) -> bytes:
 
 
 def decode_exchange(name: str, value: bytes) -> ExchangeDefinition:
-    """Return an exchange.
-
-    Raises:
-        FormatVersionError, InvalidRecordError: the value can't be read.
-    """
+    """Return an exchange."""
     fields = _load(value)
     try:
         return ExchangeDefinition(
@@ -101,11 +93,7 @@ def decode_exchange(name: str, value: bytes) -> ExchangeDefinition:
 
 
 def decode_queue(name: str, value: bytes) -> QueueDefinition:
-    """Return a queue.
-
-    Raises:
-        FormatVersionError, InvalidRecordError: the value can't be read.
-    """
+    """Return a queue."""
     fields = _load(value)
     try:
         arguments = _arguments(fields)
@@ -124,11 +112,7 @@ def decode_queue(name: str, value: bytes) -> QueueDefinition:
 
 
 def decode_binding(value: bytes) -> Binding:
-    """Return a binding.
-
-    Raises:
-        FormatVersionError, InvalidRecordError: the value can't be read.
-    """
+    """Return a binding."""
     fields = _load(value)
     try:
         return Binding(

@@ -75,11 +75,7 @@ class RoutingTable:
     # --- changes ---------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Apply a record.
-
-        Raises:
-            FormatVersionError, InvalidRecordError: the record can't be read.
-        """
+        """Apply a record."""
         kind, name = decode_key(key)
         self.version += 1
         if kind == BINDING:

@@ -29,11 +29,7 @@ def encode_current(current: ShareAssignment) -> bytes:
 
 
 def decode_current(data: bytes) -> ShareAssignment:
-    """Return a member's epoch and partitions.
-
-    Raises:
-        InvalidRecordError, FormatVersionError: the value can't be read.
-    """
+    """Return a member's epoch and partitions."""
     reader = versioned(data, "ShareGroupCurrentMemberAssignmentValue")
     epoch, previous, _state = reader.i32(), reader.i32(), reader.i8()
     return ShareAssignment(epoch, previous, read_partitions(reader))
@@ -50,11 +46,7 @@ def encode_member(member: ShareMember) -> bytes:
 
 
 def decode_member(data: bytes) -> ShareMember:
-    """Return what a member asked for.
-
-    Raises:
-        InvalidRecordError, FormatVersionError: the value can't be read.
-    """
+    """Return what a member asked for."""
     reader = versioned(data, "ShareGroupMemberMetadataValue")
     rack_id = reader.nullable_string(compact=True)
     client_id, client_host = reader.string(compact=True), reader.string(compact=True)

@@ -61,10 +61,7 @@ class ShareGroups:
     """All share groups.
 
     Args:
-        topics: the topics that exist.
         times: returns the time limits of a group's members.
-        max_size: the largest number of members of a group.
-        limits: of the memory that groups take.
         other_bytes: returns what other groups take of the total.
     """
 
@@ -92,18 +89,11 @@ class ShareGroups:
 
         Returns:
             False if the record is not about a share group. Then nothing changes.
-
-        Raises:
-            InvalidRecordError: the record can't be read.
         """
         return self.table.replay(key, value)
 
     def loaded(self, now_ms: int) -> None:
-        """Create the groups after all records were replayed at start. Sessions start now.
-
-        Raises:
-            InvalidRecordError, FormatVersionError: a record can't be read.
-        """
+        """Create the groups after all records were replayed at start. Sessions start now."""
         self.table.restore_all()
         for group in self.table.all():
             self._start_sessions(group, now_ms)
@@ -309,12 +299,7 @@ class ShareGroups:
 
 
 def check_heartbeat(request: ShareHeartbeat) -> None:
-    """Check the fields of a heartbeat against each other.
-
-    Raises:
-        InvalidGroupIdError: the group id is empty or too long.
-        InvalidRequestError: a field is missing, invalid or too long.
-    """
+    """Check the fields of a heartbeat against each other."""
     check_group_id(request.group_id)
     if not request.member_id.strip():
         raise InvalidRequestError("MemberId can't be empty.")

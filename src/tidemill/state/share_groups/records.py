@@ -20,23 +20,14 @@ ShareTable = GroupTable[ShareGroup]
 
 
 class Changes(GroupChanges[ShareGroup, ShareMember, ShareAssignment]):
-    """Changes a group, and collects the records of the changes.
-
-    Args:
-        group: the group to change.
-        records: gets the records.
-    """
+    """Changes a group, and collects the records of the changes."""
 
     def __init__(self, group: ShareGroup, records: list[StateRecord]) -> None:
         super().__init__(group, records, FORMAT)
 
 
 def restored(group_id: str, records: Mapping[RecordKey, bytes]) -> ShareGroup | None:
-    """Return the group of its records; None without an epoch.
-
-    Raises:
-        InvalidRecordError, FormatVersionError: a record can't be read.
-    """
+    """Return the group of its records; None without an epoch."""
     return restored_from(
         ShareGroup(group_id), records, lambda group, key, value: apply(group, FORMAT, key, value)
     )

@@ -87,12 +87,7 @@ def encode_key(kind: Kind, key: PartitionKey) -> bytes:
 
 
 def decode_key(data: bytes) -> tuple[Kind, PartitionKey]:
-    """Return the kind of a record and its share partition.
-
-    Raises:
-        FormatVersionError: the key is of a kind that is not supported.
-        InvalidRecordError: it is malformed.
-    """
+    """Return the kind of a record and its share partition."""
     reader = Reader(data)
     version = reader.i16()
     if version not in (Kind.SNAPSHOT, Kind.UPDATE):
@@ -123,11 +118,7 @@ def _finish(out: Writer, stored: Stored) -> bytes:
 
 
 def decode_snapshot(value: bytes) -> tuple[Stored, int]:
-    """Return the value of a snapshot, and when its state was created (ms since the epoch).
-
-    Raises:
-        FormatVersionError, InvalidRecordError: it can't be read.
-    """
+    """Return the value of a snapshot, and when its state was created (ms since the epoch)."""
     reader = versioned(value, "ShareSnapshotValue")
     epoch, state_epoch, _leader = reader.i32(), reader.i32(), reader.i32()
     start, created_ms, _written_ms = reader.i64(), reader.i64(), reader.i64()
@@ -136,11 +127,7 @@ def decode_snapshot(value: bytes) -> tuple[Stored, int]:
 
 
 def decode_update(value: bytes) -> Stored:
-    """Return the value of a change.
-
-    Raises:
-        FormatVersionError, InvalidRecordError: it can't be read.
-    """
+    """Return the value of a change."""
     reader = versioned(value, "ShareUpdateValue")
     epoch, _leader, start = reader.i32(), reader.i32(), reader.i64()
     return _checked(Stored(epoch, start, *_read_rest(reader)))

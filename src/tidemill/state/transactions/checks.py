@@ -64,11 +64,7 @@ def not_found(transactional_id: str) -> TransactionalIdNotFoundError:
 
 
 def check_id(transactional_id: str) -> None:
-    """Check that the transactional id is not empty.
-
-    Raises:
-        InvalidRequestError: it is.
-    """
+    """Check that the transactional id is not empty."""
     if not transactional_id:
         raise InvalidRequestError("the transactional id is empty")
 
@@ -78,11 +74,6 @@ def check_init(request: InitProducer, value: TransactionValue | None, max_timeou
 
     Args:
         value: the stored value; None if the transactional id is new.
-
-    Raises:
-        InvalidRequestError: the transactional id is empty, or ``current`` is half an identity.
-        InvalidTransactionTimeoutError: the timeout is out of bounds.
-        ProducerFencedError: ``current`` is neither the current identity nor the one before it.
     """
     check_id(request.transactional_id)
     if not 0 < request.timeout_ms <= max_timeout_ms:
@@ -102,12 +93,7 @@ def check_init(request: InitProducer, value: TransactionValue | None, max_timeou
 def check_producer(
     transactional_id: str, value: TransactionValue, producer: ProducerIdentity
 ) -> None:
-    """Check that the producer is the current one.
-
-    Raises:
-        InvalidProducerIdMappingError: the producer id is another one.
-        ProducerFencedError: the epoch is another one.
-    """
+    """Check that the producer is the current one."""
     check_producer_id(transactional_id, value, producer)
     if producer != value.producer:
         raise fenced(transactional_id, producer, value)
@@ -116,11 +102,7 @@ def check_producer(
 def check_producer_id(
     transactional_id: str, value: TransactionValue, producer: ProducerIdentity
 ) -> None:
-    """Check that the producer has the current producer id.
-
-    Raises:
-        InvalidProducerIdMappingError: it has another one.
-    """
+    """Check that the producer has the current producer id."""
     if producer.producer_id != value.producer.producer_id:
         raise InvalidProducerIdMappingError(
             f"transactional id {transactional_id!r} has producer id "
@@ -151,11 +133,7 @@ def check_first_write(
 
 
 def check_size(transactional_id: str, value: bytes) -> None:
-    """Check that a transaction may grow to this stored value.
-
-    Raises:
-        TransactionAbortableError: the value is larger than ``LARGEST_VALUE``.
-    """
+    """Check that a transaction may grow to this stored value."""
     if len(value) > LARGEST_VALUE:
         raise TransactionAbortableError(
             f"transactional id {transactional_id!r}: too many partitions in one transaction "
@@ -173,12 +151,7 @@ def epoch_of(
     producer: ProducerIdentity,
     version: TransactionVersion,
 ) -> Epoch:
-    """Return whether an EndTxn has the current epoch or the one before it.
-
-    Raises:
-        InvalidProducerIdMappingError: the producer id is another one.
-        ProducerFencedError: the epoch is another one.
-    """
+    """Return whether an EndTxn has the current epoch or the one before it."""
     if version is TransactionVersion.V2:
         if _is_rotated_retry(value, producer):
             return Epoch.RETRY

@@ -79,11 +79,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(data: bytes) -> str | None:
-    """Return the transactional id, or None for a kind of record that is not supported.
-
-    Raises:
-        InvalidRecordError: the bytes don't match their version.
-    """
+    """Return the transactional id, or None for a kind of record that is not supported."""
     reader = Reader(data)
     version = reader.i16()
     if version < 0:
@@ -136,12 +132,7 @@ def _tags(value: TransactionValue) -> dict[int, bytes]:
 
 
 def decode_value(data: bytes) -> TransactionValue:
-    """Decode TransactionLogValue, versions 0 and 1.
-
-    Raises:
-        InvalidRecordError: the bytes don't match their version.
-        FormatVersionError: the version is not supported.
-    """
+    """Decode TransactionLogValue, versions 0 and 1."""
     reader = Reader(data)
     version = reader.i16()
     if not 0 <= version <= 1:

@@ -95,9 +95,6 @@ class Transactions:
 
         Returns:
             False if the kind of the record is not supported. Then nothing changes.
-
-        Raises:
-            InvalidRecordError, FormatVersionError: the record can't be read.
         """
         return self._stored.replay(key, value)
 
@@ -349,19 +346,11 @@ class Transactions:
             producer_ids: only ids with one of these producer ids; empty: all.
             duration_ms: only transactions that have been open for longer; -1: all.
             id_pattern: only ids that this regular expression matches as a whole; None: all.
-
-        Raises:
-            InvalidRegularExpressionError: ``id_pattern`` is not a valid regular expression.
         """
         return listing(self._values, states, producer_ids, duration_ms, id_pattern, now_ms)
 
     def describe(self, transactional_id: str) -> TransactionDescription:
-        """Return the id and its transaction.
-
-        Raises:
-            InvalidRequestError: the transactional id is empty.
-            TransactionalIdNotFoundError: the id does not exist.
-        """
+        """Return the id and its transaction."""
         check_id(transactional_id)
         value = self._values.get(transactional_id)
         if value is None:

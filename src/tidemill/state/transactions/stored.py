@@ -39,9 +39,6 @@ class StoredTransactions:
 
         Returns:
             False if the kind of the record is not supported. Then nothing changes.
-
-        Raises:
-            InvalidRecordError, FormatVersionError: the record can't be read.
         """
         transactional_id = decode_key(key)
         if transactional_id is None:

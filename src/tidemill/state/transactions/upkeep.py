@@ -97,9 +97,6 @@ class Upkeep:
         """Add a partition to the current transaction, which begins if none is open.
 
         This is for StartAction.ADOPT.
-
-        Raises:
-            TransactionalIdNotFoundError: the id does not exist.
         """
         value = self._values.get(transactional_id)
         if value is None:

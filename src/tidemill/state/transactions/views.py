@@ -23,11 +23,7 @@ def listing(
     id_pattern: str | None,
     now_ms: int,
 ) -> list[TransactionListing]:
-    """Return the ids that pass all filters of ``Transactions.list``.
-
-    Raises:
-        InvalidRegularExpressionError: the pattern is not a valid regular expression.
-    """
+    """Return the ids that pass all filters of ``Transactions.list``."""
     producer_ids = frozenset(producer_ids)
     matches = None if id_pattern is None else id_matcher(id_pattern)
     return [

@@ -42,8 +42,6 @@ class AckLog:
     """Writes the changes of windows.
 
     Args:
-        journal: the log of the internal topic.
-        clock: the broker's time.
         on_stored: called with each lane whose changes are on disk.
         on_refused: called with each lane whose changes a full disk refuses, until it takes them.
     """
@@ -70,11 +68,7 @@ class AckLog:
     # --- start and stop --------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Read what is stored.
-
-        Raises:
-            CorruptLogError, FormatVersionError: it can't be read.
-        """
+        """Read what is stored."""
         for data, value in self._journal.latest().items():
             if value is not None:
                 with self._journal.naming_place():

@@ -40,7 +40,6 @@ class Lane:
     """One partition of a queue.
 
     Args:
-        log: the partition.
         window: which messages are done or out.
         on_loaded: called when messages were read from a cold disk.
 
@@ -170,11 +169,7 @@ class Lane:
     # --- take ------------------------------------------------------------------------------------
 
     def head(self) -> tuple[int, Stored] | None:
-        """Return the first message that is available; None if there is none, or it is being read.
-
-        Raises:
-            StorageError: the log can't be read.
-        """
+        """Return the first available message; None if there is none, or it is being read."""
         self.follow_start()
         while True:
             offset = self.window.first_available(self.end)
@@ -190,9 +185,6 @@ class Lane:
         """Acquire the first messages; return (offset, delivery count, message) of each.
 
         Fewer than ``count`` can come although more are there: the rest is read from the log first.
-
-        Raises:
-            StorageError: the log can't be read.
         """
         found = self.head()
         if found is None:
@@ -255,11 +247,7 @@ class Lane:
         self._cached_bytes -= len(message.value) + OVERHEAD_BYTES
 
     async def load(self, offset: int) -> tuple[list[tuple[int, Stored]], int]:
-        """Read messages from ``offset`` on; return them and the offset to read next.
-
-        Raises:
-            StorageError: the log can't be read.
-        """
+        """Read messages from ``offset`` on; return them and the offset to read next."""
         piece = self.log.read(offset, READ_BYTES, limit_offset=self.end)
         if piece is None:
             return [], self.end
@@ -274,11 +262,7 @@ class Lane:
         return [(at, message) for at, message, _ in messages if message is not None], end
 
     async def fetch(self, first: int, last: int) -> AsyncIterator[tuple[int, Stored]]:
-        """Yield messages from the log, in whatever state they are.
-
-        Raises:
-            StorageError: the log can't be read.
-        """
+        """Yield messages from the log, in whatever state they are."""
         loop = asyncio.get_running_loop()
         offset = max(first, self.log.log_start_offset)
         while offset <= last:

@@ -164,12 +164,7 @@ class LiveQueue:
     # --- consumers -------------------------------------------------------------------------------
 
     def add_consumer(self, spec: ConsumerSpec, recipient: Recipient, priority: int) -> LiveConsumer:
-        """Add a consumer.
-
-        Raises:
-            ConsumerAccessError: another consumer is exclusive, or this one wants to be and is not
-                alone.
-        """
+        """Add a consumer."""
         if self.consumers and (spec.exclusive or any(c.spec.exclusive for c in self.consumers)):
             raise ConsumerAccessError(f"queue {self.name!r} in exclusive use", self.name)
         consumer = LiveConsumer(
