@@ -122,3 +122,11 @@ def tidemill(broker: BrokerProcess, tmp_path: Path) -> CommandLine:
 def topic() -> str:
     """A name that no other test uses."""
     return f"topic{next(_NUMBERS)}"
+
+
+@pytest.fixture
+def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave no settings of tidemill: no variables, and an empty folder to work in."""
+    for name in [name for name in os.environ if name.startswith("TIDEMILL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)

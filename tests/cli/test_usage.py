@@ -18,12 +18,7 @@ from tests.support.cli_runner import CliRunner, Result
 from tidemill.cli.main import app
 from tidemill.cli.transaction.commands import State
 
-
-@pytest.fixture(autouse=True)
-def _clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("TIDEMILL_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 def run(*arguments: str, stdin: str | None = None) -> Result:

@@ -155,6 +155,15 @@ def test_the_demos_broker_keeps_its_topics_apart_from_those_of_an_earlier_run(
         create_topics(broker.bootstrap_servers)
 
 
+def test_the_users_settings_do_not_apply_to_the_demos_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMILL_CONFIG", "missing.toml")
+    monkeypatch.setenv("TIDEMILL_NODE_ID", "invalid")
+    with BrokerProcess(tmp_path / "data", tmp_path / "broker.log") as broker:
+        assert broker.bootstrap_servers.startswith("127.0.0.1:")
+
+
 def test_a_broker_that_ends_is_noticed_with_its_reason(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", tmp_path / "broker.log") as broker:
         broker.check_running()

@@ -1,9 +1,12 @@
-"""The pipelines in ``examples/`` run as they are, and write what they say."""
+"""The pipelines and programs in ``examples/`` run as they are, and write what they say."""
 
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -79,3 +82,43 @@ def values(bootstrap: str, topic: str, count: int) -> list[Any]:
         return [message.value() for message in consumer.consume(count, 120)]
     finally:
         consumer.close()
+
+
+def output_of(name: str, *arguments: str) -> str:
+    """Run the program of an example, and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name / f"{name}.py"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_buffer_keeps_throttle_holds_back_and_drop_loses() -> None:
+    printed = output_of("backpressure", "--records", "4000", "--limit", "400", "--rate", "2000")
+    rows = re.findall(r"^(\w+) +([\d,]+) +([\d,]+) +([\d.]+) s", printed, re.MULTILINE)
+    numbers = {name: [float(each.replace(",", "")) for each in rest] for name, *rest in rows}
+    (lost, behind, _), buffered_s = numbers["buffer"], numbers["buffer"][2]
+    assert lost == 0
+    assert behind > 400
+    lost, behind, produced_s = numbers["throttle"]
+    assert lost == 0
+    assert behind < numbers["buffer"][1]
+    assert produced_s > buffered_s
+    assert numbers["drop"][0] > 0
+
+
+@pytest.mark.slow
+def test_direct_writes_differ_and_capture_agrees(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "broker") as broker:
+        printed = output_of("dual_writes", "-b", broker.bootstrap)
+    direct, captured = (int(each) for each in re.findall(r"(\d+) of 100 articles", printed))
+    assert direct > 0
+    assert captured == 0
+    delay = re.search(r"p50 (\d+) ms, p99 (\d+) ms", printed)
+    assert delay is not None
+    assert int(delay[1]) < 5_000, printed

@@ -28,13 +28,15 @@ class FakeProducer:
 
     made: FakeProducer
 
+    capacity = 1000
+    error: KafkaError | None = None
+    stop_after: int | None = None
+    stop: threading.Event
+
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
         self.produced: list[tuple[str, bytes | None, int]] = []
         self.waiting: list[Callable[[KafkaError | None, None], None]] = []
-        self.capacity = 1000
-        self.error: KafkaError | None = None
-        self.on_produce: Callable[[], None] = lambda: None
         FakeProducer.made = self
 
     def __len__(self) -> int:
@@ -47,9 +49,12 @@ class FakeProducer:
             raise BufferError
         self.produced.append((topic, value, timestamp))
         self.waiting.append(on_delivery)
-        self.on_produce()
+        if len(self.produced) == self.stop_after:
+            self.stop.set()
 
-    def poll(self, _timeout: float) -> int:
+    def poll(self, timeout: float) -> int:
+        if self.capacity == 1 and not timeout:
+            return 0
         waiting, self.waiting = self.waiting, []
         for on_delivery in waiting:
             on_delivery(self.error, None)
@@ -136,15 +141,7 @@ def test_what_is_not_there_ends_the_replay_before_its_report(stop: Wait) -> None
 
 
 def test_a_full_queue_is_waited_for(stop: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Small(FakeProducer):
-        def __init__(self, config: dict[str, Any]) -> None:
-            super().__init__(config)
-            self.capacity = 1
-
-        def poll(self, timeout: float) -> int:
-            return super().poll(timeout) if timeout > 0 else 0
-
-    monkeypatch.setattr(module, "Producer", Small)
+    monkeypatch.setattr(FakeProducer, "capacity", 1)
     run = replay(stop, None)
     run.run(stop)
     assert run.progress().finished
@@ -153,12 +150,7 @@ def test_a_full_queue_is_waited_for(stop: Wait, monkeypatch: pytest.MonkeyPatch)
 def test_a_refused_report_ends_the_replay_with_the_brokers_reason(
     stop: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Refusing(FakeProducer):
-        def __init__(self, config: dict[str, Any]) -> None:
-            super().__init__(config)
-            self.error = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
-
-    monkeypatch.setattr(module, "Producer", Refusing)
+    monkeypatch.setattr(FakeProducer, "error", KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
     run = replay(stop, None)
     with pytest.raises(DeliveryError, match="nowhere:1"):
         run.run(stop)
@@ -168,12 +160,8 @@ def test_a_refused_report_ends_the_replay_with_the_brokers_reason(
 def test_a_replay_that_is_stopped_sends_no_more(
     stop: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class StoppingAtThree(FakeProducer):
-        def __init__(self, config: dict[str, Any]) -> None:
-            super().__init__(config)
-            self.on_produce = lambda: stop.set() if len(self.produced) == 3 else None
-
-    monkeypatch.setattr(module, "Producer", StoppingAtThree)
+    monkeypatch.setattr(FakeProducer, "stop_after", 3)
+    monkeypatch.setattr(FakeProducer, "stop", stop, raising=False)
     run = replay(stop, 3600.0)
     run.run(stop)
     assert len(FakeProducer.made.produced) == 3

@@ -151,14 +151,8 @@ class BrokerRequests:
     ) -> dict[str, Any]:
         """Send a request in the newest of ``versions`` that the broker supports.
 
-        Args:
-            broker: where to send it.
-            api_key: Kafka's number of the API.
-            versions: those that the caller knows.
-            tree: the request, a dict of kio's field names (``kafka_codec.messages``).
-
-        Returns:
-            The response in the same form.
+        ``tree`` is the request, a dict of kio's field names (``kafka_codec.messages``). The
+        response has the same form.
 
         Raises:
             UnsupportedVersionError: the broker supports none of ``versions``.

@@ -231,8 +231,7 @@ class Cluster:
     def ask(self, subject: str, call: Callable[[], T]) -> T:
         """Send a request. It is retried after temporary errors (a coordinator that is loading).
 
-        Args:
-            subject: the thing that the request is about, for error messages: ``topic a``.
+        Error messages begin with the ``subject``: ``topic a``.
 
         Raises:
             TidemillError: the broker's error as one of tidemill's types.

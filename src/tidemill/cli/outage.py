@@ -28,9 +28,7 @@ class Outage:
     a second connection to its coordinator, and the count of brokers that are down can miss it. So
     each error of a connection starts a look at the brokers.
 
-    Args:
-        cluster: the cluster of the client.
-        give_up_seconds: how long to wait for a broker; None: for ever.
+    Without ``give_up_seconds`` it waits for ever.
     """
 
     def __init__(self, cluster: Cluster, give_up_seconds: float | None = None) -> None:

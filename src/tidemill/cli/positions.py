@@ -44,10 +44,7 @@ class Position:
 
 
 def parse(text: str, flag: str) -> Position:
-    """Parse a position.
-
-    Args:
-        flag: the flag with the position, for the error message.
+    """Parse a position, which was given with ``flag``.
 
     Raises:
         UsageError: the text is not a position.

@@ -21,13 +21,8 @@ Identity = tuple[str, ...]
 class Check:
     """The result of comparing a query's records with the expected ones.
 
-    Attributes:
-        query: the query's name.
-        equal: the number of records that are equal in all fields.
-        unequal: records that differ, as (expected, published).
-        missing: records that were expected and not published.
-        unexpected: records that were published and not expected.
-        repeated: records that were published more than once, equal or not.
+    Those in ``unequal`` are (expected, published). Those in ``repeated`` were published more than
+    once, equal or not.
     """
 
     query: str

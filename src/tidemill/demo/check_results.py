@@ -69,9 +69,7 @@ class Facts:
 def legs(stretch: Stretch, rows: Iterable[Mapping[str, str | None]] | None = None) -> list[Leg]:
     """Return the flights of rows, with their local times converted to Unix times.
 
-    Args:
-        stretch: the days.
-        rows: the rows; default: those of the data set near the stretch.
+    Without ``rows``, they are those of the data set near the stretch.
     """
     zones = airport_zones()
     return [_leg(row, zones) for row in (raw_flights(stretch) if rows is None else rows)]

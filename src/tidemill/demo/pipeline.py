@@ -116,10 +116,8 @@ def all_have_started(statuses: Sequence[QueryStatus]) -> bool:
 def has_read(status: QueryStatus, ends: Mapping[str, int], time: int) -> bool:
     """Whether a query has read all records and published all final results.
 
-    Args:
-        status: the query's status.
-        ends: the end of each topic that queries read. They do not grow any more.
-        time: the time in Unix seconds that the watermark must reach, if the query keeps state.
+    ``ends`` has the ends of topics, which do not grow any more. A query with state must reach the
+    watermark ``time``, in Unix seconds.
     """
     read = {source.topic: source.read for source in status.sources}
     streamed = [topic for topic in read if topic in STREAMS or status.query not in LOOKING_UP]

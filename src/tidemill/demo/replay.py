@@ -53,14 +53,10 @@ class ReplayProgress:
 
 
 class Replay:
-    """A replay of reports.
+    """A replay of reports, which are in the order of ``reported_at``.
 
-    Args:
-        reports: the reports, in the order of ``reported_at``.
-        bootstrap_servers: the address of the broker.
-        speed: seconds of the stretch that pass in one second; ``None`` for as fast as possible.
-        before: called with the time of each report, in Unix seconds, before it is sent.
-        monotonic: a clock in seconds that never goes back, for tests.
+    ``speed`` is how many seconds of the stretch pass in one; ``None``: as fast as possible.
+    ``before`` is called with the time of each report, in Unix seconds, before it is sent.
     """
 
     def __init__(

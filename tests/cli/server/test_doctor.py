@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import uuid
 from pathlib import Path
@@ -19,12 +18,7 @@ from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.partition.sync import METADATA
 from tidemill.log.store import FORMAT_FILE, FORMAT_VERSION
 
-
-@pytest.fixture(autouse=True)
-def _clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("TIDEMILL_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 def findings(*arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,11 +21,7 @@ from tidemill.log.journal.entry import CHECKPOINT
 CATALOG = "__tidemill_catalog-0"
 
 
-@pytest.fixture(autouse=True)
-def _clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("TIDEMILL_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 @pytest.fixture(scope="module")

@@ -27,15 +27,9 @@ _NO_SPARK_YET = (
 
 
 def load_pipeline(file: Path, name: str | None = None) -> Pipeline:
-    """Run a file and return the pipeline that it declares.
+    """Run a file and return the pipeline that it declares; ``name`` chooses one of several.
 
-    Args:
-        file: the Python file. Its folder is on the path for its imports.
-        name: the name of the pipeline, if the file declares several.
-
-    Raises:
-        UsageError: the file does not exist, or does not declare the pipeline.
-        PipelineError: the file raises an error. The message has the line.
+    The file's folder is on the path for its imports. Its errors are shown with their lines.
     """
     if file.is_dir():
         raise UsageError(f"{file} is a folder", hint="Use the file that declares the pipeline.")

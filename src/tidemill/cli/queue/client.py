@@ -103,8 +103,7 @@ class AmqpClient:
     ) -> Message | None:
         """Publish a message and wait until it is on disk. ``confirm.select`` comes before.
 
-        Args:
-            data: encoded properties.
+        ``data`` is encoded properties.
 
         Returns:
             The message if no queue took it and ``mandatory`` is set, else None.

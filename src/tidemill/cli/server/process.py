@@ -66,13 +66,7 @@ Ready = Callable[[Sequence[Running]], None]
 def run(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], None]) -> None:
     """Run a broker and its workers until SIGINT or SIGTERM.
 
-    Args:
-        loaded: the settings, with the entries for workers.
-        ready: called once, when clients can connect.
-        stopping: called once, after the first signal.
-
-    Raises:
-        TidemillError: the broker could not start, or its storage failed later.
+    ``ready`` is called once, when clients can connect, and ``stopping`` after the first signal.
     """
     system.keep_freed_memory(KEPT_BYTES)
     with asyncio.Runner(loop_factory=system.new_event_loop) as runner:
@@ -186,10 +180,7 @@ def _stop_on_signals(
     """Return an event that the first SIGINT, SIGTERM or SIGHUP sets.
 
     A second SIGINT or SIGTERM ends the process immediately. A second SIGHUP does not: a terminal
-    that is closed sends several.
-
-    Args:
-        reload: called for SIGHUP instead of a stop, unless the process's terminal was closed.
+    that is closed sends several. SIGHUP calls ``reload`` if there is one and the terminal is open.
     """
     stop = asyncio.Event()
     had_terminal = system.has_terminal()

@@ -25,11 +25,7 @@ from tidemill.workers.spec import WorkerSpec
 class Broker:
     """The facts about the broker that a kind of worker can use.
 
-    Attributes:
-        settings: the broker's settings, with the entries for workers.
-        client: the properties of a Kafka client of this broker, with ``bootstrap.servers``.
-        file: the settings file, if there is one.
-        has_topic: whether a topic exists.
+    ``client`` has the properties of a Kafka client of this broker, with ``bootstrap.servers``.
     """
 
     settings: Settings

@@ -65,13 +65,7 @@ def _key(message: Message) -> TopicPartitionKey:
 
 
 class PartitionReader:
-    """Reads partitions from given offsets, and commits nothing.
-
-    Args:
-        only: the numbers of the partitions; None: all.
-        start: where to start on each partition.
-        until_end: stop at the offsets that are the ends now.
-    """
+    """Reads partitions from given offsets, up to their ends of now if that is wanted."""
 
     def __init__(
         self,
@@ -136,9 +130,7 @@ class PartitionReader:
 class GroupReader:
     """Reads as a member of a group, and commits the offsets of printed records.
 
-    Args:
-        start: where to start on partitions without a committed offset: beginning or end (None).
-        until_end: stop when the ends of all assigned partitions were seen.
+    ``start`` is for partitions without a committed offset: beginning or end (None).
     """
 
     def __init__(
