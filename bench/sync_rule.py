@@ -25,8 +25,8 @@ from tidemill.engine.threads.entries import EntryWriter
 from tidemill.engine.threads.worker import Outcome, Worker
 from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import RealFileSystem
-from tidemill.log.disk.handles import HandlePool
 from tidemill.log.disk.index import MapCache
+from tidemill.log.disk.log_file import HandlePool
 from tidemill.log.journal.entry import Piece
 from tidemill.log.journal.journal import LOG_BYTES, Journal
 

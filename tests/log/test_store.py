@@ -43,6 +43,17 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+@pytest.fixture
+def store(fs: FaultyFileSystem, clock: ManualClock) -> LogStore:
+    return open_store("/data", clock, fs)
+
+
+@pytest.fixture
+def log(store: LogStore) -> PartitionLog:
+    """An empty partition of the store."""
+    return open_log(store, {})
+
+
 # --- the folder ----------------------------------------------------------------------------------
 
 
@@ -127,17 +138,15 @@ def test_thousands_of_partitions_open_fast_and_hold_no_files(
     store.close()
 
 
-def test_a_partition_is_created_once(fs: FaultyFileSystem, clock: ManualClock) -> None:
-    store = open_store("/data", clock, fs)
+def test_a_partition_is_created_once(store: LogStore) -> None:
     store.create(TP, LogConfig(), TOPIC_ID)
     with pytest.raises(StorageError, match="exists already"):
         store.create(TP, LogConfig(), TOPIC_ID)
 
 
 def test_a_partition_that_does_not_fit_on_the_disk_leaves_nothing(
-    fs: FaultyFileSystem, clock: ManualClock
+    store: LogStore, fs: FaultyFileSystem
 ) -> None:
-    store = open_store("/data", clock, fs)
     fs.capacity = fs.used() + 10
     with pytest.raises(DiskFullError):
         store.create(TP, LogConfig(), TOPIC_ID)
@@ -147,9 +156,8 @@ def test_a_partition_that_does_not_fit_on_the_disk_leaves_nothing(
 
 
 def test_a_deleted_partition_is_removed_immediately_and_its_files_later(
-    fs: FaultyFileSystem, clock: ManualClock
+    store: LogStore, fs: FaultyFileSystem
 ) -> None:
-    store = open_store("/data", clock, fs)
     write(open_log(store, {}), [(b"k", b"v")], 0)
     store.delete(TP)
     with pytest.raises(KeyError):
@@ -166,9 +174,8 @@ def test_a_deleted_partition_is_removed_immediately_and_its_files_later(
 
 
 def test_a_deletion_that_was_interrupted_is_finished_after_the_start(
-    fs: FaultyFileSystem, clock: ManualClock
+    store: LogStore, fs: FaultyFileSystem, clock: ManualClock
 ) -> None:
-    store = open_store("/data", clock, fs)
     write(open_log(store, {}), [(b"k", b"v")], 0)
     store.delete(TP)
     fs.kill()
@@ -179,9 +186,8 @@ def test_a_deletion_that_was_interrupted_is_finished_after_the_start(
 
 
 def test_files_of_removed_segments_are_deleted_after_the_delay(
-    fs: FaultyFileSystem, clock: ManualClock
+    store: LogStore, fs: FaultyFileSystem, clock: ManualClock
 ) -> None:
-    store = open_store("/data", clock, fs)
     log = open_log(store, {"internal.segment.bytes": "100", "file.delete.delay.ms": "500"})
     for _ in range(3):
         write(log, [(b"k", b"v" * 20)], 0)
@@ -193,9 +199,8 @@ def test_files_of_removed_segments_are_deleted_after_the_delay(
 
 
 def test_a_missing_folder_is_reported_after_a_clean_stop(
-    fs: FaultyFileSystem, clock: ManualClock
+    store: LogStore, fs: FaultyFileSystem, clock: ManualClock
 ) -> None:
-    store = open_store("/data", clock, fs)
     write(open_log(store, {}), [(b"k", b"v")], 0)
     store.close()
     fs.remove_tree("/data/t-0")
@@ -209,10 +214,8 @@ def test_a_missing_folder_is_reported_after_a_clean_stop(
 
 
 def test_checkpoints_are_written_where_something_changed(
-    fs: FaultyFileSystem, clock: ManualClock
+    store: LogStore, log: PartitionLog, fs: FaultyFileSystem
 ) -> None:
-    store = open_store("/data", clock, fs)
-    log = open_log(store, {})
     write(log, [(b"k", b"v")], 0)
     advance(store)
     name = "/data/recovery-point-offset-checkpoint"
@@ -223,10 +226,8 @@ def test_checkpoints_are_written_where_something_changed(
 
 
 def test_a_checkpoint_on_a_full_disk_keeps_the_old_one(
-    fs: FaultyFileSystem, clock: ManualClock
+    store: LogStore, log: PartitionLog, fs: FaultyFileSystem
 ) -> None:
-    store = open_store("/data", clock, fs)
-    log = open_log(store, {})
     write(log, [(b"k", b"v")], 0)
     advance(store)
     write(log, [(b"k", b"v")], 0)
@@ -241,8 +242,9 @@ def test_a_checkpoint_on_a_full_disk_keeps_the_old_one(
     assert log.recovery_point == 2
 
 
-def test_a_stop_on_a_full_disk_is_not_clean(fs: FaultyFileSystem, clock: ManualClock) -> None:
-    store = open_store("/data", clock, fs)
+def test_a_stop_on_a_full_disk_is_not_clean(
+    store: LogStore, fs: FaultyFileSystem, clock: ManualClock
+) -> None:
     write(open_log(store, {}), [(b"k", b"v")], 0)
     fs.capacity = fs.used()
     with pytest.raises(DiskFullError):
@@ -253,9 +255,9 @@ def test_a_stop_on_a_full_disk_is_not_clean(fs: FaultyFileSystem, clock: ManualC
     assert len(read_records(open_log(store, {}))) == 1
 
 
-def test_old_producer_snapshots_are_removed(fs: FaultyFileSystem, clock: ManualClock) -> None:
-    store = open_store("/data", clock, fs)
-    log = open_log(store, {})
+def test_old_producer_snapshots_are_removed(
+    store: LogStore, log: PartitionLog, fs: FaultyFileSystem
+) -> None:
     for sequence in range(8):
         write(log, [(b"k", b"v")], 0, producer=(1, 0, sequence))
         advance(store)
@@ -343,10 +345,8 @@ def test_a_snapshot_stays_until_a_newer_recovery_point_is_on_disk() -> None:
 
 
 def test_snapshots_are_synced_where_checkpoints_are_written(
-    fs: FaultyFileSystem, clock: ManualClock
+    store: LogStore, log: PartitionLog, fs: FaultyFileSystem
 ) -> None:
-    store = open_store("/data", clock, fs)
-    log = open_log(store, {})
     write(log, [(b"k", b"v")], 0, producer=(1, 0, 0))
     syncs = fs.syncs
     for _ in range(3):
@@ -358,10 +358,8 @@ def test_snapshots_are_synced_where_checkpoints_are_written(
 
 
 def test_a_topic_can_be_deleted_before_its_snapshot_is_synced(
-    fs: FaultyFileSystem, clock: ManualClock
+    store: LogStore, log: PartitionLog
 ) -> None:
-    store = open_store("/data", clock, fs)
-    log = open_log(store, {})
     write(log, [(b"k", b"v")], 0, producer=(1, 0, 0))
     for _ in range(2):
         log.advance_recovery_point()
@@ -371,10 +369,8 @@ def test_a_topic_can_be_deleted_before_its_snapshot_is_synced(
 
 
 def test_a_snapshot_can_be_removed_before_a_slow_thread_syncs_it(
-    fs: FaultyFileSystem, clock: ManualClock
+    store: LogStore, log: PartitionLog, fs: FaultyFileSystem
 ) -> None:
-    store = open_store("/data", clock, fs)
-    log = open_log(store, {})
     write(log, [(b"k", b"v")], 0, producer=(1, 0, 0))
     for _ in range(2):
         log.advance_recovery_point()
@@ -388,10 +384,8 @@ def test_a_snapshot_can_be_removed_before_a_slow_thread_syncs_it(
 
 
 def test_a_partition_that_is_deleted_during_its_sync_keeps_no_file_open(
-    clock: ManualClock, fs: FaultyFileSystem
+    store: LogStore, log: PartitionLog, fs: FaultyFileSystem, clock: ManualClock
 ) -> None:
-    store = open_store("/data", clock, fs)
-    log = open_log(store, {})
     write(log, [(b"k", b"v")], clock.now_ms(), sync=False)
     pool = store.environment.pool
     pool.pin(log.chain.active.file)

@@ -14,6 +14,7 @@ its start must not have an open transaction that has ended.
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
@@ -34,6 +35,7 @@ from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.partition.producers import ProducerStates
 from tidemill.log.partition.snapshots import replay_segment
 from tidemill.log.partition.transactions import find_aborted
+from tidemill.log.steps import run_steps
 from tidemill.log.store import LogStore
 
 RETENTION_MS = 20_000
@@ -251,8 +253,7 @@ class CompactionMachine(RuleBasedStateMachine):
         now = self.clock.now_ms()
         end = self.try_compaction()
         dirty = cleanable(self.log, now).dirty_bytes
-        for _ in compact(self.log, now, max_keys=max_keys):
-            pass
+        run_steps(compact(self.log, now, max_keys=max_keys))
         if not dirty:
             return
         # The cleaned part has each key once, and only tombstones that are not expired.
@@ -300,11 +301,8 @@ class CompactionMachine(RuleBasedStateMachine):
     ) -> None:
         self.try_compaction()
         self.fs.arm(call)
-        try:
-            for _ in compact(self.log, self.clock.now_ms(), max_keys=max_keys):
-                pass
-        except CrashError:
-            pass
+        with suppress(CrashError):
+            run_steps(compact(self.log, self.clock.now_ms(), max_keys=max_keys))
         rng = random.Random(seed)
         self.fs.power_cut(rng) if power else self.fs.kill()
         self.fs.arm(again)

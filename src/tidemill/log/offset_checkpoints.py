@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
 
 from tidemill.log.disk.checkpoints import (
     ABORTED,
     FIRST_DIRTY,
     LOG_STARTS,
     RECOVERY_POINTS,
-    Checkpoint,
     StoredIndex,
     decode_checkpoint,
     decode_stored_indexes,
@@ -25,6 +25,8 @@ from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import storage_errors
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
+
+Content = TypeVar("Content")
 
 _LOST = {
     RECOVERY_POINTS: "logs are read from their start",
@@ -71,9 +73,9 @@ class OffsetCheckpoints:
 
     def load(self, found: Collection[TopicPartition]) -> None:
         """Read the files. A damaged file is ignored and reported, and so is a missing one."""
-        points = self._read(RECOVERY_POINTS)
-        starts = self._read(LOG_STARTS)
-        dirty = self._read(FIRST_DIRTY)
+        points = self._read(RECOVERY_POINTS, decode_checkpoint)
+        starts = self._read(LOG_STARTS, decode_checkpoint)
+        dirty = self._read(FIRST_DIRTY, decode_checkpoint)
         self.recovery_points = {} if points is None else points.offsets
         self.first_dirty = {} if dirty is None else dirty.offsets
         self._knows_sparse = dirty is not None or not found
@@ -86,21 +88,8 @@ class OffsetCheckpoints:
             self.stored_starts = dict(self.log_starts) if starts.is_checked else {}
         if not self._knows_starts:
             self._unproven.update(found)
-        self._aborted = self._read_aborted()
+        self._aborted = self._read(ABORTED, decode_stored_indexes) or {}
         self._report_missing(found)
-
-    def _read_aborted(self) -> dict[TopicPartition, list[StoredIndex]]:
-        path = f"{self._data_dir}/{ABORTED}"
-        if not self._env.fs.exists(path):
-            return {}
-        data = self._env.fs.read_bytes(path)
-        try:
-            found = decode_stored_indexes(ABORTED, data)
-        except ValueError as error:
-            self._report(ABORTED, f"damaged checkpoint ignored ({error})")
-            return {}
-        self._written[ABORTED] = data
-        return found
 
     def aborted_of(self, tp: TopicPartition) -> dict[int, StoredIndex]:
         """Return the stored indexes of aborted transactions, by the segment's base offset."""
@@ -114,18 +103,18 @@ class OffsetCheckpoints:
                 if name != ABORTED or self._knows_starts:  # earlier versions had no such file
                     self._report(name, "the file is missing")
 
-    def _read(self, name: str) -> Checkpoint | None:
+    def _read(self, name: str, decode: Callable[[str, bytes], Content]) -> Content | None:
         path = f"{self._data_dir}/{name}"
         if not self._env.fs.exists(path):
             return None
         data = self._env.fs.read_bytes(path)
         try:
-            checkpoint = decode_checkpoint(name, data)
+            content = decode(name, data)
         except ValueError as error:
             self._report(name, f"damaged checkpoint ignored ({error})")
             return None
         self._written[name] = data
-        return checkpoint
+        return content
 
     def _report(self, name: str, what: str) -> None:
         self._env.report_file(f"{self._data_dir}/{name}", f"{what}: {_LOST[name]}")

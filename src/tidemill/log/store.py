@@ -20,8 +20,8 @@ from tidemill.log.deletions import delete_due, due, is_covered, rename_folder
 from tidemill.log.disk.checkpoints import TopicNote, encode_metadata
 from tidemill.log.disk.environment import Environment, Report
 from tidemill.log.disk.files import FileSystem, Lock, RealFileSystem, storage_errors
-from tidemill.log.disk.handles import HandlePool
 from tidemill.log.disk.index import MapCache
+from tidemill.log.disk.log_file import HandlePool
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import DiskFullError, FormatVersionError, StorageError, SyncFailedError
 from tidemill.log.journal.journal import Journal

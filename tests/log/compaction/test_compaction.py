@@ -26,7 +26,7 @@ from tidemill.log.format.batch import build_batch, iter_headers
 from tidemill.log.format.markers import Marker
 from tidemill.log.format.records import NewRecord, Record, encode_batch
 from tidemill.log.partition.partition import PartitionLog
-from tidemill.log.steps import Work
+from tidemill.log.steps import Work, run_steps
 from tidemill.log.store import LogStore
 
 CONFIGS = {
@@ -75,8 +75,7 @@ class Place:
 
     def compact(self, **more: int) -> CompactionRun:
         run = CompactionRun()
-        for _ in compact(self.log, self.clock.now_ms(), run=run, **more):
-            pass
+        run_steps(compact(self.log, self.clock.now_ms(), run=run, **more))
         return run
 
     def latest(self) -> dict[bytes, bytes]:

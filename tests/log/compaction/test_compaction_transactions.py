@@ -12,6 +12,7 @@ from tidemill.log.format.batch import iter_headers
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.partition.producers import ProducerStates
 from tidemill.log.partition.snapshots import replay_segment
+from tidemill.log.steps import run_steps
 
 
 def _compacted() -> TxnLog:
@@ -22,8 +23,7 @@ def _compact(setup: TxnLog) -> None:
     """Compact everything; the dirty part must not be empty."""
     setup.log.roll(setup.clock.now_ms())
     setup.log.flush()
-    for _ in compact(setup.log, setup.clock.now_ms()):
-        pass
+    run_steps(compact(setup.log, setup.clock.now_ms()))
     write(setup.log, [(b"other", b"v")], setup.clock.now_ms())
 
 
@@ -150,8 +150,7 @@ def test_an_unsynced_marker_is_not_the_only_record_of_a_producer() -> None:
     setup.log.roll(setup.clock.now_ms())
     setup.log.flush()
     setup.end(1, commit=True, epoch=3)
-    for _ in compact(setup.log, setup.clock.now_ms()):
-        pass
+    run_steps(compact(setup.log, setup.clock.now_ms()))
     assert _offsets(setup)[0] == (1, True, 0)
 
 

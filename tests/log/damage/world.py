@@ -132,8 +132,7 @@ def _transaction(
 def _compact(log: PartitionLog, clock: ManualClock) -> None:
     log.roll(clock.now_ms())
     log.flush()
-    for _ in compact(log, clock.now_ms()):
-        pass
+    run_steps(compact(log, clock.now_ms()))
 
 
 def read_all(log: PartitionLog) -> Truth:

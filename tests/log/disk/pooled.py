@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.log.disk.handles import HandlePool
-from tidemill.log.disk.log_file import LogFile
+from tidemill.log.disk.log_file import HandlePool, LogFile
 
 
 def new_file(pool: HandlePool, name: str) -> LogFile:

@@ -6,8 +6,7 @@ import pytest
 
 from tests.log.disk.pooled import new_file
 from tests.support.faultyfs import FaultyFileSystem
-from tidemill.log.disk.handles import HandlePool
-from tidemill.log.disk.log_file import LogFile
+from tidemill.log.disk.log_file import HandlePool, LogFile
 from tidemill.log.errors import SyncFailedError
 
 

@@ -14,8 +14,7 @@ from tests.log.disk.pooled import new_file
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill import system
 from tidemill.log.disk.files import Buffer, RealFileSystem
-from tidemill.log.disk.handles import HandlePool
-from tidemill.log.disk.log_file import LogFile
+from tidemill.log.disk.log_file import HandlePool, LogFile
 from tidemill.log.errors import DiskFullError, StorageError, SyncFailedError
 
 

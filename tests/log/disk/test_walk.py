@@ -36,8 +36,7 @@ class Stopped:
         if configs is COMPACTED:
             log.roll(self.clock.now_ms())
             log.flush()
-            for _ in compact(log, self.clock.now_ms()):
-                pass
+            run_steps(compact(log, self.clock.now_ms()))
             write(log, [(b"k", b"v")], self.clock.now_ms())
         self.store.close()
         logs = sorted(name for name in self.fs.files(FOLDER) if name.endswith(".log"))

@@ -12,8 +12,8 @@ import pytest
 from tidemill.clock import ManualClock
 from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import RawFile, RealFileSystem
-from tidemill.log.disk.handles import HandlePool
 from tidemill.log.disk.index import MapCache
+from tidemill.log.disk.log_file import HandlePool
 from tidemill.log.format.crc import crc32c
 from tidemill.log.journal.entry import (
     BLOCK,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from tidemill.log.errors import (
@@ -72,11 +74,6 @@ def test_a_batch_that_was_never_written_is_not_a_duplicate() -> None:
         states.check(_header(1))
 
 
-def test_a_batch_that_begins_before_the_first_one_is_not_a_duplicate() -> None:
-    with pytest.raises(OutOfOrderSequenceError):
-        _states(*range(1, 9)).check(_header(0, 2))
-
-
 def test_a_batch_of_an_earlier_epoch_is_not_a_duplicate() -> None:
     states = _states(*range(20), epoch=5)
     for sequence in range(3):
@@ -116,19 +113,20 @@ def test_a_snapshot_has_only_the_batches_of_its_window() -> None:
         again.check(_header(4))
 
 
-def test_a_gap_is_refused() -> None:
-    with pytest.raises(OutOfOrderSequenceError, match="sequence 5 after 2"):
-        _states(0, 1, 2).check(_header(5))
-
-
-def test_a_batch_that_overlaps_the_last_is_refused() -> None:
-    with pytest.raises(OutOfOrderSequenceError):
-        _states(0, 3, count=3).check(_header(4, 3))
-
-
-def test_a_repetition_with_another_count_is_refused() -> None:
-    with pytest.raises(OutOfOrderSequenceError):
-        _states(0, 3, count=3).check(_header(3, 2))
+@pytest.mark.parametrize(
+    ("written", "count", "sent"),
+    [
+        pytest.param((0, 1, 2), 1, (5, 1), id="a gap"),
+        pytest.param((0, 3), 3, (4, 3), id="overlaps the last"),
+        pytest.param((0, 3), 3, (3, 2), id="a repetition with another count"),
+        pytest.param(range(1, 9), 1, (0, 2), id="begins before the first"),
+    ],
+)
+def test_a_batch_that_is_neither_the_next_one_nor_a_repetition_is_refused(
+    written: Sequence[int], count: int, sent: tuple[int, int]
+) -> None:
+    with pytest.raises(OutOfOrderSequenceError, match=f"sent sequence {sent[0]} after"):
+        _states(*written, count=count).check(_header(*sent))
 
 
 def test_sequences_wrap_after_two_to_the_thirtyone() -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from tidemill.clock import Clock
 from tidemill.log.disk.files import FileSystem
-from tidemill.log.disk.handles import HandlePool
 from tidemill.log.disk.index import MapCache
+from tidemill.log.disk.log_file import HandlePool
 from tidemill.log.disk.preallocation import Preallocation
 from tidemill.log.errors import StorageError
 from tidemill.log.names import TopicPartition

@@ -1,7 +1,7 @@
 """The interface to the file system, and its implementation.
 
 Everything in ``log`` uses the disk through a ``FileSystem``. So tests can tear writes, fill the
-disk, fail a sync or cut the power. Knows no segments and no batches; ``handles`` limits the number
+disk, fail a sync or cut the power. Knows no segments and no batches; ``log_file`` limits the number
 of open files.
 
 Callers keep these rules: a new or renamed file is durable only after ``sync_dir`` of its folder,

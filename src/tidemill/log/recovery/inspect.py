@@ -17,9 +17,8 @@ from tidemill.log.disk.aborted_index import decode_aborted
 from tidemill.log.disk.checkpoints import MANIFEST, ManifestEntry, decode_manifest, decode_metadata
 from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import FileSystem
-from tidemill.log.disk.handles import HandlePool
 from tidemill.log.disk.index import OFFSET_ENTRY, TIME_ENTRY, MapCache, offset_entries, time_entries
-from tidemill.log.disk.log_file import LogFile
+from tidemill.log.disk.log_file import HandlePool, LogFile
 from tidemill.log.disk.scan import BatchScanner, find_batch
 from tidemill.log.errors import CorruptLogError
 from tidemill.log.journal.entry import Piece

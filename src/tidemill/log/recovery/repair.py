@@ -31,8 +31,8 @@ from tidemill.log.disk.checkpoints import (
 )
 from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import FileSystem, storage_errors
-from tidemill.log.disk.handles import HandlePool
 from tidemill.log.disk.index import MapCache
+from tidemill.log.disk.log_file import HandlePool
 from tidemill.log.errors import StorageError
 from tidemill.log.format.batch import build_batch
 from tidemill.log.journal.reading import disown, read_journal
