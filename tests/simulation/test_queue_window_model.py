@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.effort import examples
-from tidemill.state.queues.errors import NotAcquiredError
+from tidemill.state.errors import NotAcquiredError
 from tidemill.state.queues.window import AckWindow
 
 AVAILABLE, OUT, DONE = "available", "out", "done"

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.state.share_partitions.support import KEY, Disk
 from tests.support.effort import examples
-from tidemill.state.queues.errors import NotAcquiredError
+from tidemill.state.errors import NotAcquiredError
 from tidemill.state.share_partitions.partition import (
     AckBatch,
     Acknowledge,

@@ -174,3 +174,15 @@ class TransactionAbortableError(TidemillError):
 
 class InvalidRegularExpressionError(InvalidRequestError):
     """A pattern is not a valid regular expression."""
+
+
+class NotAcquiredError(TidemillError):
+    """The caller settles a record that it does not hold.
+
+    Attributes:
+        offset: the first such record.
+    """
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"offset {offset} is not acquired by this consumer")
+        self.offset = offset

@@ -6,7 +6,7 @@ import pytest
 
 from tests.state.share_partitions.support import KEY, Disk
 from tidemill.log.errors import InvalidRecordError
-from tidemill.state.queues.errors import NotAcquiredError
+from tidemill.state.errors import NotAcquiredError
 from tidemill.state.share_partitions.format import Kind, State, StateBatch, Stored
 from tidemill.state.share_partitions.partition import (
     UPDATES_PER_SNAPSHOT,

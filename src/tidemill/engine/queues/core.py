@@ -6,6 +6,7 @@ Shared by all clients; ``queues`` is the part of the door that checks access. Kn
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Container, Coroutine, Sequence
 from uuid import UUID
 
@@ -22,7 +23,6 @@ from tidemill.engine.queues.letters import DeadLetters
 from tidemill.engine.queues.live.ack_log import AckLog
 from tidemill.engine.queues.live.lane import Lane
 from tidemill.engine.queues.live.queue import LiveQueue
-from tidemill.engine.queues.live.retention import delete_done
 from tidemill.engine.queues.live.stored import Stored
 from tidemill.engine.queues.publish import Batches, LivePublisher
 from tidemill.engine.queues.registry import HeaderSource, Registry
@@ -34,6 +34,7 @@ from tidemill.engine.topics.admin import TopicAdmin
 from tidemill.errors import TidemillError
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
+from tidemill.state.routing.arguments import Policy
 from tidemill.state.routing.table import RoutingTable
 
 TICK_S = 0.5
@@ -285,3 +286,33 @@ class QueueCore:
                 consumer.release_all()
         for name in [name for name, each in self.owners.items() if each is owner]:
             await self.delete(name)
+
+
+logger = structlog.get_logger("tidemill.queues")
+
+
+def delete_done(lane: Lane, end: int, policy: Policy, now_ms: int) -> None:
+    """Delete the closed segments below a low-water mark.
+
+    ``x-retain`` keeps them for a time after their latest message, or forever.
+
+    Args:
+        end: everything below it is done.
+    """
+    log = lane.log
+    if policy.retain_ms < 0 or log.failure is not None or policy.is_stream:
+        return
+    keep_from = log.log_start_offset
+    segments = log.segments
+    for segment, following in itertools.pairwise(segments):
+        if following.base_offset > end:
+            break
+        if policy.retain_ms and now_ms - segment.max_timestamp < policy.retain_ms:
+            break
+        keep_from = following.base_offset
+    if keep_from <= log.log_start_offset:
+        return
+    try:
+        log.delete_records_before(keep_from)
+    except TidemillError as error:
+        logger.error("queue.not_deleted", partition=str(log.tp), error=str(error), hint=error.hint)

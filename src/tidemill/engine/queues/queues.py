@@ -34,7 +34,6 @@ from tidemill.engine.queues.errors import (
     UnknownExchangeError,
     UnknownQueueError,
 )
-from tidemill.engine.queues.listing import describe
 from tidemill.engine.queues.live.queue import LiveQueue
 from tidemill.state.internal_topics import is_internal
 from tidemill.state.routing.arguments import (
@@ -51,6 +50,7 @@ from tidemill.state.routing.types import (
     Binding,
     Destination,
     ExchangeDefinition,
+    QueueDefinition,
 )
 
 COLD_READ_S = 0.002
@@ -401,3 +401,28 @@ def _check_type(name: str, spec: QueueSpec, policy: Policy) -> None:
         raise PreconditionError("queue", name, "exclusive", False, True)
     if spec.auto_delete and policy.is_stream:
         raise PreconditionError("queue", name, "auto_delete", False, True)
+
+
+def describe(live: LiveQueue, definition: QueueDefinition | None, now_ms: int) -> QueueDescription:
+    """Return the description of a queue; ``definition`` is None for a topic that is used as one."""
+    counters = live.counters
+    oldest = [found[1].timestamp for lane in live.lanes if (found := lane.head()) is not None]
+    return QueueDescription(
+        name=live.name,
+        topic=live.lanes[0].log.tp.topic,
+        type="topic" if definition is None else live.policy.type.value,
+        durable=definition is None or definition.durable,
+        exclusive=definition is not None and definition.exclusive,
+        auto_delete=definition is not None and definition.auto_delete,
+        arguments={} if definition is None else definition.arguments,
+        ready=live.ready,
+        unacknowledged=live.unacknowledged,
+        bytes=sum(lane.log.size_bytes for lane in live.lanes),
+        oldest_age_ms=max(0, now_ms - min(oldest)) if oldest else None,
+        published=counters.published,
+        delivered=counters.delivered,
+        acknowledged=counters.acknowledged,
+        redelivered=counters.redelivered,
+        dead=counters.dead,
+        consumers=live.describe_consumers(),
+    )

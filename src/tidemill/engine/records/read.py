@@ -12,11 +12,11 @@ import contextlib
 from tidemill.engine.api import Isolation, PartitionRead, ReadQuery, ReadResult, ReadRoom
 from tidemill.engine.error_log import StorageErrorLog
 from tidemill.engine.flusher import Flusher
-from tidemill.engine.records.aborted import aborted_in
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.waiters import Waiters
 from tidemill.errors import TidemillError
 from tidemill.log.disk.slice import LENT_BYTES, Slice
+from tidemill.log.format.batch import HEADER_SIZE, Buffer, parse_header, peek
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
 
@@ -351,3 +351,24 @@ def _read_below(
     if limit <= part.offset <= log.log_end_offset:
         return None
     return log.read(part.offset, max_bytes, limit_offset=limit, min_one=min_one)
+
+
+def aborted_in(log: PartitionLog, offset: int, records: Buffer) -> tuple[tuple[int, int], ...]:
+    """Return (producer id, first offset) of each aborted transaction that overlaps the bytes.
+
+    Args:
+        offset: the offset from which the bytes were read.
+        records: batches below the last stable offset. The last one may be cut.
+    """
+    if not len(records) or not log.has_aborted_transactions:
+        return ()
+    return tuple(log.aborted_transactions(offset, _end_of(records)))
+
+
+def _end_of(records: Buffer) -> int:
+    """Return the offset after the last batch whose header is complete."""
+    position, last = 0, 0
+    while len(records) - position >= HEADER_SIZE:
+        last = position
+        position += peek(records, position)[1]
+    return parse_header(records, last).last_offset + 1

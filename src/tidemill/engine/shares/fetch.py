@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from tidemill.engine.error_log import StorageErrorLog
 from tidemill.engine.flusher import Flusher
-from tidemill.engine.records.aborted import aborted_in
+from tidemill.engine.records.read import aborted_in
 from tidemill.engine.shares.api import SharedRecords, ShareQuery, ShareRead
 from tidemill.engine.shares.core import LiveShare, ShareCore
 from tidemill.engine.shares.layout import bytes_of, layout_of

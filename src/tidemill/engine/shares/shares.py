@@ -22,8 +22,7 @@ from tidemill.engine.shares.fetch import ShareFetcher
 from tidemill.errors import TidemillError
 from tidemill.log.errors import OffsetOutOfRangeError
 from tidemill.state.catalog.catalog import Catalog
-from tidemill.state.errors import InvalidRequestError
-from tidemill.state.queues.errors import NotAcquiredError
+from tidemill.state.errors import InvalidRequestError, NotAcquiredError
 from tidemill.state.share_partitions.format import PartitionKey
 from tidemill.state.share_partitions.partition import Acknowledge, SharePartition
 

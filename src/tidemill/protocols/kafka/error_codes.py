@@ -79,6 +79,7 @@ from tidemill.state.errors import (
     MemberEpochsNotSupportedError,
     MemberIdRequiredError,
     NonEmptyGroupError,
+    NotAcquiredError,
     OffsetMetadataTooLargeError,
     PolicyViolationError,
     ProducerFencedError,
@@ -92,7 +93,6 @@ from tidemill.state.errors import (
     UnstableOffsetCommitError,
     UnsupportedAssignorError,
 )
-from tidemill.state.queues.errors import NotAcquiredError
 
 NONE = 0
 UNKNOWN_SERVER_ERROR = -1

@@ -16,7 +16,6 @@ from uuid import UUID
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidRecordError
 from tidemill.state.assignors.types import Partitions
-from tidemill.state.consumer_groups.events import note_epoch, note_member
 from tidemill.state.consumer_groups.group import ConsumerGroup
 from tidemill.state.consumer_groups.members import replace_static, replaced_member, update_member
 from tidemill.state.consumer_groups.records import Changes, ConsumerTable
@@ -44,7 +43,7 @@ from tidemill.state.groups.types import (
     SyncRequest,
     SyncResult,
 )
-from tidemill.state.modern_groups.sessions import Limit, Sessions
+from tidemill.state.modern_groups.machine import Limit, Sessions, note_epoch, note_member
 from tidemill.state.modern_groups.types import Topics
 from tidemill.state.outcome import Outcome, nothing
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from uuid import UUID
 
+from tidemill.state.consumer_groups.format import FORMAT
 from tidemill.state.consumer_groups.reconcile import is_reconciled
 from tidemill.state.consumer_groups.types import (
     ConsumerMember,
@@ -20,8 +21,8 @@ from tidemill.state.consumer_groups.types import (
     MemberState,
     ResolvedPattern,
 )
-from tidemill.state.errors import FencedInstanceIdError, UnknownMemberIdError
 from tidemill.state.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from tidemill.state.groups.members import check_ids
 from tidemill.state.groups.memory import MEMBER_BYTES
 from tidemill.state.modern_groups.group import ModernGroup
 
@@ -45,6 +46,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember, MemberAssignment]):
         static_members: instance id -> member id.
     """
 
+    FORMAT = FORMAT
     PARTITION_BYTES = 256
     """With its owner."""
     uses_consumer_protocol = True
@@ -110,20 +112,8 @@ class ConsumerGroup(ModernGroup[ConsumerMember, MemberAssignment]):
 
     def check_member(self, member_id: str, instance_id: str | None) -> ConsumerMember:
         """Return the member with these ids."""
-        if instance_id is not None:
-            owner = self.static_members.get(instance_id)
-            if owner is None:
-                raise UnknownMemberIdError(
-                    f"group {self.group_id!r} has no static member {instance_id!r}"
-                )
-            if owner != member_id:
-                raise FencedInstanceIdError(
-                    f"group {self.group_id!r}: a newer member uses the instance id {instance_id!r}"
-                )
-        member = self.members.get(member_id)
-        if member is None:
-            raise UnknownMemberIdError(f"group {self.group_id!r} has no member {member_id!r}")
-        return member
+        check_ids(self, member_id, instance_id)
+        return self.members[member_id]
 
     def is_taken(self, member_id: str, topic: UUID, number: int) -> bool:
         """Return whether a member other than this one has the partition."""

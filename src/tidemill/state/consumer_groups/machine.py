@@ -13,16 +13,14 @@ Source: KIP-848; Apache Kafka's ``GroupMetadataManager``.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from collections.abc import Callable
 
 from tidemill.state.assignors.types import Partitions
 from tidemill.state.consumer_groups import members as rules
 from tidemill.state.consumer_groups.classic_members import ClassicMembers
-from tidemill.state.consumer_groups.events import note_epoch, note_member
 from tidemill.state.consumer_groups.format import FORMAT
 from tidemill.state.consumer_groups.group import ConsumerGroup
-from tidemill.state.consumer_groups.records import Changes, ConsumerTable, restored
+from tidemill.state.consumer_groups.records import Changes, restored
 from tidemill.state.consumer_groups.targets import preferred_assignor, update_epoch
 from tidemill.state.consumer_groups.types import (
     STATIC_LEAVE_EPOCH,
@@ -36,27 +34,30 @@ from tidemill.state.errors import GroupIdNotFoundError, GroupMaxSizeReachedError
 from tidemill.state.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from tidemill.state.groups.events import MemberChange
 from tidemill.state.groups.memory import GroupLimits
-from tidemill.state.groups.types import GroupListing
-from tidemill.state.modern_groups.sessions import REASONS, Limit, Sessions
-from tidemill.state.modern_groups.table import GroupTable
+from tidemill.state.modern_groups.machine import (
+    REASONS,
+    GroupMachine,
+    Limit,
+    note_epoch,
+    note_member,
+)
 from tidemill.state.modern_groups.topics import named_partitions
 from tidemill.state.modern_groups.types import JOIN_EPOCH, GroupTimes, HeartbeatResult, Topics
-from tidemill.state.modern_groups.views import listings
 from tidemill.state.outcome import Outcome, StateRecord, nothing
 
-GROUP_TYPE = "consumer"
 Downgrade = Callable[[ConsumerGroup, str, int, Outcome[None]], bool]
 """(group, member that goes, time, outcome): make the group classic if it should be."""
 
 
-class ConsumerGroups:
+class ConsumerGroups(GroupMachine[ConsumerGroup]):
     """All consumer groups.
 
     Args:
-        times: returns the time limits of a group's members.
-        other_bytes: returns what other groups take of the total.
         new_id: makes the unique part of member ids.
     """
+
+    GROUP_TYPE = "consumer"
+    PROTOCOL_TYPE = CONSUMER_PROTOCOL_TYPE
 
     def __init__(
         self,
@@ -68,13 +69,10 @@ class ConsumerGroups:
         other_bytes: Callable[[], int] = lambda: 0,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
-        self._topics = topics
-        self._times = times
-        self.max_size = max_size
-        self.table: ConsumerTable = GroupTable(
-            FORMAT.decode_key, restored, limits or GroupLimits(), other_bytes
+        super().__init__(
+            topics, FORMAT, restored, times=times, limits=limits, other_bytes=other_bytes
         )
-        self._sessions = Sessions()
+        self.max_size = max_size
         self._new_id = new_id
         self.classic = ClassicMembers(
             self.table, self._sessions, topics, max_size=max_size, new_id=new_id
@@ -82,32 +80,6 @@ class ConsumerGroups:
         """The requests of members with the classic protocol."""
         self.downgrade: Downgrade = lambda *_: False
         """Is asked before a member is removed."""
-
-    # --- state that survives a restart -----------------------------------------------------------
-
-    def replay(self, key: bytes, value: bytes | None) -> bool:
-        """Apply one record of ``__consumer_offsets``: each that was written, and all at start.
-
-        Returns:
-            False if the record is not about a consumer group. Then nothing changes.
-        """
-        return self.table.replay(key, value)
-
-    def loaded(self, now_ms: int) -> None:
-        """Create the groups after all records were replayed at start. Sessions start now."""
-        self.table.restore_all()
-        for group in self.table.all():
-            self.start_sessions(group, now_ms)
-
-    def write_failed(self, outcome: Outcome[Any], now_ms: int) -> None:
-        """Return to the records on disk where an outcome's records could not be written."""
-        for group_id in self.table.write_failed(outcome.records):
-            self._restart_sessions(group_id, now_ms)
-
-    def _restart_sessions(self, group_id: str, now_ms: int) -> None:
-        group = self.table.find(group_id)
-        if group is not None:
-            self.start_sessions(group, now_ms)
 
     def start_sessions(self, group: ConsumerGroup, now_ms: int) -> None:
         """Start the sessions of all members of a group."""
@@ -234,10 +206,6 @@ class ConsumerGroups:
 
     # --- time ------------------------------------------------------------------------------------
 
-    def next_deadline(self) -> int | None:
-        """Return when ``tick`` is needed next, in ms since the epoch, or None if nothing waits."""
-        return self._sessions.timers.next_deadline()
-
     def tick(self, now_ms: int) -> Outcome[None]:
         """Remove the members whose time limits have passed."""
         out = nothing()
@@ -270,12 +238,6 @@ class ConsumerGroups:
             self._sessions.end(Limit.REVOKE, group.group_id, member_id)
 
     # --- views -----------------------------------------------------------------------------------
-
-    def list_groups(
-        self, states: Collection[str] = (), types: Collection[str] = ()
-    ) -> Iterator[GroupListing]:
-        """Return all groups, or those with one of ``states`` and of ``types`` (in any case)."""
-        return listings(self.table.all(), GROUP_TYPE, CONSUMER_PROTOCOL_TYPE, states, types)
 
     def describe(self, group_id: str) -> ConsumerGroupInfo:
         """Return a group with its members."""

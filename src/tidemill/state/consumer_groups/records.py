@@ -7,23 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidemill.state.consumer_groups.format import FORMAT, decode_pattern, encode_pattern
+from tidemill.state.consumer_groups.format import decode_pattern, encode_pattern
 from tidemill.state.consumer_groups.group import ConsumerGroup
 from tidemill.state.consumer_groups.types import ConsumerMember, MemberAssignment, ResolvedPattern
 from tidemill.state.modern_groups.format import RecordKey, RecordKind
 from tidemill.state.modern_groups.records import GroupChanges, apply
 from tidemill.state.modern_groups.records import restored as restored_from
 from tidemill.state.modern_groups.table import GroupTable
-from tidemill.state.outcome import StateRecord
 
 ConsumerTable = GroupTable[ConsumerGroup]
 
 
 class Changes(GroupChanges[ConsumerGroup, ConsumerMember, MemberAssignment]):
     """Changes a group, and collects the records of the changes."""
-
-    def __init__(self, group: ConsumerGroup, records: list[StateRecord]) -> None:
-        super().__init__(group, records, FORMAT)
 
     def set_pattern(self, pattern: str, resolved: ResolvedPattern) -> None:
         """Set the topics that a pattern matches."""
@@ -51,4 +47,4 @@ def _apply(group: ConsumerGroup, key: RecordKey, value: bytes) -> None:
     if key.kind is RecordKind.PATTERN:
         group.set_pattern(key.name, decode_pattern(value))
     else:
-        apply(group, FORMAT, key, value)
+        apply(group, key, value)

@@ -12,14 +12,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
-from tidemill.state.errors import FencedInstanceIdError, UnknownMemberIdError
 from tidemill.state.groups.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
     MAX_TOPICS,
     subscribed_topics,
 )
 from tidemill.state.groups.format import GroupValue
-from tidemill.state.groups.members import Member, Protocols
+from tidemill.state.groups.members import Member, Protocols, check_ids
 from tidemill.state.groups.memory import GROUP_BYTES, PENDING_BYTES, Total
 from tidemill.state.groups.types import GroupDescription, JoinMember, JoinRequest
 
@@ -221,18 +220,7 @@ class Group:
 
     def check_member(self, member_id: str, instance_id: str | None) -> None:
         """Check that the ids belong to a member."""
-        if instance_id is not None:
-            owner = self.static_members.get(instance_id)
-            if owner is None:
-                raise UnknownMemberIdError(
-                    f"group {self.group_id!r} has no static member {instance_id!r}"
-                )
-            if owner != member_id:
-                raise FencedInstanceIdError(
-                    f"group {self.group_id!r}: a newer member uses the instance id {instance_id!r}"
-                )
-        if member_id not in self.members:
-            raise UnknownMemberIdError(f"group {self.group_id!r} has no member {member_id!r}")
+        check_ids(self, member_id, instance_id)
 
     def update(self, member: Member, request: JoinRequest) -> None:
         """Update a member that joins again."""

@@ -5,9 +5,11 @@ This module must not know the group or a timer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
+from tidemill.state.errors import FencedInstanceIdError, UnknownMemberIdError
 from tidemill.state.groups.format import StoredMember
 from tidemill.state.groups.memory import MEMBER_BYTES
 from tidemill.state.groups.types import GroupMemberInfo, JoinRequest
@@ -21,6 +23,38 @@ def size_of_request(
     """Return the bytes of memory that a member takes for what it sends when it joins."""
     strings = len(instance_id or "") + len(client_id) + len(client_host)
     return MEMBER_BYTES + strings + sum(len(name) + len(data) for name, data in protocols)
+
+
+class Members(Protocol):
+    """A group, as far as its members' ids go."""
+
+    group_id: str
+    static_members: dict[str, str]
+
+    @property
+    def members(self) -> Mapping[str, object]:
+        """The members by their ids."""
+
+
+def check_ids(group: Members, member_id: str, instance_id: str | None) -> None:
+    """Check that a member has both ids.
+
+    Raises:
+        UnknownMemberIdError: the group has no such member.
+        FencedInstanceIdError: another member uses the instance id now.
+    """
+    if instance_id is not None:
+        owner = group.static_members.get(instance_id)
+        if owner is None:
+            raise UnknownMemberIdError(
+                f"group {group.group_id!r} has no static member {instance_id!r}"
+            )
+        if owner != member_id:
+            raise FencedInstanceIdError(
+                f"group {group.group_id!r}: a newer member uses the instance id {instance_id!r}"
+            )
+    if member_id not in group.members:
+        raise UnknownMemberIdError(f"group {group.group_id!r} has no member {member_id!r}")
 
 
 @dataclass(slots=True)

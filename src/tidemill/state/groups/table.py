@@ -9,8 +9,6 @@ from tidemill.state.errors import GroupMaxSizeReachedError
 from tidemill.state.groups.group import Group
 from tidemill.state.groups.memory import GroupLimits
 
-_HINT = "Subscribe to fewer topics or use smaller user data, or raise groups.{} of the broker."
-
 
 class GroupTable(dict[str, Group]):
     """The groups by id, and the bytes that they take together. Set and delete single ids only."""
@@ -39,23 +37,13 @@ class GroupTable(dict[str, Group]):
             raise GroupMaxSizeReachedError(
                 f"a member of group {group_id!r} sends {size} bytes: the limit for a member is "
                 f"{self.limits.member}",
-                hint=_HINT.format("max_member_bytes"),
+                hint="Subscribe to fewer topics or use smaller user data, or raise "
+                "groups.max_member_bytes of the broker.",
             )
 
     def check_growth(self, group: Group, change: int) -> None:
         """Check that a group can take ``change`` more bytes."""
         if change <= 0:
             return
-        if group.bytes + change > self.limits.group:
-            raise GroupMaxSizeReachedError(
-                f"group {group.group_id!r} would take {group.bytes + change} bytes: the limit for "
-                f"a group is {self.limits.group}",
-                hint=_HINT.format("max_group_bytes"),
-            )
         new = 0 if group.table is self else group.bytes
-        if self.bytes + new + change > self.limits.total:
-            raise GroupMaxSizeReachedError(
-                f"all groups together would take more than {self.limits.total} bytes",
-                hint="Find the clients that create groups and members, or raise "
-                "groups.max_total_bytes of the broker.",
-            )
+        self.limits.check_growth(group.group_id, group.bytes + change, self.bytes + new + change)

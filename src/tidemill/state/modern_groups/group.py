@@ -10,14 +10,27 @@ Source: Apache Kafka's ``ModernGroup``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from tidemill.state.assignors.types import NO_PARTITIONS, Partitions
 from tidemill.state.groups.memory import GROUP_BYTES, Total
+from tidemill.state.modern_groups.format import RecordFormat
 
 
 class Subscriber(Protocol):
     """A member, as far as all kinds of groups know it."""
+
+    @property
+    def instance_id(self) -> str | None:
+        """The instance id of a static member."""
+
+    @property
+    def client_id(self) -> str:
+        """The name of the client."""
+
+    @property
+    def client_host(self) -> str:
+        """The address of the client."""
 
     @property
     def topic_names(self) -> tuple[str, ...]:
@@ -40,6 +53,8 @@ class ModernGroup(ABC, Generic[M, C]):
         table: counts the memory of all groups. None until the group is in it.
     """
 
+    FORMAT: ClassVar[RecordFormat[Any, Any]]
+    """The records of the group."""
     PARTITION_BYTES: ClassVar[int]
     """The memory of a partition in the target assignment of a member."""
     uses_consumer_protocol: ClassVar[bool]

@@ -26,12 +26,10 @@ C = TypeVar("C")
 class GroupChanges(Generic[G, M, C]):
     """Changes a group, and collects the records of the changes."""
 
-    def __init__(
-        self, group: G, records: list[StateRecord], record_format: RecordFormat[M, C]
-    ) -> None:
+    def __init__(self, group: G, records: list[StateRecord]) -> None:
         self.group = group
         self.records = records
-        self._format = record_format
+        self._format: RecordFormat[M, C] = group.FORMAT
 
     def set_epoch(self, epoch: int, topics_hash: int) -> None:
         """Set the group's epoch and the hash of its topics."""
@@ -76,14 +74,12 @@ class GroupChanges(Generic[G, M, C]):
         return key
 
     def _drop(self, kind: RecordKind, name: str) -> None:
-        apply(self.group, self._format, self._add(kind, name, None), None)
+        apply(self.group, self._add(kind, name, None), None)
 
 
-def apply(
-    group: ModernGroup[M, C], record_format: RecordFormat[M, C], key: RecordKey, value: bytes | None
-) -> None:
+def apply(group: ModernGroup[M, C], key: RecordKey, value: bytes | None) -> None:
     """Apply one record to its group. Patterns are for the kind of group that has them."""
-    codec = record_format
+    codec = group.FORMAT
     match key.kind:
         case _K.GROUP:
             group.set_epoch(*((0, 0) if value is None else codec.decode_group(value)))
@@ -106,7 +102,7 @@ def apply(
 def restored(
     group: G,
     records: Mapping[RecordKey, bytes],
-    apply_record: Callable[[G, RecordKey, bytes], None],
+    apply_record: Callable[[G, RecordKey, bytes], None] = apply,
 ) -> G | None:
     """Apply the records of a new group to it, and return it; None without an epoch."""
     if RecordKey(_K.GROUP, group.group_id) not in records:

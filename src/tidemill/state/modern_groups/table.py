@@ -15,9 +15,6 @@ from tidemill.state.modern_groups.format import RecordKey
 from tidemill.state.modern_groups.group import ModernGroup
 from tidemill.state.outcome import StateRecord
 
-_HINT = "Subscribe to fewer topics, or raise groups.{} of the broker."
-
-
 G = TypeVar("G", bound=ModernGroup[Any, Any])
 
 
@@ -98,24 +95,14 @@ class GroupTable(Generic[G]):
             raise GroupMaxSizeReachedError(
                 f"a member of group {group.group_id!r} takes {size} bytes: the limit for a member "
                 f"is {self._limits.member}",
-                hint=_HINT.format("max_member_bytes"),
+                hint="Subscribe to fewer topics, or raise groups.max_member_bytes of the broker.",
             )
         change = size - before
         if change <= 0:
             return
-        if group.bytes + change > self._limits.group:
-            raise GroupMaxSizeReachedError(
-                f"group {group.group_id!r} would take {group.bytes + change} bytes: the limit for "
-                f"a group is {self._limits.group}",
-                hint=_HINT.format("max_group_bytes"),
-            )
         new = 0 if group.table is self else group.bytes
-        if self.bytes + self._other_bytes() + new + change > self._limits.total:
-            raise GroupMaxSizeReachedError(
-                f"all groups together would take more than {self._limits.total} bytes",
-                hint="Find the clients that create groups and members, or raise "
-                "groups.max_total_bytes of the broker.",
-            )
+        total = self.bytes + self._other_bytes() + new + change
+        self._limits.check_growth(group.group_id, group.bytes + change, total)
 
     # --- records ---------------------------------------------------------------------------------
 

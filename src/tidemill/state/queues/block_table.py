@@ -6,8 +6,8 @@ import re
 from array import array
 from collections.abc import Iterator
 
+from tidemill.state.errors import NotAcquiredError
 from tidemill.state.queues.blocks import ACQUIRED, AVAILABLE, DONE, MASK, SHIFT, SIZE, Block
-from tidemill.state.queues.errors import NotAcquiredError
 
 _ACQUIRED_RUNS = re.compile(b"%c+" % ACQUIRED)
 _AVAILABLE_RUNS = re.compile(b"%c+" % AVAILABLE)

@@ -18,11 +18,11 @@ from array import array
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from tidemill.state.errors import NotAcquiredError
 from tidemill.state.queues.block_table import Blocks
 from tidemill.state.queues.blocks import ACQUIRED, AVAILABLE, DONE, MASK, SHIFT, SIZE
 from tidemill.state.queues.changes import Changes, load
 from tidemill.state.queues.counts import Deadlines, DeliveryCounts
-from tidemill.state.queues.errors import NotAcquiredError
 from tidemill.state.queues.format import Marks
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from tidemill.state.groups.memory import MEMBER_BYTES
 from tidemill.state.modern_groups.group import ModernGroup
+from tidemill.state.share_groups.format import FORMAT
 from tidemill.state.share_groups.types import ShareAssignment, ShareMember
 
 
 class ShareGroup(ModernGroup[ShareMember, ShareAssignment]):
     """A group and its members, in the order in which they joined."""
 
+    FORMAT = FORMAT
     PARTITION_BYTES = 128
     """With its place in the member's present assignment."""
     uses_consumer_protocol = False

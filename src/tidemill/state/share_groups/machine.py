@@ -12,8 +12,7 @@ Source: KIP-932, section "Share group membership"; the limits and errors of Apac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from tidemill.state.assignors.simple import assign_shared
 from tidemill.state.assignors.types import AssignedMember
@@ -25,12 +24,18 @@ from tidemill.state.errors import (
     UnknownMemberIdError,
 )
 from tidemill.state.groups.consumer_protocol import MAX_TOPICS
-from tidemill.state.groups.events import GroupChange, GroupEvent, MemberChange, MemberEvent
+from tidemill.state.groups.events import MemberChange
 from tidemill.state.groups.join import MAX_STRING_BYTES, check_group_id
 from tidemill.state.groups.memory import GroupLimits
-from tidemill.state.groups.types import GroupListing
-from tidemill.state.modern_groups.sessions import REASONS, Limit, Sessions
-from tidemill.state.modern_groups.table import GroupTable
+from tidemill.state.modern_groups.format import RecordKey
+from tidemill.state.modern_groups.machine import (
+    REASONS,
+    GroupMachine,
+    Limit,
+    note_epoch,
+    note_member,
+)
+from tidemill.state.modern_groups.records import GroupChanges, restored
 from tidemill.state.modern_groups.topics import named_partitions, partition_counts, topics_hash
 from tidemill.state.modern_groups.types import (
     JOIN_EPOCH,
@@ -39,11 +44,9 @@ from tidemill.state.modern_groups.types import (
     HeartbeatResult,
     Topics,
 )
-from tidemill.state.modern_groups.views import listings
 from tidemill.state.outcome import Outcome, StateRecord, nothing
 from tidemill.state.share_groups.format import FORMAT
 from tidemill.state.share_groups.group import ShareGroup
-from tidemill.state.share_groups.records import Changes, ShareTable, restored
 from tidemill.state.share_groups.types import (
     ShareAssignment,
     ShareGroupInfo,
@@ -52,18 +55,16 @@ from tidemill.state.share_groups.types import (
     ShareMemberInfo,
 )
 
-GROUP_TYPE = "share"
-PROTOCOL_TYPE = "share"
 ASSIGNOR = "simple"
 
+Changes = GroupChanges[ShareGroup, ShareMember, ShareAssignment]
 
-class ShareGroups:
-    """All share groups.
 
-    Args:
-        times: returns the time limits of a group's members.
-        other_bytes: returns what other groups take of the total.
-    """
+class ShareGroups(GroupMachine[ShareGroup]):
+    """All share groups."""
+
+    GROUP_TYPE = "share"
+    PROTOCOL_TYPE = "share"
 
     def __init__(
         self,
@@ -74,38 +75,13 @@ class ShareGroups:
         limits: GroupLimits | None = None,
         other_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._topics = topics
-        self._times = times
-        self._max_size = max_size
-        self.table: ShareTable = GroupTable(
-            FORMAT.decode_key, restored, limits or GroupLimits(), other_bytes
+        super().__init__(
+            topics, FORMAT, _restored, times=times, limits=limits, other_bytes=other_bytes
         )
-        self._sessions = Sessions()
+        self._max_size = max_size
 
-    # --- state that survives a restart -----------------------------------------------------------
-
-    def replay(self, key: bytes, value: bytes | None) -> bool:
-        """Apply one record of ``__consumer_offsets``: each that was written, and all at start.
-
-        Returns:
-            False if the record is not about a share group. Then nothing changes.
-        """
-        return self.table.replay(key, value)
-
-    def loaded(self, now_ms: int) -> None:
-        """Create the groups after all records were replayed at start. Sessions start now."""
-        self.table.restore_all()
-        for group in self.table.all():
-            self._start_sessions(group, now_ms)
-
-    def write_failed(self, outcome: Outcome[Any], now_ms: int) -> None:
-        """Return to the records on disk where an outcome's records could not be written."""
-        for group_id in self.table.write_failed(outcome.records):
-            group = self.table.find(group_id)
-            if group is not None:
-                self._start_sessions(group, now_ms)
-
-    def _start_sessions(self, group: ShareGroup, now_ms: int) -> None:
+    def start_sessions(self, group: ShareGroup, now_ms: int) -> None:
+        """Start the sessions of all members of a group."""
         for member_id in group.members:
             self._start_session(group, member_id, now_ms)
 
@@ -167,7 +143,7 @@ class ShareGroups:
         if member != before:
             changes.set_member(member_id, member)
         if before is None:
-            _note_member(MemberChange.JOINED, group, member_id, member, "", out)
+            note_member(MemberChange.JOINED, group, member_id, member, "", out)
         changed = before is None or before.topic_names != member.topic_names
         self._update(changes, changed, f"member {member_id}", out)
         step = ShareAssignment(group.target_epoch, current.epoch, group.target(member_id))
@@ -198,7 +174,7 @@ class ShareGroups:
         what: MemberChange,
         out: Outcome[None],
     ) -> None:
-        _note_member(what, group, member_id, group.members[member_id], reason, out)
+        note_member(what, group, member_id, group.members[member_id], reason, out)
         self._sessions.forget(group.group_id, member_id)
         changes = Changes(group, out.records)
         changes.drop_member(member_id)
@@ -212,12 +188,12 @@ class ShareGroups:
         if not members_changed and group.topics_version == topics.version:
             return
         group.topics_version = topics.version
+        before = group.epoch
         present = topics_hash(group.subscribed, topics)
         if not members_changed and present == group.topics_hash:
             return
         changes.set_epoch(group.epoch + 1, present)
-        what = GroupChange.REBALANCING if group.members else GroupChange.EMPTY
-        out.events.append(GroupEvent(what, group.group_id, group.epoch, len(group.members), reason))
+        note_epoch(group, before, reason, out)
         ids = {n: found[0] for n in group.subscribed if (found := topics.find(n)) is not None}
         members = {
             member_id: AssignedMember(
@@ -244,10 +220,6 @@ class ShareGroups:
 
     # --- time ------------------------------------------------------------------------------------
 
-    def next_deadline(self) -> int | None:
-        """Return when ``tick`` is needed next, in ms since the epoch, or None if nothing waits."""
-        return self._sessions.timers.next_deadline()
-
     def tick(self, now_ms: int) -> Outcome[None]:
         """Remove the members whose sessions have ended."""
         out = nothing()
@@ -264,12 +236,6 @@ class ShareGroups:
         self._sessions.start(Limit.SESSION, group.group_id, member_id, limit, now_ms)
 
     # --- views -----------------------------------------------------------------------------------
-
-    def list_groups(
-        self, states: Collection[str] = (), types: Collection[str] = ()
-    ) -> Iterator[GroupListing]:
-        """Return all groups, or those with one of ``states`` and of ``types`` (in any case)."""
-        return listings(self.table.all(), GROUP_TYPE, PROTOCOL_TYPE, states, types)
 
     def describe(self, group_id: str) -> ShareGroupInfo:
         """Return a group with its members.
@@ -334,15 +300,5 @@ def _unknown(request: ShareHeartbeat) -> UnknownMemberIdError:
     return UnknownMemberIdError(f"group {request.group_id!r} has no member {request.member_id!r}")
 
 
-def _note_member(
-    what: MemberChange,
-    group: ShareGroup,
-    member_id: str,
-    member: ShareMember,
-    reason: str,
-    out: Outcome[None],
-) -> None:
-    host = member.client_host
-    out.events.append(
-        MemberEvent(what, group.group_id, member_id, None, member.client_id, host, reason)
-    )
+def _restored(group_id: str, records: Mapping[RecordKey, bytes]) -> ShareGroup | None:
+    return restored(ShareGroup(group_id), records)

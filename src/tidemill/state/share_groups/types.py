@@ -6,6 +6,7 @@ This module must not contain behaviour, I/O or numbers of a protocol. Source: KI
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from tidemill.state.assignors.types import Partitions
 from tidemill.state.modern_groups.types import NamedPartitions
@@ -33,6 +34,8 @@ class ShareMember:
     client_host: str = ""
     topic_names: tuple[str, ...] = ()
     """Sorted."""
+    instance_id: ClassVar[None] = None
+    """Share groups have no static members."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ Source: KIP-98, KIP-360, KIP-447, KIP-664, KIP-890.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidTxnStateError
@@ -22,6 +22,7 @@ from tidemill.log.format.markers import Marker
 from tidemill.log.names import TopicPartition
 from tidemill.state.errors import InvalidProducerIdMappingError
 from tidemill.state.outcome import Outcome, StateRecord, nothing
+from tidemill.state.patterns import id_matcher
 from tidemill.state.transactions.checks import (
     check_first_write,
     check_id,
@@ -35,6 +36,7 @@ from tidemill.state.transactions.checks import (
     not_found,
 )
 from tidemill.state.transactions.format import (
+    NO_TIME,
     TransactionValue,
     encode_key,
     encode_record,
@@ -60,7 +62,6 @@ from tidemill.state.transactions.types import (
     TransactionState,
 )
 from tidemill.state.transactions.upkeep import Upkeep
-from tidemill.state.transactions.views import description, listing
 from tidemill.state.types import NO_PRODUCER, ProducerIdentity, TransactionVersion
 
 _S = TransactionState
@@ -376,3 +377,40 @@ def _grown(transactional_id: str, value: TransactionValue) -> Outcome[None]:
     encoded = encode_value(value)
     check_size(transactional_id, encoded)
     return Outcome(None, [StateRecord(encode_key(transactional_id), encoded)])
+
+
+def listing(
+    values: Mapping[str, TransactionValue],
+    states: Collection[str],
+    producer_ids: Collection[int],
+    duration_ms: int,
+    id_pattern: str | None,
+    now_ms: int,
+) -> list[TransactionListing]:
+    """Return the ids that pass all filters of ``Transactions.list``."""
+    producer_ids = frozenset(producer_ids)
+    matches = None if id_pattern is None else id_matcher(id_pattern)
+    return [
+        TransactionListing(transactional_id, value.producer.producer_id, value.state)
+        for transactional_id, value in values.items()
+        if (not states or value.state in states)
+        and (not producer_ids or value.producer.producer_id in producer_ids)
+        and (duration_ms < 0 or _is_open_longer(value, now_ms - duration_ms))
+        and (matches is None or matches(transactional_id))
+    ]
+
+
+def _is_open_longer(value: TransactionValue, since_ms: int) -> bool:
+    return value.state not in IDLE and value.start_ms < since_ms
+
+
+def description(transactional_id: str, value: TransactionValue) -> TransactionDescription:
+    """Return an id with its transaction. Only an open or ending one has a start time."""
+    return TransactionDescription(
+        transactional_id,
+        value.state,
+        value.producer,
+        value.timeout_ms,
+        NO_TIME if value.state in IDLE else value.start_ms,
+        tuple(sorted(value.partitions)),
+    )

@@ -17,9 +17,8 @@ import structlog
 from tidemill.clock import Clock
 from tidemill.engine.queues.api import Delivery
 from tidemill.engine.queues.live.ack_log import AckLog
-from tidemill.engine.queues.live.consumers import LiveConsumer, LiveHolder
+from tidemill.engine.queues.live.consumers import LiveConsumer, LiveHolder, Settling
 from tidemill.engine.queues.live.lane import Lane
-from tidemill.engine.queues.live.roles import Settling
 from tidemill.engine.queues.live.stored import Stored
 from tidemill.errors import TidemillError
 from tidemill.state.routing.arguments import Overflow

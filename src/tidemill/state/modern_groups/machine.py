@@ -1,0 +1,165 @@
+"""What the machines of all kinds of modern groups have in common: records, time limits, lists.
+
+This module must not know what happens when a limit is over, or a rule of a protocol.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+from tidemill.state.groups.events import GroupChange, GroupEvent, MemberChange, MemberEvent
+from tidemill.state.groups.memory import GroupLimits
+from tidemill.state.groups.types import GroupListing
+from tidemill.state.modern_groups.format import RecordFormat, RecordKey
+from tidemill.state.modern_groups.group import ModernGroup, Subscriber
+from tidemill.state.modern_groups.table import GroupTable
+from tidemill.state.modern_groups.types import GroupTimes, Topics
+from tidemill.state.outcome import Outcome
+from tidemill.state.timers import Timers
+
+G = TypeVar("G", bound=ModernGroup[Any, Any])
+
+
+class Limit(enum.Enum):
+    """A kind of time limit."""
+
+    SESSION = "session"
+    """Until the next heartbeat."""
+    REVOKE = "revoke"
+    """Until the member has given its partitions back."""
+    JOIN = "join"
+    """Until a classic member has joined again."""
+    SYNC = "sync"
+    """Until a classic member has asked for its assignment."""
+
+
+REASONS = {
+    Limit.SESSION: "no heartbeat within the session timeout",
+    Limit.REVOKE: "it did not give its partitions back within the rebalance timeout",
+    Limit.JOIN: "it did not join again within the rebalance timeout",
+    Limit.SYNC: "it did not ask for its assignment within the rebalance timeout",
+}
+
+TimerKey = tuple[Limit, str, str]
+"""(kind, group, member)."""
+
+
+class Sessions:
+    """The time limits of all members."""
+
+    def __init__(self) -> None:
+        self.timers: Timers[TimerKey] = Timers()
+
+    def start(self, kind: Limit, group_id: str, member_id: str, limit_ms: int, now_ms: int) -> None:
+        """Start a time limit, from the beginning if it runs already."""
+        self.timers.set((kind, group_id, member_id), now_ms + max(limit_ms, 1))
+
+    def start_once(
+        self, kind: Limit, group_id: str, member_id: str, limit_ms: int, now_ms: int
+    ) -> None:
+        """Start a time limit if it does not run already."""
+        if self.timers.get((kind, group_id, member_id)) is None:
+            self.start(kind, group_id, member_id, limit_ms, now_ms)
+
+    def end(self, kind: Limit, group_id: str, member_id: str) -> None:
+        """End a time limit, if it runs."""
+        self.timers.cancel((kind, group_id, member_id))
+
+    def forget(self, group_id: str, member_id: str) -> None:
+        """End all time limits of a member that is gone."""
+        for kind in Limit:
+            self.end(kind, group_id, member_id)
+
+
+class GroupMachine(ABC, Generic[G]):
+    """All groups of one kind.
+
+    Args:
+        restored: makes a group from its records; None if they are not enough for one.
+        times: returns the time limits of a group's members.
+        other_bytes: returns what other groups take of the total.
+    """
+
+    GROUP_TYPE: ClassVar[str]
+    PROTOCOL_TYPE: ClassVar[str]
+
+    def __init__(
+        self,
+        topics: Topics,
+        record_format: RecordFormat[Any, Any],
+        restored: Callable[[str, Mapping[RecordKey, bytes]], G | None],
+        *,
+        times: Callable[[str], GroupTimes],
+        limits: GroupLimits | None,
+        other_bytes: Callable[[], int],
+    ) -> None:
+        self._topics = topics
+        self._times = times
+        self.table: GroupTable[G] = GroupTable(
+            record_format.decode_key, restored, limits or GroupLimits(), other_bytes
+        )
+        self._sessions = Sessions()
+
+    def replay(self, key: bytes, value: bytes | None) -> bool:
+        """Apply one record of ``__consumer_offsets``: each that was written, and all at start.
+
+        Returns:
+            False if the record is not about a group of this kind. Then nothing changes.
+        """
+        return self.table.replay(key, value)
+
+    def loaded(self, now_ms: int) -> None:
+        """Create the groups after all records were replayed at start. Sessions start now."""
+        self.table.restore_all()
+        for group in self.table.all():
+            self.start_sessions(group, now_ms)
+
+    def write_failed(self, outcome: Outcome[Any], now_ms: int) -> None:
+        """Return to the records on disk where an outcome's records could not be written."""
+        for group_id in self.table.write_failed(outcome.records):
+            group = self.table.find(group_id)
+            if group is not None:
+                self.start_sessions(group, now_ms)
+
+    @abstractmethod
+    def start_sessions(self, group: G, now_ms: int) -> None:
+        """Start the sessions of all members of a group."""
+
+    def next_deadline(self) -> int | None:
+        """Return when ``tick`` is needed next, in ms since the epoch, or None if nothing waits."""
+        return self._sessions.timers.next_deadline()
+
+    def list_groups(
+        self, states: Collection[str] = (), types: Collection[str] = ()
+    ) -> Iterator[GroupListing]:
+        """Yield all groups, or those with one of ``states`` and of ``types`` (in any case)."""
+        if types and self.GROUP_TYPE not in {each.lower() for each in types}:
+            return
+        wanted = {state.lower() for state in states}
+        for group in self.table.all():
+            state = group.state_name
+            if not wanted or state.lower() in wanted:
+                yield GroupListing(group.group_id, self.PROTOCOL_TYPE, state, self.GROUP_TYPE)
+
+
+def note_member(
+    what: MemberChange,
+    group: ModernGroup[Any, Any],
+    member_id: str,
+    member: Subscriber,
+    reason: str,
+    out: Outcome[None],
+) -> None:
+    """Add the change of a member to an outcome."""
+    ids = group.group_id, member_id, member.instance_id
+    out.events.append(MemberEvent(what, *ids, member.client_id, member.client_host, reason))
+
+
+def note_epoch(group: ModernGroup[Any, Any], before: int, reason: str, out: Outcome[None]) -> None:
+    """Add a new epoch of the group to an outcome, if there is one."""
+    if group.epoch != before:
+        what = GroupChange.REBALANCING if group.members else GroupChange.EMPTY
+        out.events.append(GroupEvent(what, group.group_id, group.epoch, len(group.members), reason))
