@@ -5,10 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 
 import psutil
+import pytest
 
-from tidemill.demo.flights import Flight
+from tidemill.demo.flights import DataSetMissingError, Flight, data_folder
+
+
+def skip_without_data_set() -> None:
+    """Skip the test or fixture where the data set is not installed."""
+    try:
+        data_folder()
+    except DataSetMissingError as missing:
+        pytest.skip(str(missing))
+
+
+def instant(text: str) -> int:
+    """Return a time in ISO 8601 in Unix seconds."""
+    return int(datetime.fromisoformat(text).timestamp())
+
 
 CANCELLED = {"dep_delay": None, "arr_time": None, "arr_delay": None, "air_time": None}
 

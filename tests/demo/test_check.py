@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import date, datetime
+from datetime import date
 from typing import Any
 
 import pytest
 
-from tests.demo.support import CANCELLED, row
+from tests.demo.support import CANCELLED, instant, row, skip_without_data_set
 from tidemill.demo import check_results
 from tidemill.demo.check import Record, compare
 from tidemill.demo.check_results import Facts, Leg, legs
 from tidemill.demo.database.registry import AIRCRAFT, AIRLINES, Edit, Registry
 from tidemill.demo.events import DEPARTURES, reports
-from tidemill.demo.flights import (
-    DataSetMissingError,
-    Stretch,
-    airport_zones,
-    data_folder,
-    flight_of,
-    flights,
-)
+from tidemill.demo.flights import Stretch, airport_zones, flight_of, flights
 
 DAY = Stretch(date(2013, 1, 1), 1)
 NO_REGISTRY = Registry({}, {}, ())
@@ -29,14 +22,7 @@ NO_REGISTRY = Registry({}, {}, ())
 
 @pytest.fixture(autouse=True)
 def _needs_the_data_set() -> None:
-    try:
-        data_folder()
-    except DataSetMissingError as missing:
-        pytest.skip(str(missing))
-
-
-def instant(text: str) -> int:
-    return int(datetime.fromisoformat(text).timestamp())
+    skip_without_data_set()
 
 
 def leg(left: str | None, delay: int = 0, **changes: Any) -> Leg:

@@ -14,13 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.demo.support import command_of, no_process_left
+from tests.demo.support import command_of, no_process_left, skip_without_data_set
 from tests.support.processes import poll_until
 from tidemill.cli.demo.tables import QUERIES
 from tidemill.demo.check_all import index_can_be_kept
 from tidemill.demo.check_results import EXPECTED
 from tidemill.demo.database.registry import AIRCRAFT, AIRLINES, CHANGED_AT, COLUMNS, KEYS
-from tidemill.demo.flights import DataSetMissingError, data_folder
 from tidemill.demo.process import BrokerProcess, BrokerProcessError
 from tidemill.demo.topics import (
     DEAD_LETTERS,
@@ -42,10 +41,10 @@ TIMEOUT_S = 800
 @pytest.fixture
 def needs_spark() -> None:
     pytest.importorskip("pyspark")
+    skip_without_data_set()
     try:
-        data_folder()
         find_java()
-    except (DataSetMissingError, JavaNotFoundError) as missing:
+    except JavaNotFoundError as missing:
         pytest.skip(str(missing))
 
 

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.demo.support import CANCELLED, row
+from tests.demo.support import CANCELLED, instant, row
 from tidemill.demo import flights as module
 from tidemill.demo.flights import (
     DataSetMissingError,
@@ -28,10 +28,6 @@ from tidemill.demo.flights import (
 )
 
 ZONES = {"IAH": ZoneInfo("America/Chicago"), "LAX": ZoneInfo("America/Los_Angeles")}
-
-
-def instant(text: str) -> int:
-    return int(datetime.fromisoformat(text).timestamp())
 
 
 @pytest.fixture

@@ -36,14 +36,7 @@ _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Snippet:
-    """One command or program.
-
-    Attributes:
-        place: page and line, for messages.
-        command: the program and its arguments; the last one is the text of the snippet.
-        expected: what it must print; None allows anything.
-        may_fail: whether an exit code other than 0 is expected.
-    """
+    """One command or program. If ``expected`` is None, it may print anything."""
 
     place: str
     command: list[str]
@@ -114,10 +107,6 @@ def run(
     amqp: str = "localhost:5672",
 ) -> str:
     """Run a snippet and return what it printed.
-
-    Args:
-        amqp: the address of AMQP; it replaces ``localhost:5672``.
-        in_process: runs what it can; default: every snippet is a process of its own.
 
     Raises:
         AssertionError: it failed, or its output differs from the page.

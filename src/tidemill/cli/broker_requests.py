@@ -103,19 +103,11 @@ class BrokerRequests:
         return self._cluster.ask("brokers", lambda: admin.list_topics(timeout=REQUEST_SECONDS))
 
     def coordinators(self, transactional_ids: Sequence[str]) -> dict[str, tuple[int, Address]]:
-        """Return id and address of the broker that coordinates each transactional id.
-
-        Raises:
-            TidemillError: the cluster does not say.
-        """
+        """Return id and address of the broker that coordinates each transactional id."""
         return self._coordinators(_TRANSACTION, transactional_ids)
 
     def group_coordinator(self, group_id: str) -> Address:
-        """Return the address of the broker that coordinates a group.
-
-        Raises:
-            TidemillError: the cluster does not say.
-        """
+        """Return the address of the broker that coordinates a group."""
         return self._coordinators(_GROUP, [group_id])[group_id][1]
 
     def _coordinators(self, kind: int, keys: Sequence[str]) -> dict[str, tuple[int, Address]]:

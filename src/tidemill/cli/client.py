@@ -422,11 +422,7 @@ def is_internal(topic: str) -> bool:
 
 
 def raise_if_failed(cluster: Cluster, message: Message, subject: str) -> None:
-    """Raise the error that a polled message has instead of a record.
-
-    Raises:
-        TidemillError: the message is an error.
-    """
+    """Raise the error that a polled message has instead of a record."""
     error = message.error()
     if error is not None:
         raise cluster.translate(error, subject)

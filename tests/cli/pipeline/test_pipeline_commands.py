@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +18,7 @@ import pytest
 
 from tests.cli.conftest import CommandLine
 from tests.support.in_process import InProcess
+from tests.support.other_system import hide_linux
 from tests.support.ports import reserve_port
 from tests.support.processes import poll_until
 from tidemill.spark.pipelines.progress import QueryStatus, SourceStatus, now_text
@@ -477,6 +479,22 @@ def test_a_pipeline_s_life(
     assert tidemill.run(*reset).returncode == 2  # not a terminal
     assert tidemill.ok(*reset, "--yes") == "reset flights/late\n"
     stop_in_the_middle_of_a_batch(tidemill, topic, start)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_pipeline_and_its_python_workers_run_without_linux(
+    tidemill: CommandLine, topic: str, file: Path, tmp_path: Path
+) -> None:
+    tidemill.ok("topic", "create", topic)
+    produce(tidemill, topic, 1, 2, 3)
+    env = {**tidemill.env, **hide_linux(tmp_path / "hidden", tidemill.env)}
+    run = ("pipeline", "run", file.name, "--data-dir", "data", "--until-caught-up")
+    done = subprocess.run(
+        tidemill.command(*run), env=env, cwd=tidemill.folder, capture_output=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr.decode()[-4000:]
+    assert results(tidemill, topic) == ["2", "3"]
 
 
 def describe(tidemill: CommandLine) -> list[str]:

@@ -51,13 +51,17 @@ def test_a_suitable_machine_and_folder_are_ok(data: Path) -> None:
     assert "3 batches without damage" in found["verify"]["text"]
 
 
+def verified(data: Path) -> tuple[int, dict[str, Any]]:
+    code, found = findings("--data-dir", str(data), "--kafka-port", "0", "--verify")
+    return code, found["verify"]
+
+
 def test_a_torn_tail_is_a_warning_because_it_was_never_acknowledged(data: Path) -> None:
     whole = segment(data).read_bytes()
     segment(data).write_bytes(whole[:-10])
-    code, found = findings("--data-dir", str(data), "--kafka-port", "0", "--verify")
-    assert code == 0
-    assert found["verify"]["status"] == "warn"
-    assert f"byte {len(whole) // 3 * 2}, offset 4:" in found["verify"]["text"]
+    code, found = verified(data)
+    assert (code, found["status"]) == (0, "warn")
+    assert f"byte {len(whole) // 3 * 2}, offset 4:" in found["text"]
 
 
 def test_damage_in_the_middle_is_a_failure_that_names_the_place(data: Path) -> None:
@@ -65,28 +69,27 @@ def test_damage_in_the_middle_is_a_failure_that_names_the_place(data: Path) -> N
     size = len(whole) // 3
     whole[size + size - 3] ^= 1
     segment(data).write_bytes(whole)
-    code, found = findings("--data-dir", str(data), "--kafka-port", "0", "--verify")
-    assert code == 1
-    assert found["verify"]["status"] == "fail"
-    assert f"{segment(data)}: byte {size}, offset 2:" in found["verify"]["text"]
-    assert f"byte {2 * size}, offset 4" in found["verify"]["hint"]
+    code, found = verified(data)
+    assert (code, found["status"]) == (1, "fail")
+    assert f"{segment(data)}: byte {size}, offset 2:" in found["text"]
+    assert f"byte {2 * size}, offset 4" in found["hint"]
 
 
 def test_a_partition_without_files_is_a_failure(data: Path) -> None:
     segment(data).unlink()
-    code, found = findings("--data-dir", str(data), "--kafka-port", "0", "--verify")
-    assert (code, found["verify"]["status"]) == (1, "fail")
-    assert f"{segment(data).parent} has no segments" in found["verify"]["text"]
+    code, found = verified(data)
+    assert (code, found["status"]) == (1, "fail")
+    assert f"{segment(data).parent} has no segments" in found["text"]
 
 
 def test_a_batch_with_a_wrong_base_offset_is_a_failure(data: Path) -> None:
     whole = bytearray(segment(data).read_bytes())
     whole[len(whole) // 3 + 7] ^= 8  # the lowest byte of the second batch's base offset
     segment(data).write_bytes(whole)
-    code, found = findings("--data-dir", str(data), "--kafka-port", "0", "--verify")
-    assert (code, found["verify"]["status"]) == (1, "fail")
-    assert f"{segment(data)}: byte " in found["verify"]["text"]
-    assert "base offset 4 is below 12" in found["verify"]["text"]
+    code, found = verified(data)
+    assert (code, found["status"]) == (1, "fail")
+    assert f"{segment(data)}: byte " in found["text"]
+    assert "base offset 4 is below 12" in found["text"]
 
 
 def test_a_closed_segment_that_was_cut_is_a_failure(data: Path) -> None:
@@ -95,9 +98,8 @@ def test_a_closed_segment_that_was_cut_is_a_failure(data: Path) -> None:
     )
     (data / "topic-0" / f"{6:020}.log").write_bytes(later)
     segment(data).write_bytes(segment(data).read_bytes()[:-10])
-    code, found = findings("--data-dir", str(data), "--kafka-port", "0", "--verify")
-    assert code == 1
-    assert found["verify"]["status"] == "fail"
+    code, found = verified(data)
+    assert (code, found["status"]) == (1, "fail")
 
 
 def test_it_reads_the_folder_without_changing_it(data: Path) -> None:

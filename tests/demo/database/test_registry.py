@@ -7,18 +7,16 @@ from datetime import date
 
 import pytest
 
+from tests.demo.support import skip_without_data_set
 from tidemill.demo.database.registry import AIRCRAFT, AIRLINES, CHANGED_AT, Edit, Registry, registry
-from tidemill.demo.flights import DataSetMissingError, Stretch, data_folder, flights
+from tidemill.demo.flights import Stretch, flights
 
 STRETCH = Stretch(date(2013, 3, 9), 2)
 
 
 @pytest.fixture(scope="module")
 def tables() -> Registry:
-    try:
-        data_folder()
-    except DataSetMissingError as missing:
-        pytest.skip(str(missing))
+    skip_without_data_set()
     return registry(flights(STRETCH), STRETCH)
 
 

@@ -39,9 +39,7 @@ def read_partitions(
 def forget(cluster: Cluster, group_id: str, keys: Sequence[TopicPartitionKey]) -> None:
     """Delete what a group has read of partitions; of a share group, of their whole topics.
 
-    Raises:
-        NonEmptyGroupError, GroupSubscribedToTopicError: members of the group are alive.
-        TidemillError: the coordinator refuses a topic. Others are possibly deleted.
+    If the coordinator refuses a topic, others are possibly deleted.
     """
     shared = isinstance(find_group(cluster, group_id), ShareGroup)
     with BrokerRequests(cluster) as requests:

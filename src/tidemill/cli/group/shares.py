@@ -222,12 +222,7 @@ def held_offsets(
 
 
 def move_starts(cluster: Cluster, group_id: str, starts: Mapping[TopicPartitionKey, int]) -> None:
-    """Move the start offsets of a share group. What was delivered is forgotten.
-
-    Raises:
-        NonEmptyGroupError: the group has members.
-        TidemillError: the coordinator refuses a partition. Others have possibly moved.
-    """
+    """Move the start offsets of a share group. What was delivered is forgotten."""
     topics: dict[str, list[dict[str, int]]] = {}
     for (topic, partition), start in starts.items():
         entry = {"partition_index": partition, "start_offset": start}

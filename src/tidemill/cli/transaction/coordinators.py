@@ -109,12 +109,7 @@ def list_transactions(
     open_longer_than_ms: int | None = None,
     id_pattern: str | None = None,
 ) -> list[Listing]:
-    """Return the transactional ids of all coordinators, sorted.
-
-    Raises:
-        UnsupportedVersionError: a broker does not support one of the filters.
-        UsageError: ``id_pattern`` is not a valid regular expression for the broker.
-    """
+    """Return the transactional ids of all coordinators, sorted."""
     if open_longer_than_ms is not None:
         # Brokers apply the filter to ended transactions too.
         states = [each for each in states or OPEN_STATES if each in OPEN_STATES]

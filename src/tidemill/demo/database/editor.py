@@ -77,7 +77,8 @@ class Editor:
         self._undelivered = float("-inf")
         self._made = 0
         self._delivered = 0
-        self._is_loaded = False
+        self.is_loaded = False
+        """Whether the first rows of all tables are in the topics."""
         self._is_over = False
 
     def progress(self) -> EditProgress:
@@ -85,24 +86,15 @@ class Editor:
         return EditProgress(len(self._edits), self._made, self._delivered)
 
     @property
-    def is_loaded(self) -> bool:
-        """Whether the first rows of all tables are in the topics."""
-        return self._is_loaded
-
-    @property
     def _has_finished(self) -> bool:
-        return self._is_loaded and self._delivered == len(self._edits)
+        return self.is_loaded and self._delivered == len(self._edits)
 
     def run(self, stop: threading.Event) -> None:
-        """Make all edits that are waited for. Return when all have arrived, or on ``stop``.
-
-        Raises:
-            TidemillError: the database or a topic can't be used.
-        """
+        """Make all edits that are waited for. Return when all have arrived, or on ``stop``."""
         tables = self._open_tables()
         try:
             while not stop.is_set() and not self._has_finished:
-                if self._is_loaded:
+                if self.is_loaded:
                     self._make(tables)
                 self._delivery.poll(_POLL_S)
                 self._publish()
@@ -141,7 +133,7 @@ class Editor:
         """Take over what has arrived, and wake the replayer."""
         delivery = self._delivery
         with self._changed:
-            self._is_loaded = delivery.is_loaded
+            self.is_loaded = delivery.is_loaded
             self._delivered = delivery.delivered
             undelivered = delivery.undelivered if delivery.is_loaded else float("-inf")
             if undelivered != self._undelivered:

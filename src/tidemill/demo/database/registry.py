@@ -166,10 +166,8 @@ def _airlines(airlines: Mapping[str, Row], stretch: Stretch) -> Iterator[Edit]:
 
 
 def _sold(flying: list[Row], carriers: list[str], stretch: Stretch) -> Iterator[Edit]:
-    chosen = flying[::_SOLD_EVERY]
-    for number, row in enumerate(chosen):
+    for number, (time, row) in enumerate(_spread(flying[::_SOLD_EVERY], stretch)):
         buyer = {"operator": carriers[number % len(carriers)]}
-        time = _moment(stretch, (number + 0.5) / len(chosen))
         yield Edit(time, AIRCRAFT, "update", row["tail_number"], buyer)
 
 
@@ -185,18 +183,14 @@ def _refitted(flying: list[Row], stretch: Stretch) -> Iterator[Edit]:
 
 def _delivered(flying: list[Row], stretch: Stretch) -> Iterator[Edit]:
     """Yield the first registration of some aircraft: before it, the table does not have them."""
-    chosen = flying[2::_DELIVERED_EVERY]
-    for number, row in enumerate(chosen):
-        time = _moment(stretch, (number + 0.5) / len(chosen))
+    for time, row in _spread(flying[2::_DELIVERED_EVERY], stretch):
         yield Edit(time, AIRCRAFT, "insert", row["tail_number"], _without_time(row))
 
 
 def _imported(flying: list[Row], stretch: Stretch) -> Iterator[Edit]:
     """Yield new registrations of some aircraft, which change their primary key."""
-    chosen = flying[3::_IMPORTED_EVERY]
-    for number, row in enumerate(chosen):
+    for time, row in _spread(flying[3::_IMPORTED_EVERY], stretch):
         tail = row["tail_number"]
-        time = _moment(stretch, (number + 0.5) / len(chosen))
         yield Edit(time, AIRCRAFT, "update", f"C-{tail}", {"tail_number": tail})
 
 
@@ -208,6 +202,12 @@ def _retired(parked: list[Row], stretch: Stretch) -> Iterator[Edit]:
         if number % 3 == 0:
             back = {**_without_time(row), "operator": "OO"}
             yield Edit(_moment(stretch, share + 0.25), AIRCRAFT, "insert", tail, back)
+
+
+def _spread(rows: list[Row], stretch: Stretch) -> Iterator[tuple[int, Row]]:
+    """Yield rows with times that are spread evenly over the stretch."""
+    for number, row in enumerate(rows):
+        yield _moment(stretch, (number + 0.5) / len(rows)), row
 
 
 def _without_time(row: Row) -> dict[str, Any]:
