@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from tests.support import effort
 from tidemill.spark.errors import CheckpointRestoredError, RowError, SchemaError, SinkError
-from tidemill.spark.sinks import Run
+from tidemill.spark.sinks.base import Run
 from tidemill.spark.sinks.database.rows import Column, Layout, prepare
 from tidemill.spark.sinks.database.sink import TableWriter, Target
 from tidemill.spark.sinks.database.upsert import UpsertTable, name, quoted

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support.spark_cluster import executor_settings
 from tidemill.spark import spark_session, write_batch
-from tidemill.spark.sinks.topic.in_plan import tasks_read, writing
+from tidemill.spark.sinks.topic.sink import tasks_read, writing
 from tidemill.spark.sinks.topic.tasks import ShareWriter
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from tidemill.kafka_client.producing import settings as native_settings
 from tidemill.kafka_client.producing.settings import understand
-from tidemill.spark.sinks.topic.delivery.defaults import producer_settings
+from tidemill.spark.sinks.topic.delivery.at_least_once import producer_settings
 from tidemill.spark.sinks.topic.delivery.exactly_once import transactional_settings
 
 SERVERS = {"bootstrap.servers": "a:1,b"}

@@ -29,7 +29,7 @@ from tidemill.spark.pipelines.problems import PipelineProblemsError
 from tidemill.spark.pipelines.progress import QueryStatus, now_text
 from tidemill.spark.pipelines.runner import Runner, RunOptions, find_error
 from tidemill.spark.pipelines.status_topic import StatusTopic, read_statuses
-from tidemill.spark.sinks import Sink
+from tidemill.spark.sinks.base import Sink
 from tidemill.spark.windows.functions import tumbling
 
 if TYPE_CHECKING:

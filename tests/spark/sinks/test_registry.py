@@ -14,7 +14,9 @@ import pytest
 import tidemill.spark
 from tests.spark.sinks.toy_sink import ToySink
 from tidemill.spark.errors import PipelineError
-from tidemill.spark.sinks import Sink, registry, sink, sink_names
+from tidemill.spark.sinks import registry
+from tidemill.spark.sinks.base import Sink
+from tidemill.spark.sinks.registry import sink, sink_names
 
 SRC = Path(__file__).parents[3] / "src"
 SPARK = SRC / "tidemill" / "spark"
@@ -87,7 +89,7 @@ def test_a_name_that_two_packages_offer_is_an_error(offer: list[EntryPoint]) -> 
 def test_declaring_any_sink_needs_neither_spark_nor_a_client_nor_a_database() -> None:
     program = (
         "import sys\n"
-        "from tidemill.spark.sinks import sink, sink_names\n"
+        "from tidemill.spark.sinks.registry import sink, sink_names\n"
         "for name in sink_names(): sink(name)\n"
         "heavy = ('pyspark', 'py4j', 'pyarrow', 'confluent_kafka', 'duckdb', 'psycopg')\n"
         "print([name for name in heavy if name in sys.modules])"

@@ -20,7 +20,7 @@ from tidemill.spark import (
     TopicSink,
 )
 from tidemill.spark.errors import PipelineError
-from tidemill.spark.sinks import CheckpointState, QueryContext, Sink
+from tidemill.spark.sinks.base import CheckpointState, QueryContext, Sink
 
 ALL = ("append", "update", "complete")
 CONTEXT = QueryContext("p", "q", "append")

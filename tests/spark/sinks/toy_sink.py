@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tidemill.spark.sinks import (
+from tidemill.spark.sinks.base import (
     CheckpointState,
     Mistake,
     QueryContext,

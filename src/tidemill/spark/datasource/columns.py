@@ -6,12 +6,13 @@ know: pipelines, how records are read and parsed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemill.spark.base.options import invalid_option
 from tidemill.spark.datasource.readers import Reading
 from tidemill.spark.source.planning.options import SourceOptions
-from tidemill.spark.source.planning.parsing import REASON, RowPlan
+from tidemill.spark.source.planning.parsing import REASON
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -31,7 +32,7 @@ def columns_of(options: SourceOptions) -> str:
     parsing = options.parsing
     if parsing is None or parsing.refused:
         return _fixed_columns(options)
-    if parsing.schema is None:
+    if not parsing.schema:
         raise invalid_option(
             f"option value.format {parsing.format} needs a schema",
             "Call .schema(), or set the option value.schema.",
@@ -60,16 +61,7 @@ def reading_of(options: SourceOptions, schema: StructType) -> Reading:
                     "Add _headers ARRAY<STRUCT<key: STRING, value: BINARY>> to the schema.",
                 )
             needs_headers = "_headers" in schema.fieldNames()
-        rows = RowPlan(
-            schema=(parsing.refused and parsing.schema) or ddl_of(schema),
-            format=parsing.format,
-            event_time=parsing.event_time,
-            timestamp_format=parsing.timestamp_format,
-            drop_malformed=parsing.drop_malformed,
-            refused=parsing.refused,
-            report=parsing.report,
-            used=parsing.used,
-        )
+        rows = parsing if parsing.refused else replace(parsing, schema=ddl_of(schema))
     return Reading(options, rows, needs_headers)
 
 

@@ -25,8 +25,7 @@ from tidemill.spark.pipelines.declared import Pipeline, Place, Query, Stream
 from tidemill.spark.pipelines.problems import PipelineProblemsError, Problem
 from tidemill.spark.pipelines.resolve import all_queries, dead_letter_queries, inputs_of
 from tidemill.spark.pipelines.sql import SqlText, parse, suggestion
-from tidemill.spark.sinks import QueryContext
-from tidemill.spark.sinks.base import MODES, is_sink
+from tidemill.spark.sinks.base import MODES, QueryContext, is_sink
 from tidemill.spark.sinks.topic.options import MAX_SINK_ID
 
 MAX_NAMES_LENGTH = MAX_SINK_ID - ID_LENGTH - 2

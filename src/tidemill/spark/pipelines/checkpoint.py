@@ -24,7 +24,6 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tidemill.spark.base.plan_difference import difference
@@ -311,12 +310,7 @@ class PipelineLock:
         self._file = file
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None

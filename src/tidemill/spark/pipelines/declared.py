@@ -29,7 +29,7 @@ from typing import Any, Literal, TypeVar
 from tidemill.spark.base.duration import Duration
 from tidemill.spark.base.options import ISO
 from tidemill.spark.errors import PipelineError
-from tidemill.spark.sinks import Sink
+from tidemill.spark.sinks.base import Sink
 from tidemill.spark.tables.captured import CapturedTopic
 from tidemill.spark.tables.changelog import ChangelogTopic
 from tidemill.spark.tables.source import TableSource

@@ -24,7 +24,7 @@ from tidemill.spark.pipelines.declared import Pipeline, Place, Query, Stream, Ta
 from tidemill.spark.pipelines.fingerprint import mark
 from tidemill.spark.pipelines.problems import Problem
 from tidemill.spark.pipelines.progress import APPENDED
-from tidemill.spark.pipelines.reading.dead_letters import dead_letters
+from tidemill.spark.pipelines.reading.letters import dead_letters
 from tidemill.spark.pipelines.reading.stream_source import TIME, StreamSource
 from tidemill.spark.pipelines.resolve import inputs_of
 from tidemill.spark.tables.changelog import ChangelogTopic

@@ -22,7 +22,7 @@ from tidemill.spark.pipelines.progress import QueryStatus
 from tidemill.spark.pipelines.runner import Runner, RunOptions, Warner, find_error
 from tidemill.spark.pipelines.sql import suggestion
 from tidemill.spark.pipelines.status_topic import Listener, delete_statuses
-from tidemill.spark.sinks import Sink
+from tidemill.spark.sinks.base import Sink
 
 SUFFIX = ".rebuild"
 """Added to the name of the pipeline for the folder and the statuses of its rebuilds."""

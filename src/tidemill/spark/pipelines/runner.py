@@ -64,7 +64,7 @@ from tidemill.spark.pipelines.supervisor import (
     start_some,
     stop_all,
 )
-from tidemill.spark.sinks import Run
+from tidemill.spark.sinks.base import Run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,7 @@ from tidemill.spark.pipelines.checkpoint import Checkpoint, Fingerprint
 from tidemill.spark.pipelines.declared import Query
 from tidemill.spark.pipelines.fingerprint import fingerprint_of
 from tidemill.spark.pipelines.inputs import Built
-from tidemill.spark.sinks import CheckpointState, Run, Writer
+from tidemill.spark.sinks.base import CheckpointState, Run, Writer
 from tidemill.spark.sinks.batch_identity import batch_identity
 from tidemill.spark.windows.check import check_query
 from tidemill.spark.windows.join_state import join_state_format

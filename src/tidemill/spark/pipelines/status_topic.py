@@ -9,7 +9,6 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Self
 
 from confluent_kafka import Producer
@@ -46,12 +45,7 @@ class StatusTopic:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._producer is not None:
             self._producer.flush(_FLUSH_S)
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from tidemill.spark.base.explain import Explanation, explain, with_hint
@@ -377,12 +376,7 @@ class StopGuard:
             threading.Thread(target=self._watch, name="stop-guard", daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._changed:
             self._is_over = True
             self._changed.notify_all()

@@ -6,28 +6,3 @@ writer. Each connector is one class in one file: ``topic/`` writes records to Ka
 function. ``registry`` finds sinks by name, also those of other packages. ``docs/extending.md``
 shows how to add one.
 """
-
-from __future__ import annotations
-
-from tidemill.spark.sinks.base import (
-    CheckpointState,
-    Mistake,
-    QueryContext,
-    Run,
-    Sink,
-    SinkTopic,
-    Writer,
-)
-from tidemill.spark.sinks.registry import sink, sink_names
-
-__all__ = [
-    "CheckpointState",
-    "Mistake",
-    "QueryContext",
-    "Run",
-    "Sink",
-    "SinkTopic",
-    "Writer",
-    "sink",
-    "sink_names",
-]

@@ -13,13 +13,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemill.spark.base.addresses import local_path
 from tidemill.spark.errors import SinkError
 
 _FINGERPRINT_LETTERS = 16
+_LOCAL = re.compile(r"^file:(?://)?(?=/[^/])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +120,13 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def local_path(address: str) -> str:
+    """Return a path without the prefix ``file:``, which Spark also accepts.
+
+    Args:
+        address: A path, or an address like ``file:/x`` or ``file:///x``. An address of another
+            file system, like ``s3a://bucket/x``, is returned unchanged.
+    """
+    return _LOCAL.sub("", address, count=1)

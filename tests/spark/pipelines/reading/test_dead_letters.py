@@ -9,7 +9,7 @@ import pytest
 
 from tidemill.spark.letters.records import HEADERS, REASON
 from tidemill.spark.pipelines.declared import Pipeline, Stream
-from tidemill.spark.pipelines.reading.dead_letters import dead_letters
+from tidemill.spark.pipelines.reading.letters import dead_letters
 from tidemill.spark.pipelines.reading.stream_source import parsed_in_workers, row_plan
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from tidemill.spark.errors import MissingPackageError, SchemaError, SinkError
 from tidemill.spark.pipelines.declared import Pipeline
 from tidemill.spark.pipelines.inputs import Built
 from tidemill.spark.pipelines.start import start
-from tidemill.spark.sinks import Run
+from tidemill.spark.sinks.base import Run
 from tidemill.spark.sinks.database import postgres as upsert_postgres
 from tidemill.spark.sinks.database.postgres import PostgresTable
 from tidemill.spark.sinks.database.rows import Column, Layout

@@ -10,7 +10,7 @@ import pytest
 from tests.spark.conftest import Broker
 from tidemill.spark import ParquetSink
 from tidemill.spark.errors import PipelineError
-from tidemill.spark.sinks import CheckpointState
+from tidemill.spark.sinks.base import CheckpointState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

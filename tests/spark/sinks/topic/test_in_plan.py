@@ -13,7 +13,7 @@ from tests.spark.conftest import Broker
 from tests.support.committed import values
 from tidemill.spark import ChangelogSink, TopicSink
 from tidemill.spark.sinks.base import Run
-from tidemill.spark.sinks.topic.in_plan import tasks_read
+from tidemill.spark.sinks.topic.sink import tasks_read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,7 +9,7 @@ import pytest
 
 from tidemill.spark import ChangelogSink, ParquetSink, SqliteSink, TopicSink
 from tidemill.spark.errors import PipelineError
-from tidemill.spark.sinks import CheckpointState, Sink
+from tidemill.spark.sinks.base import CheckpointState, Sink
 from tidemill.spark.sinks.topic.records import missing_key_column, records
 
 if TYPE_CHECKING:

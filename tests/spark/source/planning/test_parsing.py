@@ -8,7 +8,7 @@ from tidemill.spark.base.ddl import columns
 from tidemill.spark.errors import OptionError, SchemaError
 from tidemill.spark.source.planning.parsing import (
     RECORD_COLUMNS,
-    ParsingOptions,
+    RowPlan,
     check_columns,
     parsing_options,
 )
@@ -26,7 +26,7 @@ def test_an_option_that_would_have_no_effect_is_refused(name: str) -> None:
 
 
 def test_defaults_and_spellings() -> None:
-    assert parsing_options({"value.format": " Json "}) == ParsingOptions("json")
+    assert parsing_options({"value.format": " Json "}) == RowPlan(format="json")
     assert parsing_options(
         {
             "value.format": "json",
@@ -36,7 +36,7 @@ def test_defaults_and_spellings() -> None:
             "event.time": "at",
             "timestamp.format": "epoch_ms",
         }
-    ) == ParsingOptions("json", "a INT", "at", "epoch_ms", drop_malformed=True, refused=True)
+    ) == RowPlan("a INT", "json", "at", "epoch_ms", drop_malformed=True, refused=True)
 
 
 @pytest.mark.parametrize(

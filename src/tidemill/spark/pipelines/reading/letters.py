@@ -2,22 +2,28 @@
 
 On one machine, a thread of the driver reads the topic and writes what is refused. On a cluster, the
 driver would read the topics of all streams alone, so Spark runs these queries. Both ways have the
-same checkpoint, and the same marker for each part of a batch. Must not know: Spark, Kafka clients.
+same checkpoint, and the same marker for each part of a batch. Must not know: Kafka clients.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.letters.query import LetterPlan, LetterQuery
+from tidemill.spark.letters.records import HEADERS
 from tidemill.spark.pipelines.checkpoint import Checkpoint, Fingerprint
 from tidemill.spark.pipelines.declared import Pipeline, Query, Stream
 from tidemill.spark.pipelines.fingerprint import FORMAT
 from tidemill.spark.pipelines.reading.stream_source import StreamSource, parsing_options, row_plan
-from tidemill.spark.sinks import Run
+from tidemill.spark.sinks.base import Run
 from tidemill.spark.sinks.topic.options import parse_sink_options
 from tidemill.spark.source.planning.options import parse_source_options
+from tidemill.spark.source.planning.parsing import REASON as REASON_COLUMN
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
 
 
 def runs_here(query: Query, master: str, source_format: str) -> bool:
@@ -101,3 +107,34 @@ def make_letters_ready(
     )
     checkpoint.check(fingerprint)
     return ReadyLetters(query, stream, source, checkpoint, fingerprint)
+
+
+def dead_letters(refused: DataFrame, stream: str, pipeline: str) -> DataFrame:
+    """Return dead letters as a query of Spark, with the columns of ``letters_of``.
+
+    Args:
+        refused: the records that can't be parsed, with the columns of the Kafka source, ``headers``
+            among them, and with the reason.
+        stream: the name of the stream, for the header.
+        pipeline: the name of the pipeline, for the header.
+    """
+    from pyspark.sql import functions as f
+
+    values: tuple[Column, ...] = (
+        f.col(REASON_COLUMN),
+        f.col("topic"),
+        f.col("partition").cast("string"),
+        f.col("offset").cast("string"),
+        f.unix_millis("timestamp").cast("string"),
+        f.lit(pipeline),
+        f.lit(stream),
+    )
+    added = f.array(
+        *[
+            f.struct(f.lit(name).alias("key"), value.cast("binary").alias("value"))
+            for name, value in zip(HEADERS, values, strict=True)
+        ]
+    )
+    own = f.col("headers")
+    headers = f.when(own.isNull(), added).otherwise(f.concat(own, added))
+    return refused.select("key", "value", headers.alias("headers"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -98,11 +98,8 @@ class DuckDBTable(UpsertTable["duckdb.DuckDBPyConnection"]):
     def target(self) -> str:
         return f"table {self.table} in {self._path}"
 
-    def _transaction(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-        return self._in_transaction()
-
     @contextmanager
-    def _in_transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
+    def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
         duck = _module()
         try:
             with closing(self._connect()) as connection:

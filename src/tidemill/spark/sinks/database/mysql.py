@@ -12,7 +12,7 @@ import hashlib
 import os
 import ssl
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -142,11 +142,8 @@ class MySqlTable(UpsertTable[Any]):
                 self._connection.close()
         self._connection = None
 
-    def _transaction(self) -> AbstractContextManager[Any]:
-        return self._in_transaction()
-
     @contextmanager
-    def _in_transaction(self) -> Iterator[Any]:
+    def _transaction(self) -> Iterator[Any]:
         try:
             connection = self._connected()
             lock = self._lock(connection)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -134,11 +134,8 @@ class PostgresTable(UpsertTable["psycopg.Connection[Any]"]):
             self._connection.close()
         self._connection, self._staged = None, None
 
-    def _transaction(self) -> AbstractContextManager[psycopg.Connection[Any]]:
-        return self._in_transaction()
-
     @contextmanager
-    def _in_transaction(self) -> Iterator[psycopg.Connection[Any]]:
+    def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
         driver = _module()
         with self._guard:
             self._is_busy = True

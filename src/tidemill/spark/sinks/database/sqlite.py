@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -81,11 +81,8 @@ class SqliteTable(UpsertTable[sqlite3.Connection]):
     def target(self) -> str:
         return f"table {self.table} in {self._path}"
 
-    def _transaction(self) -> AbstractContextManager[sqlite3.Connection]:
-        return self._in_transaction()
-
     @contextmanager
-    def _in_transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         try:
             connected = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
             with closing(connected) as connection:

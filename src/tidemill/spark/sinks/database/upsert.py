@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from tidemill.spark.errors import SchemaError, SinkError
 from tidemill.spark.sinks.base import DELETED
-from tidemill.spark.sinks.database.conflicts import check_versions
 from tidemill.spark.sinks.database.rows import (
     TOMBSTONES,
     VERSION,
     Column,
     Layout,
 )
-from tidemill.spark.sinks.database.version import last_of
+from tidemill.spark.sinks.database.version import check_versions, last_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

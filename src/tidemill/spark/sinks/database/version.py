@@ -1,14 +1,16 @@
 """The version of a row: one number for a checkpoint and a batch.
 
-A later batch has a greater version, and so has any batch of a later checkpoint. Must not know:
-Spark, databases.
+A later batch has a greater version, and so has any batch of a later checkpoint. A batch that is
+older than what its table contains would be ignored, so it is refused. Must not know: Spark,
+databases.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tidemill.spark.errors import SinkError
+from tidemill.spark.errors import CheckpointRestoredError, SinkError
+from tidemill.spark.sinks.database.rows import ROW_VERSIONS, VERSION, Layout
 
 BATCH_BITS = 31
 """Bits for the batch number: a batch every 100 ms for six years. The other bits last until 2106."""
@@ -49,3 +51,65 @@ def last_of(number: int) -> int:
 def created_at(number: int) -> str:
     """Return when the checkpoint of a version was created, as text for messages."""
     return f"{datetime.fromtimestamp(number >> BATCH_BITS, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def check_versions(
+    target: str,
+    latest: int | None,
+    number: int,
+    layout: Layout,
+    *,
+    is_first: bool,
+    is_new: bool,
+    of_checkpoint: int | None = None,
+) -> None:
+    """Check that a batch is not older than what its table contains.
+
+    Args:
+        target: The table, for messages.
+        latest: The greatest version in it, or None if it is empty.
+        number: Version of the batch.
+        layout: Layout of the rows.
+        is_first: Whether this is the first batch of its checkpoint.
+        is_new: Whether this batch was never started.
+        of_checkpoint: The greatest version of the batch's checkpoint in the table, if it is known.
+
+    Raises:
+        SinkError: The table contains a newer version, so rows would be ignored silently.
+        CheckpointRestoredError: The batch is new, but the table contains its version.
+    """
+    if latest is None:
+        return
+    if layout.versioned:
+        if latest >= ROW_VERSIONS:
+            raise _mixed_versions(target)
+        return
+    if is_first and latest > number:
+        raise _newer_checkpoint(target, latest, number)
+    last = latest if of_checkpoint is None else of_checkpoint
+    if is_new and number <= last <= last_of(number):
+        raise CheckpointRestoredError(
+            f"{target} contains rows of batch {batch_of(last)}, and the checkpoint "
+            f"has planned batch {batch_of(number)} again: it was restored from a backup, "
+            "or copied",
+            hint="Start the query with a new checkpoint: tidemill pipeline reset.",
+        )
+
+
+def _mixed_versions(target: str) -> SinkError:
+    return SinkError(
+        f"{target} contains rows whose version is that of a batch; rows with a "
+        f"{VERSION} of their own would be ignored because they look older",
+        hint="Use a new table, or rebuild this one: tidemill pipeline rebuild.",
+    )
+
+
+def _newer_checkpoint(target: str, latest: int, number: int) -> SinkError:
+    return SinkError(
+        f"{target} contains rows of a checkpoint created at {created_at(latest)}; "
+        f"the rows of this checkpoint, created at {created_at(number)}, would be "
+        "ignored because they look older",
+        hint="If a machine's clock is wrong, correct it and start the query with a new "
+        "checkpoint: tidemill pipeline reset. If another query writes to the table, "
+        "give each query its own table.",
+    )

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from tidemill.spark.sinks.base import DELETED, Columns, Run, Sink, Writer, as_columns
-from tidemill.spark.sinks.database.conflicts import check_versions
 from tidemill.spark.sinks.database.rows import VERSION, Layout, layout_of
 from tidemill.spark.sinks.database.sink import TableWriter
+from tidemill.spark.sinks.database.version import check_versions
 
 if TYPE_CHECKING:
     import pyarrow as pa

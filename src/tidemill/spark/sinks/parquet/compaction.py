@@ -16,8 +16,7 @@ from tidemill.spark.base.explain import spark_message
 from tidemill.spark.base.pyspark_private import java_errors
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.sinks.base import Columns, as_columns
-from tidemill.spark.sinks.parquet.metadata import completed_batches
-from tidemill.spark.sinks.parquet.sink import ParquetSink
+from tidemill.spark.sinks.parquet.sink import ParquetSink, completed_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,14 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from tidemill.spark.base.addresses import local_path
+from tidemill.spark.base.explain import spark_message
+from tidemill.spark.base.pyspark_private import java_errors, list_folder
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.sinks.base import CheckpointState, Columns, Run, Sink, Writer, as_columns
+from tidemill.spark.sinks.batch_identity import local_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+_METADATA = "_spark_metadata"
+_COMPACTED = ".compact"
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # like s3a://bucket/folder
 
 
@@ -51,7 +55,6 @@ class ParquetSink(Sink):
         return as_columns(self.partition_by)
 
     def check_result(self, df: DataFrame, checkpoint: CheckpointState) -> None:
-        from tidemill.spark.sinks.parquet.metadata import completed_batches
 
         super().check_result(df, checkpoint)
         completed = completed_batches(df.sparkSession, str(self.path))
@@ -92,3 +95,29 @@ class _FileWriter(Writer):
         writer = df.writeStream.format("parquet").option("path", str(self._sink.path))
         columns = as_columns(self._sink.partition_by)
         return writer.partitionBy(*columns) if columns else writer
+
+
+def completed_batches(spark: SparkSession, folder: str) -> frozenset[int] | None:
+    """Return the numbers of the batches that the folder's metadata lists.
+
+    Spark merges old entries into one file. Of the batches in it, only the last is returned.
+
+    Args:
+        folder: The folder as the sink gets it: a path or an address.
+
+    Returns:
+        The numbers, or None if no query was ever started that writes to the folder.
+    """
+    try:
+        names = list_folder(spark, folder, _METADATA)
+    except java_errors() as error:
+        cause = getattr(error, "java_exception", None)
+        text = str(error) if cause is None else cause.toString()
+        raise PipelineError(
+            f"can't read folder {folder}: {spark_message(text)}",
+            hint="Use a path, or an address of a file system that Spark has the jars for.",
+        ) from error
+    if names is None:
+        return None
+    numbers = (name.removesuffix(_COMPACTED) for name in names)
+    return frozenset(int(number) for number in numbers if number.isdecimal())

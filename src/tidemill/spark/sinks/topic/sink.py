@@ -5,7 +5,7 @@ Must not know: other sinks, how pipelines run, how records reach the brokers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -28,8 +28,12 @@ from tidemill.spark.sinks.base import (
 from tidemill.spark.sinks.topic.options import check_pipeline
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+_DISCARD = "noop"
+"""A format of Spark's that takes all output modes, and discards rows. There are none."""
+_NO_ROWS = "written bigint"
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,9 @@ class ChangelogSink(_RecordSink):
 class _RecordWriter(Writer):
     """Writes the rows of a query as records, in one of three ways.
 
-    On this machine, the query's own tasks write. Elsewhere they can't read the checkpoint, so the
+    On this machine, the query's own tasks write, as the last step of its plan: Spark plans a batch
+    once and runs it as one job, in all output modes, and no process of Spark's asks Python to
+    prepare and to commit the batch. Elsewhere they can't read the checkpoint, so the
     driver prepares each batch: through the data source ``tidemill`` in append mode, and batch by
     batch in the other modes, which Spark allows no Python data source.
     """
@@ -132,7 +138,6 @@ class _RecordWriter(Writer):
         self._run = run
 
     def stream(self, df: DataFrame) -> DataStreamWriter:
-        from tidemill.spark.sinks.topic.in_plan import tasks_read, writing
         from tidemill.spark.sinks.topic.tasks import ShareWriter
 
         run, topic = self._run, self._sink.topic
@@ -179,3 +184,24 @@ class _RecordWriter(Writer):
             f"a row for topic {self._sink.topic} has no {column}, which is part of the key",
             hint=f'Filter out such rows: filter("{escaped(column)} IS NOT NULL").',
         )
+
+
+def tasks_read(master: str) -> bool:
+    """Whether the tasks of a session can read the driver's files, and run in one attempt.
+
+    Args:
+        master: Spark's master URL.
+    """
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def writing(
+    records: DataFrame, write: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+) -> DataStreamWriter:
+    """Return Spark's writer for a query whose tasks write their rows themselves.
+
+    Args:
+        records: Rows with the columns of Spark's Kafka sink.
+        write: Writes the rows of a task, and yields none: a ``ShareWriter``.
+    """
+    return records.mapInArrow(write, _NO_ROWS).writeStream.format(_DISCARD)

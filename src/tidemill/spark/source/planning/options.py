@@ -22,7 +22,7 @@ from tidemill.spark.base.options import (
     known_options,
     positive,
 )
-from tidemill.spark.source.planning.parsing import ParsingOptions, parsing_options
+from tidemill.spark.source.planning.parsing import RowPlan, parsing_options
 
 EARLIEST = -2
 """An offset that means the first one in the log (Kafka's ListOffsets)."""
@@ -102,7 +102,7 @@ class SourceOptions:
     include_headers: bool = False
     group_id_prefix: str = "tidemill-source"
     poll_timeout_ms: int = 120_000
-    parsing: ParsingOptions | None = None
+    parsing: RowPlan | None = None
 
 
 def parse_source_options(raw: Mapping[str, str]) -> SourceOptions:

@@ -38,47 +38,23 @@ _ROWS = ("accepted", "refused")
 
 
 @dataclass(frozen=True, slots=True)
-class ParsingOptions:
-    """The checked options for values that the source parses.
-
-    Attributes:
-        schema: The columns as DDL; None if ``.schema()`` gives them.
-        event_time: A column of the value in which null refuses the record, or None.
-        timestamp_format: What a number in a TIMESTAMP column means.
-        drop_malformed: Whether records that can't be parsed are left out. If not, they fail the
-            query.
-        refused: Whether to yield the records that can't be parsed, instead of the rows.
-        report: A socket for reports about refused records (``source.refusals``), or None.
-        used: A file with the columns that have values (``source.used_columns``), or None.
-    """
-
-    format: str
-    schema: str | None = None
-    event_time: str | None = None
-    timestamp_format: str = "iso"
-    drop_malformed: bool = False
-    refused: bool = False
-    report: str | None = None
-    used: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class RowPlan:
     """The way from records to rows, the same for all tasks of a query.
 
     Attributes:
-        schema: The columns as DDL, those of ``RECORD_COLUMNS`` among them.
+        schema: The columns as DDL, those of ``RECORD_COLUMNS`` among them; empty in the options of
+            a source whose columns ``.schema()`` gives.
         format: The format of the values.
         event_time: A column in which null refuses the record, or None.
         timestamp_format: What a number in a TIMESTAMP column means.
-        drop_malformed: Whether records that can't be parsed are left out. If not, they raise an
-            error.
+        drop_malformed: Whether records that can't be parsed are left out. If not, they fail the
+            query.
         refused: Whether to return the records that can't be parsed, instead of the rows.
         report: A socket for reports about refused records (``source.refusals``), or None.
         used: A file with the columns that have values (``source.used_columns``), or None.
     """
 
-    schema: str
+    schema: str = ""
     format: str = "json"
     event_time: str | None = None
     timestamp_format: str = "iso"
@@ -88,7 +64,7 @@ class RowPlan:
     used: str | None = None
 
 
-def parsing_options(given: Mapping[str, str]) -> ParsingOptions | None:
+def parsing_options(given: Mapping[str, str]) -> RowPlan | None:
     """Return the options for parsing values; None if values are not parsed.
 
     Args:
@@ -106,15 +82,14 @@ def parsing_options(given: Mapping[str, str]) -> ParsingOptions | None:
             )
         return None
     refused = _one_of(given, "rows", _ROWS) == "refused"
-    schema = given.get("value.schema")
-    if refused and schema is None:
+    if refused and not given.get("value.schema"):
         raise invalid_option(
             "rows=refused needs the option value.schema",
             "Set value.schema to the columns of the value as DDL, and leave .schema() out.",
         )
-    return ParsingOptions(
+    return RowPlan(
         format=_one_of(given, "value.format", FORMATS),
-        schema=schema,
+        schema=given.get("value.schema", ""),
         event_time=given.get("event.time"),
         timestamp_format=given.get("timestamp.format", "iso"),
         drop_malformed=_one_of(given, "mode", _MODES) == "DROPMALFORMED",

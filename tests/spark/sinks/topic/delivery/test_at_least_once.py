@@ -11,7 +11,7 @@ from tests.contracts.deliver import DeliverContract
 from tidemill.spark.datasource.writers import check_columns
 from tidemill.spark.errors import OptionError
 from tidemill.spark.sinks.topic.delivery import at_least_once
-from tidemill.spark.sinks.topic.delivery.defaults import producer_settings
+from tidemill.spark.sinks.topic.delivery.at_least_once import producer_settings
 from tidemill.spark.sinks.topic.options import SinkOptions
 
 

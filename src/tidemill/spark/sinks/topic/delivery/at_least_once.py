@@ -13,10 +13,25 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from tidemill.spark.sinks.topic.delivery import librdkafka, own
-from tidemill.spark.sinks.topic.delivery.defaults import producer_settings
 
 SWITCH = "TIDEMILL_SINK_CLIENT"
 """The environment variable that chooses librdkafka with ``librdkafka``."""
+DEFAULT_SETTINGS: Mapping[str, str] = {
+    "acks": "all",
+    "enable.idempotence": "true",
+    # Larger batches while rows arrive. The flush at the end of a task does not wait for it.
+    "linger.ms": "50",
+    # The Java client's partitioner: a key is in the same partition for all clients.
+    "partitioner": "murmur2_random",
+    # A record without acknowledgement after this time fails its task, as with the Java client.
+    "message.timeout.ms": "120000",
+}
+"""Settings of librdkafka that the user can override."""
+_ALIASES = {
+    "request.required.acks": "acks",
+    "delivery.timeout.ms": "message.timeout.ms",
+    "queue.buffering.max.ms": "linger.ms",
+}
 
 
 def write_rows(
@@ -61,3 +76,17 @@ def close_idle_producers() -> None:
     """Close the connections that this process keeps for its next task."""
     own.close_idle()
     librdkafka.close_idle_producers()
+
+
+def producer_settings(kafka: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a producer: the user's, then the defaults.
+
+    Settings of ``acks`` other than all switch idempotence off.
+
+    Args:
+        kafka: The user's settings of librdkafka.
+    """
+    given = {_ALIASES.get(key, key): value for key, value in kafka.items()}
+    if given.get("acks", "all") not in ("all", "-1"):
+        given.setdefault("enable.idempotence", "false")
+    return {**DEFAULT_SETTINGS, **given}

@@ -36,8 +36,7 @@ from tidemill.kafka_client.producing.transactional import TransactionalProducer
 from tidemill.spark.base.clients import ClientPool
 from tidemill.spark.errors import DeliveryError
 from tidemill.spark.sinks.topic.delivery import librdkafka, own
-from tidemill.spark.sinks.topic.delivery.at_least_once import use_own
-from tidemill.spark.sinks.topic.delivery.defaults import producer_settings
+from tidemill.spark.sinks.topic.delivery.at_least_once import producer_settings, use_own
 from tidemill.spark.sinks.topic.delivery.share import (
     Share,
     check_marker,
