@@ -152,9 +152,6 @@ class RecordProducer:
     def check(self, wait_s: float = 0) -> None:
         """Run the callbacks of the client.
 
-        Args:
-            wait_s: Seconds to wait for callbacks.
-
         Raises:
             TidemillError: As ``Failures`` words it: a record was rejected or not acknowledged in
                 time, or the brokers reject the connection.
@@ -231,8 +228,6 @@ class TransactionalProducer:
 
     Args:
         settings: Settings of librdkafka, with a transactional id.
-        words: Words the errors.
-        make: Makes clients, and words the error of an invalid setting.
         patience_s: Seconds to wait for an answer.
 
     Attributes:

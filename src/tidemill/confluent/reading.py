@@ -60,8 +60,6 @@ class Follower:
         """Return a follower from the beginning of partitions.
 
         Args:
-            kafka: the cluster.
-            client: the client id.
             isolation: ``read_committed`` or ``read_uncommitted``.
             config: more of librdkafka's configuration, with underscores for dots.
         """
@@ -110,8 +108,6 @@ def read_table(
     """Return the last value of each key of a topic. Deleted keys are left out.
 
     Args:
-        kafka: the cluster.
-        client: the client id.
         topic: the topic; if it does not exist, the result is empty.
         committed: whether to leave out records of transactions that are not committed.
 
@@ -163,8 +159,6 @@ def end_offsets(kafka: Kafka, client: str, topic: str) -> dict[Partition, int]:
     """Return the offset behind the last record of each partition that has some.
 
     Args:
-        kafka: the cluster.
-        client: the client id.
         topic: the topic; if it does not exist, the result is empty.
 
     Raises:

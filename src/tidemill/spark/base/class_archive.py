@@ -151,14 +151,7 @@ def make_in_background(archive: ClassArchive) -> subprocess.Popen[bytes] | None:
 
 
 def make(archive: ClassArchive) -> bool:
-    """Make an archive, unless it exists or another process makes one.
-
-    Args:
-        archive: an archive with a list.
-
-    Returns:
-        Whether the archive exists now.
-    """
+    """Make an archive, unless it exists or another process makes one."""
     assert archive.list is not None
     try:
         with _locked(archive.folder) as is_locked:

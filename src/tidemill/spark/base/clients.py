@@ -29,15 +29,7 @@ Client = TypeVar("Client")
 
 
 def raise_if_permanent(last: LastError, servers: str) -> None:
-    """Raise an error if waiting can't help: wrong credentials, or TLS does not match.
-
-    Args:
-        last: The last error of a client.
-        servers: Addresses of the brokers, for the message.
-
-    Raises:
-        UnreachableError: The last error is of this kind.
-    """
+    """Raise an error if waiting can't help: wrong credentials, or TLS does not match."""
     if last.is_permanent:
         raise UnreachableError(
             f"the brokers at {servers} rejected the connection{last.text}",
@@ -49,10 +41,6 @@ def make_client(
     factory: Callable[[dict[str, Any]], Client], settings: Mapping[str, Any], last: LastError
 ) -> Client:
     """Create a librdkafka client that reports errors to ``last`` instead of stderr.
-
-    Args:
-        factory: Class of the client.
-        last: Receives the errors.
 
     Raises:
         OptionError: librdkafka does not know a setting or its value.
@@ -71,13 +59,7 @@ def make_client(
 
 
 def unreachable(settings: Mapping[str, Any], what: str, last: LastError) -> UnreachableError:
-    """Return the error for a request without a response.
-
-    Args:
-        settings: Settings of the client.
-        what: What the request does.
-        last: The last error of the client.
-    """
+    """Return the error for a request without a response."""
     servers = settings.get("bootstrap.servers", "")
     found = explain(str(servers), {k: str(v) for k, v in settings.items()}, "kafka.")
     if found is not None:
@@ -101,7 +83,6 @@ class ClientPool(Generic[Client]):
 
     Args:
         limit: Most idle clients to keep.
-        clock: Returns monotonic seconds.
     """
 
     def __init__(
@@ -119,11 +100,7 @@ class ClientPool(Generic[Client]):
         self._lock = threading.RLock()
 
     def take(self, settings: Mapping[str, str], make: Callable[[], Client]) -> Client:
-        """Return an idle client with these settings, or a new one. Return it with ``give``.
-
-        Args:
-            make: Creates a new client.
-        """
+        """Return an idle client with these settings, or a new one. Return it with ``give``."""
         if self._pid != os.getpid():  # librdkafka's threads do not survive a fork
             self._idle, self._pid, self._lock = {}, os.getpid(), threading.RLock()
         with self._lock:

@@ -86,9 +86,6 @@ def struct(ddl: str, *more: str) -> str:
 
     The schema may end with a comment. It may have colons between names and types, which Spark
     accepts in a type only.
-
-    Args:
-        more: Further columns, as DDL.
     """
     fields = ", ".join((f"{ddl}\n", *more))
     return f"STRUCT<{fields}>"

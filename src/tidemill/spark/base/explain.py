@@ -186,9 +186,6 @@ def cause_of(text: str) -> str:
 
     Spark begins with its own words and ends with the stack traces of two languages. In a notebook,
     the cause is then somewhere in the middle.
-
-    Args:
-        text: the text of Spark's error.
     """
     if SPARKS_MESSAGE in text:
         return text

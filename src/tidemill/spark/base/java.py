@@ -41,9 +41,6 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
     A Java that is too old or does not run is skipped.
 
-    Args:
-        environ: Environment variables; default: those of this process.
-
     Raises:
         JavaNotFoundError: None of them is Java 17 or newer. The message lists what was found.
     """

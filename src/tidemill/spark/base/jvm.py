@@ -133,11 +133,9 @@ def start_jvm(
     """Start Spark's JVM and wait until its gateway answers.
 
     Args:
-        conf: Spark settings.
         java: The Java to run; default: ``find_java()``.
         environ: Variables for the JVM in addition to those of this process.
         output: File for the output of the JVM and the Python workers; default: our stderr.
-        timeout_s: Seconds to wait for the gateway.
     """
     found = java or find_java()
     spark_home = _spark_home()

@@ -86,11 +86,6 @@ def jvm_command(
     Settings that have an effect only at the start of a JVM (memory, its options, the class path)
     become part of the command line, as Spark's launcher does it. All settings are also passed on as
     ``--conf``.
-
-    Args:
-        spark_home: Folder of Spark.
-        conf: Spark settings.
-        log_config: The log4j2 settings.
     """
     opened = [] if java.version >= 24 else [f"--add-opens={_OPENED_BEFORE_24}=ALL-UNNAMED"]
     options = [*_TIER_4]

@@ -128,9 +128,6 @@ def known_options(
         ignored: Options in lower case that are skipped.
         other: Options of the opposite role, for the error message.
         role: ``source`` or ``sink``.
-
-    Raises:
-        OptionError: An option is unknown.
     """
     spelling = {name.lower(): name for name in declared}
     given: dict[str, str] = {}
@@ -169,12 +166,7 @@ def kafka_settings(raw: Mapping[str, str], forbidden: Mapping[str, str]) -> dict
     """Return the options ``kafka.*`` as settings of librdkafka, without the prefix.
 
     Args:
-        raw: Options as Spark passes them.
         forbidden: Settings that must not be set, and what to use instead.
-
-    Raises:
-        OptionError: A setting is forbidden or belongs to the Java client, or the address of the
-            brokers is missing.
     """
     settings: dict[str, str] = {}
     for name, value in raw.items():
@@ -198,11 +190,7 @@ def json_object(text: str, expected: str) -> dict[str, object]:
     """Parse a JSON object.
 
     Args:
-        text: The value of an option.
         expected: What the option must be, for the message.
-
-    Raises:
-        OptionError: The text is not a JSON object.
     """
     try:
         content = json.loads(text)
@@ -214,21 +202,13 @@ def json_object(text: str, expected: str) -> dict[str, object]:
 
 
 def check_topic(topic: str, option: str) -> None:
-    """Check the name of a topic.
-
-    Raises:
-        OptionError: The name is invalid.
-    """
+    """Check the name of a topic."""
     if not TOPIC_NAME.fullmatch(topic):
         raise invalid_option(f"option {option}: invalid topic name {topic!r}", TOPIC_NAME_HINT)
 
 
 def whole(given: Mapping[str, str], name: str) -> int | None:
-    """Return an option as a number from 0, or None if it is not set.
-
-    Raises:
-        OptionError: The value is not a whole number.
-    """
+    """Return an option as a number from 0, or None if it is not set."""
     if (text := given.get(name)) is None:
         return None
     if not re.fullmatch(r"\d+", text.strip()):
@@ -237,11 +217,7 @@ def whole(given: Mapping[str, str], name: str) -> int | None:
 
 
 def positive(given: Mapping[str, str], name: str) -> int | None:
-    """Return an option as a number from 1, or None if it is not set.
-
-    Raises:
-        OptionError: The value is not a positive whole number.
-    """
+    """Return an option as a number from 1, or None if it is not set."""
     if (text := given.get(name)) is None:
         return None
     if not re.fullmatch(r"\d+", text.strip()) or int(text) < 1:
@@ -250,11 +226,7 @@ def positive(given: Mapping[str, str], name: str) -> int | None:
 
 
 def boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Return an option as a boolean.
-
-    Raises:
-        OptionError: The value is neither ``true`` nor ``false``.
-    """
+    """Return an option as a boolean."""
     text = given.get(name, str(default)).strip().lower()
     if text not in ("true", "false"):
         raise invalid_option(f"option {name} must be true or false, not {text!r}")

@@ -58,8 +58,6 @@ def cluster_partitions(
     Args:
         settings: Settings of the Spark context.
         registered_cores: Returns the cores of the executors that have registered so far.
-        clock: Returns monotonic seconds.
-        sleep: Waits for so many seconds.
     """
     cores = _configured_cores(settings)
     if cores is None:

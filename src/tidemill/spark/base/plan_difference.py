@@ -33,12 +33,7 @@ _LENGTH = re.compile(r" \+ (\d+)\), LongType, TimestampType")
 
 
 def difference(before: Sequence[str], now: Sequence[str]) -> tuple[str, str]:
-    """Return the parts of two plans that differ; an empty text if a plan only lacks something.
-
-    Args:
-        before: the lines of one plan.
-        now: the lines of the other one.
-    """
+    """Return the parts of two plans that differ; an empty text if a plan only lacks something."""
     gone = [line.strip() for line in before if line not in now]
     new = [line.strip() for line in now if line not in before]
     texts = [", ".join(map(_readable, lines)) for lines in (gone, new)]

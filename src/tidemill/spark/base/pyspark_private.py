@@ -70,12 +70,7 @@ def parse_connection(content: bytes) -> tuple[int, str]:
 
 
 def connect_gateway(port: int, secret: str) -> None:
-    """Connect PySpark to a running JVM.
-
-    Args:
-        port: Port of its Py4J gateway on loopback.
-        secret: The secret that the gateway asks for.
-    """
+    """Connect PySpark to a running JVM."""
     from pyspark.java_gateway import launch_gateway
 
     # launch_gateway connects to a running JVM if these are set. The secret must not stay in the

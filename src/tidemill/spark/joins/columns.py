@@ -19,11 +19,7 @@ On = str | Sequence[str] | Mapping[str, str]
 
 
 def pairs(on: On) -> tuple[tuple[str, str], ...]:
-    """Return the columns to compare as pairs (left, right).
-
-    Raises:
-        JoinError: there are none.
-    """
+    """Return the columns to compare as pairs (left, right)."""
     if isinstance(on, Mapping):
         found = tuple((str(left), str(right)) for left, right in on.items())
     else:
@@ -53,9 +49,6 @@ def check_columns(df: DataFrame, names: Iterable[str], what: str) -> None:
     Args:
         names: the columns, case-insensitive.
         what: the subject of the error message.
-
-    Raises:
-        JoinError: a column is missing.
     """
     there = {name.lower() for name in df.columns}
     missing = [name for name in names if name.lower() not in there]

@@ -41,7 +41,7 @@ class Batch:
 
 
 class BatchLog:
-    """The batches of one query.
+    """The batches of one query. A file that can't be read or written raises ``PipelineError``.
 
     Args:
         folder: Spark's checkpoint folder. It is created if it is missing.
@@ -62,11 +62,7 @@ class BatchLog:
         return self._query_id
 
     def last(self) -> Batch | None:
-        """Return the batch that was planned last, or None.
-
-        Raises:
-            PipelineError: A file is damaged, or another version of Spark wrote it.
-        """
+        """Return the batch that was planned last, or None."""
         number = self._newest(_OFFSETS)
         if number < 0:
             return None
@@ -75,31 +71,20 @@ class BatchLog:
         return Batch(number, start, self._end_of(number), is_done)
 
     def plan(self, number: int, end: str) -> None:
-        """Write that a batch ends at a position, before it runs.
-
-        Raises:
-            PipelineError: The file can't be written.
-        """
+        """Write that a batch ends at a position, before it runs."""
         metadata = {"batchWatermarkMs": 0, "batchTimestampMs": time.time_ns() // 1_000_000}
         text = json.dumps({**metadata, "conf": {}}, separators=(",", ":"))
         self._write(_OFFSETS, str(number), f"{_VERSION}\n{text}\n{end}")
         self._remove_old(number - KEPT)
 
     def commit(self, number: int) -> None:
-        """Write that a batch is done.
-
-        Raises:
-            PipelineError: The file can't be written.
-        """
+        """Write that a batch is done."""
         self._write(_COMMITS, str(number), f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}')
 
     def skip(self, number: int, end: str) -> None:
         """Write a batch that has no rows: only the position changes.
 
         After a crash between the two files the batch was never planned.
-
-        Raises:
-            PipelineError: A file can't be written.
         """
         self.commit(number)
         self.plan(number, end)

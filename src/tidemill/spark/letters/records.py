@@ -35,8 +35,6 @@ def letters_of(refused: pa.RecordBatch, stream: str, pipeline: str) -> pa.Record
     Args:
         refused: Refused records, with the columns of ``fetch``, ``headers`` among them, and with
             the reason.
-        stream: Name of the stream, for the header.
-        pipeline: Name of the pipeline, for the header.
     """
     names = (REASON_COLUMN, "topic", "partition", "offset")
     columns: list[Any] = [refused.column(name).to_pylist() for name in names]

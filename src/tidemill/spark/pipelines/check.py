@@ -42,7 +42,6 @@ def check(pipeline: Pipeline, kafka: Mapping[str, object] | None = None) -> None
     """Check everything that is visible without Spark.
 
     Args:
-        pipeline: the pipeline as it is declared.
         kafka: the librdkafka settings that it will run with, if they are known.
 
     Raises:

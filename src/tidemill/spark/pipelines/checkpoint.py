@@ -83,8 +83,6 @@ class Checkpoint:
 
     Args:
         root: the folder of all pipelines.
-        pipeline: the name of the pipeline.
-        query: the name of the query.
 
     Attributes:
         spark_folder: the folder of Spark's own checkpoint.
@@ -99,9 +97,6 @@ class Checkpoint:
 
     def begin(self, fingerprint: Fingerprint) -> Identity:
         """Return the identity with which a query starts; a new one if no batch was ever begun.
-
-        Args:
-            fingerprint: the fingerprint of the query that starts; it is saved.
 
         Raises:
             PipelineError: the identity is damaged or missing, or the folder can't be written.
@@ -286,7 +281,6 @@ class PipelineLock:
 
     Args:
         root: the folder of all pipelines.
-        pipeline: the name of the pipeline.
 
     Raises:
         PipelineRunningError: on entering, if another process holds the lock.

@@ -23,12 +23,7 @@ _USED = re.compile(r" *with __tidemill_row\.")
 
 
 def converted(state: Sequence[str], made_by: str) -> tuple[tuple[str, ...], str]:
-    """Return the lines and the version of a fingerprint in the format of today.
-
-    Args:
-        state: the lines that were stored.
-        made_by: the format and the version of Spark that wrote them.
-    """
+    """Return the lines and the version of a fingerprint in the format of today."""
     if not made_by.startswith("1 "):
         return tuple(state), made_by
     lines: list[str] = []

@@ -65,7 +65,6 @@ def fingerprint_of(df: DataFrame, mode: str) -> Fingerprint:
 
     Args:
         df: the query's result. It is not computed.
-        mode: the query's output mode.
     """
     plan = analyzed_plan(df)
     reader = _Reader()

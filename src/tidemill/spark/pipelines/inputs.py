@@ -172,10 +172,8 @@ class Builder:
     """Makes the DataFrames that a pipeline declares.
 
     Args:
-        kafka: settings of librdkafka, with ``bootstrap.servers``.
         starting: where new queries begin; None leaves it to each stream.
         source_format: the data source of streams: ``tidemill``, or Spark's own ``kafka``.
-        is_local: whether Spark's tasks run on this machine.
 
     Attributes:
         source: loads the topics of its streams.

@@ -153,7 +153,6 @@ def warnings_of(
     default folder is relative, so the same command elsewhere finds no checkpoints.
 
     Args:
-        before: the published statuses of the pipeline's queries.
         runner: the runner that is about to start.
         fresh: the queries that have no checkpoint here.
     """

@@ -45,11 +45,8 @@ class Rebuild:
     """A rebuild of the sink of one query.
 
     Args:
-        pipeline: the declared pipeline.
-        query: the name of the query.
         options: how to run it; it always runs until it has caught up, from the beginning.
         listener: called with each status that has changed.
-        warn: called with a warning's text.
 
     Raises:
         PipelineError: the pipeline does not have the query, or its sink can't be rebuilt.

@@ -61,12 +61,7 @@ class ReadyQuery:
 
 
 def make_ready(built: Built, checkpoint: Checkpoint) -> ReadyQuery:
-    """Check a query's output mode, its sink and its checkpoint.
-
-    Args:
-        built: The query and its result.
-        checkpoint: The folder of its checkpoint.
-    """
+    """Check a query's output mode, its sink and its checkpoint."""
     query = built.query
     check_query(built.df, query.mode)
     last = batch_identity(str(checkpoint.spark_folder))
@@ -142,16 +137,7 @@ class Started:
 
 
 def start(built: Built, run: Run) -> Started:
-    """Start a query.
-
-    Args:
-        built: The query and its result.
-        run: Names, checkpoint and settings of this run.
-
-    Raises:
-        TidemillError: The sink can't be opened.
-        Exception: Spark rejects the query.
-    """
+    """Start a query."""
     writer = built.query.sink.open(run)
     spark = built.df.sparkSession
     # With Spark's fair scheduler, each query gets its share of the cores.
@@ -175,11 +161,7 @@ def start(built: Built, run: Run) -> Started:
 
 
 def tuning(built: Built) -> dict[str, str]:
-    """Return the settings of Spark that suit one query.
-
-    Args:
-        built: The query and its result.
-    """
+    """Return the settings of Spark that suit one query."""
     chosen: dict[str, str] = {}
     if pyspark_private.stream_formats(built.df) == {"tidemill"}:
         chosen[_POLLING_DELAY] = "10ms"  # the source decides how often it asks (planning.pacing)
@@ -209,11 +191,7 @@ def _counts_rows(spark: SparkSession) -> bool:
 
 @contextlib.contextmanager
 def settings(spark: SparkSession, chosen: Mapping[str, str]) -> Iterator[None]:
-    """Set settings of a session for a moment. Those that the user has set stay as they are.
-
-    Args:
-        chosen: Names and values.
-    """
+    """Set settings of a session for a moment. Those that the user has set stay as they are."""
     known = dict(spark.conf.getAll)
     own = {n: v for n, v in chosen.items() if n not in known or known[n] == DEFAULTS.get(n)}
     try:

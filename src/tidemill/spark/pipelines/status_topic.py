@@ -32,11 +32,7 @@ Listener = Callable[[QueryStatus], None]
 
 
 class StatusTopic:
-    """A producer of statuses. Use it as a context manager.
-
-    Args:
-        kafka: settings of librdkafka, with ``bootstrap.servers``.
-    """
+    """A producer of statuses. Use it as a context manager."""
 
     def __init__(self, kafka: Mapping[str, str]) -> None:
         self._kafka = cluster_of(kafka)
@@ -54,9 +50,6 @@ class StatusTopic:
 
         Args:
             topics: the name of each topic, and whether it is a changelog.
-
-        Returns:
-            The topics that were created.
 
         Raises:
             UnreachableError: no broker answers.
@@ -127,10 +120,6 @@ class StatusPublisher:
 def delete_statuses(kafka: Mapping[str, str], keys: Sequence[str]) -> None:
     """Delete the statuses of queries, if the topic exists.
 
-    Args:
-        kafka: settings of librdkafka, with ``bootstrap.servers``.
-        keys: the keys of their records.
-
     Raises:
         UnreachableError: no broker answers.
     """
@@ -145,7 +134,6 @@ def read_statuses(kafka: Mapping[str, str], pipeline: str | None = None) -> list
     """Return the latest published status of each query, sorted by key.
 
     Args:
-        kafka: settings of librdkafka, with ``bootstrap.servers``.
         pipeline: return only the queries of this pipeline.
 
     Raises:
@@ -160,10 +148,6 @@ def read_statuses(kafka: Mapping[str, str], pipeline: str | None = None) -> list
 
 
 def cluster_of(kafka: Mapping[str, str]) -> Kafka:
-    """Return the cluster of a pipeline.
-
-    Args:
-        kafka: settings of librdkafka, with ``bootstrap.servers``.
-    """
+    """Return the cluster of a pipeline."""
     properties = {key: kafka[key] for key in kafka if key != "bootstrap.servers"}
     return Kafka(kafka["bootstrap.servers"], properties, prefix="kafka.")

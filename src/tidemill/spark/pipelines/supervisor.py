@@ -89,7 +89,6 @@ class SupervisedQuery:
     Args:
         status: the status before the start, with names, sink and topics.
         policy: when the query is over.
-        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -296,7 +295,6 @@ def never_started(status: QueryStatus, error: str | None = None) -> QueryStatus:
     """Return the last status of a query that was never started.
 
     Args:
-        status: the status before.
         error: why the query was not started; None if the run was stopped.
     """
     if status.state != STARTING:

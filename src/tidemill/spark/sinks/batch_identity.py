@@ -68,9 +68,6 @@ class StartedBatch:
 
     The sink records a batch before it writes any row of it. The file is backed up and restored
     together with the checkpoint.
-
-    Args:
-        checkpoint: Spark's checkpoint folder.
     """
 
     def __init__(self, path: Path, checkpoint: str) -> None:
@@ -78,11 +75,7 @@ class StartedBatch:
         self._checkpoint = checkpoint
 
     def is_new(self, batch_id: int) -> bool:
-        """Whether the sink never started this batch. False if that is not known.
-
-        Args:
-            batch_id: Number of the batch that is about to run.
-        """
+        """Whether the sink never started this batch. False if that is not known."""
         identity = batch_identity(self._checkpoint, batch_id)
         try:
             recorded = json.loads(self._path.read_text())
@@ -92,9 +85,6 @@ class StartedBatch:
 
     def record(self, batch_id: int) -> None:
         """Write to the file that the sink starts this batch, and sync it to disk.
-
-        Args:
-            batch_id: Number of the batch.
 
         Raises:
             SinkError: The file can't be written.

@@ -60,11 +60,7 @@ class KafkaCluster:
         return {**self.__dict__, "_admin": None, "_last_error": LastError()}
 
     def describe(self, subscription: Subscription) -> dict[str, Topic]:
-        """Return the subscribed topics that exist, with their subscribed partitions.
-
-        Raises:
-            UnreachableError: No broker answers in time.
-        """
+        """Return the subscribed topics that exist, with their subscribed partitions."""
         names = self._names(subscription)
         return self._until_settled(
             lambda: self._describe_once(names, subscription), f"describe topics {', '.join(names)}"

@@ -16,11 +16,7 @@ log = logging.getLogger("tidemill.spark")
 
 
 def deleted(wanted: OffsetRange, position: int, plan: FetchPlan) -> None:
-    """Report that the partition does not exist any more.
-
-    Raises:
-        DataLossError: ``fail_on_data_loss`` is set.
-    """
+    """Report that the partition does not exist any more."""
     _lost(f"{wanted.topic}-{wanted.partition} was deleted, with offsets from {position}", plan)
 
 
@@ -30,12 +26,7 @@ def removed(
     """Report that the log does not contain the offset.
 
     Args:
-        plan: How the range is read.
         last: The offset of its next record.
-        cause: The error of the broker.
-
-    Raises:
-        DataLossError: ``fail_on_data_loss`` is set.
     """
     _lost(
         f"{wanted.topic}-{wanted.partition} has offsets {first} to {last}, but {position} to "
@@ -57,7 +48,6 @@ def timed_out(
 
     Args:
         position: The offset of the next record.
-        plan: How the range is read.
         cause: The end of the sentence: ``: `` and the last error, or an empty string.
     """
     return RequestTimedOutError(
@@ -70,24 +60,13 @@ def timed_out(
 def unreadable(
     wanted: OffsetRange, position: int, cause: str, hint: str | None = None
 ) -> UnreachableError:
-    """Return the error if the partition can't be read.
-
-    Args:
-        position: The offset of the next record.
-        cause: Why.
-        hint: What to do.
-    """
+    """Return the error if the partition can't be read."""
     where = f"{wanted.topic}-{wanted.partition} at offset {position}"
     return UnreachableError(f"can't read {where}: {cause}", hint=hint)
 
 
 def rejected(servers: str, cause: str) -> UnreachableError:
-    """Return the error if waiting can't help: wrong credentials, or TLS does not match.
-
-    Args:
-        servers: Addresses of the brokers.
-        cause: Why.
-    """
+    """Return the error if waiting can't help: wrong credentials, or TLS does not match."""
     return UnreachableError(
         f"the brokers at {servers} rejected the connection: {cause}",
         hint="Check the options kafka.security.protocol, kafka.sasl.* and kafka.ssl.*.",

@@ -78,9 +78,6 @@ def close_idle_clients() -> None:
 def start(wanted: OffsetRange, plan: FetchPlan) -> Iterator[pa.RecordBatch] | None:
     """Return the record batches of a range, as ``fetch`` does.
 
-    Args:
-        plan: How to read it.
-
     Returns:
         None if a setting is left to librdkafka. The iterator raises ``OldFormatError`` where the
         log contains an old message format.
@@ -338,11 +335,7 @@ class RangeReader:
 
 
 class BatchMaker:
-    """Makes the record batches of one partition.
-
-    Args:
-        schema: ``SCHEMA`` or ``SCHEMA_WITH_HEADERS``.
-    """
+    """Makes the record batches of one partition."""
 
     def __init__(self, topic: str, partition: int, schema: pa.Schema) -> None:
         self._topic = topic
@@ -351,12 +344,7 @@ class BatchMaker:
         self._constants: tuple[pa.Array, pa.Array] = (pa.array([]), pa.array([]))
 
     def make(self, rows: int, buffers: Sequence[Any]) -> pa.RecordBatch:
-        """Return the rows as a record batch, without copying them.
-
-        Args:
-            rows: The number of rows.
-            buffers: What the decoder returned.
-        """
+        """Return the rows as a record batch, without copying them."""
         given = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
         topics, partitions = self._repeated(rows)
         columns = [

@@ -24,12 +24,7 @@ _LONGEST = 4096
 
 
 def send(path: str, wanted: OffsetRange, refused: int) -> None:
-    """Report a range that was read and parsed to its end.
-
-    Args:
-        path: The socket.
-        refused: Number of its records that can't be parsed.
-    """
+    """Report a range that was read and parsed to its end."""
     content = [wanted.topic, wanted.partition, wanted.start, wanted.end, refused]
     # It must not hold up the task: without the report, the range is read again.
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
@@ -59,9 +54,6 @@ class Reports:
 
     def receive(self, timeout_s: float) -> bool:
         """Take in the reports that are there; wait for the first one.
-
-        Args:
-            timeout_s: Longest wait.
 
         Returns:
             Whether there was one.

@@ -31,7 +31,6 @@ def parse_range(
     """Yield rows as ``parse_records``, and report at the end how many records were refused.
 
     Args:
-        records: All records of a range.
         plan: What to return, with the socket for the report.
     """
     refused: list[int] = []
@@ -50,7 +49,6 @@ def parse_records(
     Args:
         records: Records with the columns of Kafka's sources: ``value``, ``topic``, ``partition``
             and ``offset``, and those that the schema names.
-        plan: What to return.
         on_refused: Called with the number of records that were refused, if there are some.
 
     Yields:
@@ -97,11 +95,6 @@ def parse_schema(
     columns: Sequence[Column], ddl: str, event_time: str | None, timestamp_format: str
 ) -> ParseSchema:
     """Return what values are parsed to: the columns that don't come from the record.
-
-    Args:
-        columns: All columns of the schema.
-        event_time: A column in which null refuses the record, or None.
-        timestamp_format: What a number in a TIMESTAMP column means.
 
     Raises:
         SchemaError: A column has a reserved name, or its type is not supported.

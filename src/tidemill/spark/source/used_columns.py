@@ -41,11 +41,7 @@ class UsedColumns:
         self.path = os.path.join(folder, "columns")
 
     def write(self, names: Iterable[str]) -> None:
-        """Say which columns have values, before the first task runs.
-
-        Raises:
-            OSError: The file can't be written.
-        """
+        """Say which columns have values, before the first task runs."""
         new = Path(f"{self.path}.new")
         new.write_text(json.dumps(sorted(names)))
         new.replace(self.path)

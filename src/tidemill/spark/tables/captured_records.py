@@ -61,11 +61,7 @@ class CapturedRecords:
         self._deleted: dict[int, bytes] = {}
 
     def apply(self, record: Record, rows: Rows) -> None:
-        """Apply a record to the rows of the table.
-
-        Raises:
-            JoinError: the record is not a change of the table.
-        """
+        """Apply a record to the rows of the table."""
         for change in self.changes(record, rows.before):
             if change.key == b"":
                 rows.truncate(change)

@@ -165,11 +165,7 @@ def _join(
 
 
 def foreign_key_of(change: Change, spec: TableSpec) -> bytes | None:
-    """Return a row's foreign key in the spelling of the other table's key.
-
-    Returns:
-        None if a column is missing.
-    """
+    """Return a row's foreign key in the spelling of the other table's key."""
     return key_of(_object(change, spec), spec.foreign_key, spec)
 
 

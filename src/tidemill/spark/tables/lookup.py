@@ -42,11 +42,7 @@ _CHUNK = 10_000
 
 
 def value_now(spec: TableSpec, key: Column) -> Column:
-    """Return a column with the value of a key in the table when a task begins; null if none.
-
-    Args:
-        key: the key, as text.
-    """
+    """Return a column with the value of a key in the table when a task begins; null if none."""
 
     def look_up(keys: pa.Array) -> pa.Array:
         rows = _fresh(cache_of(spec, Latest)).rows
@@ -61,7 +57,6 @@ def value_at(spec: TableSpec, key: Column, at: Column) -> Column:
     """Return a column with the value that a key had at a time; null if none.
 
     Args:
-        key: the key, as text.
         at: the time in microseconds since 1970.
     """
 
@@ -135,7 +130,6 @@ def rows_of_view(
     Args:
         changes: the changes of both tables, with the columns ``CHANGES``, in one partition.
         specs: the table with the foreign key, and the one with the key.
-        schemas: their columns.
         names: the columns of the result with their rows.
 
     Returns:

@@ -54,7 +54,6 @@ class RowParser:
 
     Args:
         table: the name of the table in error messages.
-        schema: the columns of the table, and its key.
 
     Attributes:
         names: the names of all columns.
@@ -76,10 +75,6 @@ class RowParser:
     def rows(self, values: pa.Array, place: Place) -> pa.StructArray:
         """Return values as structs of all columns; null for null.
 
-        Args:
-            values: JSON objects as bytes or text.
-            place: names a value.
-
         Raises:
             JoinError: a value is not a JSON object of the table's schema.
         """
@@ -98,10 +93,6 @@ class RowParser:
 
     def keys(self, keys: pa.Array, place: Place) -> list[pa.Array]:
         """Return the columns of the table's key from the keys of records.
-
-        Args:
-            keys: the keys as bytes.
-            place: names a key.
 
         Raises:
             JoinError: a key is null, lacks a column, or has a column of another type.
@@ -130,9 +121,6 @@ class RowParser:
 
         Args:
             batch: records with the columns key, value, partition and offset.
-
-        Raises:
-            JoinError: a record has no valid key, or its value is not a row.
         """
 
         def place(index: int) -> str:
@@ -172,9 +160,6 @@ def change_rows(
 
     Args:
         records: the columns key, value, partition, offset and timestamp.
-        parser: the parser of the table's rows.
-        version: the column of this name.
-        commit: the commit times of a captured table.
     """
     columns = {
         **dict(zip(parser.names, parser.records(records), strict=True)),
@@ -195,7 +180,6 @@ def row_of(value: SparkColumn, schema: TableSchema, table: str) -> SparkColumn:
 
     Args:
         value: the JSON objects, as bytes or text.
-        table: the name of the table in error messages.
     """
     from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 

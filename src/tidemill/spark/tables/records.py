@@ -27,7 +27,6 @@ class TableSchema:
 
     Args:
         schema: all columns, as DDL.
-        key: names of the columns of the key.
         timestamp_format: what a number in a TIMESTAMP column means, as for streams.
 
     Attributes:
@@ -78,11 +77,7 @@ class TableSchema:
 
     @cached_property
     def parsed(self) -> ParseSchema:
-        """The columns that values are parsed to.
-
-        Raises:
-            SchemaError: a type is not supported.
-        """
+        """The columns that values are parsed to."""
         return self._parsed(list(self._by_name.values()))
 
     @cached_property

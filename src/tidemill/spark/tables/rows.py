@@ -290,11 +290,7 @@ class Versions:
         self._truncated.append(change)
 
     def settle(self, first: Mapping[int, int]) -> None:
-        """Drop versions that are no longer kept, and versions that retention has removed.
-
-        Args:
-            first: the first offsets of partitions where it has increased.
-        """
+        """Drop versions that are no longer kept, and versions that retention has removed."""
         self._forget(deletions=True)
         self.is_stale = False
         for key, versions in list(self._rows.items()) if first else ():
@@ -303,11 +299,7 @@ class Versions:
                 self._set(key, kept)
 
     def shrink(self, partitions: int) -> None:
-        """Drop versions to save memory while the topic is being read.
-
-        Args:
-            partitions: how many partitions the topic has.
-        """
+        """Drop versions to save memory while the topic is being read."""
         # Without a deletion, an older version of an unread partition would remain valid.
         self._forget(deletions=partitions == 1)
 

@@ -75,7 +75,6 @@ def rewrite(spark: Any, text: str) -> str:
     """Return a text with calls of Spark's own functions instead of the windows.
 
     Args:
-        spark: the session, whose parser is used.
         text: one SQL statement. A statement that Spark can't parse is returned unchanged: Spark
             reports what is wrong with it when it runs it.
 

@@ -96,12 +96,7 @@ class Request:
 
 
 class ForkServer:
-    """Accepts requests and forks.
-
-    Args:
-        listener: the listening socket.
-        environ: the environment with which this interpreter started.
-    """
+    """Accepts requests and forks."""
 
     def __init__(self, listener: socket.socket, environ: Mapping[str, str]) -> None:
         self._listener = listener
@@ -266,11 +261,7 @@ def search_path(request: Request, own: Sequence[str], started_with: str) -> list
 
 
 def run(request: Request, started_with: str) -> None:
-    """Become the process of a request, and run its module.
-
-    Args:
-        started_with: PYTHONPATH of this interpreter.
-    """
+    """Become the process of a request, and run its module."""
     for number, file in enumerate(request.files):
         os.dup2(file, number)
     _close(request.files)

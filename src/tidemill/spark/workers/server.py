@@ -68,9 +68,6 @@ class WorkerServer:
 def start_server(output: IO[bytes] | None = None) -> WorkerServer | None:
     """Start a fork server.
 
-    Args:
-        output: file for what it prints; default: our stderr.
-
     Returns:
         The server, or None if this system can't have one, or the user does not want one. Then each
         Python process of Spark imports for itself.

@@ -27,12 +27,7 @@ if TYPE_CHECKING:
 
 
 def runs_here(query: Query, master: str, source_format: str) -> bool:
-    """Whether a query is for dead letters, and runs in this process.
-
-    Args:
-        master: Spark's master URL.
-        source_format: the data source of streams.
-    """
+    """Whether a query is for dead letters, and runs in this process."""
     is_for_letters = query.build is None and query.sql is None
     return is_for_letters and source_format == "tidemill" and master.startswith("local")
 
@@ -55,11 +50,7 @@ class ReadyLetters:
     fingerprint: Fingerprint
 
     def start(self, run: Run) -> LetterQuery:
-        """Start the query.
-
-        Raises:
-            TidemillError: an option is invalid, or the checkpoint can't be read.
-        """
+        """Start the query."""
         rows = row_plan(self.stream, refused=True)
         options = {**self.source.options(self.stream), **parsing_options(rows)}
         kafka = {f"kafka.{name}": value for name, value in run.kafka.items()}
@@ -88,11 +79,6 @@ def make_letters_ready(
 ) -> ReadyLetters:
     """Check the checkpoint of a query for dead letters.
 
-    Args:
-        source: knows how its topics are read.
-        checkpoint: the folder of its checkpoint.
-        spark_version: the version of Spark, for the fingerprint.
-
     Raises:
         PipelineError: the query can't continue from the checkpoint.
     """
@@ -115,8 +101,6 @@ def dead_letters(refused: DataFrame, stream: str, pipeline: str) -> DataFrame:
     Args:
         refused: the records that can't be parsed, with the columns of the Kafka source, ``headers``
             among them, and with the reason.
-        stream: the name of the stream, for the header.
-        pipeline: the name of the pipeline, for the header.
     """
     from pyspark.sql import functions as f
 

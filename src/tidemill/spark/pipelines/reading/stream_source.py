@@ -35,7 +35,6 @@ class StreamSource:
     """Loads the topics of streams.
 
     Args:
-        kafka: settings of librdkafka, with ``bootstrap.servers``.
         starting: where new queries begin; None leaves it to each stream.
         source_format: the data source: ``tidemill``, or Spark's own ``kafka``.
         is_local: whether tasks run on this machine, so that they can report what they refuse.
@@ -149,7 +148,6 @@ def row_plan(stream: Stream, *, refused: bool = False) -> RowPlan:
 
     Args:
         stream: the stream; its schema is valid.
-        refused: whether to return the records that can't be parsed instead.
     """
     # Without NOT NULL and comments: any field of a value may be missing.
     made = stream_columns(stream)
@@ -195,7 +193,6 @@ def parsed_in_workers(records: DataFrame, plan: RowPlan) -> DataFrame:
 
     Args:
         records: the records, with the columns of the Kafka source, ``headers`` among them.
-        plan: what to return.
 
     Returns:
         The rows, with the columns of the plan's schema; or the refused records, with the columns

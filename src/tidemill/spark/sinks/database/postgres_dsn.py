@@ -28,11 +28,7 @@ _HOW = (
 
 
 def driver() -> Any:
-    """Import the package psycopg, which is an optional dependency.
-
-    Raises:
-        MissingPackageError: It is not installed.
-    """
+    """Import the package psycopg, which is an optional dependency."""
     try:
         import psycopg
     except ImportError:
@@ -45,10 +41,6 @@ def driver() -> Any:
 
 def check(dsn: str, table: str) -> None:
     """Check the declaration of a sink without connecting.
-
-    Args:
-        dsn: Connection string of libpq, or a URL.
-        table: Name of the table, with its schema if it has one.
 
     Raises:
         MissingPackageError: The package psycopg is not installed.

@@ -79,7 +79,6 @@ def layout_of(schema: Any, key: Sequence[str], order_by: Sequence[str] = ()) -> 
     """Return the layout for rows of a schema.
 
     Args:
-        schema: Spark's ``StructType`` of the rows.
         key: Names of the key columns; upper and lower case are the same.
         order_by: Names of the columns that decide between rows with the same key.
 
@@ -149,10 +148,6 @@ def _column(name: str, kind: Any) -> Column:
 def collect(df: Any, layout: Layout, target: str) -> pa.Table:
     """Fetch the rows of a batch to the driver.
 
-    Args:
-        df: The DataFrame of the batch.
-        target: The table, for messages.
-
     Returns:
         An Arrow table as ``prepare`` takes it.
 
@@ -189,7 +184,6 @@ def prepare(rows: pa.Table, layout: Layout, target: str) -> pa.Table:
     Args:
         rows: The columns of the layout, with nested types as JSON, and ``_deleted`` without nulls
             if the layout has it.
-        target: The table, for messages.
 
     Returns:
         The rows to write, always with ``_deleted``. A deletion without a version deletes whatever

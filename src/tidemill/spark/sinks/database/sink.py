@@ -164,11 +164,7 @@ class Target(Protocol):
 
 
 class TableWriter(Writer):
-    """Writes the batches of one run into a table.
-
-    Args:
-        run: The run of the query.
-    """
+    """Writes the batches of one run into a table."""
 
     def __init__(self, table: Target, run: Run) -> None:
         self._table = table
@@ -179,10 +175,6 @@ class TableWriter(Writer):
 
     def write(self, df: Any, batch_id: int) -> None:
         """Write a batch: upserts, and deletions where ``_deleted`` is true. All of it or nothing.
-
-        Args:
-            df: The rows. They come to the driver as Arrow.
-            batch_id: Number of the batch.
 
         Raises:
             SchemaError: Columns are missing, the table can't store a type, or the table in the

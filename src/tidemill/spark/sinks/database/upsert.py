@@ -133,20 +133,13 @@ class UpsertTable(ABC, Generic[Connection]):
 
         Args:
             other: Name of the other table, in the same schema.
-
-        Raises:
-            SinkError: The database refused it.
         """
         with self._transaction() as connection:
             if self._find(connection, other) is not None:
                 self._swap(connection, other)
 
     def drop(self, other: str) -> None:
-        """Drop another table with its table of deleted keys, if they exist.
-
-        Raises:
-            SinkError: The database refused it.
-        """
+        """Drop another table with its table of deleted keys, if they exist."""
         with self._transaction() as connection:
             for each in (other, f"{other}{TOMBSTONES}"):
                 self._execute(connection, f"DROP TABLE IF EXISTS {name(each)}")
@@ -344,13 +337,7 @@ def is_older(table: str, layout: Layout, version: str) -> str:
 
 
 def write_error(target: str, error: BaseException, hint: str = "") -> SinkError:
-    """Return the ``SinkError`` for an error of a database.
-
-    Args:
-        target: The table, for the message.
-        error: The error; the first line of its text is shown.
-        hint: What the user can do, or an empty string.
-    """
+    """Return the ``SinkError`` for an error of a database."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return SinkError(f"can't write {target}: {lines[0]}", hint=hint)
 

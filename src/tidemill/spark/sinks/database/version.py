@@ -66,17 +66,8 @@ def check_versions(
     """Check that a batch is not older than what its table contains.
 
     Args:
-        target: The table, for messages.
         latest: The greatest version in it, or None if it is empty.
-        number: Version of the batch.
-        layout: Layout of the rows.
-        is_first: Whether this is the first batch of its checkpoint.
-        is_new: Whether this batch was never started.
         of_checkpoint: The greatest version of the batch's checkpoint in the table, if it is known.
-
-    Raises:
-        SinkError: The table contains a newer version, so rows would be ignored silently.
-        CheckpointRestoredError: The batch is new, but the table contains its version.
     """
     if latest is None:
         return

@@ -96,11 +96,7 @@ class ElasticsearchSink(DocumentSink):
 
 
 class ElasticsearchStore(DocumentStore):
-    """The documents of one alias.
-
-    Args:
-        sink: The declaration.
-    """
+    """The documents of one alias."""
 
     def __init__(self, sink: ElasticsearchSink) -> None:
         super().__init__(sink.key_columns, as_columns(sink.order_by))

@@ -115,11 +115,7 @@ class RedisSink(DocumentSink):
 
 
 class RedisStore(DocumentStore):
-    """The hashes of one prefix.
-
-    Args:
-        sink: The declaration.
-    """
+    """The hashes of one prefix."""
 
     def __init__(self, sink: RedisSink) -> None:
         super().__init__(sink.key_columns, as_columns(sink.order_by))

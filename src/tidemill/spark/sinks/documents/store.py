@@ -85,12 +85,7 @@ class DocumentSink(Sink):
 
 
 class DocumentStore(ABC):
-    """A store of documents.
-
-    Args:
-        key: Columns that identify a document.
-        order_by: Columns that decide between rows with the same key.
-    """
+    """A store of documents. One that does not answer raises ``SinkError``."""
 
     def __init__(self, key: Sequence[str], order_by: Sequence[str] = ()) -> None:
         self.key = tuple(key)
@@ -120,26 +115,15 @@ class DocumentStore(ABC):
         Args:
             documents: The documents. No key occurs twice.
             last: What ``last_version`` must return from now on, if it is greater than before.
-
-        Raises:
-            SinkError: The store rejected them, or does not answer.
         """
 
     @abstractmethod
     def switch(self) -> None:
-        """Make what a rebuild has written the content, as ``Sink.switch``.
-
-        Raises:
-            SinkError: The store does not answer.
-        """
+        """Make what a rebuild has written the content, as ``Sink.switch``."""
 
     @abstractmethod
     def discard(self) -> None:
-        """Delete what a rebuild has written, as ``Sink.discard``.
-
-        Raises:
-            SinkError: The store does not answer.
-        """
+        """Delete what a rebuild has written, as ``Sink.discard``."""
 
     def close(self) -> None:  # noqa: B027 - most stores keep nothing
         """Release what is kept between batches. The next batch acquires it again."""

@@ -96,11 +96,7 @@ class TantivySink(DocumentSink):
 
 
 class TantivyStore(DocumentStore):
-    """The search index of one folder.
-
-    Args:
-        sink: The declaration.
-    """
+    """The search index of one folder."""
 
     def __init__(self, sink: TantivySink) -> None:
         super().__init__(sink.key_columns, as_columns(sink.order_by))
@@ -123,12 +119,7 @@ class TantivyStore(DocumentStore):
                 writer.wait_merging_threads()
 
     def prepare(self, layout: Layout) -> None:
-        """Open the index, or create it.
-
-        Raises:
-            SchemaError: The index has other columns.
-            SinkError: It can't be opened, or another process writes to it.
-        """
+        """Open the index, or create it."""
         if self._index is not None and self._columns == layout.columns:
             return
         self.close()

@@ -123,11 +123,7 @@ class HistoryTable(DuckDBTable):
             rows: The columns of the layout, ``valid_from`` among them, ``_version`` and, if the
                 layout has it, ``_deleted``. Of rows with one key and version the last one counts.
                 A deletion without a version comes after all versions of its key so far.
-            layout: Layout of the rows.
             number: Is not used, and neither are the other arguments: rows have versions.
-            is_first: Is not used.
-            is_new: Is not used.
-            on_start: Called before anything is written.
 
         Raises:
             SchemaError: The table in the database has other columns.

@@ -102,9 +102,6 @@ def completed_batches(spark: SparkSession, folder: str) -> frozenset[int] | None
 
     Spark merges old entries into one file. Of the batches in it, only the last is returned.
 
-    Args:
-        folder: The folder as the sink gets it: a path or an address.
-
     Returns:
         The numbers, or None if no query was ever started that writes to the folder.
     """

@@ -61,11 +61,7 @@ def records(df: DataFrame, key: tuple[str, ...], *, tombstones: bool = False) ->
 
 
 def missing_key_column(text: str) -> str | None:
-    """Return the key column that a failed query names in its error, or None.
-
-    Args:
-        text: The text of an error that Spark reports.
-    """
+    """Return the key column that a failed query names in its error, or None."""
     found = _NO_KEY_TEXT.search(text)
     return None if found is None else found[1]
 

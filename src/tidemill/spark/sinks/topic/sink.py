@@ -187,21 +187,12 @@ class _RecordWriter(Writer):
 
 
 def tasks_read(master: str) -> bool:
-    """Whether the tasks of a session can read the driver's files, and run in one attempt.
-
-    Args:
-        master: Spark's master URL.
-    """
+    """Whether the tasks of a session can read the driver's files, and run in one attempt."""
     return master.startswith("local") and not master.startswith("local-cluster")
 
 
 def writing(
     records: DataFrame, write: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 ) -> DataStreamWriter:
-    """Return Spark's writer for a query whose tasks write their rows themselves.
-
-    Args:
-        records: Rows with the columns of Spark's Kafka sink.
-        write: Writes the rows of a task, and yields none: a ``ShareWriter``.
-    """
+    """Return Spark's writer for a query whose tasks write their rows themselves."""
     return records.mapInArrow(write, _NO_ROWS).writeStream.format(_DISCARD)

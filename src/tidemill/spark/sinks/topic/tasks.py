@@ -45,8 +45,6 @@ class TaskBatch:
         """Return the share of the batch that this task writes.
 
         Args:
-            sink_id: Name of the output.
-            batch_id: Number of the batch.
             identity: What the batch reads, as far as it is known.
         """
         from tidemill.spark.sinks.topic.delivery.exactly_once import Share
@@ -79,11 +77,7 @@ def task_batch() -> TaskBatch | None:
 
 
 def complete(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield all batches, then raise an error if rows of the task are missing.
-
-    Raises:
-        DeliveryError: Rows are missing.
-    """
+    """Yield all batches, then raise an error if rows of the task are missing."""
     yield from batches
     complete_input.ensure_complete()
 

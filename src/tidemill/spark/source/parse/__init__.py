@@ -33,7 +33,6 @@ def make_parser(
     """Return a parser of a format.
 
     Args:
-        schema: The columns.
         only: Columns to build, by name; None for all. A value is still checked by all columns of
             the schema. The array of a column that is not built is all null.
 

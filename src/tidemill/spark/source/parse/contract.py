@@ -43,11 +43,7 @@ class Parser(Protocol):
         ...
 
     def check(self, values: pa.Array) -> Reasons:
-        """Return the values that ``parse`` refuses, without building columns.
-
-        Raises:
-            ParseLimitError, TypeError: As ``parse``.
-        """
+        """Return the values that ``parse`` refuses, without building columns."""
         ...
 
 

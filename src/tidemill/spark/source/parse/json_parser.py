@@ -48,12 +48,7 @@ _Taken = tuple[int, int, Any, Any, Any]
 
 
 class JsonParser:
-    """The parser of JSON objects.
-
-    Args:
-        schema: The columns.
-        built: Whether to build each column.
-    """
+    """The parser of JSON objects."""
 
     def __init__(self, schema: ParseSchema, built: tuple[bool, ...]) -> None:
         self._schema = schema

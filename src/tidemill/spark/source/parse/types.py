@@ -35,11 +35,7 @@ _HINT = (
 
 
 def arrow_type(column: str, ddl: str) -> pa.DataType:
-    """Return the Arrow type that Spark expects for a type.
-
-    Args:
-        column: Name of the column, for errors.
-    """
+    """Return the Arrow type that Spark expects for a type."""
     try:
         parsed = parse_one(f"CAST(x AS {ddl})", dialect="spark").args.get("to")
     except (ParseError, TokenError, RecursionError):

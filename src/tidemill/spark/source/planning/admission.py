@@ -32,11 +32,7 @@ transaction may. Above them, the interval says nothing about the time that a bat
 
 
 class Admission:
-    """Decides how many offsets a batch may have.
-
-    Args:
-        clock: The time.
-    """
+    """Decides how many offsets a batch may have."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -72,9 +68,5 @@ class Admission:
         return self._limit
 
     def planned(self, size: int) -> None:
-        """Take in the size of the batch that was planned.
-
-        Args:
-            size: Number of offsets; 0 if there is no batch.
-        """
+        """Take in the size of the batch that was planned."""
         self._size = size

@@ -143,11 +143,7 @@ def parse_source_options(raw: Mapping[str, str]) -> SourceOptions:
 
 
 def check_stream_options(options: SourceOptions) -> None:
-    """Check that a streaming query has no ending position.
-
-    Raises:
-        OptionError: It has one.
-    """
+    """Check that a streaming query has no ending position."""
     if options.ending is not None:
         raise invalid_option(
             "a streaming query has no end: options like endingOffsets are for batch queries only",

@@ -20,12 +20,7 @@ _SHARE = 10
 
 
 class Pacing:
-    """The pace of one query's questions.
-
-    Args:
-        clock: The time.
-        sleep: Waits for some seconds.
-    """
+    """The pace of one query's questions."""
 
     def __init__(self, clock: Clock, sleep: Callable[[float], None] = time.sleep) -> None:
         self._clock = clock
@@ -45,10 +40,6 @@ class Pacing:
         self._asked_ms = self._clock.monotonic_ms()
 
     def answered(self, *, has_news: bool) -> None:
-        """Note the answer to a question.
-
-        Args:
-            has_news: Whether there were new records.
-        """
+        """Note the answer to a question."""
         if has_news:
             self._news_ms = self._clock.monotonic_ms()

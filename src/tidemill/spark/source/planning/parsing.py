@@ -67,9 +67,6 @@ class RowPlan:
 def parsing_options(given: Mapping[str, str]) -> RowPlan | None:
     """Return the options for parsing values; None if values are not parsed.
 
-    Args:
-        given: The options of the source, in their declared spelling.
-
     Raises:
         OptionError: An option is invalid, or has an effect only together with ``value.format``.
     """

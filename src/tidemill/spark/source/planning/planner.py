@@ -82,7 +82,6 @@ class Planner:
     """Plans the batches of one query.
 
     Args:
-        cluster: The cluster with the topics.
         default_start: Where a query starts if the option is not set.
     """
 
@@ -236,12 +235,7 @@ class Planner:
         return known | self._cluster.offsets(dict.fromkeys(new, EARLIEST))
 
     def _ensure_same(self, read: QueryOffsets, ids: Mapping[str, str]) -> list[str]:
-        """Return the topics that have another id than when the query read them.
-
-        Args:
-            read: A position from the checkpoint.
-            ids: The present id of each topic.
-        """
+        """Return the topics that have another id than when the query read them."""
         known = {topic: each for topic, each in read.topic_ids.items() if each and ids.get(topic)}
         others = sorted(topic for topic, each in known.items() if each != ids[topic])
         if others:

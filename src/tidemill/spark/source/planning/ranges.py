@@ -39,8 +39,6 @@ def limit_offsets(
 
     Args:
         start: Where the batch starts, for all partitions in ``latest``.
-        latest: The ends of the partitions.
-        limit: Most offsets.
     """
     backlog = {tp: end - start[tp] for tp, end in latest.items() if end > start[tp]}
     total = sum(backlog.values())

@@ -82,9 +82,6 @@ def producer_settings(kafka: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a producer: the user's, then the defaults.
 
     Settings of ``acks`` other than all switch idempotence off.
-
-    Args:
-        kafka: The user's settings of librdkafka.
     """
     given = {_ALIASES.get(key, key): value for key, value in kafka.items()}
     if given.get("acks", "all") not in ("all", "-1"):

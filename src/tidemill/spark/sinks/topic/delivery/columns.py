@@ -23,9 +23,6 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
 
     Args:
         topic: Topic for all rows; None for the topic in each row.
-
-    Raises:
-        DeliveryError: The topic of a row is null.
     """
     if topic is not None:
         yield topic, batch
@@ -50,9 +47,6 @@ def columns(batch: pa.RecordBatch) -> Columns:
 
     Args:
         batch: Rows with a column ``value``, and optionally ``key``, ``partition`` and ``headers``.
-
-    Raises:
-        DeliveryError: A column has another type than the one for records.
     """
     names = set(batch.schema.names)
     value = _binary(batch.column("value"), "value")

@@ -26,14 +26,7 @@ def close_idle_producers() -> None:
 
 
 class Delivery:
-    """The delivery of one task's records. Call ``finish`` or ``abandon`` at its end.
-
-    Args:
-        settings: Settings of the producer.
-
-    Raises:
-        OptionError: librdkafka does not know a setting.
-    """
+    """The delivery of one task's records. Call ``finish`` or ``abandon`` at its end."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._settings = settings
@@ -45,11 +38,7 @@ class Delivery:
         send_rows(self._producer, batch, topic)
 
     def finish(self) -> None:
-        """Wait until all records are acknowledged.
-
-        Raises:
-            DeliveryError: A record was rejected or not acknowledged in time.
-        """
+        """Wait until all records are acknowledged."""
         self._producer.flush()
         _pool.give(self._settings, self._producer)
 
@@ -59,24 +48,13 @@ class Delivery:
 
 
 def transactional(settings: Mapping[str, str]) -> TransactionalProducer:
-    """Return a producer with transactions.
-
-    Args:
-        settings: Settings of librdkafka, with a transactional id.
-
-    Raises:
-        OptionError: librdkafka does not know a setting.
-    """
+    """Return a producer with transactions."""
     patience_s = int(settings["transaction.timeout.ms"]) / 1000
     return TransactionalProducer(settings, SINK, make_client, patience_s=patience_s)
 
 
 def send_rows(to: RecordProducer, batch: pa.RecordBatch, topic: str | None) -> None:
-    """Queue the rows of a batch. Wait while the queue is full.
-
-    Args:
-        topic: Topic for all rows; None for the topic in each row.
-    """
+    """Queue the rows of a batch. Wait while the queue is full."""
     for number, row in enumerate(_rows(batch, topic)):
         to.send(*row)
         if number % _CHECK_EVERY == 0:

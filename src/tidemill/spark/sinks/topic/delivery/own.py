@@ -32,11 +32,7 @@ def close_idle() -> None:
 
 
 def delivery(kafka: Mapping[str, str]) -> Delivery | None:
-    """Return the delivery of one task's records; None if a setting is left to librdkafka.
-
-    Args:
-        kafka: Settings of librdkafka.
-    """
+    """Return the delivery of one task's records; None if a setting is left to librdkafka."""
     settings = understand(kafka)
     if settings is None or settings.transactional_id:
         return None
@@ -50,9 +46,6 @@ def transactional(kafka: Mapping[str, str]) -> TransactionalProducer | None:
     """Return a producer with transactions; None if a setting is left to librdkafka.
 
     While it rests (``rest``), it has no connections.
-
-    Args:
-        kafka: Settings of librdkafka, with a transactional id.
     """
     settings = understand(kafka)
     if settings is None or not settings.transactional_id:
@@ -82,10 +75,6 @@ def _shared(kafka: Mapping[str, str]) -> dict[str, str]:
 class Delivery:
     """The delivery of one task's records, at least once. Call ``finish`` or ``abandon`` at its end.
 
-    Args:
-        kafka: Settings of librdkafka.
-        settings: The same settings.
-
     Raises:
         OSError: A certificate or key can't be read.
     """
@@ -106,12 +95,7 @@ class Delivery:
         send_rows(self._producer, batch, topic)
 
     def finish(self) -> None:
-        """Wait until all records are acknowledged.
-
-        Raises:
-            DeliveryError: A record was rejected or not acknowledged in time.
-            UnreachableError: The brokers reject the connection.
-        """
+        """Wait until all records are acknowledged."""
         if self._producer is not None:
             self._producer.flush()
             _identities.give(self._kafka, self._identity)
@@ -140,11 +124,7 @@ class Delivery:
 def send_rows(
     to: Producer | TransactionalProducer, batch: pa.RecordBatch, topic: str | None
 ) -> None:
-    """Send rows, or keep them for a moment.
-
-    Args:
-        topic: Topic for all rows; None for the topic in each row.
-    """
+    """Send rows, or keep them for a moment."""
     for name, rows in by_topic(batch, topic):
         to.add(name, columns(rows))
     to.post_if_due()
