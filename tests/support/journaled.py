@@ -51,9 +51,9 @@ def commit(store: LogStore, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
     return direct
 
 
-def store_segments(store: LogStore, log: PartitionLog) -> None:
+def store_segments(store: LogStore, log: PartitionLog, *, in_background: bool = True) -> None:
     """Sync a log's own files, as it is done in the background."""
-    ticket = log.begin_sync(in_background=True)
+    ticket = log.begin_sync(in_background=in_background)
     number = store.journal.begin_store(log)
     if ticket is not None:
         ticket.run()
@@ -66,11 +66,4 @@ def store_segments(store: LogStore, log: PartitionLog) -> None:
 def make_durable(store: LogStore, log: PartitionLog) -> None:
     """Make what was appended durable: by the journal, and where it can't, in the log's files."""
     if commit(store, [log]):
-        ticket = log.begin_sync()
-        number = store.journal.begin_store(log)
-        if ticket is not None:
-            ticket.run()
-            log.finish_sync(ticket)
-            if log.topic_id is not None:
-                store.journal.notes.add(log, ticket.note(log.topic_id.bytes))
-        store.journal.finish_store(number)
+        store_segments(store, log, in_background=False)

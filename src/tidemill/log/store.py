@@ -48,12 +48,7 @@ _KAFKA_FILES = ("meta.properties", "bootstrap.checkpoint")
 
 
 def check_format(fs: FileSystem, folder: str) -> None:
-    """Raise for a folder that this version can't read; write the version into a new folder.
-
-    Raises:
-        FormatVersionError: the folder has another format version, or data of another program.
-        OSError: a file operation failed.
-    """
+    """Raise for a folder that this version can't read; write the version into a new folder."""
     path = f"{folder}/{FORMAT_FILE}"
     if not fs.exists(path):
         names = fs.files(folder)

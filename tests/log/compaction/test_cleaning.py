@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.golden import tables
+from tests.log.format.batches import batch_around
 from tidemill.log.compaction.cleaning import (
     CleanedTransactions,
     Cleaning,
@@ -16,7 +17,7 @@ from tidemill.log.compaction.cleaning import (
     clean_batch,
 )
 from tidemill.log.disk.aborted_index import AbortedTransaction
-from tidemill.log.format.batch import Buffer, build_batch, check_batch, parse_header, stamp
+from tidemill.log.format.batch import Buffer, check_batch, parse_header, stamp
 from tidemill.log.format.markers import Marker, decode_marker, encode_marker
 from tidemill.log.format.records import NewRecord, Record, decode_records, encode_batch
 from tidemill.log.steps import run_steps
@@ -279,17 +280,7 @@ def test_offsets_below_the_dirty_section_are_not_added() -> None:
 
 def test_timestamp_differences_above_64_bits_stay_readable() -> None:
     body = bytes.fromhex("20 00 feffffffffffffffff01 00 0261 01 00")  # 2**63 - 1 ms later
-    batch = bytes(
-        build_batch(
-            base_offset=0,
-            body=body,
-            attributes=0,
-            last_offset_delta=0,
-            base_timestamp=500,
-            max_timestamp=500,
-            record_count=1,
-        )
-    )
+    batch = bytes(batch_around(body, 1, at=500))
     kept = cleaned(batch, offsets_of(batch), now_ms=-(2**62), retention_ms=0)
     assert len(decode_records(kept)) == 1
 

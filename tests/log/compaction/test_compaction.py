@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.log.format.batches import batch_around
 from tests.support.crashfs import CrashingFileSystem
 from tests.support.faultyfs import CrashError, Unlucky
 from tests.support.logs import TP, find_slice, open_log, open_store, read_bytes, read_records, write
@@ -22,7 +23,7 @@ from tidemill.log.errors import (
     StorageError,
     SyncFailedError,
 )
-from tidemill.log.format.batch import build_batch, iter_headers
+from tidemill.log.format.batch import iter_headers
 from tidemill.log.format.markers import Marker
 from tidemill.log.format.records import NewRecord, Record, encode_batch
 from tidemill.log.partition.partition import PartitionLog
@@ -549,24 +550,13 @@ def test_a_damaged_batch_stops_it_and_names_the_place(place: Place) -> None:
 
 def test_a_batch_that_can_not_be_decoded_stops_it(place: Place) -> None:
     place.log = open_log(place.store, {**CONFIGS, "cleanup.policy": "delete"})
-    place.log.append(_undecodable_batch(), now_ms=place.clock.now_ms(), from_client=False)
+    batch = batch_around(b"not gzip", 1, attributes=1)
+    place.log.append(batch, now_ms=place.clock.now_ms(), from_client=False)
     place.roll()
     place.log = open_log(place.store, CONFIGS)
     with pytest.raises(InvalidRecordError):
         place.compact()
     assert place.log.log_end_offset == 1
-
-
-def _undecodable_batch() -> bytearray:
-    return build_batch(
-        base_offset=0,
-        body=b"not gzip",
-        attributes=1,
-        last_offset_delta=0,
-        base_timestamp=0,
-        max_timestamp=0,
-        record_count=1,
-    )
 
 
 def test_a_full_disk_stops_it_and_changes_nothing(place: Place) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.golden import tables
+from tests.log.format.batches import batch_around
 from tidemill.errors import TidemillError
 from tidemill.log.errors import (
     CorruptBatchError,
@@ -146,30 +147,14 @@ def test_absurd_lengths_are_refused(length: int) -> None:
 
 @pytest.mark.parametrize(("delta", "count"), [(-1, 0), (1, 3), (0, -1)])
 def test_counts_that_contradict_each_other_are_refused(delta: int, count: int) -> None:
-    data = b.build_batch(
-        base_offset=0,
-        body=b"",
-        attributes=0,
-        last_offset_delta=delta,
-        base_timestamp=0,
-        max_timestamp=0,
-        record_count=count,
-    )
+    data = batch_around(b"", count, last_delta=delta)
     with pytest.raises(InvalidRecordError):
         b.check_batch(data)
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_unknown_codecs_are_refused(codec: int) -> None:
-    data = b.build_batch(
-        base_offset=0,
-        body=b"",
-        attributes=codec,
-        last_offset_delta=0,
-        base_timestamp=0,
-        max_timestamp=0,
-        record_count=1,
-    )
+    data = batch_around(b"", 1, attributes=codec)
     with pytest.raises(UnsupportedCompressionError):
         b.check_batch(data)
 

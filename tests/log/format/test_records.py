@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
 
 from tests.golden import tables
+from tests.log.format.batches import batch_around
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidRecordError
-from tidemill.log.format.batch import build_batch, check_batch, parse_header
+from tidemill.log.format.batch import check_batch, parse_header
 from tidemill.log.format.records import (
     NewRecord,
     Record,
@@ -46,18 +47,6 @@ new_records = st.lists(
     min_size=1,
     max_size=20,
 )
-
-
-def _batch(body: bytes, count: int) -> bytearray:
-    return build_batch(
-        base_offset=0,
-        body=body,
-        attributes=0,
-        last_offset_delta=max(count - 1, 0),
-        base_timestamp=0,
-        max_timestamp=0,
-        record_count=count,
-    )
 
 
 def _plain(record: Record) -> dict[str, Any]:
@@ -157,7 +146,7 @@ def test_header_names_that_are_not_utf8_keep_their_bytes() -> None:
     out = bytearray()
     encode_record(out, 0, 0, None, None, (("\udcff\x00x", b"v"),))
     assert b"\xff\x00x" in out
-    record = decode_records(_batch(bytes(out), 1))[0]
+    record = decode_records(batch_around(bytes(out), 1))[0]
     again = bytearray()
     encode_record(again, 0, 0, record.key, record.value, record.headers)
     assert again == out
@@ -176,15 +165,7 @@ def test_a_batch_needs_a_record() -> None:
 
 @pytest.mark.parametrize("attributes", [0, 1, 4])
 def test_a_batch_that_compaction_emptied_has_no_records(attributes: int) -> None:
-    batch = build_batch(
-        base_offset=4,
-        body=b"",
-        attributes=attributes,
-        last_offset_delta=6,
-        base_timestamp=-1,
-        max_timestamp=5,
-        record_count=0,
-    )
+    batch = batch_around(b"", 0, attributes=attributes, last_delta=6)
     assert decode_records(batch) == []
 
 
@@ -261,28 +242,20 @@ MALFORMED = [
 
 @pytest.mark.parametrize("body", MALFORMED)
 def test_malformed_records_are_refused(body: str) -> None:
-    assert decode_records(_batch(GOOD, 1)) == [Record(0, 0, b"a", b"b")]
+    assert decode_records(batch_around(GOOD, 1)) == [Record(0, 0, b"a", b"b")]
     with pytest.raises(InvalidRecordError):
-        decode_records(_batch(bytes.fromhex(body), 1))
+        decode_records(batch_around(bytes.fromhex(body), 1))
 
 
 @pytest.mark.parametrize("count", [0, 2, 3, 2**31 - 1])
 def test_a_wrong_record_count_is_refused(count: int) -> None:
     with pytest.raises(InvalidRecordError):
-        decode_records(_batch(GOOD, count))
+        decode_records(batch_around(GOOD, count))
 
 
 @given(st.binary(max_size=120), st.integers(0, 4), st.integers(0, 5))
 def test_arbitrary_bodies_decode_or_give_a_typed_error(body: bytes, codec: int, count: int) -> None:
-    batch = build_batch(
-        base_offset=0,
-        body=body,
-        attributes=codec,
-        last_offset_delta=max(count - 1, 0),
-        base_timestamp=0,
-        max_timestamp=0,
-        record_count=count,
-    )
+    batch = batch_around(body, count, attributes=codec)
     try:
         assert len(decode_records(batch)) == count
     except TidemillError:

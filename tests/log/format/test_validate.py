@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.log.format.batches import batch_around
 from tests.log.format.test_records import GOOD, MALFORMED, new_records
 from tests.support.effort import examples
 from tidemill.errors import TidemillError
@@ -25,7 +26,7 @@ from tidemill.log.errors import (
     UnsupportedCompressionError,
     UnsupportedFormatError,
 )
-from tidemill.log.format.batch import HEADER_SIZE, build_batch, parse_header
+from tidemill.log.format.batch import HEADER_SIZE, parse_header
 from tidemill.log.format.compression import Codec, compress
 from tidemill.log.format.crc import crc32c
 from tidemill.log.format.records import NewRecord, decode_records, encode_batch, encode_record
@@ -60,16 +61,7 @@ def check(batch: bytes | bytearray, **configs: str) -> Checked:
 
 
 def batch(body: bytes | bytearray, count: int, codec: int = 0) -> bytearray:
-    """Return a batch with a valid CRC around any bytes."""
-    return build_batch(
-        base_offset=0,
-        body=body,
-        attributes=codec,
-        last_offset_delta=count - 1,
-        base_timestamp=NOW,
-        max_timestamp=NOW,
-        record_count=count,
-    )
+    return batch_around(body, count, attributes=codec, at=NOW)
 
 
 def changed(position: int, layout: str, *values: int) -> bytearray:

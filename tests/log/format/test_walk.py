@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.golden import tables
+from tests.log.format.batches import batch_around
 from tests.log.format.test_records import GOOD, MALFORMED, new_records
 from tests.support.effort import examples
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidRecordError
 from tidemill.log.format import walk as walk_module
-from tidemill.log.format.batch import HEADER_SIZE, build_batch, parse_header
+from tidemill.log.format.batch import HEADER_SIZE, parse_header
 from tidemill.log.format.records import (
     Headers,
     NewRecord,
@@ -63,17 +64,8 @@ def walk(body: bytes, count: int) -> Walked:
 
 def readable(body: bytes, count: int) -> Walked | None:
     """Return the result of a walk as the decoder sees it; None if it refuses the records."""
-    batch = build_batch(
-        base_offset=0,
-        body=body,
-        attributes=0,
-        last_offset_delta=count - 1,
-        base_timestamp=0,
-        max_timestamp=0,
-        record_count=count,
-    )
     try:
-        decode_records(batch)
+        decode_records(batch_around(body, count))
     except TidemillError:
         return None
     found = list(scan_records(body, count))

@@ -87,9 +87,6 @@ class OffsetMap:
             False if the map is full and does not cover the batch. Some of its keys can be in the
             map. That is safe, because such a key's later record exists and is kept. The first batch
             is always covered, so that each pass makes progress.
-
-        Raises:
-            InvalidRecordError: the records are malformed.
         """
         if not header.is_control:
             body = yield from load_records(batch, header, DEFAULT_LIMIT)
@@ -218,9 +215,6 @@ def clean_batch(
     Returns:
         ``batch`` itself if it is kept unchanged, other bytes if it was rewritten, None if it is
         removed.
-
-    Raises:
-        InvalidRecordError: the records are malformed.
     """
     stats.bytes_read += header.size
     stats.records_read += header.record_count

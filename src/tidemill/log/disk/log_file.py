@@ -322,11 +322,7 @@ class LogFile:
         self._on_range(system.fill_cache, position, length, "reading")
 
     def write_back(self, position: int, length: int) -> None:
-        """Ask the system to begin to write a range to the disk; can block. Can run in any thread.
-
-        Raises:
-            StorageError: the file can't be opened, or the disk refused.
-        """
+        """Ask the system to begin to write a range; can block. Can run in any thread."""
         self._on_range(system.start_writeback, position, length, "writing to")
 
     def allocate(self, position: int, length: int) -> None:

@@ -66,11 +66,7 @@ _LENGTH = struct.Struct(">i")
 
 
 def codec_of(number: int) -> Codec:
-    """Return the codec with a number from a batch's attributes.
-
-    Raises:
-        UnsupportedCompressionError: the codec is unknown.
-    """
+    """Return the codec with a number from a batch's attributes."""
     try:
         return Codec(number)
     except ValueError:
@@ -82,9 +78,6 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
     Args:
         level: the codec's level; None for Kafka's default. Snappy has no levels.
-
-    Raises:
-        UnsupportedCompressionError: the codec is unknown.
     """
     chosen = codec_of(codec)
     if chosen is Codec.NONE:

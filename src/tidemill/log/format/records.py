@@ -115,9 +115,6 @@ def load_records(batch: Buffer, header: BatchHeader, limit: int) -> Steps[bytes 
 
     Args:
         limit: most bytes that they can have after decompression.
-
-    Raises:
-        InvalidRecordError, UnsupportedCompressionError: see ``records_body``.
     """
     data = memoryview(batch)[HEADER_SIZE : header.size]
     if header.codec == Codec.NONE or not len(data):

@@ -356,10 +356,6 @@ def find_bad_records(body: Buffer, header: BatchHeader, rules: Rules) -> Steps[N
 
     Args:
         body: the records, decompressed. They are well-formed.
-
-    Raises:
-        InvalidTimestampError: a timestamp is too far from the broker's clock.
-        InvalidRecordError: a key is missing, and all timestamps are valid.
     """
     bad: list[BadRecord] = []
     total = wrong_times = 0

@@ -104,11 +104,7 @@ _PAUSE_AFTER = 256
 
 
 def search(chain: SegmentChain, find: Callable[[Sequence[Segment]], Steps[Found]]) -> Steps[Found]:
-    """Search the segments. Search again if some were deleted or compacted between two steps.
-
-    Raises:
-        CorruptLogError, StorageError: the partition is offline, or its data can't be used.
-    """
+    """Search the segments. Search again if some were deleted or compacted between two steps."""
     while True:
         if chain.failure is not None:
             raise chain.failure

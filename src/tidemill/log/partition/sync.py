@@ -382,11 +382,7 @@ class SyncTicket:
 
 
 def sync_name(env: Environment, segment: Segment) -> None:
-    """Make the folder's entry for a segment durable; blocks.
-
-    Raises:
-        SyncFailedError: the broker must stop.
-    """
+    """Make the folder's entry for a segment durable; blocks."""
     if not segment.named:
         try:
             env.fs.sync_dir(segment.folder)

@@ -75,9 +75,6 @@ def sync_offline(logs: Iterable[PartitionLog], journal: Journal) -> bool:
 
     Returns:
         Whether none of them needs the journal now.
-
-    Raises:
-        SyncFailedError: the stop is not clean.
     """
     for log in logs:
         if log.failure is None:

@@ -84,9 +84,6 @@ def survey(
         log_start: the first segment must hold this offset; None if it is not known.
         recovery_point: all offsets below it were synced.
         dense: no batch was removed by compaction.
-
-    Raises:
-        OSError: a file can't be read.
     """
     names = fs.files(folder) if fs.exists(folder) else {}
     files = (parse_file_name(name) for name in names)
