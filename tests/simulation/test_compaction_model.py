@@ -26,8 +26,7 @@ from tests.support.effort import examples
 from tests.support.faultyfs import CrashError
 from tests.support.logs import TP, open_log, open_store, read_bytes
 from tidemill.clock import ManualClock
-from tidemill.log.compaction.due import cleanable
-from tidemill.log.compaction.run import compact
+from tidemill.log.compaction.run import cleanable, compact
 from tidemill.log.format.batch import iter_headers
 from tidemill.log.format.markers import Marker
 from tidemill.log.format.records import NewRecord, Record, decode_records, encode_batch

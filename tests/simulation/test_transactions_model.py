@@ -409,11 +409,11 @@ class TransactionSimulation(RuleBasedStateMachine):
             for item in producer.unanswered:
                 item.written = None
         for count in repair_steps:
-            self.broker.power_cut(rng)
+            self.broker.fs.power_cut(rng)
             self.broker.start(rng)
             for _, _ in zip(self.broker.repair(), range(count), strict=False):
                 pass
-        self.broker.power_cut(rng)
+        self.broker.fs.power_cut(rng)
         self.broker.start(rng)
         for _ in self.broker.repair():
             pass

@@ -46,7 +46,7 @@ class Written(NamedTuple):
 
 
 class SmallBroker:
-    """A broker with one journal and three partitions. After ``power_cut``, call ``start``."""
+    """A broker with one journal and three partitions. After ``fs.power_cut``, call ``start``."""
 
     def __init__(self) -> None:
         self.fs = FaultyFileSystem()
@@ -73,9 +73,6 @@ class SmallBroker:
         if tp in self.store.partitions:
             return self.store.get(tp)
         return self.store.create(tp, CONFIG, UUID(int=hash(tp.partition) + len(tp.topic)))
-
-    def power_cut(self, rng: random.Random) -> None:
-        self.fs.power_cut(rng)
 
     @property
     def now(self) -> int:

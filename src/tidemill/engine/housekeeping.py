@@ -20,8 +20,7 @@ from tidemill.engine.records.slices import SLICE_MS, Slices
 from tidemill.engine.transactions.coordinator import TransactionCoordinator
 from tidemill.engine.waiters import Waiters
 from tidemill.errors import TidemillError
-from tidemill.log.compaction.due import cleanable
-from tidemill.log.compaction.run import compact
+from tidemill.log.compaction.run import cleanable, compact
 from tidemill.log.errors import DiskFullError, InvalidRecordError, StorageError, SyncFailedError
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.store import LogStore

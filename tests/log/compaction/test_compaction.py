@@ -14,8 +14,7 @@ from tests.support.crashfs import CrashingFileSystem
 from tests.support.faultyfs import CrashError, Unlucky
 from tests.support.logs import TP, find_slice, open_log, open_store, read_bytes, read_records, write
 from tidemill.clock import ManualClock
-from tidemill.log.compaction.due import cleanable
-from tidemill.log.compaction.run import CompactionRun, compact
+from tidemill.log.compaction.run import CompactionRun, cleanable, compact
 from tidemill.log.errors import (
     CorruptLogError,
     DiskFullError,

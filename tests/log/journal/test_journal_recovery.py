@@ -61,6 +61,16 @@ class World:
     def reopen(self) -> None:
         self.store = open_journaled("/data", self.clock, self.fs)
 
+    def power_cut(self, rng: random.Random | None = None) -> None:
+        """Cut the power and open the store again. By default nothing unsynced is left."""
+        self.fs.power_cut(rng or Unlucky())
+        self.reopen()
+
+    def kill(self) -> None:
+        """Kill the process and open the store again."""
+        self.fs.kill()
+        self.reopen()
+
     def values(self, partition: int = 0) -> list[bytes | None]:
         return [record.value for record in read_records(self.log(partition))]
 
@@ -88,8 +98,7 @@ def test_one_sync_makes_the_appends_of_many_partitions_durable() -> None:
     assert world.fs.syncs == before + 1
     assert all(world.log(n).high_watermark == 2 for n in range(12))
     assert all(world.log(n).stored_offset == 1 for n in range(12))
-    world.fs.power_cut(Unlucky())
-    world.reopen()
+    world.power_cut()
     assert [world.values(n) for n in range(12)] == [[b"first", b"second"]] * 12
     assert world.reports().count("restored from the journal") == 12
 
@@ -97,8 +106,7 @@ def test_one_sync_makes_the_appends_of_many_partitions_durable() -> None:
 def test_a_killed_process_needs_nothing_restored() -> None:
     world = World()
     world.promise(b"a", b"b")
-    world.fs.kill()
-    world.reopen()
+    world.kill()
     assert world.values() == [b"first", b"a", b"b"]
     assert world.reports() == ""
 
@@ -124,8 +132,7 @@ def test_an_acknowledged_tail_is_restored(damage: str) -> None:
     assert "restored from the journal" in world.reports()
     # What was restored is on disk, and the partition continues.
     world.promise(b"next")
-    world.fs.power_cut(Unlucky())
-    world.reopen()
+    world.power_cut()
     assert world.values()[-1] == b"next"
 
 
@@ -282,8 +289,7 @@ def test_a_recreated_topic_gets_nothing_of_the_one_before() -> None:
     world.store.create(world.partitions[0], parse_config({}), UUID(int=2))
     world.append(0, b"new", sync=True)
     world.store.sync_folder()
-    world.fs.power_cut(Unlucky())
-    world.reopen()
+    world.power_cut()
     assert world.values() == [b"new"]
 
 
@@ -294,8 +300,7 @@ def test_a_sync_of_the_segments_frees_the_entries_before() -> None:
         world.promise(b"x")
         store_segments(world.store, world.log())
     assert journal.next_sequence == 201
-    world.fs.power_cut(Unlucky())
-    world.reopen()
+    world.power_cut()
     assert len(world.values()) == 201
 
 
@@ -311,8 +316,7 @@ def test_a_full_journal_refuses_and_the_segments_are_synced() -> None:
     make_durable(world.store, world.log())
     assert world.log().high_watermark == world.log().stored_offset == count + 2
     world.promise(b"room again")
-    world.fs.power_cut(Unlucky())
-    world.reopen()
+    world.power_cut()
     assert world.values()[-1] == b"room again"
 
 
@@ -414,8 +418,7 @@ def test_power_cuts_lose_nothing_promised_and_take_no_partition_offline(seed: in
             world.store.checkpoint()
         for m in range(3):
             promised[m] = written[m][: world.log(m).high_watermark]
-    world.fs.power_cut(dice)
-    world.reopen()
+    world.power_cut(dice)
     assert not world.store.offline
     for n in range(3):
         found = world.values(n)
@@ -502,8 +505,7 @@ def test_all_is_synced_when_a_topic_becomes_compacted() -> None:
     log.config = parse_config({"cleanup.policy": "compact"})
     assert [each.synced_size for each in log.segments] == [each.size for each in log.segments]
     world.store.checkpoint()
-    world.fs.power_cut(Unlucky())
-    world.reopen()
+    world.power_cut()
     assert world.values() == [b"first", b"a" * 50]
 
 
@@ -541,8 +543,7 @@ def test_a_broker_that_can_not_restore_does_not_start() -> None:
     world.fs.fail("write", errno.ENOSPC, path=path)
     with pytest.raises(JournalRestoreError, match="can't be restored"):
         world.reopen()
-    world.fs.kill()
-    world.reopen()
+    world.kill()
     assert world.values() == [b"first", b"a" * 50]
 
 
@@ -590,8 +591,7 @@ def test_the_promised_end_of_an_offline_partition_survives_a_clean_stop(
         monkeypatch.setattr(PartitionLog, "flush", fail)
     world.store.close()
     assert world.fs.exists(f"/data/{CHECKPOINT}") is not can_be_synced
-    world.fs.power_cut(Unlucky())
-    world.reopen()
+    world.power_cut()
     assert not world.store.offline
     assert [world.values(n) for n in range(2)] == [[b"first", b"second"]] * 2
     world.store.close()

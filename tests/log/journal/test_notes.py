@@ -9,7 +9,6 @@ from uuid import UUID
 import pytest
 
 from tests.log.journal.test_journal_recovery import NOW, World
-from tests.support.faultyfs import Unlucky
 from tests.support.journaled import commit, make_durable, store_segments
 from tests.support.logs import advance, read_records, ticket_of, write
 from tidemill.log.config.parse import parse_config
@@ -130,8 +129,7 @@ def test_a_note_is_not_needed_when_the_recovery_point_is_on_disk() -> None:
     assert dict(journal.notes.noted()) == {}
     overwrite_journal(world)
     flip(world, 1)
-    world.fs.kill()
-    world.reopen()
+    world.kill()
     assert "the log was synced up to offset 2" in str(world.store.offline[world.partitions[0]])
 
 
@@ -187,8 +185,7 @@ def test_a_journal_without_room_for_all_notes_still_takes_appends() -> None:
         for owner in range(3 * NOTES_TOGETHER):  # 3072 notes don't fit in a file of 64 KB
             journal.notes.add(owner, note)
         overwrite_journal(world)
-    world.fs.power_cut(Unlucky())
-    world.reopen()
+    world.power_cut()
     assert len(world.values(1)) == 121
 
 

@@ -9,7 +9,6 @@ from uuid import UUID
 import pytest
 
 from tests.log.journal.test_journal_recovery import NOW, World
-from tests.support.faultyfs import Unlucky
 from tests.support.logs import advance, write
 from tidemill.log.compaction.run import compact
 from tidemill.log.config.parse import parse_config
@@ -27,8 +26,7 @@ def test_a_closed_segment_whose_records_have_no_timestamps_is_no_damage() -> Non
     log.roll(NOW)
     log.flush()
     advance(world.store)
-    world.fs.kill()
-    world.reopen()
+    world.kill()
     assert world.values() == [b"first", b"a", b"b"]
 
 
@@ -45,8 +43,7 @@ def test_a_log_whose_change_to_compaction_failed_is_not_compacted() -> None:
         if work is not None:
             work.run()
     world.store.checkpoint()
-    world.fs.kill()
-    world.reopen()
+    world.kill()
     assert world.values() == [b"first", b"second", b"third"]
 
 
@@ -62,8 +59,7 @@ def test_a_journal_that_was_given_up_is_needed_until_closed_segments_are_synced(
     # The kernel has written the new segment, and not the end of the old one.
     world.fs.settle(world.segment())
     world.fs.sync_dir("/data/t-0")
-    world.fs.power_cut(Unlucky())
-    world.reopen()
+    world.power_cut()
     assert not world.store.offline
     assert world.values() == [b"first"]
 

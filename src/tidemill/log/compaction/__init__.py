@@ -1,5 +1,5 @@
 """Compaction: rewrite closed segments so that the last record of each key is kept.
 
-``due`` decides what can be compacted, ``run`` drives it, ``cleaning`` has the rules for records,
-and ``swap`` replaces the files.
+``run`` decides what can be compacted and drives it, ``cleaning`` has the rules for records, and
+``swap`` replaces the files.
 """

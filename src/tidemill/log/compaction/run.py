@@ -1,7 +1,7 @@
-"""Run the compaction of one partition in slices.
+"""Decide what of a partition can be compacted and whether that is due, and compact it in slices.
 
-Rewrites closed segments. ``due`` decides which ones, ``cleaning`` decides what is kept of a batch,
-and ``swap`` replaces the files. Knows no other partitions and no threads: blocking work is yielded
+Rewrites closed segments. ``cleaning`` decides what is kept of a batch, and ``swap`` replaces the
+files. Knows no other partitions and no threads: blocking work is yielded
 to the caller.
 
 One pass reads the keys of the dirty segments (as many as the offset map holds), rewrites all
@@ -13,7 +13,8 @@ Records of aborted transactions are removed. They are all before their marker, s
 with the marker is rewritten, its index of aborted transactions has nothing left to name. So cleaned
 segments have no such index.
 
-Source: Apache Kafka's ``Cleaner``.
+Source: Apache Kafka's ``LogCleanerManager`` and ``Cleaner``; KIP-58 (min.compaction.lag.ms);
+KIP-354 (max.compaction.lag.ms).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from tidemill.log.compaction.cleaning import (
     OffsetMap,
     clean_batch,
 )
-from tidemill.log.compaction.due import Cleanable, cleanable
 from tidemill.log.compaction.swap import CleanedSegment
+from tidemill.log.config.definition import MAX_LONG
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.disk.index import MAX_RELATIVE_OFFSET
 from tidemill.log.disk.segment import Segment
@@ -54,6 +55,80 @@ READ_BYTES = 64 * 1024
 _DELETED = "segments were deleted during the compaction"
 
 Steps = AnySteps[None]
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanable:
+    """The part of a partition that can be compacted now.
+
+    Attributes:
+        first_dirty_offset: below it there is one record per key already.
+        segments: the closed segments that can be rewritten, including clean ones.
+        end_offset: the end offset of these segments.
+        clean_bytes, dirty_bytes: the sizes of the clean and of the dirty segments.
+        is_due: whether the topic's configs require a compaction now.
+    """
+
+    first_dirty_offset: int
+    segments: tuple[Segment, ...] = ()
+    end_offset: int = -1
+    clean_bytes: int = 0
+    dirty_bytes: int = 0
+    is_due: bool = False
+
+    @property
+    def dirty_ratio(self) -> float:
+        """The share of dirty bytes, which is compared with ``min.cleanable.dirty.ratio``."""
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+def cleanable(log: PartitionLog, now_ms: int) -> Cleanable:
+    """Return the part of a partition that can be compacted, and whether that is due.
+
+    It ends before the active segment, before a segment that reaches the last stable offset, and
+    before a segment whose latest record is younger than ``min.compaction.lag.ms``. A compaction is
+    due if the dirty share is above ``min.cleanable.dirty.ratio``, or if a dirty record is older
+    than ``max.compaction.lag.ms``.
+
+    Raises:
+        StorageError: a segment can't be read.
+    """
+    config = log.config
+    first_dirty = log.first_dirty_offset
+    if not log.log_start_offset <= first_dirty <= log.log_end_offset:
+        first_dirty = log.log_start_offset
+    if not config.compact or not log.chain.sparse:  # its config could not be applied completely
+        return Cleanable(first_dirty)
+    segments: list[Segment] = []
+    end_offset = clean = dirty = 0
+    must = False
+    for segment, end in log.chain.closed():
+        is_dirty = end > first_dirty
+        if end > log.last_stable_offset or (
+            is_dirty
+            and config.min_compaction_lag_ms > 0
+            and segment.max_timestamp > now_ms - config.min_compaction_lag_ms
+        ):
+            break
+        segments.append(segment)
+        end_offset = end
+        if is_dirty:
+            dirty += segment.size
+            must = must or _is_overdue(segment, config.max_compaction_lag_ms, now_ms)
+        else:
+            clean += segment.size
+    found = Cleanable(first_dirty, tuple(segments), end_offset, clean, dirty)
+    if not dirty or not (must or found.dirty_ratio > config.min_cleanable_dirty_ratio):
+        return found
+    return Cleanable(first_dirty, found.segments, end_offset, clean, dirty, is_due=True)
+
+
+def _is_overdue(segment: Segment, max_lag_ms: int, now_ms: int) -> bool:
+    if max_lag_ms == MAX_LONG:
+        return False
+    begin = segment.read_first_timestamp()
+    return 0 < begin < now_ms - max_lag_ms
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """The journal of a data folder: what was promised before the segments are synced.
 
-``entry`` has the formats, ``ring`` has the files,
-``journal`` writes entries and knows which of them are still needed, ``reading`` reads them after an
-unclean stop, and ``restore`` gives a partition back what its segments lack. The room knows files,
-offsets and topic ids, and no partitions: their logs are its opaque owners.
+``entry`` has the formats, ``ring`` has the files, ``journal`` writes entries and knows which of
+them are still needed, and ``reading`` reads them after an unclean stop and gives a partition back
+what its segments lack. The room knows files, offsets and topic ids, and no partitions: their logs
+are its opaque owners.
 """

@@ -21,9 +21,7 @@ from tidemill.log.disk.index import OFFSET_ENTRY, TIME_ENTRY, MapCache, offset_e
 from tidemill.log.disk.log_file import HandlePool, LogFile
 from tidemill.log.disk.scan import BatchScanner, find_batch
 from tidemill.log.errors import CorruptLogError
-from tidemill.log.journal.entry import Piece
-from tidemill.log.journal.reading import JournalContent, Proof, read_journal
-from tidemill.log.journal.restore import lacking
+from tidemill.log.journal.reading import JournalContent, Proof, lacking, read_journal
 from tidemill.log.names import (
     INDEX,
     LOG,
@@ -167,7 +165,9 @@ class Inspection:
         except CorruptLogError as error:
             yield Damage(str(error), OFFLINE_HINT, is_repaired=False)
         proof = self._journal.proof(tp, topic_id_of(self._fs, folder))
-        restored = self._lacking(proof, folder, names, stored, point)
+        restored = lacking(
+            self._fs, folder, names, proof, recovery_point=point, is_sparse=stored.is_sparse
+        )
         if restored:
             first, last = restored[0].first_offset, restored[-1].end_offset - 1
             text = f"{folder}: the journal has offsets {first} to {last}, which the log lacks"
@@ -187,21 +187,6 @@ class Inspection:
                 return
             found, end = self._segment(path, base, names, following, kept, stored)
             yield from found
-
-    def _lacking(
-        self,
-        proof: Proof | None,
-        folder: str,
-        names: dict[str, int],
-        stored: StoredLog,
-        point: int,
-    ) -> list[Piece]:
-        """Return what the next start restores from the journal."""
-        if proof is None:
-            return []
-        return lacking(
-            self._fs, folder, names, proof, recovery_point=point, is_sparse=stored.is_sparse
-        )
 
     def _metadata(self, folder: str, names: Mapping[str, int]) -> Iterator[Damage]:
         path = f"{folder}/{METADATA}"

@@ -35,8 +35,7 @@ from tidemill.log.disk.index import MapCache
 from tidemill.log.disk.log_file import HandlePool
 from tidemill.log.errors import StorageError
 from tidemill.log.format.batch import build_batch
-from tidemill.log.journal.reading import disown, read_journal
-from tidemill.log.journal.restore import lacking
+from tidemill.log.journal.reading import disown, lacking, read_journal
 from tidemill.log.names import (
     INDEX,
     LOG,
@@ -93,7 +92,7 @@ class PartitionRepair:
             return
         env = Environment(fs, HandlePool(fs, 4), MapCache(fs), SystemClock())
         proof = read_journal(env, path).proof(self._tp, topic_id_of(fs, self._folder))
-        if proof is not None and lacking(
+        if lacking(
             fs,
             self._folder,
             fs.files(self._folder),
