@@ -41,7 +41,7 @@ class DeliverContract:
         """Records of a partition, which must be exactly ``count``."""
 
         def records(topic: str, partition: int, count: int) -> list[dict[str, Any]]:
-            plan = FetchPlan({"bootstrap.servers": broker.bootstrap}, include_headers=True)
+            plan = FetchPlan(broker.kafka, include_headers=True)
             batches = fetch(OffsetRange(topic, partition, 0, count), plan)
             return [row for found in batches for row in found.to_pylist()]
 
@@ -59,12 +59,10 @@ class DeliverContract:
             value=pa.array([b"v", None, b""]),
             key=pa.array([b"k", b"", None]),
             partition=pa.array([1, 1, 1], pa.int32()),
-            headers=pa.array(
-                [[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None, []], HEADERS
-            ),
+            headers=pa.array([headers, None, []], HEADERS),
             ignored=pa.array([1, 2, 3]),
         )
-        assert write([rows], topic, {"bootstrap.servers": broker.bootstrap}) == 3
+        assert write([rows], topic, broker.kafka) == 3
         found = written(topic, 1, 3)
         assert [(row["key"], row["value"]) for row in found] == [
             (b"k", b"v"),
@@ -82,7 +80,7 @@ class DeliverContract:
     ) -> None:
         topic = broker.topic()
         rows = batch(value=pa.array(["zwölf"]), key=pa.array(["ключ"]))
-        write([rows], topic, {"bootstrap.servers": broker.bootstrap})
+        write([rows], topic, broker.kafka)
         (row,) = written(topic, 0, 1)
         assert row["value"].decode() == "zwölf"
         assert row["key"].decode() == "ключ"
@@ -95,10 +93,10 @@ class DeliverContract:
     ) -> None:
         one, two = broker.topic(), broker.topic()
         rows = batch(value=pa.array([b"1", b"2"]), topic=pa.array([one, two]))
-        write([rows], None, {"bootstrap.servers": broker.bootstrap})
+        write([rows], None, broker.kafka)
         assert [row["value"] for row in written(one, 0, 1)] == [b"1"]
         assert [row["value"] for row in written(two, 0, 1)] == [b"2"]
-        write([rows], two, {"bootstrap.servers": broker.bootstrap})
+        write([rows], two, broker.kafka)
         assert [row["value"] for row in written(two, 0, 3)] == [b"2", b"1", b"2"]
 
     def test_a_keys_partition_is_the_java_clients(
@@ -109,7 +107,7 @@ class DeliverContract:
     ) -> None:
         topic = broker.topic(7)
         rows = batch(value=pa.array(list(MURMUR2)), key=pa.array(list(MURMUR2)))
-        write([rows], topic, {"bootstrap.servers": broker.bootstrap})
+        write([rows], topic, broker.kafka)
         for key, murmur in MURMUR2.items():
             partition = (murmur & 0x7FFFFFFF) % 7
             there = sum((m & 0x7FFFFFFF) % 7 == partition for m in MURMUR2.values())
@@ -124,25 +122,24 @@ class DeliverContract:
         topic = broker.topic()
         values = [b"%d" % i for i in range(5000)]
         rows = batch(value=pa.array(values))
-        small = {"queue.buffering.max.messages": "100", "linger.ms": "0"}
-        settings = {"bootstrap.servers": broker.bootstrap, **small}
+        settings = {**broker.kafka, "queue.buffering.max.messages": "100", "linger.ms": "0"}
         assert write([rows, rows.slice(0, 0)], topic, settings) == 5000
         assert [row["value"] for row in written(topic, 0, 5000)] == values
 
     def test_no_rows_are_no_error(self, broker: Broker, write: Write) -> None:
-        assert write([], "nowhere", {"bootstrap.servers": broker.bootstrap}) == 0
+        assert write([], "nowhere", broker.kafka) == 0
 
     def test_a_null_topic_is_refused(self, broker: Broker, write: Write) -> None:
         rows = batch(value=pa.array([b"v"]), topic=pa.array([None], pa.string()))
         with pytest.raises(DeliveryError, match="the topic of a row is null"):
-            write([rows], None, {"bootstrap.servers": broker.bootstrap})
+            write([rows], None, broker.kafka)
 
     def test_a_record_that_the_client_holds_too_large_is_refused(
         self, broker: Broker, write: Write
     ) -> None:
         rows = batch(value=pa.array([bytes(2_000_000)]))
         with pytest.raises(DeliveryError, match="too large"):
-            write([rows], broker.topic(), {"bootstrap.servers": broker.bootstrap})
+            write([rows], broker.topic(), broker.kafka)
 
     def test_a_record_that_the_broker_refuses_fails_the_task(
         self, broker: Broker, write: Write
@@ -150,19 +147,19 @@ class DeliverContract:
         topic = broker.topic(max_message_bytes="1000")
         rows = batch(value=pa.array([b"small", bytes(5000)]))
         with pytest.raises(DeliveryError, match=f"not accepted, the first for topic {topic}"):
-            write([rows], topic, {"bootstrap.servers": broker.bootstrap})
+            write([rows], topic, broker.kafka)
         # ... and leaves the next one a producer that works.
-        assert write([rows.slice(0, 1)], topic, {"bootstrap.servers": broker.bootstrap}) == 1
+        assert write([rows.slice(0, 1)], topic, broker.kafka) == 1
 
     def test_a_partition_that_does_not_exist_is_refused(self, broker: Broker, write: Write) -> None:
         rows = batch(value=pa.array([b"v"]), partition=pa.array([9], pa.int32()))
         with pytest.raises(DeliveryError, match="partition"):
-            write([rows], broker.topic(), {"bootstrap.servers": broker.bootstrap})
+            write([rows], broker.topic(), broker.kafka)
 
     def test_fewer_acknowledgements_may_be_asked_for(self, broker: Broker, write: Write) -> None:
         rows = batch(value=pa.array([b"v"]))
         topic = broker.topic()
-        assert write([rows], topic, {"bootstrap.servers": broker.bootstrap, "acks": "1"}) == 1
+        assert write([rows], topic, {**broker.kafka, "acks": "1"}) == 1
 
     def test_no_broker_fails_the_task_in_time(self, write: Write) -> None:
         nowhere = {"bootstrap.servers": f"127.0.0.1:{reserve_port()}", "message.timeout.ms": "500"}
@@ -171,4 +168,4 @@ class DeliverContract:
 
     def test_an_unknown_setting_is_refused(self, broker: Broker, write: Write) -> None:
         with pytest.raises(OptionError, match=r"no\.such\.thing"):
-            write([], "t", {"bootstrap.servers": broker.bootstrap, "no.such.thing": "1"})
+            write([], "t", {**broker.kafka, "no.such.thing": "1"})

@@ -5,7 +5,6 @@ Batches are Arrow tables; nothing needs Spark.
 
 from __future__ import annotations
 
-import random
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,32 +13,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.contracts.upsert import FIRST, SECOND, Frame, deletions, writer_of
-from tests.support import effort
+from tests.contracts.upsert import (
+    FIRST,
+    FOLLOWED,
+    SECOND,
+    Change,
+    FollowContract,
+    Followed,
+    Frame,
+    deletions,
+    follow,
+    writer_of,
+)
 from tidemill.spark.errors import CheckpointRestoredError, RowError, SinkError
 from tidemill.spark.sinks.base import Sink
-from tidemill.spark.sinks.database.rows import Column, Layout, prepare
+from tidemill.spark.sinks.database.rows import Layout, prepare
 from tidemill.spark.sinks.database.version import version
 from tidemill.spark.sinks.documents.store import DocumentSink, DocumentStore
-
-LAYOUT = Layout(
-    (Column("id", "int"), Column("text", "string")), ("id",), deletes=True, versioned=True
-)
-Change = tuple[int, str | None, int | None]
-
-
-def follow(store: DocumentStore, *changes: Change) -> None:
-    """Write changes (id, text, version) as one batch; those without a text are deletions."""
-    ids, texts, versions = zip(*changes, strict=True)
-    rows = pa.table(
-        {
-            "id": pa.array(ids, pa.int32()),
-            "text": pa.array(texts, pa.string()),
-            "_version": pa.array(versions, pa.int64()),
-            "_deleted": [text is None for text in texts],
-        }
-    )
-    store.apply(prepare(rows, LAYOUT, store.target), LAYOUT, version(FIRST, 0), is_new=True)
 
 
 @dataclass
@@ -51,7 +41,7 @@ class Documents:
     """Returns the column ``text`` of each document, by its key."""
 
 
-class DocumentContract:
+class DocumentContract(FollowContract):
     """Documents are kept by key, also if batches are repeated or late."""
 
     @pytest.fixture
@@ -65,6 +55,10 @@ class DocumentContract:
         yield made
         made.close()
 
+    @pytest.fixture
+    def followed(self, documents: Documents, store: DocumentStore) -> Followed:
+        return Followed(store, lambda: {int(key): text for key, text in documents.texts().items()})
+
     def test_batches_replace_and_delete_by_key(
         self, documents: Documents, store: DocumentStore
     ) -> None:
@@ -77,45 +71,6 @@ class DocumentContract:
         writer.write(deletions((1, "again", False)), 2)
         writer.write(deletions((9, "late", False), (2, "late", False)), 0)
         assert documents.texts() == {"1": "again", "2": "B", "3": "c"}
-
-    def test_rows_with_versions_of_their_own_are_never_replaced_by_older_ones(
-        self, documents: Documents, store: DocumentStore
-    ) -> None:
-        big = (1 << 60) + 1  # a double can't tell it from its neighbours
-        follow(store, (1, "a", big), (2, "b", 5), (3, "c", 99))
-        follow(store, (1, "old", big - 1), (2, "B", 6), (3, None, 100))
-        follow(store, (1, "A", big), (3, "old", 99), (4, None, 9))
-        assert documents.texts() == {"1": "A", "2": "B"}
-        follow(store, (2, None, 5), (3, "again", 1000), (4, "old", 8))
-        assert documents.texts() == {"1": "A", "2": "B", "3": "again"}
-
-    def test_a_deletion_without_a_version_deletes_whatever_is_there(
-        self, documents: Documents, store: DocumentStore
-    ) -> None:
-        follow(store, (1, "a", 5), (2, "b", 5))
-        follow(store, (1, None, None), (9, None, None))
-        follow(store, (1, "old", 4))
-        assert documents.texts() == {"2": "b"}
-        follow(store, (1, "new", 6), (2, "b", 6), (2, None, None))
-        assert documents.texts() == {"1": "new"}
-
-    def test_a_log_that_is_followed_again_from_any_place_leads_to_the_same_documents(
-        self, documents: Documents, store: DocumentStore
-    ) -> None:
-        seed = effort.chosen_seed(1)
-        dice = random.Random(seed)
-        log: list[Change] = [
-            (dice.randrange(6), None if dice.random() < 0.3 else str(place), place)
-            for place in range(30)
-        ]
-        at = 0
-        while at < len(log):
-            end = at + dice.randint(1, 9)
-            follow(store, *log[at:end])
-            at = dice.randrange(end) if dice.random() < 0.3 else end
-        last = {str(key): text for key, text, _ in log}
-        there = {key: text for key, text in last.items() if text is not None}
-        assert documents.texts() == there, f"seed {seed}"
 
     def test_many_documents_at_once(self, documents: Documents, store: DocumentStore) -> None:
         follow(store, *((i, f"t{i}", i) for i in range(3_000)))
@@ -177,7 +132,7 @@ class DocumentContract:
         assert documents.texts() == {"7": "x"}
 
 
-_ROWS = Layout(LAYOUT.columns, ("id",))
+_ROWS = Layout(FOLLOWED.columns, ("id",))
 
 
 def _write(sink: Sink, *changes: Change) -> None:

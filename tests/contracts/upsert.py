@@ -26,6 +26,7 @@ from tidemill.spark.sinks.database.rows import Column, Layout, prepare
 from tidemill.spark.sinks.database.sink import TableWriter, Target
 from tidemill.spark.sinks.database.upsert import UpsertTable, name, quoted
 from tidemill.spark.sinks.database.version import version
+from tidemill.spark.sinks.documents.store import DocumentStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,10 +139,13 @@ class Database:
 FOLLOWED = Layout(
     (Column("id", "int"), Column("text", "string")), ("id",), deletes=True, versioned=True
 )
+Followable = UpsertTable[Any] | DocumentStore
+Change = tuple[int, str | None, int | None]
+"""Id, text (None: deleted), version."""
 
 
-def follow(table: UpsertTable[Any], *changes: tuple[int, str | None, int | None]) -> None:
-    """Write changes (id, text, version) as one batch; those without a text are deletions."""
+def follow(table: Followable, *changes: Change) -> None:
+    """Write changes as one batch."""
     ids, texts, versions = zip(*changes, strict=True)
     rows = pa.table(
         {
@@ -154,7 +158,66 @@ def follow(table: UpsertTable[Any], *changes: tuple[int, str | None, int | None]
     table.apply(prepare(rows, FOLLOWED, table.target), FOLLOWED, version(FIRST, 0), is_new=True)
 
 
-class UpsertContract:
+@dataclass
+class Followed:
+    """What follows a log of changes, and the texts that it holds by id."""
+
+    table: Followable
+    texts: Callable[[], dict[int, str]]
+
+
+class FollowContract:
+    """Rows with versions of their own: the newest one of each key is kept."""
+
+    @pytest.fixture
+    @abstractmethod
+    def followed(self) -> Followed:
+        raise NotImplementedError
+
+    def test_rows_with_versions_of_their_own_are_never_replaced_by_older_ones(
+        self, followed: Followed
+    ) -> None:
+        table, big = followed.table, (1 << 60) + 1  # a double can't tell it from its neighbours
+        follow(table, (1, "a", big), (2, "b", 5), (3, "c", 99))
+        follow(table, (1, "old", big - 1), (2, "B", 6), (3, None, 100))
+        follow(table, (1, "A", big), (3, "old", 99), (4, None, 9))
+        assert followed.texts() == {1: "A", 2: "B"}
+        follow(table, (2, None, 5), (3, "again", 1000), (4, "old", 8))
+        assert followed.texts() == {1: "A", 2: "B", 3: "again"}
+
+    def test_a_deletion_without_a_version_deletes_whatever_is_there(
+        self, followed: Followed
+    ) -> None:
+        table = followed.table
+        follow(table, (1, "a", 5), (2, "b", 5))
+        follow(table, (1, None, None), (9, None, None))
+        follow(table, (1, "old", 4))
+        assert followed.texts() == {2: "b"}
+        follow(table, (1, "new", 6), (2, "b", 6), (2, None, None))
+        assert followed.texts() == {1: "new"}
+        follow(table, (2, "old", 5))
+        assert followed.texts() == {1: "new"}
+
+    def test_a_log_that_is_followed_again_from_any_place_leads_to_the_same_rows(
+        self, followed: Followed
+    ) -> None:
+        seed = effort.chosen_seed(3)
+        dice = random.Random(seed)
+        log: list[Change] = [
+            (dice.randrange(6), None if dice.random() < 0.3 else str(place), place)
+            for place in range(30)
+        ]
+        at = 0
+        while at < len(log):
+            end = at + dice.randint(1, 9)
+            follow(followed.table, *log[at:end])
+            at = dice.randrange(end) if dice.random() < 0.3 else end
+        last = {key: text for key, text, _ in log}
+        there = {key: text for key, text in last.items() if text is not None}
+        assert followed.texts() == there, f"seed {seed}"
+
+
+class UpsertContract(FollowContract):
     """Batches are upserted by key, also if some of them are repeated or late."""
 
     @pytest.fixture
@@ -167,6 +230,10 @@ class UpsertContract:
     def stored(self) -> Row:
         """``ALL_VALUES`` as the database's own client reads them; JSON as text without spaces."""
         raise NotImplementedError
+
+    @pytest.fixture
+    def followed(self, database: Database) -> Followed:
+        return Followed(database.make("t", "id"), lambda: dict(database.rows("t")))
 
     # --- what a batch does ------------------------------------------------------------------------
 
@@ -322,56 +389,13 @@ class UpsertContract:
         write(version(FIRST, 7), is_new=True)  # a newer batch of another checkpoint
         assert started == [version(SECOND, 9), version(FIRST, 7)]
 
-    # --- rows with versions of their own --------------------------------------------------------
-
-    def test_rows_with_versions_of_their_own_are_never_replaced_by_older_ones(
-        self, database: Database
-    ) -> None:
-        table = database.make("t", "id")
-        follow(table, (1, "a", 5), (2, "b", 5), (3, "c", 5))
-        follow(table, (1, "old", 4), (2, "B", 6), (3, None, 7))
-        follow(table, (1, "A", 5), (3, "old", 6), (4, None, 9))
-        assert database.rows("t", ["id", "text", "_version"]) == [(1, "A", 5), (2, "B", 6)]
-        follow(table, (2, None, 5), (3, "again", 8), (4, "old", 8))
-        assert database.rows("t") == [(1, "A"), (2, "B"), (3, "again")]
-
-    def test_a_deletion_without_a_version_deletes_whatever_is_there(
-        self, database: Database
-    ) -> None:
-        table = database.make("t", "id")
-        follow(table, (1, "a", 5), (2, "b", 5))
-        follow(table, (1, None, None), (9, None, None))
-        follow(table, (1, "old", 4))
-        assert database.rows("t") == [(2, "b")]
-        follow(table, (1, "new", 6), (2, "b", 6), (2, None, None))
-        assert database.rows("t") == [(1, "new")]
-        follow(table, (2, "old", 5))
-        assert database.rows("t") == [(1, "new")]
-
-    def test_a_log_that_is_followed_again_from_any_place_leads_to_the_same_rows(
-        self, database: Database
-    ) -> None:
-        seed = effort.chosen_seed(3)
-        dice = random.Random(seed)
-        table = database.make("t", "id")
-        log = [
-            (dice.randrange(6), None if dice.random() < 0.3 else str(version), version)
-            for version in range(30)
-        ]
-        at = 0
-        while at < len(log):
-            end = at + dice.randint(1, 9)
-            follow(table, *log[at:end])
-            at = dice.randrange(end) if dice.random() < 0.3 else end
-        last = {key: text for key, text, _ in log}
-        there = [(key, text) for key, text in sorted(last.items()) if text is not None]
-        assert database.rows("t") == there, f"seed {seed}"
-
     def test_versions_of_rows_and_of_batches_are_not_mixed(self, database: Database) -> None:
         database.writing("t", "id").write(Frame([(1, "a")]), 0, FIRST)
         with pytest.raises(SinkError, match="version is that of a batch") as refusal:
             follow(database.make("t", "id"), (1, "b", 5))
         assert "rebuild" in refusal.value.hint
+        follow(database.make("own", "id"), (1, "a", 5))
+        assert database.rows("own", ["id", "_version"]) == [(1, 5)]
         for bad in (-1, 1 << 61, None):
             with pytest.raises(RowError, match="version"):
                 follow(database.make("other", "id"), (1, "b", bad))

@@ -30,7 +30,7 @@ class Changelog:
 
     def __post_init__(self) -> None:
         self.topic = self.topic or self.broker.topic(2)
-        self._producer = Producer({"bootstrap.servers": self.broker.bootstrap, "linger.ms": 5})
+        self._producer = Producer({**self.broker.kafka, "linger.ms": 5})
 
     def put(self, *rows: Row, at: int | None = None, partition: int | None = None) -> None:
         """Insert or update rows; ``at`` is the records' time in milliseconds."""
@@ -50,9 +50,13 @@ class Changelog:
 
     def table(self, spark: SparkSession, **options: Any) -> TableInput:
         """The table that the topic is."""
-        kafka = {"bootstrap.servers": self.broker.bootstrap}
         return changelog_table(
-            spark, self.topic, schema=self.schema, key=self.key, kafka=kafka, **options
+            spark,
+            self.topic,
+            schema=self.schema,
+            key=self.key,
+            kafka=self.broker.kafka,
+            **options,
         )
 
     def _write(
@@ -64,6 +68,24 @@ class Changelog:
         if partition is None:
             partition = sum(text.encode()) % 2
         self._producer.produce(self.topic, value, text.encode(), partition=partition, **stamp)
+
+
+class Capture:
+    """A captured topic of two partitions with rows that have an ``id``."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.topic = broker.topic(2)
+        self._producer = Producer(broker.kafka)
+
+    def write(self, number: int, value: Row | None) -> None:
+        """Write an envelope, or a tombstone, of the row with this id."""
+        text = None if value is None else json.dumps(value).encode()
+        key = json.dumps({"id": number}).encode()
+        self._producer.produce(self.topic, text, key, partition=number % 2)
+
+    def flush(self) -> None:
+        """Wait until all is in the log."""
+        assert self._producer.flush(60) == 0
 
 
 def rows(df: DataFrame) -> list[tuple[Any, ...]]:

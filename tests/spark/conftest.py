@@ -10,7 +10,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
@@ -21,14 +21,22 @@ from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until, skip_if_missing
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 
 @dataclass(frozen=True)
 class Broker:
     """A running broker, and the few things that tests do to it besides what they test."""
 
     name: str
-    bootstrap: str
+    kafka: dict[str, str]
+    """Settings of a client."""
     admin: AdminClient
+
+    @property
+    def bootstrap(self) -> str:
+        return self.kafka["bootstrap.servers"]
 
     def topic(self, partitions: int = 1, name: str | None = None, **config: str) -> str:
         """Create a topic and wait until its partitions have leaders. Returns its name."""
@@ -60,17 +68,31 @@ class Broker:
         settings: Mapping[str, str] | None = None,
     ) -> None:
         """Write values, or dicts of ``produce``'s arguments, and wait until they are there."""
-        producer = Producer(
-            {"bootstrap.servers": self.bootstrap, "linger.ms": 50, **(settings or {})}
-        )
+        producer = Producer({**self.kafka, "linger.ms": 50, **(settings or {})})
         for value in values:
             extra = value if isinstance(value, dict) else {"value": value}
             producer.produce(topic, partition=partition, **extra)
         assert producer.flush(60) == 0
 
+    def stream(self, spark: SparkSession, topic: str) -> DataFrame:
+        """Return the records of a topic from its beginning as a stream."""
+        reader = spark.readStream.format("tidemill").option("subscribe", topic)
+        reader = reader.option("kafka.bootstrap.servers", self.bootstrap)
+        return reader.option("startingOffsets", "earliest").load()
 
-def _broker(name: str, bootstrap: str) -> Broker:
-    return Broker(name, bootstrap, AdminClient({"bootstrap.servers": bootstrap, "log_level": 2}))
+
+def broker_at(bootstrap: str, name: str = "tidemill", **security: str) -> Broker:
+    """Return a running broker."""
+    kafka = {**security, "bootstrap.servers": bootstrap}
+    return Broker(name, kafka, AdminClient({**kafka, "log_level": 2}))
+
+
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Make Spark send rows in many small Arrow batches."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
+    yield
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +100,7 @@ def tidemill_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker
     """tidemill in a process of its own."""
     settings = {"log.cleaner_backoff_ms": "100"}
     with BrokerProcess(tmp_path_factory.mktemp("tidemill"), settings=settings) as process:
-        yield _broker("tidemill", process.bootstrap)
+        yield broker_at(process.bootstrap)
 
 
 @pytest.fixture(scope="session")
@@ -93,7 +115,7 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with skip_if_missing():
         kafka = ApacheKafka(tmp_path_factory.mktemp("kafka"), properties=properties)
     with kafka:
-        yield _broker("kafka", kafka.bootstrap)
+        yield broker_at(kafka.bootstrap, "kafka")
 
 
 @pytest.fixture(

@@ -152,16 +152,6 @@ def test_the_users_own_logging_and_submit_arguments_stay(monkeypatch: pytest.Mon
     assert words[-3:] == ["--packages", "a:b:1", "pyspark-shell"]
 
 
-def test_a_jvm_that_ends_at_once_is_an_error_not_a_wait(tmp_path: Path) -> None:
-    broken = fake_java(tmp_path, "out of memory", exit_code=1)
-    with (
-        (tmp_path / "jvm.log").open("wb") as log,
-        pytest.raises(JvmStartError, match="ended with exit code 1"),
-    ):
-        jvm.start_jvm({}, java=Java(broken, 17, "PATH"), output=log)
-    assert "out of memory" in (tmp_path / "jvm.log").read_text()
-
-
 @pytest.mark.parametrize(
     ("master", "has_home"),
     [
@@ -226,7 +216,7 @@ def test_a_jvm_that_never_answers_is_given_up_and_ended(tmp_path: Path) -> None:
     java = fake_java(tmp_path, JAVA_17)
     java.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n")
     with pytest.raises(JvmStartError, match="was not ready within"):
-        jvm.start_jvm({}, java=Java(java, 17, "PATH"), timeout_s=2.0)
+        start_jvm({}, java=Java(java, 17, "PATH"), timeout_s=2.0)
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
 
@@ -246,8 +236,9 @@ def test_a_context_that_can_t_be_stopped_ends_with_its_jvm(
 # --- settings ---
 
 
-def test_a_local_session_is_reached_from_this_machine_only() -> None:
-    settings = session_settings("local[2]", {})
+def test_a_local_session_has_few_partitions_and_is_reached_from_this_machine_only() -> None:
+    settings = session_settings("local[16]", {})
+    assert settings["spark.sql.shuffle.partitions"] == "4"
     assert settings["spark.driver.host"] == "127.0.0.1"
     assert settings["spark.driver.bindAddress"] == "127.0.0.1"
     assert settings["spark.ui.enabled"] == "false"
@@ -258,10 +249,6 @@ def test_a_cluster_session_has_no_settings_for_one_machine() -> None:
     assert not settings.keys() & LOCAL_DEFAULTS.keys()
     assert "spark.sql.shuffle.partitions" not in settings
     assert settings.keys() == DEFAULTS.keys()
-
-
-def test_one_machine_has_few_shuffle_partitions() -> None:
-    assert session_settings("local[16]", {})["spark.sql.shuffle.partitions"] == "4"
 
 
 def test_the_users_settings_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,11 +337,7 @@ def test_pyspark_sets_no_handler_of_interrupts_while_a_session_is_made() -> None
 
 @pytest.mark.parametrize("has_log", [True, False])
 def test_what_a_jvm_said_before_it_ended_is_quoted(tmp_path: Path, has_log: bool) -> None:
-    program = tmp_path / "java"
-    program.write_text(
-        "#!/bin/sh\necho WARNING: all well\necho 'Exception: no master' >&2\nexit 7\n"
-    )
-    program.chmod(0o755)
+    program = fake_java(tmp_path, "Exception: no master", exit_code=7)
     log = tmp_path / "spark.log"
     log.write_text("Error: of a run before\n")
     with log.open("ab") as file, pytest.raises(JvmStartError) as caught:

@@ -26,25 +26,22 @@ def replaced(plan: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
     return tuple(line.replace(old, new) for line in plan)
 
 
-def test_a_sliding_window_is_shown_with_its_durations() -> None:
-    shown = difference(SLIDING, replaced(SLIDING, "1800000000", "900000000"))
-
-    assert shown == (
-        "windows of at: 1 hour, one every 30 minutes",
-        "windows of at: 1 hour, one every 15 minutes",
-    )
-
-
-def test_a_longer_window_is_shown_with_its_durations() -> None:
-    shown = difference(SLIDING, replaced(SLIDING, "3600000000", "7200000000"))
-
-    assert shown[1] == "windows of at: 2 hours, one every 30 minutes"
-
-
-def test_windows_that_begin_elsewhere_are_shown_with_the_shift() -> None:
-    shown = difference(SLIDING, replaced(SLIDING, "LongType) - 0)", "LongType) - 300000000)"))
-
-    assert shown[1] == "windows of at: 1 hour, one every 30 minutes, shifted by 5 minutes"
+@pytest.mark.parametrize(
+    ("old", "new", "shown"),
+    [
+        ("1800000000", "900000000", "1 hour, one every 15 minutes"),
+        ("3600000000", "7200000000", "2 hours, one every 30 minutes"),
+        (
+            "LongType) - 0)",
+            "LongType) - 300000000)",
+            "1 hour, one every 30 minutes, shifted by 5 minutes",
+        ),
+    ],
+)
+def test_a_sliding_window_is_shown_with_its_durations(old: str, new: str, shown: str) -> None:
+    before, now = difference(SLIDING, replaced(SLIDING, old, new))
+    assert before == "windows of at: 1 hour, one every 30 minutes"
+    assert now == f"windows of at: {shown}"
 
 
 def test_a_change_at_the_end_of_half_a_page_is_shown() -> None:

@@ -51,14 +51,7 @@ def test_many_queries_start_at_the_same_time(
     broker.produce(topic, ["value"])
 
     def start(number: int) -> StreamingQuery:
-        stream = (
-            spark.readStream.format("tidemill")
-            .option("kafka.bootstrap.servers", broker.bootstrap)
-            .option("subscribe", topic)
-            .option("startingOffsets", "earliest")
-            .load()
-        )
-        writer = stream.writeStream.format("noop").trigger(availableNow=True)
+        writer = broker.stream(spark, topic).writeStream.format("noop").trigger(availableNow=True)
         return writer.option("checkpointLocation", str(tmp_path / str(number))).start()
 
     with ThreadPoolExecutor(QUERIES) as threads:

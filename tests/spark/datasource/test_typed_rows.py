@@ -177,16 +177,11 @@ def test_numbers_are_timestamps_only_in_a_declared_format(topic: Topic) -> None:
         (None, {}, "option value.format json needs a schema"),
         (None, {"rows": "refused"}, "needs the option value.schema"),
         (DDL, {"value_format": "xml"}, "invalid option value.format 'xml'"),
-        (DDL, {"mode": "PERMISSIVE"}, "invalid option mode 'PERMISSIVE'"),
-        (DDL, {"rows": "all"}, "invalid option rows 'all'"),
         (DDL, {"timestamp_format": "unix"}, "unix"),
         (DDL, {"event_time": "when"}, "when"),
         (f"{DDL}, more INT NOT NULL", {}, "can't be null"),
-        (f"{DDL}, more STRUCT<a: INT NOT NULL>", {}, "can't be null"),
         (f"{DDL}, more VARIANT", {}, "column more has the type variant"),
         (f"{DDL}, _offset INT", {}, "reserved for a column of the record"),
-        (f"{DDL}, _Offset BIGINT", {}, "reserved for a column of the record"),
-        ("_offset BIGINT", {}, "no column of the value"),
         (DDL, {"rows": "refused", "value_schema": DDL}, "columns of refused records are fixed"),
     ],
 )
@@ -196,14 +191,6 @@ def test_what_is_wrong_with_options_and_columns_is_reported(
     topic.write(GOOD)
     with pytest.raises(Exception, match=re.escape(message)):
         topic.batch(schema, **options)
-
-
-@pytest.mark.parametrize("option", ["mode", "rows", "value.schema", "event.time"])
-def test_an_option_that_needs_parsing_is_refused_without_it(topic: Topic, option: str) -> None:
-    reader = topic.spark.read.format("tidemill").option("subscribe", topic.name)
-    reader = reader.option("kafka.bootstrap.servers", topic.broker.bootstrap)
-    with pytest.raises(Exception, match=f"option {option} has no effect without value.format"):
-        reader.option(option, "x").load()
 
 
 def test_a_stream_continues_after_a_record_was_refused(topic: Topic, names: list[str]) -> None:

@@ -42,13 +42,7 @@ class Queries:
 
     def events(self, topic: str, schema: str) -> DataFrame:
         """A topic of JSON objects as a stream."""
-        read = (
-            self.spark.readStream.format("tidemill")
-            .option("kafka.bootstrap.servers", self.broker.bootstrap)
-            .option("subscribe", topic)
-            .option("startingOffsets", "earliest")
-            .load()
-        )
+        read = self.broker.stream(self.spark, topic)
         parsed = read.selectExpr(f"from_json(string(value), '{schema}') AS row")
         return parsed.select("row.*")
 
@@ -90,6 +84,13 @@ class Queries:
         )
         self.running.append(query)
         return query
+
+    def settle(self, *logs: Changelog) -> None:
+        """Wait until all queries have read what was written."""
+        for log in logs:
+            log.flush()
+        for query in self.running:
+            query.processAllAvailable()
 
     def stop(self) -> None:
         for query in self.running:
@@ -450,10 +451,7 @@ class Views:
             self.queries.view(frame, ("tail",), into, "-".join(name))
 
     def settle(self) -> None:
-        for log in (self.planes, self.airlines, self.leases):
-            log.flush()
-        for query in self.queries.running:
-            query.processAllAvailable()
+        self.queries.settle(self.planes, self.airlines, self.leases)
 
     def check(self) -> None:
         for (kind, how), found in self.found.items():
@@ -581,16 +579,10 @@ def test_tables_of_several_key_columns(queries: Queries, broker: Broker) -> None
     queries.view(by_gate, ("day", "no"), views[0])
     queries.view(by_key, ("day", "no"), views[1])
 
-    def settle() -> None:
-        for log in (seats, gates, bars):
-            log.flush()
-        for query in queries.running:
-            query.processAllAvailable()
-
     seats.put(*[{"no": n, "day": "mo", "gate_no": 7, "hall": "A"} for n in (1, 2)])
     gates.put({"hall": "A", "no": 7, "open": True}, {"hall": "B", "no": 7, "open": False})
     bars.put({"n": 1, "d": "mo", "bar": "milk"})
-    settle()
+    queries.settle(seats, gates, bars)
     assert {key: row["gate_open"] for key, row in views[0].items()} == {
         ("mo", 1): True,
         ("mo", 2): True,
@@ -600,7 +592,7 @@ def test_tables_of_several_key_columns(queries: Queries, broker: Broker) -> None
     gates.delete("A", 7)
     bars.put({"n": 2, "d": "mo", "bar": "tea"})
     bars.delete(1, "mo")
-    settle()
+    queries.settle(seats, gates, bars)
     assert {key: row["gate_open"] for key, row in views[0].items()} == {("mo", 2): False}
     assert {key: row["bar"] for key, row in views[1].items()} == {("mo", 2): "tea"}
 
@@ -625,10 +617,7 @@ def test_a_key_that_moved_to_another_partition_is_followed(
         leases.put({"tail": tail, "lessor": "l"})
 
     def settle() -> dict[str, int]:
-        planes.flush()
-        leases.flush()
-        for query in queries.running:
-            query.processAllAvailable()
+        queries.settle(planes, leases)
         now = {row.tail: row.seats for row in left.df.filter("tail != 'x'").collect()}
         assert {key: row["seats"] for (key,), row in view.items()} == now
         return now

@@ -46,7 +46,6 @@ class Place:
     def plan(
         self, *, until_caught_up: bool, reports: Reports | None = None, **options: str
     ) -> LetterPlan:
-        kafka = {"bootstrap.servers": self.broker.bootstrap}
         given = {
             "kafka.bootstrap.servers": self.broker.bootstrap,
             "kafka.isolation.level": "read_committed",
@@ -54,14 +53,13 @@ class Place:
             "startingOffsets": "earliest",
             **options,
         }
-        rows = RowPlan("id INT", drop_malformed=True, refused=True)
         return LetterPlan(
             pipeline="night",
             stream="departures",
             options=parse_source_options(given),
-            rows=rows,
+            rows=RowPlan("id INT", drop_malformed=True, refused=True),
             topic=self.letters_topic,
-            kafka=kafka,
+            kafka=self.broker.kafka,
             sink_id=f"night.departures.{self.topic}",
             until_caught_up=until_caught_up,
             reports=reports,

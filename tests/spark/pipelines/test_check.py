@@ -19,7 +19,7 @@ from tidemill.spark import (
 )
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.pipelines.check import check, problems
-from tidemill.spark.pipelines.declared import Pipeline
+from tidemill.spark.pipelines.declared import Pipeline, Place
 from tidemill.spark.pipelines.problems import PipelineProblemsError
 from tidemill.spark.pipelines.resolve import dead_letter_queries, inputs_of
 
@@ -92,112 +92,173 @@ def function_query(p: Pipeline, **options: Any) -> Callable[[Any], Any]:
     return p.query(**{"sink": TopicSink("function.out"), **options})
 
 
-MISTAKES: list[tuple[Declare, str, str]] = [
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "stream": {"schema": "id INT, at TIMESTAMP"},
+    "table": {"key": "id", "schema": "id INT"},
+    "query": {"text": "SELECT flight FROM late", "sink": TopicSink("t")},
+}
+NOT_A_FUNCTION: Any = "upsert"
+Mistake = tuple[dict[str, Any], str, str]
+"""Options besides the defaults, the rest of the message behind the name, the hint."""
+
+STREAMS: list[Mistake] = [
+    ({"schema": "id"}, ": 'id' is not a column with a type", "Write columns as in CREATE TABLE"),
+    ({"schema": ""}, ": the schema has no columns", "Write columns as in CREATE TABLE"),
     (
-        lambda p: p.stream("x", schema="id"),
-        "stream x: 'id' is not a column with a type",
-        "Write columns as in CREATE TABLE",
-    ),
-    (
-        lambda p: p.stream("x"),
-        "stream x: the schema has no columns",
-        "Write columns as in CREATE TABLE",
-    ),
-    (
-        lambda p: p.stream("x", schema="a INT, A INT"),
-        "stream x: the schema has columns whose names differ only in case: a, A",
+        {"schema": "a INT, A INT"},
+        ": the schema has columns whose names differ only in case: a, A",
         "Spark takes such names for the same. Leave one of them out.",
     ),
     (
-        lambda p: p.stream("x", schema="a STRUCT<b: INT, B: INT>"),
-        "stream x: column a of the schema has fields whose names differ only in case: b, B",
-        "Spark takes such names for the same. Leave one of them out.",
-    ),
-    (
-        lambda p: p.table("x", key="a", schema="a INT, b INT, B INT"),
-        "table x: the schema has columns whose names differ only in case: b, B",
-        "Spark takes such names for the same. Leave one of them out.",
-    ),
-    (
-        lambda p: p.stream("x", schema="id INT, more VARIANT"),
-        "stream x: column more: the type VARIANT is not supported",
+        {"schema": "id INT, more VARIANT"},
+        ": column more: the type VARIANT is not supported",
         "Use BOOLEAN",
     ),
     (
-        lambda p: p.stream("x", schema="id INT, _offset INT"),
-        "stream x: column _offset INT: this name is reserved for a column of the record",
+        {"schema": "id INT, _offset INT"},
+        ": column _offset INT: this name is reserved for a column of the record",
         "Declare it as _offset BIGINT, or rename it.",
     ),
+    ({"schema": "_offset BIGINT"}, ": the schema has no column of the value", "Add one"),
     (
-        lambda p: p.stream("x", schema="_offset BIGINT"),
-        "stream x: the schema has no column of the value",
-        "Add one",
-    ),
-    (
-        lambda p: p.stream("x", schema="at TIMESTAMP", timestamp_format="unix"),
-        "stream x: unknown timestamp format 'unix'",
+        {"timestamp_format": "unix"},
+        ": unknown timestamp format 'unix'",
         "Use one of: iso, epoch_s, epoch_ms, epoch_us.",
     ),
     (
-        lambda p: p.stream("x", format="raw", timestamp_format="epoch_ms"),
-        "stream x: timestamp_format has no effect with the format raw",
+        {"schema": "", "format": "raw", "timestamp_format": "epoch_ms"},
+        ": timestamp_format has no effect with the format raw",
         "Remove it",
     ),
+    ({"format": "avro"}, ": invalid format 'avro'", "Use one of json, debezium, raw."),
     (
-        lambda p: p.stream("x", schema="id INT", format="avro"),
-        "stream x: invalid format 'avro'",
-        "Use one of json, debezium, raw.",
-    ),
-    (
-        lambda p: p.stream("x", schema="id INT", format="raw"),
-        "stream x: a stream with the format raw has fixed columns, so it takes no schema",
+        {"format": "raw"},
+        ": a stream with the format raw has fixed columns, so it takes no schema",
         "Remove schema=",
     ),
+    ({"event_time": "att"}, ": event_time att is not a column", "Did you mean at?"),
     (
-        lambda p: p.stream("x", schema="id INT, at TIMESTAMP", event_time="att"),
-        "stream x: event_time att is not a column",
-        "Did you mean at?",
-    ),
-    (
-        lambda p: p.stream("x", schema="id INT, at STRING", event_time="at"),
-        "stream x: event_time at is STRING, not TIMESTAMP",
+        {"schema": "id INT, at STRING", "event_time": "at"},
+        ": event_time at is STRING, not TIMESTAMP",
         "Declare it as TIMESTAMP",
     ),
     (
-        lambda p: p.stream("x", schema="id INT", watermark="1 hour"),
-        "stream x has a watermark but no event_time",
+        {"watermark": "1 hour"},
+        " has a watermark but no event_time",
         'For example event_time="event_time".',
     ),
     (
-        lambda p: p.stream("x", schema="at TIMESTAMP", event_time="at", watermark="1 hor"),
-        "stream x: watermark: invalid duration '1 hor': unknown unit 'hor'",
+        {"event_time": "at", "watermark": "1 hor"},
+        ": watermark: invalid duration '1 hor': unknown unit 'hor'",
         'Write a text like "6 minutes"',
     ),
+    ({"event_time": "at", "watermark": "-1 hour"}, ": watermark '-1 hour' is negative", ""),
     (
-        lambda p: p.stream("x", schema="at TIMESTAMP", event_time="at", watermark="-1 hour"),
-        "stream x: watermark '-1 hour' is negative",
+        {"starting": "beginning"},
+        ": invalid starting 'beginning'",
+        'Use "earliest", "latest", or milliseconds since 1970.',
+    ),
+    ({"max_offsets_per_trigger": 0}, ": invalid max_offsets_per_trigger 0", "Use 1 or more."),
+    ({"topic": "no such/topic"}, ": invalid topic name 'no such/topic'", "Use letters, digits"),
+    (
+        {"dead_letters": "lost and found"},
+        ": invalid topic name 'lost and found'",
+        "Use letters, digits",
+    ),
+]
+
+TABLES: list[Mistake] = [
+    (
+        {"key": "a", "schema": "a INT, b INT, B INT"},
+        ": the schema has columns whose names differ only in case: b, B",
+        "Spark takes such names for the same. Leave one of them out.",
+    ),
+    ({"key": "idd"}, ": key idd is not a column", "Did you mean id?"),
+    ({"key": ()}, " has no key", 'For example key="id"'),
+    ({"max_offsets_per_trigger": 0}, ": invalid max_offsets_per_trigger 0", "Use 1 or more."),
+    (
+        {"schema": "id INT, at DATE", "valid_from": "at"},
+        ": valid_from at is DATE, not TIMESTAMP",
+        "Declare it as TIMESTAMP",
+    ),
+    (
+        {"schema": "id INT, since TIMESTAMP", "valid_from": "sinc"},
+        ": valid_from sinc is not a column",
+        "Did you mean since?",
+    ),
+    (
+        {"keep_versions": "a month"},
+        ": keep_versions: invalid duration 'a month'",
+        'Write a text like "6 minutes"',
+    ),
+]
+
+QUERIES: list[Mistake] = [
+    (
+        {"text": "SELECT flight FROM departurs"},
+        ": the SQL reads departurs, which is not declared",
+        "Did you mean departures?",
+    ),
+    (
+        {"text": "SELECT flihgt FROM departures"},
+        ": the SQL names an unknown column flihgt",
+        "Did you mean flight?",
+    ),
+    (
+        {"text": "SELECT airport, count(*) FROM late GROUP BY airport"},
+        " groups rows in append mode, and late has no watermark: no group would ever be",
+        'Declare the stream with event_time=... and watermark="1 hour", or use update mode.',
+    ),
+    (
+        {
+            "text": "WITH n AS (SELECT airport, count(*) FROM late GROUP BY 1) "
+            "SELECT * FROM n, departures"
+        },
+        " groups rows in append mode, and late has no watermark: no group would ever be",
+        'Declare the stream with event_time=... and watermark="1 hour", or use update mode.',
+    ),
+    (
+        {
+            "text": "SELECT session(at, '5 minutes') s, count(*) FROM departures GROUP BY 1",
+            "mode": "update",
+        },
+        ": session windows are not supported in update mode",
+        "Use append or complete mode.",
+    ),
+    ({"mode": "upsert"}, ": invalid output mode 'upsert'", "Use one of append, update, complete."),
+    (
+        {"sink": ParquetSink("o"), "mode": "update"},
+        ": ParquetSink does not support update mode",
+        "Use append mode.",
+    ),
+    (
+        {"sink": TopicSink("late")},
+        " reads topic late and writes to it: it would never come to an end",
         "",
     ),
     (
-        lambda p: p.stream("x", schema="id INT", starting="beginning"),  # type: ignore[arg-type]
-        "stream x: invalid starting 'beginning'",
-        'Use "earliest", "latest", or milliseconds since 1970.',
+        {"trigger": "RealTime"},
+        ": Spark's real-time mode does not take this query: its sources and sinks must",
+        'Use trigger="0 seconds"',
     ),
+    ({"trigger": "often"}, ": trigger: invalid duration 'often'", 'Write a text like "6 minutes"'),
+    ({"sink": TopicSink("")}, ": invalid topic name ''", "Use letters, digits"),
     (
-        lambda p: p.stream("x", schema="id INT", max_offsets_per_trigger=0),
-        "stream x: invalid max_offsets_per_trigger 0",
-        "Use 1 or more.",
+        {"sink": SqliteSink("delays", (), "x.db")},
+        ": SqliteSink has no key",
+        "Name the columns that identify a row",
     ),
+    ({"sink": "t"}, ": 't' is not a sink", 'For example sink=TopicSink("x").'),
+    ({"sink": ForeachBatchSink(NOT_A_FUNCTION)}, ": 'upsert' is not a function", ""),
     (
-        lambda p: p.stream("x", topic="no such/topic", schema="id INT"),
-        "stream x: invalid topic name 'no such/topic'",
-        "Use letters, digits",
+        {"sink": PostgresSink("t", "id", dsn="postgres//etl:S3CRET@db")},
+        ": can't parse the dsn for PostgreSQL (not shown because it may contain a password)",
+        'Write "host=db dbname=flights user=etl", or ',
     ),
-    (
-        lambda p: p.stream("x", schema="id INT", dead_letters="lost and found"),
-        "stream x: invalid topic name 'lost and found'",
-        "Use letters, digits",
-    ),
+    ({"sink": SqliteSink("t", "id", ":memory:")}, ": table t can't be in memory", "Use a file"),
+]
+
+OTHERS: list[tuple[Declare, str, str]] = [
     (
         lambda p: p.stream("no name", topic="x", schema="id INT"),
         "stream no name: invalid name 'no name'",
@@ -207,78 +268,6 @@ MISTAKES: list[tuple[Declare, str, str]] = [
         lambda p: p.stream("Departures", schema="id INT"),
         "there are two streams or tables departures",
         "Rename one of them.",
-    ),
-    (
-        lambda p: p.table("x", key="idd", schema="id INT"),
-        "table x: key idd is not a column",
-        "Did you mean id?",
-    ),
-    (lambda p: p.table("x", key=(), schema="id INT"), "table x has no key", 'For example key="id"'),
-    (
-        lambda p: p.table("x", key="id", schema="id INT", max_offsets_per_trigger=0),
-        "table x: invalid max_offsets_per_trigger 0",
-        "Use 1 or more.",
-    ),
-    (
-        lambda p: p.table("x", key="id", schema="id INT, at DATE", valid_from="at"),
-        "table x: valid_from at is DATE, not TIMESTAMP",
-        "Declare it as TIMESTAMP",
-    ),
-    (
-        lambda p: p.table("x", key="id", schema="id INT, since TIMESTAMP", valid_from="sinc"),
-        "table x: valid_from sinc is not a column",
-        "Did you mean since?",
-    ),
-    (
-        lambda p: p.table("x", key="id", schema="id INT", keep_versions="a month"),
-        "table x: keep_versions: invalid duration 'a month'",
-        'Write a text like "6 minutes"',
-    ),
-    (
-        lambda p: p.sql("x", "SELECT flight FROM departurs", sink=TopicSink("t")),
-        "query x: the SQL reads departurs, which is not declared",
-        "Did you mean departures?",
-    ),
-    (
-        lambda p: p.sql("x", "SELECT flihgt FROM departures", sink=TopicSink("t")),
-        "query x: the SQL names an unknown column flihgt",
-        "Did you mean flight?",
-    ),
-    (
-        lambda p: p.sql(
-            "x", "SELECT airport, count(*) FROM late GROUP BY airport", sink=TopicSink("t")
-        ),
-        "query x groups rows in append mode, and late has no watermark: no group would ever be",
-        'Declare the stream with event_time=... and watermark="1 hour", or use update mode.',
-    ),
-    (
-        lambda p: p.sql(
-            "x",
-            "WITH n AS (SELECT airport, count(*) FROM late GROUP BY 1) SELECT * FROM n, departures",
-            sink=TopicSink("t"),
-        ),
-        "query x groups rows in append mode, and late has no watermark: no group would ever be",
-        'Declare the stream with event_time=... and watermark="1 hour", or use update mode.',
-    ),
-    (
-        lambda p: p.sql(
-            "x",
-            "SELECT session(at, '5 minutes') s, count(*) FROM departures GROUP BY 1",
-            sink=TopicSink("t"),
-            mode="update",
-        ),
-        "query x: session windows are not supported in update mode",
-        "Use append or complete mode.",
-    ),
-    (
-        lambda p: p.sql("x", "SELECT 1", sink=TopicSink("t"), mode="upsert"),  # type: ignore[arg-type]
-        "query x: invalid output mode 'upsert'",
-        "Use one of append, update, complete.",
-    ),
-    (
-        lambda p: p.sql("x", "SELECT flight FROM departures", sink=ParquetSink("o"), mode="update"),
-        "query x: ParquetSink does not support update mode",
-        "Use append mode.",
     ),
     (
         lambda p: p.sql("all_of_them", "SELECT flight FROM late", sink=TopicSink("t")),
@@ -296,65 +285,14 @@ MISTAKES: list[tuple[Declare, str, str]] = [
         "Give each query a sink of its own.",
     ),
     (
-        lambda p: p.sql("x", "SELECT flight FROM late", sink=TopicSink("late")),
-        "query x reads topic late and writes to it: it would never come to an end",
-        "",
-    ),
-    (
-        lambda p: p.sql("x", "SELECT 1 FROM late", sink=TopicSink("t"), trigger="RealTime"),
-        "query x: Spark's real-time mode does not take this query: its sources and sinks must",
-        'Use trigger="0 seconds"',
-    ),
-    (
-        lambda p: p.sql("x", "SELECT 1 FROM late", sink=TopicSink("t"), trigger="often"),
-        "query x: trigger: invalid duration 'often'",
-        'Write a text like "6 minutes"',
-    ),
-    (
         lambda p: p.sql("x y", "SELECT flight FROM late", sink=TopicSink("t")),
         "invalid query name 'x y'",
         "Use letters, digits",
     ),
     (
-        lambda p: p.sql("x", "SELECT flight FROM late", sink=TopicSink("")),
-        "query x: invalid topic name ''",
-        "Use letters, digits",
-    ),
-    (
-        lambda p: p.sql("x", "SELECT flight FROM late", sink=SqliteSink("delays", (), "x.db")),
-        "query x: SqliteSink has no key",
-        "Name the columns that identify a row",
-    ),
-    (
-        lambda p: p.sql("x", "SELECT flight FROM late", sink="t"),  # type: ignore[arg-type]
-        "query x: 't' is not a sink",
-        'For example sink=TopicSink("x").',
-    ),
-    (
-        lambda p: p.sql(
-            "x",
-            "SELECT flight FROM late",
-            sink=ForeachBatchSink("upsert"),  # type: ignore[arg-type]
-        ),
-        "query x: 'upsert' is not a function",
-        "",
-    ),
-    (
-        lambda p: p.sql(
-            "x", "SELECT 1 FROM late", sink=PostgresSink("t", "id", dsn="postgres//etl:S3CRET@db")
-        ),
-        "query x: can't parse the dsn for PostgreSQL (not shown because it may contain a password)",
-        'Write "host=db dbname=flights user=etl", or ',
-    ),
-    (
         lambda p: p.sql("x", "SELECT 1 FROM late", sink=PostgresSink("t" * 55, "id", dsn="")),
         f"query x: the name of table {'t' * 55} is too long for PostgreSQL",
         "Use at most 54 bytes",
-    ),
-    (
-        lambda p: p.sql("x", "SELECT 1 FROM late", sink=SqliteSink("t", "id", ":memory:")),
-        "query x: table t can't be in memory",
-        "Use a file",
     ),
     (
         lambda p: [
@@ -377,22 +315,41 @@ MISTAKES: list[tuple[Declare, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("declare", "message", "hint"), MISTAKES, ids=[message[:60] for _, message, _ in MISTAKES]
-)
-def test_a_mistake_is_reported_at_its_line(declare: Declare, message: str, hint: str) -> None:
-    p = good()
-    declare(p)
-
+def report(p: Pipeline, message: str, hint: str) -> Place:
+    """Return where the one mistake with this message is."""
     found = [each for each in problems(p) if each.message.startswith(message)]
-
     assert len(found) == 1, [str(each) for each in problems(p)]
     [problem] = found
     assert problem.hint.startswith(hint)
     assert bool(problem.hint) == bool(hint)
-    lines, first = inspect.getsourcelines(declare)
     assert problem.place.file == __file__
-    assert first <= problem.place.line < first + len(textwrap.dedent("".join(lines)).splitlines())
+    return problem.place
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message", "hint"),
+    [
+        (kind, *each)
+        for kind, mistakes in zip(DEFAULTS, (STREAMS, TABLES, QUERIES), strict=True)
+        for each in mistakes
+    ],
+)
+def test_a_mistake_in_options_is_reported_at_its_line(
+    kind: str, options: dict[str, Any], message: str, hint: str
+) -> None:
+    p = good()
+    declare: Any = {"stream": p.stream, "table": p.table, "query": p.sql}[kind]
+    made = declare("x", **{**DEFAULTS[kind], **options})
+    assert report(p, f"{kind} x{message}", hint) == made.place
+
+
+@pytest.mark.parametrize(("declare", "message", "hint"), OTHERS)
+def test_a_mistake_is_reported_at_its_line(declare: Declare, message: str, hint: str) -> None:
+    p = good()
+    declare(p)
+    place = report(p, message, hint)
+    lines, first = inspect.getsourcelines(declare)
+    assert first <= place.line < first + len(textwrap.dedent("".join(lines)).splitlines())
 
 
 def test_names_that_are_too_long_together_are_reported_before_anything_starts() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,7 +67,8 @@ class Place:
             assert (status.state, status.error) == ("done", None)
 
     def pairs(self, how: str) -> Counter[Pair]:
-        found = (json.loads(each.value()) for each in self._records(how))
+        records: list[Any] = read_to_end(self._broker.bootstrap, f"{self.name}.{how}")
+        found = (json.loads(each.value()) for each in records)
         return Counter((each.get("n"), each.get("m")) for each in found)
 
     def format_of(self, how: str) -> str:
@@ -75,9 +76,6 @@ class Place:
         folder = Checkpoint(self._options.state, self.name, how).spark_folder / "offsets"
         last = max((f for f in folder.iterdir() if f.name.isdecimal()), key=lambda f: int(f.name))
         return str(json.loads(last.read_text().splitlines()[1])["conf"][JOIN_STATE])
-
-    def _records(self, how: str) -> Iterator[Any]:
-        return iter(read_to_end(self._broker.bootstrap, f"{self.name}.{how}"))
 
     def _pipeline(self) -> Pipeline:
         p = Pipeline(self.name)

@@ -55,9 +55,15 @@ def progress(
     }
 
 
-def test_batches_are_added_up() -> None:
+def metered(*updates: dict[str, Any]) -> Meter:
+    """Return the sum of updates."""
     meter = Meter()
-    meter.take_all([progress(0, 500, ms=1000), progress(1, 100, ms=50)])
+    meter.take_all(updates)
+    return meter
+
+
+def test_batches_are_added_up() -> None:
+    meter = metered(progress(0, 500, ms=1000), progress(1, 100, ms=50))
 
     assert (meter.batch, meter.rows, meter.batch_ms) == (1, 600, 50)
     assert meter.rows_per_second == 2000.0
@@ -65,8 +71,7 @@ def test_batches_are_added_up() -> None:
 
 def test_an_idle_query_s_next_batch_has_not_been_yet() -> None:
     """Spark reports it, with its number and without rows, again and again before it runs."""
-    meter = Meter()
-    meter.take_all([progress(0, 5), progress(1, ms=None), progress(1, ms=None)])
+    meter = metered(progress(0, 5), progress(1, ms=None), progress(1, ms=None))
     assert (meter.batch, meter.rows) == (0, 5)
 
     meter.take(progress(1, 3))
@@ -84,8 +89,7 @@ def test_a_batch_without_rows_closes_windows_and_leaves_the_speed_alone() -> Non
 
 
 def test_rows_that_spark_does_not_count_are_unknown() -> None:
-    meter = Meter()
-    meter.take(progress(0, 100, stateOperators=[{"numRowsTotal": 3}, {}]))
+    meter = metered(progress(0, 100, stateOperators=[{"numRowsTotal": 3}, {}]))
 
     assert meter.state_rows is None
 
@@ -99,30 +103,27 @@ def test_late_rows_of_all_operators_and_batches_count() -> None:
 
 
 def test_the_watermark_stays_until_there_is_a_newer_one() -> None:
-    meter = Meter()
-    meter.take(progress(0, 1, eventTime={"watermark": "2026-03-01T14:19:00.000Z"}))
-    meter.take(progress(1, 1, eventTime={}))
+    meter = metered(
+        progress(0, 1, eventTime={"watermark": "2026-03-01T14:19:00.000Z"}),
+        progress(1, 1, eventTime={}),
+    )
 
     assert meter.watermark == "2026-03-01T14:19:00.000Z"
 
 
 def test_the_epoch_is_no_watermark() -> None:
     """Spark tells it until there is one."""
-    meter = Meter()
-    meter.take(progress(0, 1, eventTime={"watermark": "1970-01-01T00:00:00.000Z"}))
+    meter = metered(progress(0, 1, eventTime={"watermark": "1970-01-01T00:00:00.000Z"}))
 
     assert meter.watermark is None
     assert meter.has_watermark
     meter.take(progress(1, 1, eventTime={}))
     assert meter.has_watermark
-    idle = Meter()
-    idle.take(progress(0, 1, eventTime={}))
-    assert not idle.has_watermark
+    assert not metered(progress(0, 1, eventTime={})).has_watermark
 
 
 def test_a_restart_begins_with_batch_numbers_of_before_and_counts_on() -> None:
-    meter = Meter()
-    meter.take_all([progress(4, 10), progress(5, 10, runId="another")])
+    meter = metered(progress(4, 10), progress(5, 10, runId="another"))
     meter.take(progress(5, 10, runId="third"))
 
     assert (meter.batch, meter.rows) == (5, 30)
@@ -143,38 +144,37 @@ def test_a_restart_begins_with_batch_numbers_of_before_and_counts_on() -> None:
     ],
 )
 def test_the_lag_is_what_has_not_been_read(end: Any, latest: Any, lag: int) -> None:
-    meter = Meter()
-    meter.take(progress(0, 5, end=end, latest=latest))
+    meter = metered(progress(0, 5, end=end, latest=latest))
 
     assert meter.lags == {"a": lag}
 
 
 def test_a_source_without_offsets_has_no_lag() -> None:
-    meter = Meter()
-    meter.take(progress(0, 5, end=None, latest=None))
+    meter = metered(progress(0, 5, end=None, latest=None))
     meter.take(progress(1, 5, end=7, latest=9))  # type: ignore[arg-type]  # of a rate source
 
     assert meter.lags == {}
 
 
 def test_an_idle_query_s_lag_is_reported_too() -> None:
-    meter = Meter()
-    meter.take(progress(0, 5, end={"a": {"0": 5}}, latest={"a": {"0": 5}}))
-    meter.take(progress(1, ms=None, end={"a": {"0": 5}}, latest={"a": {"0": 8}}))
+    meter = metered(
+        progress(0, 5, end={"a": {"0": 5}}, latest={"a": {"0": 5}}),
+        progress(1, ms=None, end={"a": {"0": 5}}, latest={"a": {"0": 8}}),
+    )
 
     assert meter.lags == {"a": 3}
 
 
 def test_how_far_it_has_been_read_is_known_before_the_first_batch_of_a_run() -> None:
-    meter = Meter()
-    meter.take(progress(8, ms=None, end={"a": {"0": 5, "1": 2}}, latest={"a": {"0": 5, "1": 2}}))
+    meter = metered(
+        progress(8, ms=None, end={"a": {"0": 5, "1": 2}}, latest={"a": {"0": 5, "1": 2}})
+    )
 
     assert meter.read == {"a": 7}
 
 
 def test_latency_is_from_append_to_the_batch_s_end() -> None:
-    meter = Meter()
-    meter.take(progress(0, 5, ms=200, appended=(BEGAN_MS - 300, BEGAN_MS - 100)))
+    meter = metered(progress(0, 5, ms=200, appended=(BEGAN_MS - 300, BEGAN_MS - 100)))
 
     assert meter.percentile(0.01) in range(300, 305)  # the newest record
     assert meter.percentile(0.99) in range(490, 501)  # the oldest
@@ -182,30 +182,24 @@ def test_latency_is_from_append_to_the_batch_s_end() -> None:
 
 
 @pytest.mark.parametrize(
-    "appended",
-    [BEGAN_MS - HISTORY_MS - 2000, 0, BEGAN_MS + 10_000],
-    ids=["old", "the epoch", "the future"],
+    "more",
+    [
+        {"appended": (BEGAN_MS - HISTORY_MS - 2000,) * 2},  # old
+        {"appended": (0, 0)},
+        {"appended": (BEGAN_MS + 10_000,) * 2},  # in the future
+        {"observedMetrics": {"mine": {"newest": BEGAN_MS}}},
+        {"observedMetrics": {"tidemill_appended_a": None}},
+        {"observedMetrics": {"tidemill_appended_a": {"newest": None}}},
+        {"observedMetrics": None},
+    ],
+    ids=str,
 )
-def test_what_says_nothing_of_the_pipeline_is_no_latency(appended: int) -> None:
-    meter = Meter()
-    meter.take(progress(0, 5, appended=(appended, appended)))
-
-    assert meter.percentile(0.5) is None
-
-
-def test_metrics_that_are_missing_or_not_ours_are_no_latency() -> None:
-    meter = Meter()
-    meter.take(progress(0, 5, observedMetrics={"mine": {"newest": BEGAN_MS}}))
-    meter.take(progress(1, 5, observedMetrics={"tidemill_appended_a": None}))
-    meter.take(progress(2, 5, observedMetrics={"tidemill_appended_a": {"newest": None}}))
-    meter.take(progress(3, 5, observedMetrics=None))
-
-    assert meter.percentile(0.5) is None
+def test_what_says_nothing_of_the_pipeline_is_no_latency(more: dict[str, Any]) -> None:
+    assert metered(progress(0, 5, **more)).percentile(0.5) is None
 
 
 def test_a_record_that_came_while_the_batch_began_took_no_negative_time() -> None:
-    meter = Meter()
-    meter.take(progress(0, 1, ms=100, appended=(BEGAN_MS + 500, BEGAN_MS + 500)))
+    meter = metered(progress(0, 1, ms=100, appended=(BEGAN_MS + 500, BEGAN_MS + 500)))
 
     assert meter.percentile(0.5) == 0
 

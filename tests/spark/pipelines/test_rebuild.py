@@ -118,7 +118,6 @@ def test_a_table_is_rebuilt_switched_and_continued(
     pipeline = declared(SqliteSink("t", "id", path=database), topic)
     pipeline.queries = pipeline.queries[:1]
     options = RunOptions(tidemill_broker.bootstrap, tmp_path / "state", until_caught_up=True)
-    kafka = {"bootstrap.servers": tidemill_broker.bootstrap}
 
     def send(*rows: tuple[int, str]) -> None:
         values = [json.dumps({"id": number, "text": text}).encode() for number, text in rows]
@@ -155,7 +154,9 @@ def test_a_table_is_rebuilt_switched_and_continued(
     with pytest.raises(PipelineError, match="rebuild of its sink was interrupted"):
         Runner(pipeline, options).run()
     assert Rebuild(pipeline, "q", options).run().is_switched
-    assert [each.pipeline for each in read_statuses(kafka, f"{pipeline.name}.rebuild")] == []
+    assert [
+        each.pipeline for each in read_statuses(tidemill_broker.kafka, f"{pipeline.name}.rebuild")
+    ] == []
     send((2, "z"), (5, "e"))
     run()
     assert rows() == [(1, "a"), (2, "z"), (3, "c"), (4, "d"), (5, "e")]

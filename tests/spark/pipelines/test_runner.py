@@ -60,10 +60,6 @@ class Place:
         self.name = f"p-{uuid.uuid4().hex[:8]}"
         self.statuses: list[QueryStatus] = []
 
-    @property
-    def kafka(self) -> dict[str, str]:
-        return {"bootstrap.servers": self.broker.bootstrap}
-
     def topic(self, name: str) -> str:
         return f"{self.name}.{name}"
 
@@ -71,6 +67,12 @@ class Place:
         p = Pipeline(self.name)
         declared = {"schema": SCHEMA, "event_time": "at", "watermark": "1 minute", **stream}
         p.stream("flights", topic=self.topic("flights"), **declared)
+        return p
+
+    def copying(self, name: str = "x", sink: Sink | None = None) -> Pipeline:
+        """A pipeline whose one query writes the flights as they are."""
+        p = self.pipeline(dead_letters=None)
+        p.query(sink=sink or TopicSink(self.topic(name)), name=name)(lambda flights: flights.df)
         return p
 
     def run(
@@ -194,7 +196,7 @@ def check_that_topics_are_made_as_needed(place: Place) -> None:
 
 
 def check_that_statuses_tell_all(place: Place, ended: list[QueryStatus]) -> None:
-    stored = {s.query: s for s in read_statuses(place.kafka, place.name)}
+    stored = {s.query: s for s in read_statuses(place.broker.kafka, place.name)}
     assert stored == {s.query: s for s in ended}
     hourly = stored["hourly"]
     assert hourly.sink == f"topic {place.topic('hourly')}"
@@ -225,8 +227,7 @@ def test_a_query_that_fails_is_restarted_and_loses_nothing(place: Place) -> None
     def running() -> bool:
         return any(s.state == "running" and s.restarts == 1 and s.rows for s in place.statuses)
 
-    p = place.pipeline(dead_letters=None)
-    p.query(sink=ForeachBatchSink(write), name="index")(lambda flights: flights.df)
+    p = place.copying("index", ForeachBatchSink(write))
     p.query(sink=TopicSink(place.topic("other")), name="other")(lambda flights: flights.df)
     stop = threading.Event()
     ended = in_background(lambda: place.run(p, stop), stop, running)
@@ -272,9 +273,7 @@ def test_a_run_that_is_to_end_does_not_try_for_ever(
         calls.append(batch)
         raise ValueError("no good")
 
-    p = place.pipeline(dead_letters=None)
-    p.query(sink=ForeachBatchSink(write), name="bad")(lambda flights: flights.df)
-    ended = place.run(p)
+    ended = place.run(place.copying("bad", ForeachBatchSink(write)))
 
     assert calls == [0, 0]
     assert ended[0].state == "failed"
@@ -321,7 +320,7 @@ def test_a_changed_query_is_explained_before_anything_starts(place: Place) -> No
     )
     assert f"tidemill pipeline reset {place.name} --query counted" in problem.hint
     assert len(place.records("plain")) == 2  # the other one has not started, either
-    stored = {s.query: s for s in read_statuses(place.kafka, place.name)}
+    stored = {s.query: s for s in read_statuses(place.broker.kafka, place.name)}
     assert stored["counted"].state == "failed"
     assert "can't continue from its checkpoint" in (stored["counted"].error or "")
     assert (stored["plain"].state, stored["plain"].error) == ("stopped", None)
@@ -425,7 +424,7 @@ def test_mistakes_in_functions_are_all_reported_before_anything_starts(place: Pl
     # No topic is left behind, either, but for those that are read.
     topics = place.broker.admin.list_topics(timeout=60).topics
     assert [each for each in topics if each.startswith(place.name)] == [place.topic("flights")]
-    stored = {s.query: s for s in read_statuses(place.kafka, place.name)}
+    stored = {s.query: s for s in read_statuses(place.broker.kafka, place.name)}
     assert stored["no_frame"].error == (
         "it returns int, which is not a DataFrame. Return a DataFrame, or a SQL string."
     )
@@ -443,10 +442,7 @@ def test_what_two_checkpoints_would_mix_in_one_folder_is_refused(place: Place) -
 
 def test_a_checkpoint_continues_in_the_folder_that_it_has_begun(place: Place) -> None:
     def files(folder: str) -> list[QueryStatus]:
-        p = place.pipeline(dead_letters=None)
-        sink = ParquetSink(place.folder / folder)
-        p.query(sink=sink, name="files")(lambda flights: flights.df)
-        return place.run(p)
+        return place.run(place.copying("files", ParquetSink(place.folder / folder)))
 
     files("one")  # nothing is there to be written
     place.produce(FIRST[0])
@@ -463,9 +459,8 @@ def test_a_checkpoint_continues_in_the_folder_that_it_has_begun(place: Place) ->
 def test_a_query_whose_checkpoint_was_removed_by_hand_writes_anew(place: Place) -> None:
     """Neither the table nor the topic takes what it writes for what is there."""
     place.produce(*FIRST[:2])
-    p = place.pipeline(dead_letters=None)
     path = place.folder / "out.db"
-    p.query(sink=TopicSink(place.topic("plain")), name="plain")(lambda flights: flights.df)
+    p = place.copying("plain")
     p.query(sink=SqliteSink("t", "id", path), name="table", mode="update")(
         lambda flights: flights.df.select("id", "delay")
     )
@@ -498,55 +493,40 @@ def test_a_pipeline_runs_once_at_a_time(place: Place) -> None:
 
 
 def test_queries_that_are_gone_have_no_status_any_more(place: Place) -> None:
-    with StatusTopic(place.kafka) as topic:
+    with StatusTopic(place.broker.kafka) as topic:
         topic.create([])
         topic.publish(QueryStatus(place.name, "gone", "done"))
         topic.publish(QueryStatus(f"{place.name}-other", "kept", "done"))
-    p = place.pipeline(dead_letters=None)
-    p.query(sink=TopicSink(place.topic("x")), name="x")(lambda flights: flights.df)
-    place.run(p)
+    place.run(place.copying())
 
-    assert [s.query for s in read_statuses(place.kafka, place.name)] == ["x"]
-    assert [s.query for s in read_statuses(place.kafka, f"{place.name}-other")] == ["kept"]
+    assert [s.query for s in read_statuses(place.broker.kafka, place.name)] == ["x"]
+    assert [s.query for s in read_statuses(place.broker.kafka, f"{place.name}-other")] == ["kept"]
 
 
-def test_another_runner_with_another_folder_is_warned_of(place: Place) -> None:
-    p = place.pipeline(dead_letters=None)
-    p.query(sink=TopicSink(place.topic("x")), name="x")(lambda flights: flights.df)
-    other = QueryStatus(
-        place.name, "x", "running", runner="elsewhere:/data/pipelines", updated=now_text()
-    )
-    with StatusTopic(place.kafka) as topic:
+def warnings_after(place: Place, state: str, **last: Any) -> list[str]:
+    """Return the warnings of two runs, before which another folder ran the pipeline."""
+    before = QueryStatus(place.name, "x", state, runner="elsewhere:/data/pipelines", **last)
+    with StatusTopic(place.broker.kafka) as topic:
         topic.create([])
-        topic.publish(other)
+        topic.publish(before)
     warned: list[str] = []
     stop = threading.Event()
     stop.set()
-    options = RunOptions(place.broker.bootstrap, place.state)
     for _ in range(2):  # the second time, it was this folder's own run
-        Runner(p, options, warn=warned.append).run(stop)
+        options = RunOptions(place.broker.bootstrap, place.state)
+        Runner(place.copying(), options, warn=warned.append).run(stop)
+    return warned
 
-    assert warned == [
+
+def test_another_runner_with_another_folder_is_warned_of(place: Place) -> None:
+    assert warnings_after(place, "running", updated=now_text()) == [
         f"pipeline {place.name} also runs from another data folder (elsewhere:/data/pipelines): "
         "both runs write all results"
     ]
 
 
 def test_a_start_without_the_checkpoints_of_another_folder_is_warned_of(place: Place) -> None:
-    p = place.pipeline(dead_letters=None)
-    p.query(sink=TopicSink(place.topic("x")), name="x")(lambda flights: flights.df)
-    before = QueryStatus(place.name, "x", "done", batch=7, runner="elsewhere:/data/pipelines")
-    with StatusTopic(place.kafka) as topic:
-        topic.create([])
-        topic.publish(before)
-    warned: list[str] = []
-    stop = threading.Event()
-    stop.set()
-    options = RunOptions(place.broker.bootstrap, place.state)
-    for _ in range(2):  # the second time, it continues here
-        Runner(p, options, warn=warned.append).run(stop)
-
-    [warning] = warned
+    [warning] = warnings_after(place, "done", batch=7)
     assert f"has no checkpoint in {place.state} for x, and ran before with those in" in warning
     assert warning.endswith("--data-dir /data")
 
@@ -566,13 +546,10 @@ def test_a_jvm_that_is_cut_off_before_it_is_gone_is_waited_for(
 
     monkeypatch.setattr("tidemill.spark.base.jvm.exit_code", exit_code)
     monkeypatch.setattr(Runner, "_session", refuse)
-    p = place.pipeline(dead_letters=None)
-    p.query(sink=TopicSink(place.topic("x")), name="x")(lambda flights: flights.df)
-
     with pytest.raises(
         PipelineError, match=r"JVM ended while the pipeline ran \(killed by signal 9"
     ):
-        place.run(p)
+        place.run(place.copying())
 
 
 def test_spark_s_own_source_is_asked_for_by_its_name(place: Place, spark: SparkSession) -> None:

@@ -85,6 +85,18 @@ class Supervised:
         self.query.poll()
 
 
+def started(policy: RestartPolicy | None = None) -> Supervised:
+    made = Supervised(policy)
+    made.query.start()
+    return made
+
+
+@pytest.fixture
+def supervised() -> Supervised:
+    """A query that was started."""
+    return started()
+
+
 def test_it_runs_once_started() -> None:
     supervised = Supervised()
     assert supervised.state == "starting"
@@ -95,9 +107,7 @@ def test_it_runs_once_started() -> None:
     assert not supervised.query.is_over
 
 
-def test_a_failure_is_reported_and_followed_by_a_restart() -> None:
-    supervised = Supervised()
-    supervised.query.start()
+def test_a_failure_is_reported_and_followed_by_a_restart(supervised: Supervised) -> None:
     supervised.fail()
 
     assert supervised.state == "waiting"
@@ -111,9 +121,7 @@ def test_a_failure_is_reported_and_followed_by_a_restart() -> None:
     assert supervised.query.status().error == "ValueError: no good"  # the last error is kept
 
 
-def test_pauses_double_up_to_a_minute() -> None:
-    supervised = Supervised()
-    supervised.query.start()
+def test_pauses_double_up_to_a_minute(supervised: Supervised) -> None:
     pauses = []
     for _ in range(9):
         supervised.fail()
@@ -125,9 +133,7 @@ def test_pauses_double_up_to_a_minute() -> None:
     assert pauses[-1] == LONGEST_PAUSE_S
 
 
-def test_after_a_healthy_minute_the_pause_is_short_again() -> None:
-    supervised = Supervised()
-    supervised.query.start()
+def test_after_a_healthy_minute_the_pause_is_short_again(supervised: Supervised) -> None:
     for _ in range(5):
         supervised.fail()
         supervised.wait(60)
@@ -165,8 +171,7 @@ def test_what_trying_again_can_t_help_is_not_tried_again() -> None:
 
 
 def test_restarts_may_be_limited() -> None:
-    supervised = Supervised(RestartPolicy(max_restarts=2))
-    supervised.query.start()
+    supervised = started(RestartPolicy(max_restarts=2))
     for _ in range(2):
         supervised.fail()
         assert supervised.state == "waiting"
@@ -179,8 +184,7 @@ def test_restarts_may_be_limited() -> None:
 
 @pytest.mark.parametrize(("until_caught_up", "state"), [(True, "done"), (False, "stopped")])
 def test_a_query_that_ends_by_itself_is_over(until_caught_up: bool, state: str) -> None:
-    supervised = Supervised(RestartPolicy(until_caught_up=until_caught_up))
-    supervised.query.start()
+    supervised = started(RestartPolicy(until_caught_up=until_caught_up))
     supervised.starts[0].is_active = False
     supervised.query.poll()
 
@@ -188,9 +192,7 @@ def test_a_query_that_ends_by_itself_is_over(until_caught_up: bool, state: str) 
     assert supervised.query.is_over
 
 
-def test_progress_reaches_the_status() -> None:
-    supervised = Supervised()
-    supervised.query.start()
+def test_progress_reaches_the_status(supervised: Supervised) -> None:
     batch = {
         "batchId": 3,
         "numInputRows": 10,
@@ -207,9 +209,7 @@ def test_progress_reaches_the_status() -> None:
     assert status.updated
 
 
-def test_progress_before_the_end_is_not_missed() -> None:
-    supervised = Supervised()
-    supervised.query.start()
+def test_progress_before_the_end_is_not_missed(supervised: Supervised) -> None:
     supervised.starts[0].progress = [{"batchId": 0, "durationMs": {"addBatch": 1}}]
     supervised.fail()
 
@@ -256,18 +256,14 @@ def test_a_run_that_has_read_nothing_yet_continues_from_the_last_one() -> None:
     assert status.rows == 0  # of this run
 
 
-def test_the_end_stops_what_runs() -> None:
-    supervised = Supervised()
-    supervised.query.start()
+def test_the_end_stops_what_runs(supervised: Supervised) -> None:
     supervised.query.stop()
 
     assert supervised.starts[0].stopped
     assert supervised.state == "stopped"
 
 
-def test_a_query_that_does_not_stop_in_time_is_reported() -> None:
-    supervised = Supervised()
-    supervised.query.start()
+def test_a_query_that_does_not_stop_in_time_is_reported(supervised: Supervised) -> None:
     supervised.starts[0].refuses_to_stop = True
     supervised.query.stop()
 
@@ -276,8 +272,7 @@ def test_a_query_that_does_not_stop_in_time_is_reported() -> None:
 
 
 def test_the_end_changes_nothing_for_what_is_over() -> None:
-    supervised = Supervised(RestartPolicy(max_restarts=0))
-    supervised.query.start()
+    supervised = started(RestartPolicy(max_restarts=0))
     supervised.fail()
     supervised.query.stop()
 
@@ -285,22 +280,20 @@ def test_the_end_changes_nothing_for_what_is_over() -> None:
     assert not supervised.starts[0].stopped
 
 
-def test_what_can_t_be_asked_any_more_has_failed() -> None:
-    supervised = Supervised()
-    supervised.query.start()
+def test_what_can_t_be_asked_any_more_has_failed(supervised: Supervised) -> None:
     supervised.query.mark_failed("Spark is gone")
 
     assert supervised.state == "failed"
     assert supervised.query.status().error == "Spark is gone"
 
 
-def running_queries(count: int) -> list[Supervised]:
-    return [Supervised() for _ in range(count)]
+def new_queries(count: int) -> tuple[list[Supervised], list[SupervisedQuery]]:
+    several = [Supervised() for _ in range(count)]
+    return several, [each.query for each in several]
 
 
 def test_only_a_few_queries_start_at_the_same_time() -> None:
-    several = running_queries(CONCURRENT_STARTS + 1)
-    queries = [each.query for each in several]
+    several, queries = new_queries(CONCURRENT_STARTS + 1)
     start_some(queries)
     start_some(queries)
     assert [each.state for each in several] == ["running"] * CONCURRENT_STARTS + ["starting"]
@@ -312,8 +305,7 @@ def test_only_a_few_queries_start_at_the_same_time() -> None:
 
 
 def test_a_start_that_takes_too_long_does_not_hold_up_others() -> None:
-    several = running_queries(CONCURRENT_STARTS + 1)
-    queries = [each.query for each in several]
+    several, queries = new_queries(CONCURRENT_STARTS + 1)
     start_some(queries)
     several[0].now += STARTUP_TIMEOUT_S
     start_some(queries)
@@ -323,8 +315,7 @@ def test_a_start_that_takes_too_long_does_not_hold_up_others() -> None:
 
 def test_restarts_are_staggered_as_first_starts_are() -> None:
     """All queries fail together when the machine is busy, and would start together again."""
-    several = running_queries(2 * CONCURRENT_STARTS + 1)
-    queries = [each.query for each in several]
+    several, queries = new_queries(2 * CONCURRENT_STARTS + 1)
     for each in several:
         each.query.start()
         each.starts[0].progress = [PROGRESS]
@@ -349,8 +340,7 @@ BUSY = [
 
 @pytest.mark.parametrize("error", BUSY)
 def test_a_python_process_that_started_too_slowly_is_no_failure_of_the_query(error: str) -> None:
-    supervised = Supervised(RestartPolicy(max_restarts=2))
-    supervised.query.start()
+    supervised = started(RestartPolicy(max_restarts=2))
     for _ in range(20):
         supervised.fail(error)
         assert supervised.state == "waiting"
@@ -366,9 +356,9 @@ def test_a_python_process_that_started_too_slowly_is_no_failure_of_the_query(err
     assert supervised.query.restart_in_s == 1  # the first failure that counts
 
 
-def test_a_start_that_is_too_slow_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    supervised = Supervised()
-    supervised.query.start()
+def test_a_start_that_is_too_slow_is_logged(
+    supervised: Supervised, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level("INFO", logger="tidemill.spark"):
         supervised.fail(BUSY[0])
 
@@ -376,8 +366,7 @@ def test_a_start_that_is_too_slow_is_logged(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_python_that_never_starts_is_a_failure_after_a_while() -> None:
-    supervised = Supervised(RestartPolicy(max_restarts=2))
-    supervised.query.start()
+    supervised = started(RestartPolicy(max_restarts=2))
     starts = 0
     while supervised.state != "failed":
         supervised.now += 10
@@ -390,8 +379,7 @@ def test_python_that_never_starts_is_a_failure_after_a_while() -> None:
 
 
 def test_progress_ends_the_patience_with_a_busy_machine() -> None:
-    supervised = Supervised(RestartPolicy(max_restarts=0))
-    supervised.query.start()
+    supervised = started(RestartPolicy(max_restarts=0))
     for _ in range(3):
         supervised.fail(BUSY[0])
         supervised.wait(BUSY_PAUSE_S)
@@ -403,8 +391,7 @@ def test_progress_ends_the_patience_with_a_busy_machine() -> None:
 
 
 def test_on_a_busy_machine_queries_start_one_after_the_other() -> None:
-    several = running_queries(3)
-    queries = [each.query for each in several]
+    several, queries = new_queries(3)
     start_some(queries)
     several[0].fail(BUSY[0])
     several[1].starts[0].progress = [PROGRESS]
@@ -421,9 +408,7 @@ def test_on_a_busy_machine_queries_start_one_after_the_other() -> None:
 
 
 def test_all_queries_are_stopped_together() -> None:
-    several = running_queries(3)
-    for each in several:
-        each.query.start()
+    several = [started() for _ in range(3)]
     stop_all([each.query for each in several])
 
     assert all(each.starts[0].stopped for each in several)

@@ -79,8 +79,7 @@ def test_a_query_runs_batches_without_records_where_they_can_return_rows(
 def test_spark_asks_often_only_where_the_source_keeps_the_pace(
     spark: SparkSession, tidemill_broker: Broker
 ) -> None:
-    stream = spark.readStream.format("tidemill").option("subscribe", tidemill_broker.topic())
-    ours = stream.option("kafka.bootstrap.servers", tidemill_broker.bootstrap).load()
+    ours = tidemill_broker.stream(spark, tidemill_broker.topic())
     theirs = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     both = ours.select("timestamp").union(theirs.select("timestamp"))
     assert tuning(built(ours, "append")) == {**ALWAYS, POLLING_DELAY: "10ms"}

@@ -3,7 +3,6 @@ again."""
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import uuid
 from collections.abc import Iterator
@@ -16,7 +15,9 @@ import pytest
 import redis
 import tantivy
 
+from tests.spark.changelogs import Capture
 from tests.support.elasticsearch import AUTHORIZATION, fake_elasticsearch
+from tests.support.processes import skip_if_missing
 from tests.support.redis import redis_server
 from tidemill.spark import (
     DuckDBHistorySink,
@@ -33,47 +34,34 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.spark.conftest import Broker
-from tests.support.processes import skip_if_missing
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 Rows = dict[int, str]
 
 
-class Database:
+class Database(Capture):
     """A table of a database, and the topic to which its changes are written."""
 
     def __init__(self, broker: Broker) -> None:
-        from confluent_kafka import Producer
-
-        self.topic = broker.topic(2)
+        super().__init__(broker)
         self.rows: Rows = {}
         self._place = 0
-        self._producer = Producer({"bootstrap.servers": broker.bootstrap})
 
     def put(self, number: int, name: str) -> None:
-        self._write(number, "u" if number in self.rows else "c", {"id": number, "name": name})
+        self._change(number, "u" if number in self.rows else "c", {"id": number, "name": name})
         self.rows[number] = name
 
     def delete(self, number: int) -> None:
-        self._write(number, "d", None)
-        self._producer.produce(self.topic, None, self._key(number), partition=number % 2)
+        self._change(number, "d", None)
+        self.write(number, None)
         del self.rows[number]
 
-    def flush(self) -> None:
-        assert self._producer.flush(60) == 0
-
-    @staticmethod
-    def _key(number: int) -> bytes:
-        return json.dumps({"id": number}).encode()
-
-    def _write(self, number: int, op: str, after: Any) -> None:
+    def _change(self, number: int, op: str, after: Any) -> None:
         self._place += 1
         source = {"connector": "sqlite", "name": "d", "change_id": self._place}
         source["ts_ms"] = 1_700_000_000_000 + self._place
-        value = {"before": None, "after": after, "op": op, "source": source}
-        text = json.dumps(value).encode()
-        self._producer.produce(self.topic, text, self._key(number), partition=number % 2)
+        self.write(number, {"before": None, "after": after, "op": op, "source": source})
 
 
 @contextmanager

@@ -6,9 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.spark.conftest import broker_at
 from tests.support.broker_process import BrokerProcess
 from tidemill.spark.errors import OtherTopicError
 from tidemill.spark.source.cluster import KafkaCluster
@@ -25,15 +24,11 @@ def planner(broker: BrokerProcess) -> Planner:
 
 
 def fill(broker: BrokerProcess, count: int) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
-    for number in range(count):
-        producer.produce("moved", str(number))
-    assert producer.flush(60) == 0
+    broker_at(broker.bootstrap).produce("moved", [str(number) for number in range(count)])
 
 
 def create(broker: BrokerProcess) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("moved", 1)])["moved"].result(60)
+    broker_at(broker.bootstrap).topic(name="moved")
 
 
 @pytest.mark.slow
@@ -43,7 +38,8 @@ def test_a_position_moves_with_the_data_folder_and_not_with_a_copied_topic(tmp_p
         fill(old, 3)
         first = planner(old)
         position = first.next_end(first.initial(), None)
-    shutil.copytree(tmp_path / "old" / "data", tmp_path / "new" / "data")
+    sockets = shutil.ignore_patterns("*.sock")
+    shutil.copytree(tmp_path / "old" / "data", tmp_path / "new" / "data", ignore=sockets)
 
     with BrokerProcess(tmp_path / "new") as moved:
         fill(moved, 2)

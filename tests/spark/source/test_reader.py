@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.spark.conftest import broker_at
 from tests.spark.source.batches import batch, offsets
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import self_signed
@@ -365,12 +364,9 @@ def test_tls(tmp_path: Path) -> None:
     settings = {"kafka.tls_cert": str(cert), "kafka.tls_key": str(key)}
     trust = {"security.protocol": "ssl", "ssl.ca.location": str(cert)}
     with BrokerProcess(tmp_path / "broker", settings=settings) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap, **trust})
-        admin.create_topics([NewTopic("t", 1)])["t"].result(60)
-        producer = Producer({"bootstrap.servers": broker.bootstrap, **trust})
-        for number in range(3000):
-            producer.produce("t", bytes(1000), key=str(number))
-        assert producer.flush(60) == 0
+        client = broker_at(broker.bootstrap, **trust)
+        client.topic(name="t")
+        client.produce("t", [bytes(1000)] * 3000)
         assert read(broker, 0, 3000, trust) == list(range(3000))
         pem = {"security.protocol": "ssl", "ssl.ca.pem": cert.read_text()}
         assert read(broker, 5, 9, pem) == [5, 6, 7, 8]
@@ -385,13 +381,10 @@ def test_tls(tmp_path: Path) -> None:
 @pytest.mark.crash
 def test_reading_continues_after_the_broker_was_killed_and_started_again(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
-        admin.create_topics([NewTopic("t", 1)])["t"].result(60)
-        producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 2})
-        for _ in range(3000):
-            producer.produce("t", bytes(1000))
-        assert producer.flush(60) == 0
-        kafka = {"bootstrap.servers": broker.bootstrap, "fetch.message.max.bytes": "100000"}
+        client = broker_at(broker.bootstrap)
+        client.topic(name="t")
+        client.produce("t", [bytes(1000)] * 3000)
+        kafka = {**client.kafka, "fetch.message.max.bytes": "100000"}
         plan = FetchPlan(kafka, timeout_ms=60_000)
         batches = source_fetch.fetch(OffsetRange("t", 0, 0, 3000), plan)
         found = [next(batches), next(batches)]
@@ -406,12 +399,9 @@ def test_a_forked_process_makes_its_own_connections(tmp_path: Path) -> None:
     program = tmp_path / "forks.py"
     program.write_text(FORKS)
     with BrokerProcess(tmp_path / "broker") as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic("t", 1)])["t"].result(60)
-        producer = Producer({"bootstrap.servers": broker.bootstrap})
-        for _ in range(2000):
-            producer.produce("t", bytes(1000))
-        assert producer.flush(60) == 0
+        client = broker_at(broker.bootstrap)
+        client.topic(name="t")
+        client.produce("t", [bytes(1000)] * 2000)
         # Python 3.12 warns of threads, which are those of Arrow and not of the client.
         command = [sys.executable, "-W", "ignore::DeprecationWarning", str(program)]
         command.append(broker.bootstrap)

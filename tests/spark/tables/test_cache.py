@@ -21,21 +21,30 @@ if TYPE_CHECKING:
     from tests.spark.conftest import Broker
 
 
-def test_a_cache_reads_on_and_begins_again_where_it_must(
-    tidemill_broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broker = tidemill_broker
-    log = Changelog(broker, "id STRING", ("id",))
-    kafka = (("bootstrap.servers", broker.bootstrap),)
-    cache = TableCache(TableSpec(log.topic, ("id",), kafka), Latest)
-    read: list[int] = []
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the ranges that are read."""
+    found: list[int] = []
     plain = fetch.fetch
 
     def counted(wanted: Any, plan: Any) -> Any:
-        read.append(wanted.size)
+        found.append(wanted.size)
         return plain(wanted, plan)
 
     monkeypatch.setattr(table_cache, "fetch", counted)
+    return found
+
+
+def spec_of(log: Changelog, *key: str, **fields: Any) -> TableSpec:
+    return TableSpec(log.topic, key or ("id",), tuple(log.broker.kafka.items()), **fields)
+
+
+def test_a_cache_reads_on_and_begins_again_where_it_must(
+    tidemill_broker: Broker, read: list[int]
+) -> None:
+    broker = tidemill_broker
+    log = Changelog(broker, "id STRING", ("id",))
+    cache = TableCache(spec_of(log), Latest)
 
     def look() -> set[str]:
         read.clear()
@@ -72,8 +81,7 @@ def test_a_cache_that_broke_off_begins_again_however_long_the_machine_is_up(
     log = Changelog(tidemill_broker, "id STRING", ("id",))
     log.put({"id": "a"}, {"id": "c"})
     log.flush()
-    kafka = (("bootstrap.servers", tidemill_broker.bootstrap),)
-    cache = TableCache(TableSpec(log.topic, ("id",), kafka, keep=10**18), Versions)
+    cache = TableCache(spec_of(log, keep=10**18), Versions)
     began = time.monotonic() - 60
     real, plain = time.monotonic, fetch.fetch
     monkeypatch.setattr(time, "monotonic", lambda: real() - began)
@@ -99,19 +107,10 @@ def test_a_cache_that_broke_off_begins_again_however_long_the_machine_is_up(
 
 
 def test_a_version_that_arrives_after_its_key_was_dropped_has_the_table_read_again(
-    tidemill_broker: Broker, monkeypatch: pytest.MonkeyPatch
+    tidemill_broker: Broker, read: list[int]
 ) -> None:
     log = Changelog(tidemill_broker, "id STRING", ("id",), tidemill_broker.topic(1))
-    kafka = (("bootstrap.servers", tidemill_broker.bootstrap),)
-    cache = TableCache(TableSpec(log.topic, ("id",), kafka, keep=30_000), Versions)
-    read: list[int] = []
-    plain = fetch.fetch
-
-    def counted(wanted: Any, plan: Any) -> Any:
-        read.append(wanted.size)
-        return plain(wanted, plan)
-
-    monkeypatch.setattr(table_cache, "fetch", counted)
+    cache = TableCache(spec_of(log, keep=30_000), Versions)
 
     def look() -> int:
         read.clear()
@@ -136,10 +135,8 @@ def test_a_table_that_takes_too_much_memory_is_refused(tidemill_broker: Broker) 
     log = Changelog(tidemill_broker, "id STRING", ("id",))
     log.put(*[{"id": str(n)} for n in range(20)])
     log.flush()
-    kafka = (("bootstrap.servers", tidemill_broker.bootstrap),)
-    made = TableSpec(log.topic, ("id",), kafka, limit=1000)
     with pytest.raises(JoinError, match="more than 0 MiB") as refused:
-        TableCache(made, Latest).refresh()
+        TableCache(spec_of(log, limit=1000), Latest).refresh()
     assert "memory_limit" in refused.value.hint
     # Versions that are no longer kept do not count.
     gone = Changelog(tidemill_broker, "id STRING", ("id",), tidemill_broker.topic(1))
@@ -148,10 +145,8 @@ def test_a_table_that_takes_too_much_memory_is_refused(tidemill_broker: Broker) 
         gone.delete(str(hour), at=hour * 3_600_000 + 1, partition=0)
     gone.put({"id": "last"}, at=10**9, partition=0)
     gone.flush()
-    short = TableSpec(gone.topic, ("id",), kafka, limit=1000)
-    kept = TableCache(short, Versions)
+    kept = TableCache(spec_of(gone, limit=1000), Versions)
     kept.refresh()
     assert kept.rows.get(b"last", 2**62) == b'{"id": "last"}'
-    two = TableSpec(log.topic, ("id", "no"), kafka)
     with pytest.raises(JoinError, match="no key of id, no"):
-        TableCache(two, Latest).refresh()
+        TableCache(spec_of(log, "id", "no"), Latest).refresh()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.changelogs import rows
+from tests.spark.changelogs import Capture, rows
 from tidemill.spark import ChangelogTopic, ForeachBatchSink, Pipeline, enrich, enrich_as_of
 from tidemill.spark.errors import OptionError, PipelineError
 from tidemill.spark.pipelines.check import problems
@@ -17,7 +17,6 @@ from tidemill.spark.pipelines.inputs import Builder
 from tidemill.spark.tables.captured import CapturedTopic
 
 if TYPE_CHECKING:
-    from confluent_kafka import Producer
     from pyspark.sql import SparkSession
 
     from tests.spark.conftest import Broker
@@ -55,24 +54,6 @@ def test_formats_that_do_not_exist_are_refused() -> None:
         CapturedTopic("t", "days").check()
     table = Pipeline("p").table("t", timestamp_format="epoch_us", key="id", schema="id INT")
     assert table.source == ChangelogTopic("t", "epoch_us")
-
-
-class Capture:
-    """A captured topic that a test writes to."""
-
-    def __init__(self, broker: Broker) -> None:
-        from confluent_kafka import Producer
-
-        self.topic = broker.topic(2)
-        self._producer: Producer = Producer({"bootstrap.servers": broker.bootstrap})
-
-    def write(self, number: int, value: dict[str, Any] | None) -> None:
-        text = None if value is None else json.dumps(value).encode()
-        key = json.dumps({"id": number}).encode()
-        self._producer.produce(self.topic, text, key, partition=number % 2)
-
-    def flush(self) -> None:
-        assert self._producer.flush(60) == 0
 
 
 @pytest.mark.spark
@@ -132,7 +113,7 @@ def test_a_stream_is_joined_with_a_captured_table(
     send("d", 8, 2, plane(2, 99), None)
     capture.write(2, None)
     capture.flush()
-    builder = Builder(own, pipeline, {"bootstrap.servers": broker.bootstrap})
+    builder = Builder(own, pipeline, broker.kafka)
     running = {}
     try:
         for query in pipeline.queries:

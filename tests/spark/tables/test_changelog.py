@@ -46,10 +46,8 @@ def own(spark: SparkSession) -> SparkSession:
 
 def source_of(log: Changelog, spark: SparkSession) -> tuple[ChangelogTopic, TableContext]:
     """Return a changelog as a source of a table, and what is needed to read it."""
-    kafka = {"bootstrap.servers": log.broker.bootstrap}
-    return ChangelogTopic(log.topic), TableContext(
-        spark, TableSchema(log.schema, log.key, "epoch_s"), kafka
-    )
+    schema = TableSchema(log.schema, log.key, "epoch_s")
+    return ChangelogTopic(log.topic), TableContext(spark, schema, log.broker.kafka)
 
 
 def at(hour: float) -> datetime:
@@ -124,7 +122,6 @@ class TestInSpark:
     def test_a_record_that_is_not_a_row_is_reported(
         self, own: SparkSession, broker: Broker
     ) -> None:
-        kafka = {"bootstrap.servers": broker.bootstrap}
         cases: list[tuple[dict[str, Any], str]] = [
             (
                 {"key": b"a", "value": b'{"tail": "a", "seats": "many"}'},
@@ -142,7 +139,7 @@ class TestInSpark:
             topic = broker.topic()
             key = [record.pop("by", "tail")]
             broker.produce(topic, [record])
-            context = TableContext(own, TableSchema(SCHEMA, key), kafka)
+            context = TableContext(own, TableSchema(SCHEMA, key), broker.kafka)
             table = ChangelogTopic(topic).rows(context)
             with pytest.raises(Exception, match=told):
                 table.collect()

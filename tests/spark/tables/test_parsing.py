@@ -5,7 +5,6 @@ The cases are the tables of docs/json-values.md. The source gives the expected v
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -13,11 +12,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from tests.spark.changelogs import rows
+from tests.spark.changelogs import Changelog, rows
 from tests.spark.source.parse.tables import ACCEPTED, EPOCHS, REFUSED
 from tidemill.spark import enrich, join_tables
 from tidemill.spark.errors import JoinError, SchemaError
-from tidemill.spark.pipelines.inputs import TableInput, changelog_table
+from tidemill.spark.pipelines.inputs import TableInput
 from tidemill.spark.source.captured.schema import event_schema
 from tidemill.spark.source.parse import ParseSchema, make_parser
 from tidemill.spark.tables.captured_records import CapturedRecords, Record
@@ -298,15 +297,12 @@ def test_each_way_to_read_a_table_gives_the_rows_of_a_stream(
     values = objects(12)
     records = [{"key": str(i).encode(), "value": value} for i, value in enumerate(values)]
     tidemill_broker.produce(topic, records)
-    kafka = {"bootstrap.servers": tidemill_broker.bootstrap}
-    table = changelog_table(
-        spark, topic, schema=SCHEMA, key="id", kafka=kafka, keep_versions="1 day"
-    )
+    log = Changelog(tidemill_broker, SCHEMA, ("id",), topic)
     reader = spark.read.format("tidemill").option("subscribe", topic).schema(SCHEMA)
     reader = reader.option("kafka.bootstrap.servers", tidemill_broker.bootstrap)
     expected = [repr(row) for row in rows(reader.option("value.format", "json").load())]
     assert len(expected) == 12
-    for name, read in read_table(table, spark).items():
+    for name, read in read_table(log.table(spark, keep_versions="1 day"), spark).items():
         assert (name, [repr(row) for row in rows(read())]) == (name, expected)
 
 
@@ -315,14 +311,9 @@ def test_each_way_to_read_a_table_gives_the_rows_of_a_stream(
 def test_each_way_to_read_a_table_reports_the_reason_of_a_stream(
     spark: SparkSession, tidemill_broker: Broker
 ) -> None:
-    topic = tidemill_broker.topic()
-    value = json.dumps({"id": "0", "at": 1363000000}).encode()
-    tidemill_broker.produce(topic, [{"key": b"0", "value": value}])
-    kafka = {"bootstrap.servers": tidemill_broker.bootstrap}
-    table = changelog_table(
-        spark, topic, schema="id STRING, at TIMESTAMP", key="id", kafka=kafka,
-        keep_versions="1 day",
-    )  # fmt: skip
-    for read in read_table(table, spark).values():
+    log = Changelog(tidemill_broker, "id STRING, at TIMESTAMP", ("id",))
+    log.put({"id": "0", "at": 1363000000})
+    log.flush()
+    for read in read_table(log.table(spark, keep_versions="1 day"), spark).values():
         with pytest.raises(Exception, match="can't be parsed: at is not TIMESTAMP: 1363000000"):
             read().collect()

@@ -43,15 +43,20 @@ ORPHAN = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\n" + WAITING
 """A module that kills the server as the first thing that it does."""
 
 
+def new_server() -> WorkerServer:
+    started = start_server()
+    assert started is not None
+    return started
+
+
 @pytest.fixture(scope="module")
 def workers() -> Iterator[WorkerServer]:
     """A fork server, with a variable that no launcher has."""
     os.environ["ONLY_IN_SERVER"] = "yes"
     try:
-        started = start_server()
+        started = new_server()
     finally:
         del os.environ["ONLY_IN_SERVER"]
-    assert started is not None
     yield started
     started.stop()
 
@@ -73,9 +78,11 @@ def environ(workers: WorkerServer | None, modules: Path, **more: str) -> dict[st
     return {**os.environ, handoff.PYTHON: sys.executable, **served, "PYTHONPATH": path, **more}
 
 
-def probe(env: Mapping[str, str], *arguments: str, cwd: Path | None = None) -> dict[str, Any]:
-    done = subprocess.run(
-        [LAUNCHER, "-m", "probe", *arguments],
+def launch(
+    env: Mapping[str, str], *arguments: str, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [LAUNCHER, *arguments],
         env=env,
         capture_output=True,
         text=True,
@@ -84,6 +91,10 @@ def probe(env: Mapping[str, str], *arguments: str, cwd: Path | None = None) -> d
         cwd=cwd,
         check=False,
     )
+
+
+def probe(env: Mapping[str, str], *arguments: str, cwd: Path | None = None) -> dict[str, Any]:
+    done = launch(env, "-m", "probe", *arguments, cwd=cwd)
     assert done.stdout, done.stderr
     return {"code": done.returncode, "stderr": done.stderr, **json.loads(done.stdout)}
 
@@ -156,26 +167,12 @@ def test_an_interpreter_with_other_settings_is_not_a_fork(
 def test_what_is_not_a_module_is_left_to_the_interpreter(
     workers: WorkerServer, modules: Path
 ) -> None:
-    done = subprocess.run(
-        [LAUNCHER, "-c", "import os; print(os.getppid())"],
-        env=environ(workers, modules),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=True,
-    )
+    done = launch(environ(workers, modules), "-c", "import os; print(os.getppid())")
     assert int(done.stdout) == os.getpid()
 
 
 def test_an_error_is_printed_and_is_the_exit_code(workers: WorkerServer, modules: Path) -> None:
-    done = subprocess.run(
-        [LAUNCHER, "-m", "no_such_module"],
-        env=environ(workers, modules),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = launch(environ(workers, modules), "-m", "no_such_module")
     assert done.returncode == 1
     assert "No module named no_such_module" in done.stderr
 
@@ -271,8 +268,7 @@ def test_the_fork_itself_answers_with_its_process_id(workers: WorkerServer, modu
 
 
 def test_a_fork_whose_server_dies_under_it_still_has_its_launcher(modules: Path) -> None:
-    own = start_server()
-    assert own is not None
+    own = new_server()
     process = start(own, modules, "orphan")
     own.stop()
     process.terminate()
@@ -282,8 +278,7 @@ def test_a_fork_whose_server_dies_under_it_still_has_its_launcher(modules: Path)
 
 
 def test_a_server_that_is_killed_leaves_its_forks_and_their_launchers(modules: Path) -> None:
-    own = start_server()
-    assert own is not None
+    own = new_server()
     process = start(own, modules, "waiting")
     (fork,) = forks(own)
     psutil.Process(own.pid).kill()
@@ -311,8 +306,7 @@ def test_a_stopped_server_leaves_no_files(monkeypatch: pytest.MonkeyPatch) -> No
     with tempfile.TemporaryDirectory() as short:  # the path of a socket has at most 107 bytes
         folder = Path(short)
         monkeypatch.setattr(tempfile, "tempdir", short)
-        own = start_server()
-        assert own is not None
+        own = new_server()
         assert list(folder.iterdir())
         own.stop()
         assert not list(folder.iterdir())

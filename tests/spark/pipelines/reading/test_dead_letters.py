@@ -32,40 +32,15 @@ GOOD = [
 ]
 BAD: list[tuple[bytes | None, str]] = [
     (None, "the value is null"),
-    (b"", "not a JSON object"),
     (b"not json", "not a JSON object"),
-    (b'{"flight": "AA1"', ""),
-    (b"[1, 2]", "not a JSON object"),
-    (f'[{{"flight": "AA1", "at": "{AT}"}}]'.encode(), "not a JSON object"),
-    (b'"text"', "not a JSON object"),
-    (b"42", "not a JSON object"),
     (f'{{"flight": "AA1", "delay": "soon", "at": "{AT}"}}'.encode(), "delay is not INT: soon"),
-    (f'{{"delay": 5000000000, "at": "{AT}"}}'.encode(), "delay is not INT: 5000000000"),
     (f'{{"gate": "B7", "at": "{AT}"}}'.encode(), "gate is not STRUCT"),
     (b'{"flight": "AA1", "at": "yesterday"}', "at is not TIMESTAMP: yesterday"),
-    (b'{"flight": "AA1"}', "the event time at is missing"),
     (b'{"flight": "AA1", "at": null}', "the event time at is missing"),
     (b'{"flight": "\xff", "at": "' + AT.encode() + b'"}', "not UTF-8"),
-    *[
-        (f'{{"flight": "AA1", "at": "{AT}"}}{more}'.encode(), "more than its JSON object")
-        for more in (
-            " trailing",
-            f'{{"flight": "AA2", "at": "{AT}"}}',
-            f',{{"flight": "AA2", "at": "{AT}"}}',
-            ',"delay": 5',
-            ',"delay": {}',
-            ',"delay": null},"more": {"delay": null',
-            "}",
-            "] trailing",
-        )
-    ],
-    # In earlier releases, which wrapped the text in an object, this passed as another row.
-    (
-        b'{"flight": "AA1", "at": "x"}, "__tidemill_end": null, "__tidemill_row": '
-        b'{"flight": "AA2", "at": "' + AT.encode() + b'"}',
-        "",
-    ),
+    (f'{{"flight": "AA1", "at": "{AT}"}} trailing'.encode(), "more than its JSON object"),
 ]
+"""A value of each kind of reason; all values that are refused: tests/spark/source/parse."""
 
 
 def stream(*, dead_letters: str | None = "") -> Stream:

@@ -24,7 +24,7 @@ ALL = {"id", "customer", "n", "at"}
 Query = Callable[[Any, Any], Any] | str
 
 
-def build(spark: SparkSession, query: Query, *more: Query) -> tuple[Builder, list[Any]]:
+def build(spark: SparkSession, *queries: Query) -> tuple[Builder, list[Any]]:
     p = Pipeline("p")
     p.stream("orders", schema="id STRING, customer STRING, n INT, at TIMESTAMP", event_time="at")
     p.stream(
@@ -33,7 +33,7 @@ def build(spark: SparkSession, query: Query, *more: Query) -> tuple[Builder, lis
         event_time="paid",
         watermark="1 hour",
     )
-    for number, each in enumerate((query, *more)):
+    for number, each in enumerate(queries):
         if isinstance(each, str):
             p.sql(f"q{number}", each, sink=TopicSink("t"))
         else:
@@ -144,30 +144,30 @@ def test_nothing_is_said_about_a_query_with_a_subquery(spark: SparkSession) -> N
     assert used(spark, "SELECT id FROM orders WHERE n IN (SELECT id FROM range(3))") is None
 
 
+def column_file(spark: SparkSession, *queries: Query) -> Path:
+    """Return the file with the used columns of the stream orders."""
+    builder, results = build(spark, *queries)
+    builder.source.limit_columns(results)
+    found = used_columns(results[0], "columns.used")
+    assert found is not None
+    [path] = found
+    return Path(path)
+
+
 def test_a_stream_of_several_queries_has_the_columns_of_all(spark: SparkSession) -> None:
-    builder, results = build(
+    path = column_file(
         spark,
         lambda orders, _: orders.df.select("id"),
         lambda orders, payments: payments.df.select("amount"),
         lambda orders, _: orders.df.groupBy("customer").count(),
     )
-    builder.source.limit_columns(results)
-
-    found = used_columns(results[0], "columns.used")
-    assert found is not None
-    [path] = found
-    assert set(json.loads(Path(path).read_text())) - {"_timestamp"} == {"id", "customer"}
+    assert set(json.loads(path.read_text())) - {"_timestamp"} == {"id", "customer"}
 
 
 def test_all_columns_have_values_if_one_query_says_nothing(spark: SparkSession) -> None:
-    builder, results = build(
+    path = column_file(
         spark,
         lambda orders, _: orders.df.select("id"),
         "SELECT id FROM orders WHERE n IN (SELECT id FROM range(3))",
     )
-    builder.source.limit_columns(results)
-
-    found = used_columns(results[0], "columns.used")
-    assert found is not None
-    [path] = found
-    assert not Path(path).exists()
+    assert not path.exists()

@@ -92,30 +92,25 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "folder" in refusal.value.hint
 
 
+def stored_decimals(path: Path, numbers: pa.Array, order: str) -> list[str | None]:
+    """Store decimals, and return them as SQLite has them."""
+    count = len(numbers)
+    ids = pa.array(range(count), pa.int32())
+    given = pa.table({"id": ids, "at": numbers, "_deleted": [False] * count})
+    kind = Column("at", "decimal", numbers.type.precision, numbers.type.scale)
+    layout = Layout((Column("id", "int"), kind), ("id",))
+    SqliteTable(path, "t", "id").apply(given, layout, version(FIRST, 0))
+    with closing(sqlite3.connect(path)) as connection:
+        return [row[0] for row in connection.execute(f"SELECT at FROM t ORDER BY {order}")]
+
+
 def test_decimals_are_texts_without_an_exponent(tmp_path: Path) -> None:
     numbers = pa.array([Decimal(10**27), Decimal("-0.0000000001"), None], pa.decimal128(38, 10))
-    given = pa.table(
-        {"id": pa.array([1, 2, 3], pa.int32()), "at": numbers, "_deleted": [False] * 3}
-    )
-    layout = Layout((Column("id", "int"), Column("at", "decimal", 38, 10)), ("id",))
-    SqliteTable(tmp_path / "x", "t", "id").apply(given, layout, version(FIRST, 0))
-    with closing(sqlite3.connect(tmp_path / "x")) as connection:
-        found = [row[0] for row in connection.execute("SELECT at FROM t ORDER BY id")]
+    found = stored_decimals(tmp_path / "x", numbers, "id")
     assert found == ["1" + "0" * 27 + "." + "0" * 10, "-0.0000000001", None]
 
 
 def test_decimals_sort_as_numbers_where_they_are_cast(tmp_path: Path) -> None:
-    numbers = [Decimal("9.50"), Decimal("10.50"), Decimal("-3.00")]
-    given = pa.table(
-        {
-            "id": pa.array([1, 2, 3], pa.int32()),
-            "at": pa.array(numbers, pa.decimal128(10, 2)),
-            "_deleted": [False] * 3,
-        }
-    )
-    layout = Layout((Column("id", "int"), Column("at", "decimal", 10, 2)), ("id",))
-    SqliteTable(tmp_path / "x", "t", "id").apply(given, layout, version(FIRST, 0))
-    with closing(sqlite3.connect(tmp_path / "x")) as connection:
-        found = connection.execute("SELECT at FROM t ORDER BY CAST(at AS REAL)").fetchall()
-        assert [row[0] for row in found] == ["-3.00", "9.50", "10.50"]
-        assert connection.execute("SELECT max(CAST(at AS REAL)) FROM t").fetchone() == (10.5,)
+    numbers = pa.array([Decimal("9.5"), Decimal("10.5"), Decimal("-3")], pa.decimal128(10, 2))
+    found = stored_decimals(tmp_path / "x", numbers, "CAST(at AS REAL)")
+    assert found == ["-3.00", "9.50", "10.50"]

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.documents import DocumentContract, Documents, follow
+from tests.contracts.documents import DocumentContract, Documents
+from tests.contracts.upsert import follow
 from tests.support.elasticsearch import AUTHORIZATION, FakeElasticsearch, fake_elasticsearch
 from tidemill.spark import ElasticsearchSink, Pipeline
 from tidemill.spark.errors import SinkError

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import redis
 
-from tests.contracts.documents import DocumentContract, Documents, follow
+from tests.contracts.documents import DocumentContract, Documents
+from tests.contracts.upsert import follow
 from tests.support.processes import skip_if_missing
 from tests.support.redis import redis_server
 from tidemill.spark import Pipeline, RedisSink

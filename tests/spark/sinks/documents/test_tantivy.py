@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 import tantivy
 
-from tests.contracts.documents import DocumentContract, Documents, follow
+from tests.contracts.documents import DocumentContract, Documents
+from tests.contracts.upsert import follow
 from tidemill.spark import TantivySink
 from tidemill.spark.errors import RowError, SchemaError, SinkError
 from tidemill.spark.sinks.database.rows import Column, Layout

@@ -37,9 +37,7 @@ class Archive:
                 self.topic, [b"%d" % n for n in numbers if n % 2 == partition], partition=partition
             )
         self.rows += count
-        reader = self.spark.readStream.format("tidemill").option("subscribe", self.topic)
-        reader = reader.option("kafka.bootstrap.servers", self.broker.bootstrap)
-        frame = reader.option("startingOffsets", "earliest").load()
+        frame = self.broker.stream(self.spark, self.topic)
         numbers_read = frame.selectExpr("int(string(value)) AS n", "int(string(value)) % 2 AS odd")
         writer = numbers_read.writeStream.format("parquet").partitionBy("odd")
         writer = writer.option("path", str(self.folder))

@@ -24,9 +24,7 @@ def test_each_row_is_in_the_files_once_over_restarts_and_a_batch_that_is_run_aga
     topic, folder, checkpoint = tidemill_broker.topic(), tmp_path / "out", tmp_path / "checkpoint"
 
     def run() -> None:
-        reader = spark.readStream.format("tidemill").option("subscribe", topic)
-        reader = reader.option("kafka.bootstrap.servers", tidemill_broker.bootstrap)
-        rows = reader.option("startingOffsets", "earliest").load()
+        rows = tidemill_broker.stream(spark, topic)
         numbers = rows.selectExpr("int(string(value)) AS n", "int(string(value)) % 2 AS odd")
         writer = numbers.writeStream.format("parquet").partitionBy("odd")
         writer = writer.option("path", str(folder)).option("checkpointLocation", str(checkpoint))

@@ -66,14 +66,6 @@ def test_where_nobody_can_tell_nothing_is_committed(monkeypatch: pytest.MonkeyPa
 # --- in Spark ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_batches(spark: SparkSession) -> Iterator[None]:
-    """Make Spark send rows in many small Arrow batches."""
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
-    yield
-    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-
-
 def numbers(spark: SparkSession, fails: bool) -> DataFrame:
     """Values from 0 in one task, which may fail shortly before the end."""
     from pyspark.sql import functions as f
@@ -91,10 +83,9 @@ def test_a_batch_that_failed_above_the_sink_is_written_whole_when_it_is_run_agai
     spark: SparkSession, broker: Broker
 ) -> None:
     topic = broker.topic()
-    kafka = {"bootstrap.servers": broker.bootstrap}
     with pytest.raises(Exception, match="broken above"):
-        write_batch(numbers(spark, True), 0, topic=topic, sink_id=topic, kafka=kafka)
-    write_batch(numbers(spark, False), 0, topic=topic, sink_id=topic, kafka=kafka)
+        write_batch(numbers(spark, True), 0, topic=topic, sink_id=topic, kafka=broker.kafka)
+    write_batch(numbers(spark, False), 0, topic=topic, sink_id=topic, kafka=broker.kafka)
 
     expected = [str(n).encode() for n in range(ROWS)]
     assert values(broker.bootstrap, topic, 0) == expected
@@ -116,11 +107,10 @@ def test_a_stream_that_failed_above_the_sink_loses_nothing(
             yield batch
 
     def run() -> None:
-        stream = spark.readStream.format("tidemill").option("subscribe", source)
-        stream = stream.option("kafka.bootstrap.servers", broker.bootstrap)
-        rows = stream.option("startingOffsets", "earliest").load().select("value")
         query = (
-            rows.mapInArrow(above, "value binary")
+            broker.stream(spark, source)
+            .select("value")
+            .mapInArrow(above, "value binary")
             .writeStream.format("tidemill")
             .option("kafka.bootstrap.servers", broker.bootstrap)
             .option("topic", target)
@@ -142,15 +132,14 @@ def test_one_sink_id_writes_one_output_of_a_batch(spark: SparkSession, broker: B
     from pyspark.sql import functions as f
 
     one, two, again = broker.topic(), broker.topic(), broker.topic()
-    kafka = {"bootstrap.servers": broker.bootstrap}
     refused: list[DeliveryError] = []
 
     def write(df: DataFrame, batch_id: int) -> None:
         rows = df.select(f.col("value").cast("string").alias("value"))
         for topic in (one, two, again):  # a topic each: nothing is taken for written
-            write_batch(rows, batch_id, topic=topic, sink_id=one, kafka=kafka)
+            write_batch(rows, batch_id, topic=topic, sink_id=one, kafka=broker.kafka)
         try:
-            write_batch(rows, batch_id, topic=again, sink_id=one, kafka=kafka)
+            write_batch(rows, batch_id, topic=again, sink_id=one, kafka=broker.kafka)
         except DeliveryError as error:
             refused.append(error)
 

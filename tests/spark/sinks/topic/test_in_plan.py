@@ -26,7 +26,6 @@ class Query:
 
     def __init__(self, spark: SparkSession, broker: Broker, folder: Path) -> None:
         self._spark = spark
-        self._bootstrap = broker.bootstrap
         self._broker = broker
         self.source, self.target = broker.topic(), broker.topic()
         self.checkpoint = folder / "checkpoint"
@@ -43,17 +42,15 @@ class Query:
             checkpoint=f"file://{self.checkpoint}",
             checkpoint_id=self.target,
             created_ms=0,
-            kafka={"bootstrap.servers": self._bootstrap},
+            kafka=self._broker.kafka,
         )
-        stream = self._spark.readStream.format("tidemill").option("subscribe", self.source)
-        stream = stream.option("kafka.bootstrap.servers", self._bootstrap)
-        df = stream.option("startingOffsets", "earliest").load()
+        df = self._broker.stream(self._spark, self.source)
         df = result(df.selectExpr("CAST(CAST(value AS STRING) AS INT) AS n", "timestamp"))
         writer = sink.open(run).stream(df).outputMode(mode).trigger(availableNow=True)
         writer.option("checkpointLocation", run.checkpoint).start().awaitTermination()
 
     def found(self) -> list[Any]:
-        return [json.loads(each or b"null") for each in values(self._bootstrap, self.target)]
+        return [json.loads(each or b"null") for each in values(self._broker.bootstrap, self.target)]
 
     def forget_last_commit(self) -> None:
         """Make Spark run the last batch again, as after a crash."""
@@ -93,14 +90,6 @@ def test_each_batch_is_written_once_also_if_it_is_run_again(query: Query, mode: 
     query.run(sink, mode, result)
     more = sorted((each["odd"], each["count"]) for each in query.found()[len(first) :])
     assert more == {"append": [(1, 1)], "update": [(1, 2)], "complete": [(0, 2), (1, 2)]}[mode]
-
-
-@pytest.fixture
-def small_batches(spark: SparkSession) -> Iterator[None]:
-    """Make Spark send rows in many small Arrow batches."""
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
-    yield
-    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
 @pytest.mark.usefixtures("small_batches")

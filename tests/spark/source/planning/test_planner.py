@@ -322,12 +322,11 @@ def test_a_partition_that_is_new_in_the_batch_is_one_task_as_nobody_knows_where_
 
 def test_a_deleted_topic_fails_the_query_or_is_forgotten(cluster: FakeCluster) -> None:
     cluster.put("u", (0, 3), topic_id="u-id")
-    both = {"subscribe": "t,u"}
     start = QueryOffsets({("t", 0): 10, ("t", 1): 25, ("u", 0): 0}, {"t": "one", "u": "u-id"})
     cluster.drop("u")
     with pytest.raises(DataLossError, match="topic u was deleted"):
-        stream(cluster, **both).next_end(start, None)
-    lenient = stream(cluster, **both, failOnDataLoss="false")
+        stream(cluster, subscribe="t,u").next_end(start, None)
+    lenient = stream(cluster, subscribe="t,u", failOnDataLoss="false")
     assert lenient.next_end(start, None) == at(10, 25)
 
 
@@ -373,25 +372,19 @@ def test_a_topic_made_again_fails_the_query_even_with_more_records_than_before(
 def test_topics_of_other_brokers_are_named_together(cluster: FakeCluster) -> None:
     cluster.put("t", (0, 1000), (0, 1000), topic_id="another")
     cluster.put("u", (0, 7), topic_id="another, too")
-    both = Planner(
-        parse_source_options(SERVERS | {"subscribe": "t,u"}), cluster, Position("latest")
-    )
     start = QueryOffsets({("t", 0): 4, ("t", 1): 25, ("u", 0): 0}, {"t": "one", "u": "u-id"})
 
     with pytest.raises(OtherTopicError, match=r"^topics t, u are not the topics that .* brokers"):
-        both.next_end(start, None)
+        stream(cluster, subscribe="t,u").next_end(start, None)
 
 
 def test_brokers_that_have_one_of_the_topics_are_the_same_ones(cluster: FakeCluster) -> None:
     cluster.put("t", (0, 10), (5, 25))
     cluster.put("u", (0, 7), topic_id="another")
-    both = Planner(
-        parse_source_options(SERVERS | {"subscribe": "t,u"}), cluster, Position("latest")
-    )
     start = QueryOffsets({("t", 0): 4, ("t", 1): 25, ("u", 0): 0}, {"t": "one", "u": "u-id"})
 
     with pytest.raises(OtherTopicError, match=r"it was deleted and created again\n"):
-        both.next_end(start, None)
+        stream(cluster, subscribe="t,u").next_end(start, None)
 
 
 def test_brokers_without_ids_of_topics_may_be_others_if_a_log_is_shorter(

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import BrokerFactory
-from tests.spark.conftest import Broker
+from tests.spark.conftest import Broker, broker_at
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import self_signed
 from tests.support.committed import values
@@ -58,12 +57,14 @@ def test_tasks_share_connections_although_each_has_a_producer(
     tidemill_broker: Broker, opened: list[int]
 ) -> None:
     topic = tidemill_broker.topic()
-    kafka = {"bootstrap.servers": tidemill_broker.bootstrap}
     share = Share(f"sink-{uuid.uuid4().hex[:8]}", 0, 0, run="one")
     for batch_id in range(3):
         for task in range(20):
             there = replace(share, task=task, batch_id=batch_id)
-            assert write_share(rows(task), topic, kafka, there, marker_topic=topic) == 1
+            assert (
+                write_share(rows(task), topic, tidemill_broker.kafka, there, marker_topic=topic)
+                == 1
+            )
     # One for records, one for other requests, and one to the server that is asked first.
     assert len(opened) <= 3
     assert len(values(tidemill_broker.bootstrap, topic)) == 60
@@ -71,15 +72,14 @@ def test_tasks_share_connections_although_each_has_a_producer(
 
 def test_a_forked_process_makes_its_own_connections(tidemill_broker: Broker) -> None:
     topic = tidemill_broker.topic()
-    kafka = {"bootstrap.servers": tidemill_broker.bootstrap}
-    write_rows(rows(1), topic, kafka)
+    write_rows(rows(1), topic, tidemill_broker.kafka)
     child = os.fork()
     if child == 0:
         try:
-            os._exit(0 if write_rows(rows(2), topic, kafka) == 1 else 1)
+            os._exit(0 if write_rows(rows(2), topic, tidemill_broker.kafka) == 1 else 1)
         except BaseException:
             os._exit(2)
-    write_rows(rows(3), topic, kafka)
+    write_rows(rows(3), topic, tidemill_broker.kafka)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert sorted(value or b"" for value in values(tidemill_broker.bootstrap, topic)) == [
         b"1",
@@ -90,11 +90,12 @@ def test_a_forked_process_makes_its_own_connections(tidemill_broker: Broker) -> 
 
 def test_idle_connections_that_were_closed_are_replaced(tidemill_broker: Broker) -> None:
     topic = tidemill_broker.topic()
-    kafka = {"bootstrap.servers": tidemill_broker.bootstrap}
     share = Share(f"sink-{uuid.uuid4().hex[:8]}", 0, 0, run="one")
     for number in range(3):
         there = replace(share, batch_id=number)
-        assert write_share(rows(number), topic, kafka, there, marker_topic=topic) == 1
+        assert (
+            write_share(rows(number), topic, tidemill_broker.kafka, there, marker_topic=topic) == 1
+        )
         (idle, _) = next(iter(clusters._idle.values()))
         for brokers in (idle.data, idle.control):
             for connection in brokers._connections.values():
@@ -107,8 +108,7 @@ def test_rows_are_written_once_while_the_broker_is_killed_and_started(
     start_broker: BrokerFactory,
 ) -> None:
     process = start_broker()
-    admin = AdminClient({"bootstrap.servers": process.bootstrap, "log_level": 2})
-    admin.create_topics([NewTopic("out", 1, 1)])["out"].result(60)
+    broker_at(process.bootstrap).topic(name="out")
     kafka = {"bootstrap.servers": process.bootstrap, "linger.ms": "0"}
 
     def interrupted() -> Iterator[pa.RecordBatch]:
@@ -130,8 +130,7 @@ def test_tls(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker", settings=settings) as broker:
         servers = {"bootstrap.servers": broker.bootstrap, "security.protocol": "ssl"}
         trust = {**servers, "ssl.ca.location": str(cert)}
-        admin = AdminClient({**trust, "log_level": 2})
-        admin.create_topics([NewTopic("t", 1)])["t"].result(60)
+        broker_at(broker.bootstrap, **trust).topic(name="t")
         large = pa.record_batch({"value": [bytes(1000)] * 3000})
         assert write_rows([large], "t", trust) == 3000
         share = Share("sink", 0, 0)

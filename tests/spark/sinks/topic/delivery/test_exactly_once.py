@@ -22,12 +22,11 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from tests.conftest import BrokerFactory
 from tests.contracts.deliver import DeliverContract, Write, Written, batch
-from tests.spark.conftest import Broker
+from tests.spark.conftest import Broker, broker_at
 from tests.spark.sinks.topic.delivery.dying_writer import MOMENTS
 from tests.support.committed import read_to_end, values
 from tests.support.ports import reserve_port
@@ -365,18 +364,17 @@ def test_a_share_that_takes_longer_than_its_transaction_may_says_what_to_do(
 def test_a_null_topic_ends_the_transaction(broker: Broker) -> None:
     topic = broker.topic()
     bad = batch(value=pa.array([b"1", b"2"]), topic=pa.array([topic, None]))
-    share, kafka = new_share(), {"bootstrap.servers": broker.bootstrap}
     with pytest.raises(DeliveryError, match="the topic of a row is null"):
-        write_share([bad], None, kafka, share, marker_topic=topic)
+        write_share([bad], None, broker.kafka, new_share(), marker_topic=topic)
     assert values(broker.bootstrap, topic) == []
 
 
 def test_rows_to_several_topics_are_one_transaction(broker: Broker) -> None:
     topics = [broker.topic(), broker.topic()]
     both = batch(value=pa.array([b"1", b"2"]), topic=pa.array(topics))
-    share, kafka = new_share(), {"bootstrap.servers": broker.bootstrap}
-    assert write_share([both], None, kafka, share, marker_topic=topics[0]) == 2
-    assert write_share([both], None, kafka, share, marker_topic=topics[0]) == 0
+    share = new_share()
+    assert write_share([both], None, broker.kafka, share, marker_topic=topics[0]) == 2
+    assert write_share([both], None, broker.kafka, share, marker_topic=topics[0]) == 0
     assert [values(broker.bootstrap, topic) for topic in topics] == [[b"1"], [b"2"]]
 
 
@@ -511,8 +509,7 @@ def test_a_writer_that_is_killed_leaves_all_or_nothing_and_the_next_one_writes_o
 @pytest.mark.crash
 def test_the_broker_may_be_restarted_between_batches(start_broker: BrokerFactory) -> None:
     process = start_broker()
-    admin = AdminClient({"bootstrap.servers": process.bootstrap, "log_level": 2})
-    admin.create_topics([NewTopic("out", 1, 1)])["out"].result(60)
+    broker_at(process.bootstrap).topic(name="out")
     sink, share = Sink(process.bootstrap, "out"), new_share()
     stops: list[Callable[[], Any]] = [process.terminate, process.kill]
     for number, stop in enumerate(stops):

@@ -104,11 +104,7 @@ def test_rows_are_written_once_and_in_order_over_a_bad_network(
         monkeypatch,
         lambda api, _: api == apis.PRODUCE and dice.random() < 0.1,
     )
-    settings = {
-        "bootstrap.servers": tidemill_broker.bootstrap,
-        "batch.size": "700",
-        "retry.backoff.ms": "1",
-    }
+    settings = {**tidemill_broker.kafka, "batch.size": "700", "retry.backoff.ms": "1"}
     count = 12_000
     assert at_least_once.write_rows(numbers(count, 3), topic, settings) == count
     assert faults.lost > 5
@@ -154,9 +150,8 @@ def test_a_network_that_stays_bad_ends_the_transaction_in_time(
     Faults(monkeypatch, lambda api, _: api == apis.END_TRANSACTION)
     monkeypatch.setattr(transactional, "ABORT_S", 0.1)
     share = Share(f"sink-{uuid.uuid4().hex[:8]}", 0, 0)
-    kafka = {"bootstrap.servers": tidemill_broker.bootstrap}
     with pytest.raises(UnreachableError, match=r"in time to commit batch 0: .*lost"):
-        write_share(numbers(5, 1), topic, kafka, share, marker_topic=topic)
+        write_share(numbers(5, 1), topic, tidemill_broker.kafka, share, marker_topic=topic)
 
 
 @pytest.mark.parametrize("api", [apis.ADD_PARTITIONS, apis.PRODUCE])
@@ -165,7 +160,6 @@ def test_an_interruption_between_request_and_response_aborts_the_transaction(
 ) -> None:
     topic = tidemill_broker.topic()
     share = Share(f"sink-{uuid.uuid4().hex[:8]}", 0, 0)
-    kafka = {"bootstrap.servers": tidemill_broker.bootstrap}
     with pytest.MonkeyPatch.context() as patch:
         interrupted: list[int] = []
 
@@ -185,8 +179,8 @@ def test_an_interruption_between_request_and_response_aborts_the_transaction(
         send = Connection.send
         Faults(patch, loses)
         with pytest.raises(KeyboardInterrupt):
-            write_share(numbers(5, 1), topic, kafka, share, marker_topic=topic)
-    assert write_share(numbers(5, 1), topic, kafka, share, marker_topic=topic) == 5
+            write_share(numbers(5, 1), topic, tidemill_broker.kafka, share, marker_topic=topic)
+    assert write_share(numbers(5, 1), topic, tidemill_broker.kafka, share, marker_topic=topic) == 5
     assert len(values(tidemill_broker.bootstrap, topic)) == 5
 
 
@@ -213,8 +207,7 @@ def test_temporary_errors_are_retried(
 ) -> None:
     topic = tidemill_broker.topic()
     injected = Codes(monkeypatch, *codes)
-    kafka = {"bootstrap.servers": tidemill_broker.bootstrap, "batch.size": "900"}
-    kafka["retry.backoff.ms"] = "1"
+    kafka = {**tidemill_broker.kafka, "batch.size": "900", "retry.backoff.ms": "1"}
     assert at_least_once.write_rows(numbers(2000, 1), topic, kafka) == 2000
     assert not injected.left
     assert values(tidemill_broker.bootstrap, topic) == [b"%d" % i for i in range(2000)]
@@ -248,11 +241,10 @@ def test_a_topic_with_more_partitions_than_before_is_asked_for_again(
     from confluent_kafka.admin import NewPartitions
 
     topic = tidemill_broker.topic(1)
-    kafka = {"bootstrap.servers": tidemill_broker.bootstrap}
-    at_least_once.write_rows(numbers(1, 1), topic, kafka)
+    at_least_once.write_rows(numbers(1, 1), topic, tidemill_broker.kafka)
     tidemill_broker.admin.create_partitions([NewPartitions(topic, 3)])[topic].result(60)
     row = batch(value=pa.array([b"late"]), partition=pa.array([2], pa.int32()))
-    assert at_least_once.write_rows([row], topic, kafka) == 1
+    assert at_least_once.write_rows([row], topic, tidemill_broker.kafka) == 1
     assert values(tidemill_broker.bootstrap, topic, 2) == [b"late"]
 
 
@@ -276,9 +268,8 @@ def test_many_topics_share_requests(
         return False
 
     Faults(monkeypatch, counts)
-    kafka = {"bootstrap.servers": tidemill_broker.bootstrap}
     rows = batch(value=pa.array([b"%d" % i for i in range(400)]), topic=pa.array(topics * 20))
-    assert at_least_once.write_rows([rows], None, kafka) == 400
+    assert at_least_once.write_rows([rows], None, tidemill_broker.kafka) == 400
     assert requests.count(apis.PRODUCE) == 2  # one, and its response
     for number, topic in enumerate(topics):
         found = values(tidemill_broker.bootstrap, topic)
@@ -287,9 +278,8 @@ def test_many_topics_share_requests(
 
 def test_many_partitions_share_requests(tidemill_broker: Broker) -> None:
     topic = tidemill_broker.topic(200)
-    kafka = {"bootstrap.servers": tidemill_broker.bootstrap}
     keys = [b"%d" % i for i in range(5000)]
     rows = batch(value=pa.array(keys), key=pa.array(keys))
-    assert at_least_once.write_rows([rows], topic, kafka) == 5000
+    assert at_least_once.write_rows([rows], topic, tidemill_broker.kafka) == 5000
     found = [len(values(tidemill_broker.bootstrap, topic, each)) for each in (0, 57, 199)]
     assert all(0 < each < 60 for each in found)
