@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -29,6 +30,20 @@ def batch(**columns: pa.Array) -> pa.RecordBatch:
     return pa.record_batch(list(columns.values()), names=list(columns))
 
 
+@dataclass
+class Delivery:
+    """A broker, what writes to it, and what reads exactly so many records of a partition."""
+
+    broker: Broker
+    send: Write
+    read: Written
+
+    def write(
+        self, batches: Any, topic: str | None, settings: Mapping[str, str] | None = None
+    ) -> int:
+        return self.send(batches, topic, {**self.broker.kafka, **(settings or {})})
+
+
 class DeliverContract:
     """After ``write`` returns all rows are in the topic. Otherwise it raises an error."""
 
@@ -47,13 +62,12 @@ class DeliverContract:
 
         return records
 
-    def test_all_columns_arrive(
-        self,
-        broker: Broker,
-        write: Write,
-        written: Written,
-    ) -> None:
-        topic = broker.topic(2)
+    @pytest.fixture
+    def delivery(self, broker: Broker, write: Write, written: Written) -> Delivery:
+        return Delivery(broker, write, written)
+
+    def test_all_columns_arrive(self, delivery: Delivery) -> None:
+        topic = delivery.broker.topic(2)
         headers = [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
         rows = batch(
             value=pa.array([b"v", None, b""]),
@@ -62,8 +76,8 @@ class DeliverContract:
             headers=pa.array([headers, None, []], HEADERS),
             ignored=pa.array([1, 2, 3]),
         )
-        assert write([rows], topic, broker.kafka) == 3
-        found = written(topic, 1, 3)
+        assert delivery.write([rows], topic) == 3
+        found = delivery.read(topic, 1, 3)
         assert [(row["key"], row["value"]) for row in found] == [
             (b"k", b"v"),
             (b"", None),
@@ -72,100 +86,76 @@ class DeliverContract:
         assert found[0]["headers"] == headers
         assert found[1]["headers"] is None
 
-    def test_texts_are_written_as_utf8(
-        self,
-        broker: Broker,
-        write: Write,
-        written: Written,
-    ) -> None:
-        topic = broker.topic()
+    def test_texts_are_written_as_utf8(self, delivery: Delivery) -> None:
+        topic = delivery.broker.topic()
         rows = batch(value=pa.array(["zwölf"]), key=pa.array(["ключ"]))
-        write([rows], topic, broker.kafka)
-        (row,) = written(topic, 0, 1)
+        delivery.write([rows], topic)
+        (row,) = delivery.read(topic, 0, 1)
         assert row["value"].decode() == "zwölf"
         assert row["key"].decode() == "ключ"
 
-    def test_each_row_may_name_its_topic_and_the_option_wins(
-        self,
-        broker: Broker,
-        write: Write,
-        written: Written,
-    ) -> None:
-        one, two = broker.topic(), broker.topic()
+    def test_each_row_may_name_its_topic_and_the_option_wins(self, delivery: Delivery) -> None:
+        one, two = delivery.broker.topic(), delivery.broker.topic()
         rows = batch(value=pa.array([b"1", b"2"]), topic=pa.array([one, two]))
-        write([rows], None, broker.kafka)
-        assert [row["value"] for row in written(one, 0, 1)] == [b"1"]
-        assert [row["value"] for row in written(two, 0, 1)] == [b"2"]
-        write([rows], two, broker.kafka)
-        assert [row["value"] for row in written(two, 0, 3)] == [b"2", b"1", b"2"]
+        delivery.write([rows], None)
+        assert [row["value"] for row in delivery.read(one, 0, 1)] == [b"1"]
+        assert [row["value"] for row in delivery.read(two, 0, 1)] == [b"2"]
+        delivery.write([rows], two)
+        assert [row["value"] for row in delivery.read(two, 0, 3)] == [b"2", b"1", b"2"]
 
-    def test_a_keys_partition_is_the_java_clients(
-        self,
-        broker: Broker,
-        write: Write,
-        written: Written,
-    ) -> None:
-        topic = broker.topic(7)
+    def test_a_keys_partition_is_the_java_clients(self, delivery: Delivery) -> None:
+        topic = delivery.broker.topic(7)
         rows = batch(value=pa.array(list(MURMUR2)), key=pa.array(list(MURMUR2)))
-        write([rows], topic, broker.kafka)
+        delivery.write([rows], topic)
         for key, murmur in MURMUR2.items():
             partition = (murmur & 0x7FFFFFFF) % 7
             there = sum((m & 0x7FFFFFFF) % 7 == partition for m in MURMUR2.values())
-            assert key in [row["key"] for row in written(topic, partition, there)]
+            assert key in [row["key"] for row in delivery.read(topic, partition, there)]
 
-    def test_more_rows_than_the_queue_holds_keep_their_order(
-        self,
-        broker: Broker,
-        write: Write,
-        written: Written,
-    ) -> None:
-        topic = broker.topic()
+    def test_more_rows_than_the_queue_holds_keep_their_order(self, delivery: Delivery) -> None:
+        topic = delivery.broker.topic()
         values = [b"%d" % i for i in range(5000)]
         rows = batch(value=pa.array(values))
-        settings = {**broker.kafka, "queue.buffering.max.messages": "100", "linger.ms": "0"}
-        assert write([rows, rows.slice(0, 0)], topic, settings) == 5000
-        assert [row["value"] for row in written(topic, 0, 5000)] == values
+        settings = {"queue.buffering.max.messages": "100", "linger.ms": "0"}
+        assert delivery.write([rows, rows.slice(0, 0)], topic, settings) == 5000
+        assert [row["value"] for row in delivery.read(topic, 0, 5000)] == values
 
-    def test_no_rows_are_no_error(self, broker: Broker, write: Write) -> None:
-        assert write([], "nowhere", broker.kafka) == 0
+    def test_no_rows_are_no_error(self, delivery: Delivery) -> None:
+        assert delivery.write([], "nowhere") == 0
 
-    def test_a_null_topic_is_refused(self, broker: Broker, write: Write) -> None:
+    def test_a_null_topic_is_refused(self, delivery: Delivery) -> None:
         rows = batch(value=pa.array([b"v"]), topic=pa.array([None], pa.string()))
         with pytest.raises(DeliveryError, match="the topic of a row is null"):
-            write([rows], None, broker.kafka)
+            delivery.write([rows], None)
 
-    def test_a_record_that_the_client_holds_too_large_is_refused(
-        self, broker: Broker, write: Write
-    ) -> None:
+    def test_a_record_that_the_client_holds_too_large_is_refused(self, delivery: Delivery) -> None:
         rows = batch(value=pa.array([bytes(2_000_000)]))
         with pytest.raises(DeliveryError, match="too large"):
-            write([rows], broker.topic(), broker.kafka)
+            delivery.write([rows], delivery.broker.topic())
 
-    def test_a_record_that_the_broker_refuses_fails_the_task(
-        self, broker: Broker, write: Write
-    ) -> None:
-        topic = broker.topic(max_message_bytes="1000")
+    def test_a_record_that_the_broker_refuses_fails_the_task(self, delivery: Delivery) -> None:
+        topic = delivery.broker.topic(max_message_bytes="1000")
         rows = batch(value=pa.array([b"small", bytes(5000)]))
         with pytest.raises(DeliveryError, match=f"not accepted, the first for topic {topic}"):
-            write([rows], topic, broker.kafka)
+            delivery.write([rows], topic)
         # ... and leaves the next one a producer that works.
-        assert write([rows.slice(0, 1)], topic, broker.kafka) == 1
+        assert delivery.write([rows.slice(0, 1)], topic) == 1
 
-    def test_a_partition_that_does_not_exist_is_refused(self, broker: Broker, write: Write) -> None:
+    def test_a_partition_that_does_not_exist_is_refused(self, delivery: Delivery) -> None:
         rows = batch(value=pa.array([b"v"]), partition=pa.array([9], pa.int32()))
         with pytest.raises(DeliveryError, match="partition"):
-            write([rows], broker.topic(), broker.kafka)
+            delivery.write([rows], delivery.broker.topic())
 
-    def test_fewer_acknowledgements_may_be_asked_for(self, broker: Broker, write: Write) -> None:
+    def test_fewer_acknowledgements_may_be_asked_for(self, delivery: Delivery) -> None:
         rows = batch(value=pa.array([b"v"]))
-        topic = broker.topic()
-        assert write([rows], topic, {**broker.kafka, "acks": "1"}) == 1
+        topic = delivery.broker.topic()
+        assert delivery.write([rows], topic, {"acks": "1"}) == 1
 
-    def test_no_broker_fails_the_task_in_time(self, write: Write) -> None:
+    def test_no_broker_fails_the_task_in_time(self, delivery: Delivery) -> None:
         nowhere = {"bootstrap.servers": f"127.0.0.1:{reserve_port()}", "message.timeout.ms": "500"}
         with pytest.raises(DeliveryError, match="not accepted"):
-            write([batch(value=pa.array([b"v"]))], "t", nowhere)
+            delivery.write([batch(value=pa.array([b"v"]))], "t", nowhere)
 
-    def test_an_unknown_setting_is_refused(self, broker: Broker, write: Write) -> None:
+    def test_an_unknown_setting_is_refused(self, delivery: Delivery) -> None:
         with pytest.raises(OptionError, match=r"no\.such\.thing"):
-            write([], "t", {**broker.kafka, "no.such.thing": "1"})
+            delivery.write([], "t", {"no.such.thing": "1"})

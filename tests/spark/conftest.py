@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
@@ -48,8 +48,6 @@ class Broker:
         return name
 
     def _leads(self, name: str, partitions: int) -> bool:
-        from confluent_kafka import KafkaException, TopicPartition
-
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         try:
             asked = {TopicPartition(name, p): latest for p in range(partitions)}

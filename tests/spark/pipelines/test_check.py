@@ -26,7 +26,8 @@ from tidemill.spark.pipelines.resolve import dead_letter_queries, inputs_of
 FLIGHTS = "flight STRING, airport STRING, at TIMESTAMP"
 
 
-def good() -> Pipeline:
+@pytest.fixture
+def p() -> Pipeline:
     """A pipeline without mistakes, for tests to add one."""
     p = Pipeline("flights")
     p.stream("departures", schema=FLIGHTS, event_time="at", watermark="1 hour")
@@ -36,9 +37,7 @@ def good() -> Pipeline:
     return p
 
 
-def test_a_good_pipeline_has_no_problems() -> None:
-    p = good()
-
+def test_a_good_pipeline_has_no_problems(p: Pipeline) -> None:
     @p.query(sink=ChangelogSink("x", key="tail"), mode="update")
     def function(departures: Any, aircraft: Any) -> None: ...
 
@@ -65,8 +64,7 @@ def test_a_good_pipeline_has_no_problems() -> None:
            GROUP BY tumbling(at, '1 hour'), airport) USING (airport)""",
     ],
 )
-def test_groups_that_are_final_are_let_through(text: str) -> None:
-    p = good()
+def test_groups_that_are_final_are_let_through(p: Pipeline, text: str) -> None:
     p.sql("x", text, sink=TopicSink("t"))
 
     check(p)
@@ -335,17 +333,17 @@ def report(p: Pipeline, message: str, hint: str) -> Place:
     ],
 )
 def test_a_mistake_in_options_is_reported_at_its_line(
-    kind: str, options: dict[str, Any], message: str, hint: str
+    p: Pipeline, kind: str, options: dict[str, Any], message: str, hint: str
 ) -> None:
-    p = good()
     declare: Any = {"stream": p.stream, "table": p.table, "query": p.sql}[kind]
     made = declare("x", **{**DEFAULTS[kind], **options})
     assert report(p, f"{kind} x{message}", hint) == made.place
 
 
 @pytest.mark.parametrize(("declare", "message", "hint"), OTHERS)
-def test_a_mistake_is_reported_at_its_line(declare: Declare, message: str, hint: str) -> None:
-    p = good()
+def test_a_mistake_is_reported_at_its_line(
+    p: Pipeline, declare: Declare, message: str, hint: str
+) -> None:
     declare(p)
     place = report(p, message, hint)
     lines, first = inspect.getsourcelines(declare)
@@ -370,8 +368,7 @@ def test_names_that_are_too_long_together_are_reported_before_anything_starts() 
     assert problem.hint.startswith("They have 227 letters, and may have 226.")
 
 
-def test_settings_with_which_nothing_can_be_written_to_a_topic_are_reported() -> None:
-    p = good()
+def test_settings_with_which_nothing_can_be_written_to_a_topic_are_reported(p: Pipeline) -> None:
     acks = {"acks": "1"}
 
     with pytest.raises(PipelineProblemsError) as refusal:
@@ -394,8 +391,7 @@ def test_settings_with_which_nothing_can_be_written_to_a_topic_are_reported() ->
         check(p, acks)  # but to one of dead letters
 
 
-def test_two_functions_without_a_name_and_two_databases_are_no_clash() -> None:
-    p = good()
+def test_two_functions_without_a_name_and_two_databases_are_no_clash(p: Pipeline) -> None:
     for i, sink in enumerate(
         [
             ForeachBatchSink(lambda df, number: None),
@@ -417,8 +413,7 @@ def test_a_pipeline_needs_a_name_and_a_query() -> None:
     ]
 
 
-def test_all_mistakes_are_reported_together_in_the_order_of_the_file() -> None:
-    p = good()
+def test_all_mistakes_are_reported_together_in_the_order_of_the_file(p: Pipeline) -> None:
     p.sql("x", "SELECT flihgt FROM departures", sink=TopicSink("t"))
     p.stream("y", schema="id INT", watermark="1 hour")
 
@@ -439,8 +434,7 @@ def test_all_mistakes_are_reported_together_in_the_order_of_the_file() -> None:
     )
 
 
-def test_an_invalid_sink_hides_no_other_mistake() -> None:
-    p = good()
+def test_an_invalid_sink_hides_no_other_mistake(p: Pipeline) -> None:
     nothing: Any = "departures.late"
     p.sql("x", "SELECT flight FROM departures", sink=nothing)
     p.sql("y", "SELECT flihgt FROM departures", sink=TopicSink("t"))

@@ -23,6 +23,11 @@ SINK = TopicSink("out")
 THIS_FILE = __file__
 
 
+@pytest.fixture
+def p() -> Pipeline:
+    return Pipeline("p")
+
+
 def here() -> int:
     """Line of the caller."""
     frame = inspect.currentframe()
@@ -31,9 +36,7 @@ def here() -> int:
     return frame.f_back.f_lineno
 
 
-def test_topics_have_the_names_of_streams_and_tables_by_default() -> None:
-    p = Pipeline("p")
-
+def test_topics_have_the_names_of_streams_and_tables_by_default(p: Pipeline) -> None:
     assert p.stream("departures", schema="id INT").topic == "departures"
     assert p.stream("a", topic="b", schema="id INT").topic == "b"
     assert p.table("aircraft", key="id", schema="id INT").topics == ("aircraft",)
@@ -70,9 +73,7 @@ def test_everything_knows_its_line() -> None:
     assert str(stream.place) == f"{THIS_FILE}:{line + 2}"
 
 
-def test_parameters_are_inputs_but_for_those_with_a_value_of_their_own() -> None:
-    p = Pipeline("p")
-
+def test_parameters_are_inputs_but_for_those_with_a_value_of_their_own(p: Pipeline) -> None:
     @p.query(sink=SINK, name="renamed")
     def query(a: Any, b: Any, *more: Any, limit: int = 5, **others: Any) -> None: ...
 
@@ -82,8 +83,7 @@ def test_parameters_are_inputs_but_for_those_with_a_value_of_their_own() -> None
     assert made.build is query  # the decorated function can still be called
 
 
-def test_a_query_uses_what_it_asks_for() -> None:
-    p = Pipeline("p")
+def test_a_query_uses_what_it_asks_for(p: Pipeline) -> None:
     a = p.stream("a", topic="topic.a", schema="id INT")
     b = p.stream("b", schema="id INT")
     t = p.table("t", key="id", schema="id INT")
@@ -100,8 +100,7 @@ def test_a_query_uses_what_it_asks_for() -> None:
     assert inputs_of(p.queries[2], p) == [a, b, t]
 
 
-def test_dead_letters_are_queries_of_the_streams_that_are_parsed() -> None:
-    p = Pipeline("p")
+def test_dead_letters_are_queries_of_the_streams_that_are_parsed(p: Pipeline) -> None:
     p.stream("used", topic="u", schema="id INT")
     p.stream("raw", format="raw")
     p.stream("strict", schema="id INT", dead_letters=None)
@@ -117,8 +116,7 @@ def test_dead_letters_are_queries_of_the_streams_that_are_parsed() -> None:
     assert topics_of(letters, p) == ["u"]
 
 
-def test_topics_are_those_that_are_read_and_those_that_are_written() -> None:
-    p = Pipeline("p")
+def test_topics_are_those_that_are_read_and_those_that_are_written(p: Pipeline) -> None:
     p.stream("a", schema="id INT")
     p.stream("b", schema="id INT", dead_letters=None)
     p.table("t", key="id", schema="id INT")
@@ -130,8 +128,7 @@ def test_topics_are_those_that_are_read_and_those_that_are_written() -> None:
     assert written == [("b", True), ("c", False), ("a.dlq", False)]
 
 
-def test_a_query_without_parentheses_or_sink_is_refused() -> None:
-    p = Pipeline("p")
+def test_a_query_without_parentheses_or_sink_is_refused(p: Pipeline) -> None:
     bare: Any = p.query
     for given in ((print,), ()):
         with pytest.raises(PipelineError) as caught:
@@ -140,8 +137,7 @@ def test_a_query_without_parentheses_or_sink_is_refused() -> None:
     assert p.queries == []
 
 
-def test_find_knows_streams_and_tables_by_name() -> None:
-    p = Pipeline("p")
+def test_find_knows_streams_and_tables_by_name(p: Pipeline) -> None:
     stream, table = p.stream("a", schema="id INT"), p.table("t", key="id", schema="id INT")
 
     assert p.find("a") is stream
@@ -149,9 +145,7 @@ def test_find_knows_streams_and_tables_by_name() -> None:
     assert p.find("x") is None
 
 
-def test_a_table_s_key_may_be_one_column_or_several() -> None:
-    p = Pipeline("p")
-
+def test_a_table_s_key_may_be_one_column_or_several(p: Pipeline) -> None:
     assert p.table("a", key="id", schema="id INT").key == ("id",)
     assert p.table("b", key=["id", "day"], schema="id INT, day DATE").key == ("id", "day")
 

@@ -560,3 +560,78 @@ def test_spark_s_own_source_is_asked_for_by_its_name(place: Place, spark: SparkS
     problem = caught.value.problems[0]
     assert problem.message.startswith("query counted: Failed to find data source: kafka.")
     assert "org.apache.spark:spark-sql-kafka-0-10_2.13:" in problem.hint
+
+
+# --- rows that a sink can't write ---------------------------------------------------------------
+
+
+@pytest.fixture
+def flights(place: Place) -> Pipeline:
+    """A pipeline whose topic has two flights, one of them without an airport."""
+    place.produce('{"id": "1", "airport": "JFK"}', '{"id": "2"}')
+    return place.pipeline(
+        schema="id STRING, airport STRING", event_time=None, watermark=None, dead_letters=None
+    )
+
+
+def failure_of(place: Place, pipeline: Pipeline) -> str:
+    """Return why the one query of a pipeline has failed without a restart."""
+    [status] = place.run(pipeline)
+    assert (status.state, status.restarts) == ("failed", 0)
+    assert status.error is not None
+    return status.error
+
+
+def test_a_row_without_its_key_ends_a_query_that_keeps_a_changelog(
+    place: Place, flights: Pipeline
+) -> None:
+    topic = place.topic("now")
+    flights.sql("now", "SELECT * FROM flights", sink=ChangelogSink(topic, key="airport"))
+    error = failure_of(place, flights)
+    assert error.startswith(f"a row for topic {topic} has no airport, which is part of the key")
+    assert error.endswith('Filter out such rows: filter("`airport` IS NOT NULL").')
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("SELECT * FROM flights", "1 of 2 rows for table t in {} have no airport, which is part"),
+        (
+            "SELECT 'JFK' AS airport FROM flights",
+            "more than one row of a batch for table t in {} h",
+        ),
+    ],
+)
+def test_rows_that_no_table_can_take_end_a_query(
+    place: Place, flights: Pipeline, text: str, told: str
+) -> None:
+    path = place.folder / "out.db"
+    flights.sql("now", text, sink=SqliteSink("t", "airport", path), mode="update")
+    assert failure_of(place, flights).startswith(told.format(path))
+
+
+@pytest.mark.parametrize("kind", ["topic", "changelog", "table"])
+def test_a_record_that_is_no_row_ends_a_query_that_has_nowhere_to_put_it(
+    place: Place, flights: Pipeline, kind: str
+) -> None:
+    sinks: dict[str, Sink] = {
+        "topic": TopicSink(place.topic("out")),
+        "changelog": ChangelogSink(place.topic("out"), "id"),
+        "table": SqliteSink("t", "id", path=place.folder / "out.db"),
+    }
+    place.produce("nothing")
+    flights.sql("all", "SELECT * FROM flights", sink=sinks[kind])
+    error = failure_of(place, flights)
+    assert error.startswith(
+        f"topic {place.topic('flights')}: the record at offset 2 of partition 0 can't be parsed: "
+    )
+    assert 'dead_letters="' in error
+
+
+def test_a_result_that_no_record_can_hold_starts_nothing(place: Place, flights: Pipeline) -> None:
+    text = "SELECT *, airport AS id FROM flights"
+    flights.sql("twice", text, sink=TopicSink(place.topic("out")))
+    with pytest.raises(
+        PipelineProblemsError, match="twice: the result has columns with the same name: i"
+    ):
+        place.run(flights)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.spark.conftest import Broker
+from tests.spark.documented import documented_class
 from tests.spark.sinks.toy_sink import ToySink
 from tidemill.spark import Pipeline, Runner, RunOptions
 from tidemill.spark.pipelines.check import check
@@ -18,8 +18,6 @@ from tidemill.spark.pipelines.resolve import topics_to_create
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-PAGE = Path(__file__).parents[3] / "docs" / "extending.md"
 
 
 def declared(sink: Any, topic: str = "numbers", **options: Any) -> Pipeline:
@@ -33,15 +31,6 @@ def problems(pipeline: Pipeline) -> list[tuple[str, str]]:
     with pytest.raises(PipelineProblemsError) as error:
         check(pipeline)
     return [(each.message, each.hint) for each in error.value.problems]
-
-
-def documented_sink() -> Any:
-    """The class in the section "Add a sink" of docs/extending.md."""
-    section = PAGE.read_text().partition("## Add a sink")[2].partition("\n## ")[0]
-    code = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[0]
-    namespace: dict[str, Any] = {"__name__": "documented"}
-    exec(compile(code, str(PAGE), "exec", dont_inherit=True), namespace)
-    return namespace["JsonFolderSink"]
 
 
 def test_a_toy_sink_is_checked_like_any_other(tmp_path: Path) -> None:
@@ -66,7 +55,7 @@ def test_a_toy_sink_s_topics_are_created_and_must_not_be_read(tmp_path: Path) ->
 
 
 def test_the_documented_sink_is_checked(tmp_path: Path) -> None:
-    sink = documented_sink()
+    sink = documented_class("JsonFolderSink")
     check(declared(sink(str(tmp_path))))
     [(message, hint)] = problems(declared(sink(str(tmp_path / "no"))))
     assert message == f"query all: folder {tmp_path / 'no'} does not exist"
@@ -83,7 +72,11 @@ def test_a_toy_sink_and_the_documented_one_run_in_a_pipeline(
     folder.mkdir()
     toy = ToySink(tmp_path / "toy.txt", f"{topic}.announced", "n")
     pipeline = declared(toy, topic)
-    pipeline.sql("files", "SELECT n + 1 AS n FROM numbers", sink=documented_sink()(str(folder)))
+    pipeline.sql(
+        "files",
+        "SELECT n + 1 AS n FROM numbers",
+        sink=documented_class("JsonFolderSink")(str(folder)),
+    )
     options = RunOptions(tidemill_broker.bootstrap, tmp_path / "state", until_caught_up=True)
 
     for _ in range(2):  # the second run finds nothing new

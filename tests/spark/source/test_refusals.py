@@ -16,6 +16,11 @@ from tidemill.spark.source.refusals import Reports, send
 from tidemill.spark.source.rows import parse_range
 
 
+@pytest.fixture
+def reports() -> Reports:
+    return Reports()
+
+
 def part(start: int, end: int, partition: int = 0, topic: str = "t") -> OffsetRange:
     return OffsetRange(topic, partition, start, end)
 
@@ -70,25 +75,24 @@ def test_a_refused_record_ends_the_wait_and_is_not_clean() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"{}", b"[]", b'["t", 0, 1]', b'["t", "x", 0, 9, 0]'])
-def test_what_is_not_a_report_is_ignored(data: bytes) -> None:
-    reports = Reports()
+def test_what_is_not_a_report_is_ignored(reports: Reports, data: bytes) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(data, reports.path)
     reports.receive(5.0)
     assert reports.rest(part(0, 10)) == [part(0, 10)]
 
 
-def test_a_report_that_is_not_received_does_not_fail_the_task(tmp_path: Path) -> None:
+def test_a_report_that_is_not_received_does_not_fail_the_task(
+    reports: Reports, tmp_path: Path
+) -> None:
     send(str(tmp_path / "no-socket"), part(0, 1), 0)
-    reports = Reports()
     for number in range(2000):  # more than a socket holds
         send(reports.path, part(number, number + 1), 0)
     reports.receive(0.0)
     assert reports.rest(part(0, 1)) == []
 
 
-def test_a_wait_ends_with_the_first_report() -> None:
-    reports = Reports()
+def test_a_wait_ends_with_the_first_report(reports: Reports) -> None:
     timer = threading.Timer(0.05, send, (reports.path, part(0, 1), 0))
     timer.start()
     assert reports.receive(60.0)
@@ -105,8 +109,7 @@ def test_the_socket_is_removed_with_its_owner() -> None:
     assert not folder.exists()
 
 
-def test_a_task_reports_its_range_when_it_has_read_all_of_it() -> None:
-    reports = Reports()
+def test_a_task_reports_its_range_when_it_has_read_all_of_it(reports: Reports) -> None:
     plan = RowPlan("id INT", drop_malformed=True, report=reports.path)
     batches = [
         pa.RecordBatch.from_pydict({"value": pa.array([json.dumps({"id": 1}).encode()])}),
@@ -121,8 +124,7 @@ def test_a_task_reports_its_range_when_it_has_read_all_of_it() -> None:
     assert reports.rest(part(0, 2)) == []
 
 
-def test_a_task_reports_refused_records() -> None:
-    reports = Reports()
+def test_a_task_reports_refused_records(reports: Reports) -> None:
     plan = RowPlan("id INT", drop_malformed=True, report=reports.path)
     batch = pa.RecordBatch.from_pydict({"value": pa.array([b'{"id": 1}', b"x"])})
     assert [each.num_rows for each in parse_range([batch], plan, part(0, 2))] == [1]

@@ -122,14 +122,6 @@ def test_a_record_that_cant_be_parsed_is_named_and_ends_the_rows() -> None:
         next(rows)
 
 
-def test_a_record_with_the_end_of_another_one_in_it_is_refused() -> None:
-    """Earlier releases wrapped the text in an object, where this passed as a row."""
-    value = b'{"a": 1}, "__tidemill_end": null, "__tidemill_row": {"a": 2}'
-    for each in (value, b'{"a": "1"},"__tidemill_end":null},"__tidemill_row":{"a": 2}'):
-        assert parsed(RowPlan("a INT", drop_malformed=True), records(each)) == []
-        assert len(parsed(RowPlan("a INT", refused=True), records(each))) == 1
-
-
 def test_the_event_time_may_be_that_of_the_record() -> None:
     plan = RowPlan("a INT, _timestamp TIMESTAMP", event_time="_timestamp")
     assert parsed(plan, records(b"{}")) == [{"a": None, "_timestamp": STAMP}]

@@ -46,9 +46,7 @@ class Topic:
     ) -> None:
         """Write the event of a change; its commit time is ``place`` in seconds."""
         row = after or before
-        where = {"lsn": place} if self.connector == "postgresql" else {"pos": place}
-        source = {"connector": self.connector, "name": "d", "file": "b.1", **where}
-        source["ts_ms"] = place * 1000
+        source = _at(place, self.connector)
         value = {"op": op, "before": before, "after": after, "source": source}
         self.write(None if row is None else {"id": row["id"]}, value, partition)
 
@@ -68,16 +66,26 @@ class Topic:
         return None if value is None else json.loads(value)["name"]
 
 
+@pytest.fixture
+def topic() -> Topic:
+    return Topic()
+
+
 def _text(value: Any) -> bytes | None:
     return None if value is None else json.dumps(value).encode()
+
+
+def _at(place: int, connector: str = "mysql") -> dict[str, Any]:
+    """Return the source block of a change; its commit time is ``place`` in seconds."""
+    where = {"lsn": place} if connector == "postgresql" else {"pos": place}
+    return {"connector": connector, "name": "d", "file": "b.1", **where, "ts_ms": place * 1000}
 
 
 def row(number: int, name: str | None = None, **more: Any) -> dict[str, Any]:
     return {"id": number, "name": name, **more}
 
 
-def test_rows_are_created_changed_and_deleted_once() -> None:
-    topic = Topic()
+def test_rows_are_created_changed_and_deleted_once(topic: Topic) -> None:
     topic.event("r", 1, after=row(1, "a"))
     topic.event("c", 2, after=row(2, "b"))
     topic.event("u", 3, after=row(1, "A"))
@@ -90,9 +98,8 @@ def test_rows_are_created_changed_and_deleted_once() -> None:
     assert times == ["a", "a", "A", None, "again"]
 
 
-def test_a_tombstone_without_its_delete_deletes() -> None:
+def test_a_tombstone_without_its_delete_deletes(topic: Topic) -> None:
     """Compaction removes the delete before it removes the tombstone."""
-    topic = Topic()
     topic.event("c", 1, after=row(1, "a"))
     topic.write({"id": 1}, None)
     assert topic.table() == {}
@@ -122,9 +129,8 @@ def test_repeated_and_older_changes_change_nothing(connector: str) -> None:
     ]  # fmt: skip
 
 
-def test_positions_may_begin_again_with_later_commits() -> None:
+def test_positions_may_begin_again_with_later_commits(topic: Topic) -> None:
     """The source was deleted and created again, or the database was restored."""
-    topic = Topic()
     topic.event("u", 900, after=row(1, "before"))
 
     def again(op: str, place: int, name: str) -> None:
@@ -146,8 +152,7 @@ def test_a_row_of_a_postgresql_snapshot_does_not_hide_a_transaction_that_was_ope
     assert topic.latest.get(b"1") == b'{"id":1,"name":"committed later"}'
 
 
-def test_a_change_of_the_key_moves_the_row() -> None:
-    topic = Topic()
+def test_a_change_of_the_key_moves_the_row(topic: Topic) -> None:
     topic.event("c", 1, after=row(1, "a"))
     topic.event("d", 2, row(1, "a"))
     topic.write({"id": 1}, None)
@@ -158,9 +163,8 @@ def test_a_change_of_the_key_moves_the_row() -> None:
     assert [topic.at(2, s * 1_000_000) for s in (1, 2, 3)] == [None, "a", None]
 
 
-def test_a_value_that_an_update_left_out_is_kept() -> None:
+def test_a_value_that_an_update_left_out_is_kept(topic: Topic) -> None:
     gone = "__debezium_unavailable_value"
-    topic = Topic()
     topic.event("c", 1, after=row(1, "a", big="large"))
     topic.event("u", 2, after=row(1, "b", big=gone))
     assert json.loads(topic.latest.get(b"1") or b"") == row(1, "b", big="large")
@@ -183,16 +187,6 @@ def test_a_truncation_deletes_older_rows_of_all_partitions() -> None:
         rows(1 - first)
         assert topic.table() == {"10": "new", "11": "new"}
         assert [topic.at(1, s * 1_000_000) for s in (4, 5)] == ["old", None]
-
-
-def _at(place: int) -> dict[str, Any]:
-    return {
-        "connector": "mysql",
-        "name": "d",
-        "file": "b.1",
-        "pos": place,
-        "ts_ms": place * 1000,
-    }
 
 
 @pytest.mark.parametrize(
@@ -224,9 +218,10 @@ def test_a_key_of_several_columns() -> None:
     assert rows.get(b'{"b":1,"a":"x"}') is None
 
 
-def test_deletions_are_dropped_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deletions_are_dropped_when_there_are_many(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(table_rows, "KEPT_DELETIONS", 10)
-    topic = Topic()
     for number in range(50):
         topic.event("c", 2 * number, after=row(number, "a"))
         topic.delete(2 * number + 1, number)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
-import sys
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.spark.changelogs import rows
+from tests.spark.documented import documented_class
 from tidemill.spark import (
     ChangelogTopic,
     Pipeline,
@@ -33,19 +31,7 @@ if TYPE_CHECKING:
 SCHEMA = "tail STRING, seats INT"
 
 
-def documented_source() -> type[TableSource]:
-    """Return the class that ``docs/extending.md`` shows."""
-    page = (Path(__file__).parents[3] / "docs" / "extending.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    [code] = [each for each in blocks if "(TableSource)" in each]
-    module = ModuleType("documented")
-    sys.modules["documented"] = module  # dataclasses look their module up
-    exec(code, module.__dict__)
-    found: type[TableSource] = module.__dict__["SqliteTable"]
-    return found
-
-
-SqliteTable: Any = documented_source()
+SqliteTable: Any = documented_class("SqliteTable")
 
 
 @pytest.fixture

@@ -72,13 +72,21 @@ class TestMariaDb(UpsertContract):
 LAYOUT = Layout((Column("id", "string"), Column("text", "string")), ("id",))
 
 
+@pytest.fixture
+def table(url: str) -> Iterator[MySqlTable]:
+    made = MySqlTable(url, "t", "id")
+    yield made
+    made.close()
+
+
 def rows(*ids: str, text: str = "a") -> pa.Table:
     count = len(ids)
     return pa.table({"id": list(ids), "text": [text] * count, "_deleted": [False] * count})
 
 
-def test_keys_differ_by_case_accents_and_trailing_space(url: str, server: MariaDb) -> None:
-    table = MySqlTable(url, "t", "id")
+def test_keys_differ_by_case_accents_and_trailing_space(
+    table: MySqlTable, url: str, server: MariaDb
+) -> None:
     keys = ["a", "A", "á", "a ", "", " ", "ß", "ss", "𝄞"]
     for batch in range(2):
         table.apply(rows(*keys), LAYOUT, version(FIRST, batch))
@@ -86,22 +94,20 @@ def test_keys_differ_by_case_accents_and_trailing_space(url: str, server: MariaD
     with server.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT id FROM t")
         assert sorted(each for (each,) in cursor.fetchall()) == sorted(keys)
-    table.close()
 
 
-def test_a_lost_connection_is_replaced_before_the_next_batch(url: str, server: MariaDb) -> None:
-    table = MySqlTable(url, "t", "id")
+def test_a_lost_connection_is_replaced_before_the_next_batch(
+    table: MySqlTable, server: MariaDb
+) -> None:
     table.apply(rows("a"), LAYOUT, version(FIRST, 0))
     with server.connect() as other, other.cursor() as cursor:
         cursor.execute(f"KILL {table._connection.thread_id()}")
     table.apply(rows("b"), LAYOUT, version(FIRST, 1))
-    table.close()
 
 
 def test_a_key_that_is_too_long_and_a_server_that_is_away_are_typed_errors(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    url: str, table: MySqlTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = MySqlTable(url, "t", "id")
     with pytest.raises(SinkError, match="can't write table t in MySQL") as error:
         table.apply(rows("x" * 256), LAYOUT, version(FIRST, 0))
     assert "255" in error.value.hint

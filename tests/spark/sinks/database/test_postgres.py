@@ -75,23 +75,35 @@ class TestPostgres(UpsertContract):
 LAYOUT = Layout((Column("id", "int"), Column("text", "string")), ("id",))
 
 
+@pytest.fixture
+def table(dsn: str) -> Iterator[PostgresTable]:
+    made = PostgresTable(dsn, "t", "id")
+    yield made
+    made.close()
+
+
+def found(dsn: str, statement: str = "SELECT text FROM t") -> list[Row]:
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(statement.encode()).fetchall()
+
+
 def rows(*texts: str) -> pa.Table:
     count = len(texts)
     ids = pa.array(range(count), pa.int32())
     return pa.table({"id": ids, "text": list(texts), "_deleted": [False] * count})
 
 
-def test_a_lost_connection_is_replaced_before_the_next_batch(dsn: str) -> None:
-    table = PostgresTable(dsn, "t", "id")
+def test_a_lost_connection_is_replaced_before_the_next_batch(
+    dsn: str, table: PostgresTable
+) -> None:
     table.apply(rows("a"), LAYOUT, version(FIRST, 0))
     with psycopg.connect(dsn, autocommit=True) as other:
         other.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
             "AND datname = current_database()"
         )
-        table.apply(rows("b"), LAYOUT, version(FIRST, 1))
-        assert other.execute("SELECT text FROM t").fetchall() == [("b",)]
-    table.close()
+    table.apply(rows("b"), LAYOUT, version(FIRST, 1))
+    assert found(dsn) == [("b",)]
 
 
 def test_a_table_may_be_in_a_schema(dsn: str) -> None:
@@ -170,10 +182,10 @@ def test_a_late_batch_does_not_bring_back_what_another_one_deletes_meanwhile(
 
 
 def test_a_batch_that_hangs_is_waited_for_and_then_told_of(
-    dsn: str, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    dsn: str, table: PostgresTable, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upsert_postgres, "BUSY_S", 0.1)
-    held, table = Held(dsn, "t", "id"), PostgresTable(dsn, "t", "id")
+    held = Held(dsn, "t", "id")
     elsewhere = PostgresTable(dsn, "another", "id")
     try:
         hung = threads.submit(held.apply, rows("a"), LAYOUT, 1)
@@ -186,9 +198,8 @@ def test_a_batch_that_hangs_is_waited_for_and_then_told_of(
     hung.result(60)
     assert "retried" in refusal.value.hint
     table.apply(rows("b"), LAYOUT, 2)
-    with psycopg.connect(dsn) as other:
-        assert other.execute("SELECT text FROM t").fetchall() == [("b",)]
-    for each in (held, table, elsewhere):
+    assert found(dsn) == [("b",)]
+    for each in (held, elsewhere):
         each.close()
 
 
@@ -198,22 +209,19 @@ def test_names_that_postgresql_would_cut_are_refused(dsn: str) -> None:
     table = PostgresTable(dsn, longest, "id")
     table.apply(one("a"), DELETING, 1)
     table.apply(one(None), DELETING, 2)
-    with psycopg.connect(dsn) as other:
-        found = other.execute(f"SELECT id FROM {longest}__deleted".encode()).fetchall()
-        assert found == [(1,)]
+    assert found(dsn, f"SELECT id FROM {longest}__deleted") == [(1,)]
     table.close()
     with pytest.raises(SchemaError, match="is too long for PostgreSQL"):
         PostgresTable(dsn, f"{longest}t", "id")
 
 
 def connections(dsn: str) -> int:
-    with psycopg.connect(dsn) as other:
-        found = other.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tidemill' "
-            "AND datname = current_database()"
-        ).fetchone()
-    assert found is not None
-    return int(found[0])
+    [(count,)] = found(
+        dsn,
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tidemill' "
+        "AND datname = current_database()",
+    )
+    return int(count)
 
 
 def test_closing_waits_for_no_batch_and_closes_after_it(
@@ -230,8 +238,7 @@ def test_closing_waits_for_no_batch_and_closes_after_it(
     hung.result(60)
     poll_until(lambda: connections(dsn) == 0, 60, "the connection's end")
     held.apply(rows("b"), LAYOUT, 2)
-    with psycopg.connect(dsn) as other:
-        assert other.execute("SELECT text FROM t").fetchall() == [("b",)]
+    assert found(dsn) == [("b",)]
     held.close()
 
 
@@ -259,17 +266,14 @@ def test_a_query_that_ends_leaves_no_connection(
     failure = started.error()
     assert (failure is None) == (how == "stopped")
     assert failure is None or "not of the database" in str(failure)
-    with psycopg.connect(dsn) as other:
-        assert other.execute("SELECT 1 FROM t LIMIT 1").fetchall() == [(1,)]
+    assert found(dsn, "SELECT 1 FROM t LIMIT 1") == [(1,)]
     poll_until(lambda: connections(dsn) == 0, 10, "the connection's end")
 
 
-def test_texts_with_nul_are_refused_with_what_to_do(dsn: str) -> None:
-    table = PostgresTable(dsn, "t", "id")
+def test_texts_with_nul_are_refused_with_what_to_do(table: PostgresTable) -> None:
     with pytest.raises(SinkError, match="NUL") as refusal:
         table.apply(rows("a\0b"), LAYOUT, version(FIRST, 0))
     assert "replace" in refusal.value.hint
-    table.close()
 
 
 def test_a_server_that_is_not_there_is_an_error_of_ours() -> None:

@@ -35,6 +35,11 @@ def at(minute: int) -> datetime:
     return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "h.duckdb"
+
+
 def write(path: Path, *changes: Change, table: str = "t") -> None:
     ids, texts, versions, minutes = zip(*changes, strict=True)
     rows = pa.table(
@@ -64,8 +69,7 @@ def history(path: Path) -> list[tuple[Any, ...]]:
     return [(i, text, minute(a), minute(b), now) for i, text, a, b, now in found]
 
 
-def test_each_version_has_its_period(tmp_path: Path) -> None:
-    path = tmp_path / "h.duckdb"
+def test_each_version_has_its_period(path: Path) -> None:
     for _ in range(2):
         write(path, (1, "a", 1, 1), (2, "x", 2, 2), (1, "b", 3, 5))
         write(path, (2, None, 4, 7), (1, "c", 6, 9))
@@ -79,8 +83,7 @@ def test_each_version_has_its_period(tmp_path: Path) -> None:
         ]
 
 
-def test_a_deletion_without_a_version_ends_the_last_period(tmp_path: Path) -> None:
-    path = tmp_path / "h.duckdb"
+def test_a_deletion_without_a_version_ends_the_last_period(path: Path) -> None:
     write(path, (1, "a", 5, 1))
     for minute in (3, 4):
         write(path, (1, None, None, minute), (9, None, None, minute))
@@ -116,16 +119,14 @@ def test_the_order_and_repetition_of_batches_do_not_matter(tmp_path: Path) -> No
         assert history(path) == expected, f"seed {seed}"
 
 
-def test_several_changes_in_one_version_leave_the_last(tmp_path: Path) -> None:
-    path = tmp_path / "h.duckdb"
+def test_several_changes_in_one_version_leave_the_last(path: Path) -> None:
     write(path, (1, "a", 5, 1), (1, None, 5, 1), (1, "b", 5, 1))
     assert history(path) == [(1, "b", 1, None, True)]
     write(path, (1, "c", 5, 1))
     assert history(path) == [(1, "c", 1, None, True)]
 
 
-def test_a_rebuild_is_switched(tmp_path: Path) -> None:
-    path = tmp_path / "h.duckdb"
+def test_a_rebuild_is_switched(path: Path) -> None:
     sink = DuckDBHistorySink("t", "id", path)
     write(path, (1, "old", 5, 1), (2, None, 6, 2))
     write(path, (1, "new", 5, 1), table="t__rebuild")
@@ -134,8 +135,7 @@ def test_a_rebuild_is_switched(tmp_path: Path) -> None:
         assert history(path) == [(1, "new", 1, None, True)]
 
 
-def test_rows_and_results_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "h.duckdb"
+def test_rows_and_results_that_do_not_fit_are_refused(path: Path) -> None:
     for bad in ((None, "a", 1, 1), (1, "a", None, 1), (1, "a", -1, 1), (1, "a", 1 << 61, 1)):
         with pytest.raises(RowError, match="a row for table t in"):
             write(path, bad)  # type: ignore[arg-type]
@@ -148,8 +148,7 @@ def test_rows_and_results_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_the_changes_of_a_table_become_its_history(spark: SparkSession, tmp_path: Path) -> None:
-    path = tmp_path / "h.duckdb"
+def test_the_changes_of_a_table_become_its_history(spark: SparkSession, path: Path) -> None:
     sink = DuckDBHistorySink("t", "id", path)
     ddl = "id INT, text STRING, _deleted BOOLEAN, _offset BIGINT, _version BIGINT"
     ddl += ", _commit_time TIMESTAMP"

@@ -112,6 +112,7 @@ def test_accepted_values_are_rows_and_others_have_a_reason(parse: Parse) -> None
         (b'{"x": 1}\n{"x": 2}', MORE),
         (b'{"x": 1},"x": 2', MORE),
         (b'{"x": 1},"__tidemill_end":null},"more":{"x": 2', MORE),
+        (b'{"x": "1"},"__tidemill_end":null},"__tidemill_row":{"x": 2}', MORE),
         (b'{"x": 1}}', MORE),
         (b'{"x": 1}]', MORE),
         (b'{"x": "wrong"}]', MORE),

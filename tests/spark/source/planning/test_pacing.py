@@ -40,16 +40,21 @@ class Query:
         return count
 
 
-def test_the_first_question_and_those_while_records_arrive_do_not_wait() -> None:
-    query = Query()
+@pytest.fixture
+def query() -> Query:
+    return Query()
+
+
+def test_the_first_question_and_those_while_records_arrive_do_not_wait(query: Query) -> None:
     assert query.ask(after_ms=0) == 0
     for _ in range(100):
         query.ask(has_news=True)
     assert query.slept_ms == 0
 
 
-def test_an_idle_query_asks_ever_more_rarely_but_never_more_rarely_than_the_bound() -> None:
-    query = Query()
+def test_an_idle_query_asks_ever_more_rarely_but_never_more_rarely_than_the_bound(
+    query: Query,
+) -> None:
     query.ask(has_news=True)
     counts = [query.idle(100), query.idle(900), query.idle(10_000), query.idle(10_000)]
     assert counts[0] == 10
@@ -60,8 +65,7 @@ def test_an_idle_query_asks_ever_more_rarely_but_never_more_rarely_than_the_boun
 
 
 @pytest.mark.parametrize("trigger_ms", [LONGEST_MS, 200, 10_000])
-def test_a_query_with_a_trigger_never_waits(trigger_ms: int) -> None:
-    query = Query()
+def test_a_query_with_a_trigger_never_waits(query: Query, trigger_ms: int) -> None:
     for number in range(200):
         query.ask(has_news=number == 3, after_ms=trigger_ms)
     assert query.slept_ms == 0

@@ -25,7 +25,7 @@ from confluent_kafka import (
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from tests.conftest import BrokerFactory
-from tests.contracts.deliver import DeliverContract, Write, Written, batch
+from tests.contracts.deliver import DeliverContract, Delivery, Write, Written, batch
 from tests.spark.conftest import Broker, broker_at
 from tests.spark.sinks.topic.delivery.dying_writer import MOMENTS
 from tests.support.committed import read_to_end, values
@@ -99,21 +99,21 @@ class TestInTransactions(DeliverContract):
 
         return records
 
-    def test_fewer_acknowledgements_may_be_asked_for(self, broker: Broker, write: Write) -> None:
+    def test_fewer_acknowledgements_may_be_asked_for(self, delivery: Delivery) -> None:
         """Not here: the client itself excludes them."""
         with pytest.raises(OptionError, match="idempotence"):
-            write(rows(1), broker.topic(), {"bootstrap.servers": broker.bootstrap, "acks": "1"})
+            delivery.write(rows(1), delivery.broker.topic(), {"acks": "1"})
 
-    def test_no_broker_fails_the_task_in_time(self, write: Write) -> None:
+    def test_no_broker_fails_the_task_in_time(self, delivery: Delivery) -> None:
         nowhere = {"bootstrap.servers": f"127.0.0.1:{reserve_port()}"}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(exactly_once, "TRANSACTION_TIMEOUT_MS", 1000)
             with pytest.raises(UnreachableError, match="not answer in time to start a producer"):
-                write(rows(1), "t", nowhere)
+                delivery.write(rows(1), "t", nowhere)
 
-    def test_an_unknown_setting_is_refused(self, broker: Broker, write: Write) -> None:
+    def test_an_unknown_setting_is_refused(self, delivery: Delivery) -> None:
         with pytest.raises(OptionError, match=r"no\.such\.thing"):
-            write(rows(1), "t", {"bootstrap.servers": broker.bootstrap, "no.such.thing": "1"})
+            delivery.write(rows(1), "t", {"no.such.thing": "1"})
 
 
 def _headers(pairs: Any) -> list[dict[str, Any]] | None:
