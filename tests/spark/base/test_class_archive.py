@@ -33,8 +33,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> list[str]:
-    """The command line of a Java that writes archives."""
+def command(folder: Path, tmp_path: Path) -> list[str]:
+    """The command line of a Java that writes archives into the folder."""
     (tmp_path / "java/lib/server").mkdir(parents=True)
     (tmp_path / "java/bin").mkdir()
     (tmp_path / "jars").mkdir()
@@ -50,18 +50,17 @@ def set_java(java: Path, script: str) -> None:
     os.utime(java, (1, 1))
 
 
-def recording(command: list[str]) -> ClassArchive:
-    """Return the archive of a program whose JVM has recorded its classes."""
-    archive = archive_for(command)
-    assert archive is not None
-    assert archive.list is not None
-    archive.list.write_text(RECORDED)
-    return archive
-
-
 def found(command: list[str]) -> ClassArchive:
     archive = archive_for(command)
     assert archive is not None
+    return archive
+
+
+def recording(command: list[str]) -> ClassArchive:
+    """Return the archive of a program whose JVM has recorded its classes."""
+    archive = found(command)
+    assert archive.list is not None
+    archive.list.write_text(RECORDED)
     return archive
 
 
@@ -77,16 +76,14 @@ def test_the_first_jvm_records_and_a_later_one_uses_the_archive(
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_it_is_made_in_the_background(folder: Path, command: list[str]) -> None:
+def test_it_is_made_in_the_background(command: list[str]) -> None:
     process = make_in_background(recording(command))
     assert process is not None
     assert process.wait(60) == 0
     assert found(command).path.read_text() == "made\n"
 
 
-def test_another_jar_or_java_has_another_archive(
-    folder: Path, command: list[str], tmp_path: Path
-) -> None:
+def test_another_jar_or_java_has_another_archive(command: list[str], tmp_path: Path) -> None:
     keys = {found(command).key}
     (tmp_path / "jars/a.jar").write_bytes(b"other")
     keys.add(found(command).key)
@@ -99,7 +96,7 @@ def test_another_jar_or_java_has_another_archive(
     assert len(keys) == 5
 
 
-def test_a_program_without_a_streaming_query_makes_none(folder: Path, command: list[str]) -> None:
+def test_a_program_without_a_streaming_query_makes_none(command: list[str]) -> None:
     archive = recording(command)
     assert archive.list is not None
     archive.list.write_text("java/lang/Object\n")
@@ -188,7 +185,7 @@ def test_without_a_folder_jvms_start_as_before(
 
 
 def test_an_existing_archive_in_a_folder_that_is_read_only_is_used(
-    folder: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+    command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert make(recording(command))
 
@@ -204,7 +201,7 @@ def test_an_existing_archive_in_a_folder_that_is_read_only_is_used(
     "option",
     ["-Xshare:off", "-XX:SharedArchiveFile=/x", "-XX:AOTCache=/x", "-XX:ArchiveClassesAtExit=/x"],
 )
-def test_the_users_own_choice_counts(folder: Path, command: list[str], option: str) -> None:
+def test_the_users_own_choice_counts(command: list[str], option: str) -> None:
     assert archive_for([*command, option]) is None
 
 
@@ -228,7 +225,7 @@ def test_the_default_folder_is_the_users_cache(
 
 
 def test_a_java_of_another_make_or_without_files_has_none(
-    folder: Path, command: list[str], tmp_path: Path
+    command: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "java/lib/j9vm").mkdir()
     assert archive_for(command) is None

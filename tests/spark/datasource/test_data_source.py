@@ -138,7 +138,7 @@ def test_a_new_session_needs_no_registration(streams: Streams, broker: Broker) -
 
 
 def test_starting_queries_leave_the_structure_of_their_shared_variables_alone(
-    streams: Streams, broker: Broker
+    streams: Streams,
 ) -> None:
     """Tasks of other queries are sent this map meanwhile, and can't read one that grows."""
 
@@ -148,8 +148,8 @@ def test_starting_queries_leave_the_structure_of_their_shared_variables_alone(
         return set(registered.dataSourceCls().envVars().keySet())
 
     before = variables()
-    topic = broker.topic()
-    broker.produce(topic, [b"1"])
+    topic = streams.broker.topic()
+    streams.broker.produce(topic, [b"1"])
     queries = [
         streams.into_memory(streams.stream(subscribe=topic, startingOffsets="earliest"))
         for _ in range(2)
@@ -160,19 +160,17 @@ def test_starting_queries_leave_the_structure_of_their_shared_variables_alone(
     assert variables() == before
 
 
-def test_a_stream_goes_on_from_its_checkpoint_in_limited_batches(
-    streams: Streams, broker: Broker
-) -> None:
-    source, target = broker.topic(2), broker.topic()
-    broker.produce(source, [b"%d" % i for i in range(40)])
-    broker.produce(source, [b"%d" % i for i in range(40, 60)], partition=1)
+def test_a_stream_goes_on_from_its_checkpoint_in_limited_batches(streams: Streams) -> None:
+    source, target = streams.broker.topic(2), streams.broker.topic()
+    streams.broker.produce(source, [b"%d" % i for i in range(40)])
+    streams.broker.produce(source, [b"%d" % i for i in range(40, 60)], partition=1)
     first = streams.copy(source, target, "checkpoint", maxOffsetsPerTrigger="30")
     taken = [progress["numInputRows"] for progress in first.recentProgress]
     assert [rows for rows in taken if rows] == [30, 30]
     end = json.loads(first.recentProgress[-1]["sources"][0]["endOffset"])
     assert end[source] == {"0": 40, "1": 20}
 
-    broker.produce(source, [b"%d" % i for i in range(60, 65)])
+    streams.broker.produce(source, [b"%d" % i for i in range(60, 65)])
     streams.copy(source, target, "checkpoint")
     copied = [int(row.value) for row in streams.batch(subscribe=target).collect()]
     assert sorted(copied) == list(range(65))
@@ -180,12 +178,14 @@ def test_a_stream_goes_on_from_its_checkpoint_in_limited_batches(
 
 @on_tidemill
 def test_a_backlog_is_read_in_bounded_batches_unless_one_batch_is_asked_for(
-    streams: Streams, broker: Broker
+    streams: Streams,
 ) -> None:
-    topic = broker.topic(2)
+    topic = streams.broker.topic(2)
     queue = {"queue.buffering.max.messages": str(FIRST)}
     for partition in (0, 1):
-        broker.produce(topic, [b"v"] * (FIRST // 2 + 5), partition=partition, settings=queue)
+        streams.broker.produce(
+            topic, [b"v"] * (FIRST // 2 + 5), partition=partition, settings=queue
+        )
 
     def sizes(**trigger: Any) -> list[int]:
         frame = streams.stream(subscribe=topic, startingOffsets="earliest")
@@ -209,41 +209,35 @@ def test_real_time_mode_does_not_take_a_source_in_python(streams: Streams, broke
 
 
 @on_tidemill
-def test_a_stream_that_starts_at_latest_misses_nothing_from_then_on(
-    streams: Streams, broker: Broker
-) -> None:
-    topic = broker.topic()
-    broker.produce(topic, [b"before"] * 3)
+def test_a_stream_that_starts_at_latest_misses_nothing_from_then_on(streams: Streams) -> None:
+    topic = streams.broker.topic()
+    streams.broker.produce(topic, [b"before"] * 3)
     query = streams.into_memory(streams.stream(subscribe=topic))
     assert streams.offsets(query) == []
     for expected in ([(topic, 0, 3)], [(topic, 0, 3), (topic, 0, 4)]):
-        broker.produce(topic, [b"after"])
+        streams.broker.produce(topic, [b"after"])
         assert streams.offsets(query) == expected
 
 
-def test_partitions_and_topics_that_appear_are_read_from_their_start(
-    streams: Streams, broker: Broker
-) -> None:
+def test_partitions_and_topics_that_appear_are_read_from_their_start(streams: Streams) -> None:
     prefix = f"p{uuid.uuid4().hex[:8]}"
-    one = broker.topic(name=f"{prefix}.one")
+    one = streams.broker.topic(name=f"{prefix}.one")
     query = streams.into_memory(streams.stream(subscribePattern=rf"{prefix}\..*"))
     assert streams.offsets(query) == []
-    broker.admin.create_partitions([NewPartitions(one, 2)])[one].result(60)
-    two = broker.topic(name=f"{prefix}.two")
-    broker.produce(one, [b"x"], partition=1)
-    broker.produce(two, [b"x"])
+    streams.broker.admin.create_partitions([NewPartitions(one, 2)])[one].result(60)
+    two = streams.broker.topic(name=f"{prefix}.two")
+    streams.broker.produce(one, [b"x"], partition=1)
+    streams.broker.produce(two, [b"x"])
     poll_until(lambda: len(streams.offsets(query)) == 2, 30, "both are seen")
     assert streams.offsets(query) == [(one, 1, 0), (two, 0, 0)]
 
 
-def test_removed_records_fail_a_restarted_query_unless_told_otherwise(
-    streams: Streams, broker: Broker
-) -> None:
-    source, target = broker.topic(), broker.topic()
-    broker.produce(source, [b"x"] * 5)
+def test_removed_records_fail_a_restarted_query_unless_told_otherwise(streams: Streams) -> None:
+    source, target = streams.broker.topic(), streams.broker.topic()
+    streams.broker.produce(source, [b"x"] * 5)
     streams.copy(source, target, "checkpoint")
-    broker.produce(source, [b"x"] * 5)
-    for future in broker.admin.delete_records([TopicPartition(source, 0, 8)]).values():
+    streams.broker.produce(source, [b"x"] * 5)
+    for future in streams.broker.admin.delete_records([TopicPartition(source, 0, 8)]).values():
         future.result(60)
     frame = streams.stream(subscribe=source)
     checkpoint = str(streams.folder / "checkpoint")
@@ -335,9 +329,7 @@ def test_a_wrong_option_is_refused_when_the_source_is_loaded(
 
 
 @on_tidemill
-def test_a_stream_that_can_not_be_fails_before_its_first_batch(
-    streams: Streams, broker: Broker
-) -> None:
+def test_a_stream_that_can_not_be_fails_before_its_first_batch(streams: Streams) -> None:
     assert "has no end" in failure(
         streams.into_memory(streams.stream(subscribe="t", endingOffsets="latest"))
     )

@@ -49,6 +49,10 @@ def new_server() -> WorkerServer:
     return started
 
 
+Env = dict[str, str]
+"""The variables of a launcher."""
+
+
 @pytest.fixture(scope="module")
 def workers() -> Iterator[WorkerServer]:
     """A fork server, with a variable that no launcher has."""
@@ -72,9 +76,8 @@ def modules(tmp_path: Path) -> Path:
     return folder
 
 
-def environ(workers: WorkerServer | None, modules: Path, **more: str) -> dict[str, str]:
+def environ(served: Mapping[str, str], modules: Path, **more: str) -> dict[str, str]:
     path = os.pathsep.join([str(modules), os.environ.get("PYTHONPATH", "")])
-    served = {} if workers is None else workers.environ
     return {**os.environ, handoff.PYTHON: sys.executable, **served, "PYTHONPATH": path, **more}
 
 
@@ -99,14 +102,18 @@ def probe(env: Mapping[str, str], *arguments: str, cwd: Path | None = None) -> d
     return {"code": done.returncode, "stderr": done.stderr, **json.loads(done.stdout)}
 
 
-def start(workers: WorkerServer, modules: Path, module: str) -> subprocess.Popen[bytes]:
+def start(env: Mapping[str, str], module: str) -> subprocess.Popen[bytes]:
     """Start a module that waits, and return its launcher when it runs."""
-    process = subprocess.Popen(
-        [LAUNCHER, "-m", module], env=environ(workers, modules), stdout=subprocess.PIPE
-    )
+    process = subprocess.Popen([LAUNCHER, "-m", module], env=env, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     return process
+
+
+@pytest.fixture
+def env(workers: WorkerServer, modules: Path) -> Env:
+    """The variables of a launcher that finds the fork server and the modules."""
+    return environ(workers.environ, modules)
 
 
 def forks(workers: WorkerServer) -> list[psutil.Process]:
@@ -129,10 +136,8 @@ def wait_until_none(workers: WorkerServer) -> None:
     poll_until(lambda: not forks(workers), TIMEOUT_S, "the forks have ended")
 
 
-def test_a_fork_has_what_the_launcher_got(
-    workers: WorkerServer, modules: Path, tmp_path: Path
-) -> None:
-    env = environ(workers, modules, MINE="x=\udcff", CODE="7")
+def test_a_fork_has_what_the_launcher_got(workers: WorkerServer, env: Env, tmp_path: Path) -> None:
+    env = {**env, "MINE": "x=\udcff", "CODE": "7"}
     found = probe(env, "a b", "", cwd=tmp_path)
     assert found["parent"] == workers.pid
     assert found["imported"]  # by the server
@@ -148,48 +153,42 @@ def test_a_fork_has_what_the_launcher_got(
 
 @pytest.mark.parametrize("path", [None, "/nowhere/socket", ""])
 def test_without_a_server_the_interpreter_runs(modules: Path, path: str | None) -> None:
-    env = environ(None, modules, **({} if path is None else {handoff.SOCKET: path}), CODE="3")
+    env = environ({}, modules, **({} if path is None else {handoff.SOCKET: path}), CODE="3")
     found = probe(env, "a")
     assert (found["argv"], found["code"], found["imported"]) == (["a"], 3, False)
     assert found["parent"] == os.getpid()  # the launcher became the interpreter
     assert found["blocked"] == []
 
 
-def test_an_interpreter_with_other_settings_is_not_a_fork(
-    workers: WorkerServer, modules: Path
-) -> None:
-    same = [probe(environ(workers, modules, PYTHONHASHSEED="0")) for _ in range(2)]
-    other = probe(environ(workers, modules, PYTHONHASHSEED="1"))
+def test_an_interpreter_with_other_settings_is_not_a_fork(env: Env) -> None:
+    same = [probe({**env, "PYTHONHASHSEED": "0"}) for _ in range(2)]
+    other = probe({**env, "PYTHONHASHSEED": "1"})
     assert [each["imported"] for each in (*same, other)] == [True, True, False]
     assert same[0]["seed"] == same[1]["seed"] != other["seed"]
 
 
-def test_what_is_not_a_module_is_left_to_the_interpreter(
-    workers: WorkerServer, modules: Path
-) -> None:
-    done = launch(environ(workers, modules), "-c", "import os; print(os.getppid())")
+def test_what_is_not_a_module_is_left_to_the_interpreter(env: Env) -> None:
+    done = launch(env, "-c", "import os; print(os.getppid())")
     assert int(done.stdout) == os.getpid()
 
 
-def test_an_error_is_printed_and_is_the_exit_code(workers: WorkerServer, modules: Path) -> None:
-    done = launch(environ(workers, modules), "-m", "no_such_module")
+def test_an_error_is_printed_and_is_the_exit_code(env: Env) -> None:
+    done = launch(env, "-m", "no_such_module")
     assert done.returncode == 1
     assert "No module named no_such_module" in done.stderr
 
 
 def test_a_signal_reaches_the_fork_and_its_end_is_the_launchers(
-    workers: WorkerServer, modules: Path
+    workers: WorkerServer, env: Env
 ) -> None:
-    process = start(workers, modules, "waiting")
+    process = start(env, "waiting")
     process.terminate()
     assert process.wait(TIMEOUT_S) == -signal.SIGTERM
     wait_until_none(workers)
 
 
-def test_the_fork_of_a_launcher_that_is_killed_is_killed(
-    workers: WorkerServer, modules: Path
-) -> None:
-    process = start(workers, modules, "stubborn")
+def test_the_fork_of_a_launcher_that_is_killed_is_killed(workers: WorkerServer, env: Env) -> None:
+    process = start(env, "stubborn")
     (fork,) = forks(workers)
     process.terminate()  # the fork ignores it
     process.kill()
@@ -197,23 +196,23 @@ def test_the_fork_of_a_launcher_that_is_killed_is_killed(
     wait_for_end(fork)
 
 
-def test_a_launcher_ends_with_a_fork_that_is_killed(workers: WorkerServer, modules: Path) -> None:
-    process = start(workers, modules, "waiting")
+def test_a_launcher_ends_with_a_fork_that_is_killed(workers: WorkerServer, env: Env) -> None:
+    process = start(env, "waiting")
     (fork,) = forks(workers)
     fork.kill()
     assert process.wait(TIMEOUT_S) == -signal.SIGKILL
 
 
-def test_the_output_ends_with_the_fork(workers: WorkerServer, modules: Path) -> None:
-    process = start(workers, modules, "waiting")
+def test_the_output_ends_with_the_fork(env: Env) -> None:
+    process = start(env, "waiting")
     process.terminate()
     assert process.stdout is not None
     assert process.stdout.read() == b""
     process.wait()
 
 
-def test_many_processes_start_at_the_same_time(workers: WorkerServer, modules: Path) -> None:
-    many = [start(workers, modules, "waiting") for _ in range(20)]
+def test_many_processes_start_at_the_same_time(workers: WorkerServer, env: Env) -> None:
+    many = [start(env, "waiting") for _ in range(20)]
     assert len(forks(workers)) == 20
     for each in many:
         each.terminate()
@@ -224,34 +223,32 @@ def test_many_processes_start_at_the_same_time(workers: WorkerServer, modules: P
 @pytest.mark.parametrize(
     "sent", [b"", b"\0\0", b"\0\0\0\4", b"\xff\xff\xff\xffx", b"\0\0\0\2\xff\xff"]
 )
-def test_a_damaged_request_does_not_end_the_server(
-    workers: WorkerServer, modules: Path, sent: bytes
-) -> None:
+def test_a_damaged_request_does_not_end_the_server(env: Env, sent: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as client:
-        client.connect(workers.environ[handoff.SOCKET])
+        client.connect(env[handoff.SOCKET])
         client.sendall(sent)
         client.shutdown(socket.SHUT_WR)
         assert client.recv(99) == handoff.REFUSED + bytes(4)
-    assert probe(environ(workers, modules))["imported"]
+    assert probe(env)["imported"]
 
 
-def test_a_launcher_that_sends_nothing_holds_back_no_other(
-    workers: WorkerServer, modules: Path
-) -> None:
+def test_a_launcher_that_sends_nothing_holds_back_no_other(env: Env) -> None:
     with contextlib.ExitStack() as silent:
         for _ in range(5):
             client = silent.enter_context(socket.socket(socket.AF_UNIX))
-            client.connect(workers.environ[handoff.SOCKET])
-        assert probe(environ(workers, modules))["imported"]
+            client.connect(env[handoff.SOCKET])
+        assert probe(env)["imported"]
 
 
-def test_the_fork_itself_answers_with_its_process_id(workers: WorkerServer, modules: Path) -> None:
+def test_the_fork_itself_answers_with_its_process_id(
+    workers: WorkerServer, modules: Path, env: Env
+) -> None:
     """If the server answered, Spark's process could run and end before its launcher knows it."""
-    message = marshal.dumps((["-m", "waiting"], environ(workers, modules), str(modules)))
+    message = marshal.dumps((["-m", "waiting"], env, str(modules)))
     with socket.socket(socket.AF_UNIX) as client, Path(os.devnull).open("w+b") as nothing:
         client.settimeout(TIMEOUT_S)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        client.connect(workers.environ[handoff.SOCKET])
+        client.connect(env[handoff.SOCKET])
         files = [nothing.fileno()] * 3
         head = len(message).to_bytes(handoff.LENGTH_BYTES, "big")
         assert socket.send_fds(client, [head], files) == len(head)
@@ -269,7 +266,7 @@ def test_the_fork_itself_answers_with_its_process_id(workers: WorkerServer, modu
 
 def test_a_fork_whose_server_dies_under_it_still_has_its_launcher(modules: Path) -> None:
     own = new_server()
-    process = start(own, modules, "orphan")
+    process = start(environ(own.environ, modules), "orphan")
     own.stop()
     process.terminate()
     assert process.wait(TIMEOUT_S) == 1
@@ -279,14 +276,14 @@ def test_a_fork_whose_server_dies_under_it_still_has_its_launcher(modules: Path)
 
 def test_a_server_that_is_killed_leaves_its_forks_and_their_launchers(modules: Path) -> None:
     own = new_server()
-    process = start(own, modules, "waiting")
+    process = start(environ(own.environ, modules), "waiting")
     (fork,) = forks(own)
     psutil.Process(own.pid).kill()
     own.stop()
     process.terminate()  # still reaches the fork
     wait_for_end(fork)
     assert process.wait(TIMEOUT_S) == 1
-    assert not probe(environ(own, modules))["imported"]
+    assert not probe(environ(own.environ, modules))["imported"]
 
 
 def test_a_server_ends_with_the_program_that_started_it() -> None:
