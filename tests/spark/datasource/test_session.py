@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark.conftest import broker_at
 from tests.support.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -59,10 +60,7 @@ def test_a_session_of_pyspark_s_own_finds_the_data_source_after_register(tmp_pat
         if not name.startswith(("PYSPARK_", "TIDEMILL_", "SPARK_CONF_DIR"))
     }
     with BrokerProcess(tmp_path / "broker", settings={"auto_create_topics": "false"}) as broker:
-        from confluent_kafka.admin import AdminClient, NewTopic
-
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic("a", 1)])["a"].result(60)
+        broker_at(broker.bootstrap).topic(name="a")
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, broker.bootstrap],
             capture_output=True,

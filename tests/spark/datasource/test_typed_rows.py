@@ -161,16 +161,6 @@ def test_a_topic_without_accepted_or_without_refused_records_yields_no_rows(
     assert streamed(topic.read(topic.spark.readStream, mode="DROPMALFORMED"), names) == []
 
 
-def test_numbers_are_timestamps_only_in_a_declared_format(topic: Topic) -> None:
-    topic.write({"at": 1_772_366_400_123})
-    with pytest.raises(Exception, match="at is not TIMESTAMP: 1772366400123"):
-        topic.batch()
-    frame = topic.read(topic.spark.read, timestamp_format="epoch_ms")
-    assert [row.us for row in frame.selectExpr("unix_micros(at) AS us").collect()] == [
-        1_772_366_400_123_000
-    ]
-
-
 @pytest.mark.parametrize(
     ("schema", "options", "message"),
     [

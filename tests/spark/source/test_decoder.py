@@ -113,18 +113,13 @@ def test_headers() -> None:
         ],
         timestamp_ms=0,
     )
-    as_rows = [[{"key": key, "value": value} for key, value in each] for each in (many, many[:1])]
-    assert [row["headers"] for row in rows(decode(stored, headers=True)[0])] == [
-        as_rows[0],
-        None,
-        as_rows[1],
-    ]
+    first, last = (
+        [{"key": key, "value": value} for key, value in each] for each in (many, many[:1])
+    )
+    for max_rows in (1, 1000):
+        found = rows(decode(stored, max_rows=max_rows, headers=True)[0])
+        assert [row["headers"] for row in found] == [first, None, last]
     assert len(rows(decode(stored)[0])) == 3
-    assert [row["headers"] for row in rows(decode(stored, max_rows=1, headers=True)[0])] == [
-        as_rows[0],
-        None,
-        as_rows[1],
-    ]
 
 
 def test_a_header_key_that_is_not_utf8_is_replaced() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -38,16 +36,3 @@ def test_a_number_is_a_timestamp_by_declaration_only(
     found = parse("x TIMESTAMP", f'{{"x": {text}}}', timestamp_format=timestamp_format)
     told = [str(v) for v in found.columns[0].cast("int64").to_pylist()]
     assert (told or None) == (None if value is None else [value])
-
-
-def test_values_of_python_are_those_of_the_type(parse: Parse) -> None:
-    found = parse(
-        "a TIMESTAMP, b TIMESTAMP_NTZ, c DATE, d DECIMAL(38, 10)",
-        '{"a": "2013-01-01T05:00:00.5+01:00", "b": "2013-01-01 05:00", "c": "2013-01-01", "d": 1}',
-    )
-    assert [column[0].as_py() for column in found.columns] == [
-        datetime.datetime(2013, 1, 1, 4, 0, 0, 500_000, datetime.UTC),
-        datetime.datetime(2013, 1, 1, 5),
-        datetime.date(2013, 1, 1),
-        Decimal("1.0000000000"),
-    ]
