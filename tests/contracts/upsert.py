@@ -54,6 +54,12 @@ ARROW = {"INT": pa.int32(), "STRING": pa.string(), "DOUBLE": pa.float64(), "BOOL
 _FIELD = re.compile(r"(?:`([^`]+)`|(\w+)) (\w+)")
 
 
+def schema_of(*columns: tuple[str, Any]) -> StructType:
+    """Return a schema, made without a JVM, of names and Spark's JSON types."""
+    fields = [{"name": n, "type": kind, "nullable": True, "metadata": {}} for n, kind in columns]
+    return StructType.fromJson({"fields": fields})
+
+
 class Frame:
     """The rows of a batch with the methods of a DataFrame that a sink uses.
 
@@ -65,14 +71,7 @@ class Frame:
     def __init__(self, rows: Sequence[Row], ddl: str = "id INT, text STRING") -> None:
         fields = [(quoted or plain, kind) for quoted, plain, kind in _FIELD.findall(ddl)]
         names = {"INT": "integer", "STRING": "string", "DOUBLE": "double", "BOOLEAN": "boolean"}
-        self.schema = StructType.fromJson(
-            {
-                "fields": [
-                    {"name": name, "type": names[kind], "nullable": True, "metadata": {}}
-                    for name, kind in fields
-                ]
-            }
-        )
+        self.schema = schema_of(*((name, names[kind]) for name, kind in fields))
         columns = list(zip(*rows, strict=True)) or [()] * len(fields)
         self._rows = pa.table(
             [pa.array(c, ARROW[kind]) for c, (_, kind) in zip(columns, fields, strict=True)],

@@ -40,6 +40,13 @@ class Queries:
         self.folder = folder
         self.running: list[StreamingQuery] = []
 
+    def send(self, topic: str, *events: dict[str, Any]) -> None:
+        self.broker.produce(topic, [json.dumps(event).encode() for event in events])
+
+    def log(self, schema: str, *key: str, topic: str = "") -> Changelog:
+        """A new changelog."""
+        return Changelog(self.broker, schema, key, topic)
+
     def events(self, topic: str, schema: str) -> DataFrame:
         """A topic of JSON objects as a stream."""
         read = self.broker.stream(self.spark, topic)
@@ -111,10 +118,6 @@ def at(minute: float) -> str:
     return datetime.fromtimestamp(minute * 60, UTC).isoformat()
 
 
-def send(broker: Broker, topic: str, *events: dict[str, Any]) -> None:
-    broker.produce(topic, [json.dumps(event).encode() for event in events])
-
-
 # --- stream with stream --------------------------------------------------------------------------
 
 Event = tuple[str, int]
@@ -168,10 +171,8 @@ def test_pairs_within_a_bound_equal_the_model(
 
 
 @on_tidemill
-def test_events_without_a_partner_come_when_the_watermark_says_so(
-    queries: Queries, broker: Broker
-) -> None:
-    topics = broker.topic(), broker.topic()
+def test_events_without_a_partner_come_when_the_watermark_says_so(queries: Queries) -> None:
+    topics = queries.broker.topic(), queries.broker.topic()
     left = queries.events(topics[0], "f STRING, gone TIMESTAMP").withWatermark("gone", "1 minute")
     right = queries.events(topics[1], "f STRING, come TIMESTAMP").withWatermark("come", "0 seconds")
     joined = {
@@ -182,17 +183,17 @@ def test_events_without_a_partner_come_when_the_watermark_says_so(
     short = "f", "minute(gone)", "minute(come)"
     inner, full = (queries.into_memory(df.selectExpr(*short)) for df in joined.values())
 
-    send(broker, topics[0], *({"f": f, "gone": at(DAY + 0)} for f in ("flown", "cancelled")))
-    send(
-        broker, topics[1], {"f": "flown", "come": at(DAY + 10)}, {"f": "ghost", "come": at(DAY + 9)}
+    queries.send(topics[0], *({"f": f, "gone": at(DAY + 0)} for f in ("flown", "cancelled")))
+    queries.send(
+        topics[1], {"f": "flown", "come": at(DAY + 10)}, {"f": "ghost", "come": at(DAY + 9)}
     )
     pair, lost, ghost = ("flown", 0, 10), ("cancelled", 0, None), ("ghost", None, 9)
     assert (inner(), full()) == ([pair], [pair])
     # The slower of the two watermarks: 11 - 1, when an arrival at 10 may still come.
-    send(broker, topics[0], {"f": "x", "gone": at(DAY + 11)})
-    send(broker, topics[1], {"f": "x", "come": at(DAY + 30)})
+    queries.send(topics[0], {"f": "x", "gone": at(DAY + 11)})
+    queries.send(topics[1], {"f": "x", "come": at(DAY + 30)})
     assert full() == sorted([pair, ghost], key=repr)
-    send(broker, topics[0], {"f": "y", "gone": at(DAY + 12.1)})
+    queries.send(topics[0], {"f": "y", "gone": at(DAY + 12.1)})
     assert full() == sorted([pair, lost, ghost], key=repr)
     assert inner() == [pair]
     for query in queries.running:  # what can't be joined any more has left the state
@@ -235,10 +236,10 @@ def test_a_join_of_streams_is_checked_before_it_starts(spark: SparkSession) -> N
 SEATS = "tail STRING, seats INT"
 
 
-def test_a_stream_meets_the_table_as_it_is_now(queries: Queries, broker: Broker) -> None:
-    planes = Changelog(broker, SEATS, ("tail",))
-    crews = Changelog(broker, "no INT, day STRING, crew STRING", ("day", "no"))
-    topic = broker.topic(2)
+def test_a_stream_meets_the_table_as_it_is_now(queries: Queries) -> None:
+    planes = queries.log(SEATS, "tail")
+    crews = queries.log("no INT, day STRING, crew STRING", "day", "no")
+    topic = queries.broker.topic(2)
     stream = queries.events(topic, "id INT, plane STRING, day STRING, no INT")
     planes.put({"tail": "a", "seats": 1}, {"tail": "gone", "seats": 9})
     crews.put({"no": 1, "day": "mo", "crew": "x"})
@@ -253,7 +254,7 @@ def test_a_stream_meets_the_table_as_it_is_now(queries: Queries, broker: Broker)
     planes.flush()
     crews.flush()
     event = {"day": "mo", "no": 1}
-    send(broker, topic, {"id": 1, "plane": "a", **event}, {"id": 2, "plane": "gone"}, {"id": 3})
+    queries.send(topic, {"id": 1, "plane": "a", **event}, {"id": 2, "plane": "gone"}, {"id": 3})
     assert seen() == [(1, 1, "x"), (2, 9, None), (3, None, None)]
     assert (inner(), joined()) == ([(1,), (2,)], [(1, 1), (2, 9), (3, None)])
     planes.put({"tail": "a", "seats": 2}, {"tail": "new", "seats": 3})
@@ -261,22 +262,22 @@ def test_a_stream_meets_the_table_as_it_is_now(queries: Queries, broker: Broker)
     crews.delete("mo", 1)
     planes.flush()
     crews.flush()
-    send(broker, topic, *({"id": i, "plane": p} for i, p in ((4, "a"), (5, "gone"), (6, "new"))))
-    send(broker, topic, {"id": 7, **event})
+    queries.send(topic, *({"id": i, "plane": p} for i, p in ((4, "a"), (5, "gone"), (6, "new"))))
+    queries.send(topic, {"id": 7, **event})
     assert seen()[3:] == [(4, 2, None), (5, None, None), (6, 3, None), (7, None, None)]
     assert inner()[2:] == [(4,), (6,)]
     assert joined()[3:] == [(4, 2), (5, None), (6, 3), (7, None)]
 
 
 @on_tidemill
-def test_a_stream_meets_the_version_of_its_time(queries: Queries, broker: Broker) -> None:
-    planes = Changelog(broker, SEATS, ("tail",))
+def test_a_stream_meets_the_version_of_its_time(queries: Queries) -> None:
+    planes = queries.log(SEATS, "tail")
     for minute, seats in ((10, 1), (20, 2), (30, 3)):
         planes.put({"tail": "a", "seats": seats}, at=minute * MINUTE)
     planes.delete("a", at=40 * MINUTE)
     planes.put({"tail": "b", "seats": 9}, at=50 * MINUTE)
     planes.flush()
-    topic = broker.topic()
+    topic = queries.broker.topic()
     table = planes.table(queries.spark, keep_versions="1 hour")
     stream = queries.events(topic, "tail STRING, ts TIMESTAMP").withWatermark("ts", "1 minute")
 
@@ -292,7 +293,7 @@ def test_a_stream_meets_the_version_of_its_time(queries: Queries, broker: Broker
     short = {name: df.selectExpr("minute(ts)", "seats") for name, df in found.items()}
     emitted = {name: queries.into_memory(df) for name, df in short.items()}
     asked = (9, 10, 19, 20, 30, 39, 40, 59)
-    send(broker, topic, *({"tail": "a", "ts": at(minute)} for minute in asked))
+    queries.send(topic, *({"tail": "a", "ts": at(minute)} for minute in asked))
     held = [None, 1, 1, 2, 3, 3, None, None]
     right = sorted(zip(asked, held, strict=True), key=repr)
     now = {name: each() for name, each in emitted.items()}
@@ -303,15 +304,15 @@ def test_a_stream_meets_the_version_of_its_time(queries: Queries, broker: Broker
     # An event that comes late still meets the version of its time, and the watermark is there.
     planes.put({"tail": "a", "seats": 4}, at=55 * MINUTE)
     planes.flush()
-    send(broker, topic, {"tail": "a", "ts": at(35)}, {"tail": "a", "ts": at(58)})
+    queries.send(topic, {"tail": "a", "ts": at(35)}, {"tail": "a", "ts": at(58)})
     assert {(35, 3), (58, 4)} <= set(emitted["cached"]()) - set(right)
     counted = found["cached"].groupBy("ts", "seats").count()
     assert queries.into_memory(counted)()
 
 
 @on_tidemill
-def test_joins_with_tables_are_checked_before_they_start(queries: Queries, broker: Broker) -> None:
-    log = Changelog(broker, SEATS, ("tail",))
+def test_joins_with_tables_are_checked_before_they_start(queries: Queries) -> None:
+    log = queries.log(SEATS, "tail")
     table = log.table(queries.spark)
     rate = queries.spark.readStream.format("rate").load()
     stream = rate.selectExpr("timestamp AS ts", "string(value) AS tail", "value AS n")
@@ -337,8 +338,8 @@ def test_joins_with_tables_are_checked_before_they_start(queries: Queries, broke
     assert "not a TIMESTAMP" in refused(of, stream, table, "tail", "ts", valid_from="seats")
     assert "no column valid_from" in refused(of, stream, table.df, "tail", "ts")
 
-    airline = Changelog(broker, "code STRING, tail STRING", ("code",)).table(queries.spark)
-    number = Changelog(broker, "tail BIGINT, x DOUBLE", ("tail",)).table(queries.spark)
+    airline = queries.log("code STRING, tail STRING", "code").table(queries.spark)
+    number = queries.log("tail BIGINT, x DOUBLE", "tail").table(queries.spark)
     join = join_tables
     assert "either on or" in refused(join, table, airline)
     assert "either on or" in refused(join, table, airline, on="tail", foreign_key="tail")
@@ -353,15 +354,15 @@ def test_joins_with_tables_are_checked_before_they_start(queries: Queries, broke
     assert "whose key is code" in refused(
         join, table, airline, foreign_key={"tail": "tail"}, **named
     )
-    floats = Changelog(broker, "x DOUBLE", ("x",)).table(queries.spark)
+    floats = queries.log("x DOUBLE", "x").table(queries.spark)
     assert "different texts" in refused(join, number, floats, foreign_key="x", **named)
 
 
 @on_tidemill
-def test_columns_may_have_any_name(queries: Queries, broker: Broker) -> None:
+def test_columns_may_have_any_name(queries: Queries) -> None:
     name = "a.b max((x * 1.5))"
     key, when = f"{name} key", f"{name} when"
-    log = Changelog(broker, f"`{key}` STRING, `{name}` INT", (key,))
+    log = queries.log(f"`{key}` STRING, `{name}` INT", key)
     log.put({key: "k", name: 1}, at=10 * MINUTE)
     log.flush()
     table = log.table(queries.spark, keep_versions="1 day")
@@ -391,7 +392,7 @@ def test_columns_may_have_any_name(queries: Queries, broker: Broker) -> None:
             {key: "k", when: moment, name: 7, f"r {when}": moment, f"r {name}": 7}
         ]
 
-    owners = Changelog(broker, f"`{key}` STRING, `{name} of` STRING", (key,))
+    owners = queries.log(f"`{key}` STRING, `{name} of` STRING", key)
     owners.put({key: "k", f"{name} of": "k"})
     owners.flush()
     owner = owners.table(queries.spark)
@@ -567,10 +568,10 @@ def test_a_batch_that_is_run_again_changes_nothing(views: Views, queries: Querie
 
 
 @on_tidemill
-def test_tables_of_several_key_columns(queries: Queries, broker: Broker) -> None:
-    seats = Changelog(broker, "no INT, day STRING, gate_no BIGINT, hall STRING", ("day", "no"))
-    gates = Changelog(broker, "hall STRING, no BIGINT, open BOOLEAN", ("hall", "no"))
-    bars = Changelog(broker, "n INT, d STRING, bar STRING", ("n", "d"))
+def test_tables_of_several_key_columns(queries: Queries) -> None:
+    seats = queries.log("no INT, day STRING, gate_no BIGINT, hall STRING", "day", "no")
+    gates = queries.log("hall STRING, no BIGINT, open BOOLEAN", "hall", "no")
+    bars = queries.log("n INT, d STRING, bar STRING", "n", "d")
     left, right, other = (log.table(queries.spark) for log in (seats, gates, bars))
     foreign = {"gate_no": "no", "hall": "hall"}
     views: list[dict[Any, Any]] = [{}, {}]
@@ -601,12 +602,10 @@ def test_tables_of_several_key_columns(queries: Queries, broker: Broker) -> None
 
 
 @on_tidemill
-def test_a_key_that_moved_to_another_partition_is_followed(
-    queries: Queries, broker: Broker
-) -> None:
-    topics = [broker.topic(4), broker.topic(4)]
-    planes = Changelog(broker, SEATS, ("tail",), topics[0])
-    leases = Changelog(broker, "tail STRING, lessor STRING", ("tail",), topics[1])
+def test_a_key_that_moved_to_another_partition_is_followed(queries: Queries) -> None:
+    topics = [queries.broker.topic(4), queries.broker.topic(4)]
+    planes = queries.log(SEATS, "tail", topic=topics[0])
+    leases = queries.log("tail STRING, lessor STRING", "tail", topic=topics[1])
     left, right = (log.table(queries.spark) for log in (planes, leases))
     view: dict[Any, Any] = {}
     queries.view(join_tables(left, right, on="tail"), ("tail",), view)
@@ -639,34 +638,32 @@ def test_a_key_that_moved_to_another_partition_is_followed(
 
 
 @on_tidemill
-def test_a_key_is_found_however_it_is_written(queries: Queries, broker: Broker) -> None:
-    gates = Changelog(broker, "no INT, hall INT", ("no",))
-    halls = Changelog(broker, "hall INT, name STRING", ("hall",))
-    broker.produce(gates.topic, [{"key": b"01", "value": b'{"no": 1, "hall": 7}'}])
-    broker.produce(halls.topic, [{"key": b" 07", "value": b'{"hall": 7, "name": "A"}'}])
+def test_a_key_is_found_however_it_is_written(queries: Queries) -> None:
+    gates = queries.log("no INT, hall INT", "no")
+    halls = queries.log("hall INT, name STRING", "hall")
+    queries.broker.produce(gates.topic, [{"key": b"01", "value": b'{"no": 1, "hall": 7}'}])
+    queries.broker.produce(halls.topic, [{"key": b" 07", "value": b'{"hall": 7, "name": "A"}'}])
     left, right = gates.table(queries.spark), halls.table(queries.spark)
     view: dict[Any, Any] = {}
     queries.view(join_tables(left, right, foreign_key="hall", how="left"), ("no",), view)
-    topic = broker.topic()
+    topic = queries.broker.topic()
     stream = queries.events(topic, "no INT")
     seen = queries.into_memory(enrich(stream, left, "no"))
-    send(broker, topic, {"no": 1})
+    queries.send(topic, {"no": 1})
     assert seen() == [(1, 7)]
     queries.running[0].processAllAvailable()
     assert view == {(1,): {"no": 1, "hall": 7, "name": "A"}}
-    broker.produce(halls.topic, [{"key": b"+7", "value": b'{"hall": 7, "name": "B"}'}])
+    queries.broker.produce(halls.topic, [{"key": b"+7", "value": b'{"hall": 7, "name": "B"}'}])
     queries.running[0].processAllAvailable()
     assert view == {(1,): {"no": 1, "hall": 7, "name": "B"}}
-    broker.produce(gates.topic, [{"key": b"001", "value": None}])
+    queries.broker.produce(gates.topic, [{"key": b"001", "value": None}])
     queries.running[0].processAllAvailable()
     assert (view, rows(left.df)) == ({}, [])
 
 
 @on_tidemill
-def test_a_view_takes_no_more_changes_per_batch_than_its_limit(
-    queries: Queries, broker: Broker
-) -> None:
-    planes = Changelog(broker, SEATS, ("tail",))
+def test_a_view_takes_no_more_changes_per_batch_than_its_limit(queries: Queries) -> None:
+    planes = queries.log(SEATS, "tail")
     planes.put(*[{"tail": str(n), "seats": n} for n in range(10)])
     planes.flush()
     table = planes.table(queries.spark, max_offsets_per_trigger=4)

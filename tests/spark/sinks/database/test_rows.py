@@ -5,36 +5,15 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import StructType
 
+from tests.contracts.upsert import schema_of
 from tidemill.spark.errors import SchemaError, SinkError
 from tidemill.spark.sinks.database.rows import Column, layout_of
 from tidemill.spark.sinks.database.version import created_at, version
 
 
 def schema(ddl: str) -> StructType:
-    """A schema made without a JVM: ``name type``, separated by commas, with Spark's JSON types."""
-    fields = [part.split() for part in ddl.split(",")]
-    return StructType.fromJson(
-        {
-            "fields": [
-                {"name": name, "type": kind, "nullable": True, "metadata": {}}
-                for name, kind in fields
-            ]
-        }
-    )
-
-
-NESTED = StructType.fromJson(
-    {
-        "fields": [
-            {
-                "name": "window",
-                "type": {"type": "struct", "fields": []},
-                "nullable": True,
-                "metadata": {},
-            }
-        ]
-    }
-)
+    """Return the schema of ``name type``, separated by commas, with Spark's JSON types."""
+    return schema_of(*((name, kind) for name, kind in (part.split() for part in ddl.split(","))))
 
 
 def test_columns_keys_and_deletions_are_found() -> None:
@@ -66,7 +45,7 @@ def test_rows_that_do_not_fit_are_refused(
 
 def test_a_nested_key_is_refused() -> None:
     with pytest.raises(SchemaError, match="key column window has a nested type") as refusal:
-        layout_of(NESTED, ["window"])
+        layout_of(schema_of(("window", {"type": "struct", "fields": []})), ["window"])
     assert "window.start" in refusal.value.hint
 
 

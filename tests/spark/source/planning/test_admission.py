@@ -31,6 +31,10 @@ class Stream:
         self.took: list[int] = []
         self.admission = Admission(self.clock)
 
+    def batches(self, count: int) -> None:
+        for _ in range(count):
+            self.batch()
+
     def batch(self) -> None:
         """Run a trigger, and wait for the next one."""
         began = self.clock.now_ms()
@@ -73,13 +77,11 @@ def test_a_backlog_takes_few_batches(rate: int) -> None:
 
 def test_a_query_that_becomes_slow_gets_smaller_batches() -> None:
     stream = Stream(500_000_000, 1_000_000)
-    for _ in range(5):
-        stream.batch()
+    stream.batches(5)
     stream.rate = 20_000  # its state grows
     stream.batch()
     assert stream.took[-1] > TRANSACTION_TIMEOUT_MS  # it can't be known before
-    for _ in range(3):
-        stream.batch()
+    stream.batches(3)
     assert stream.took[-1] <= 1.2 * AIM_MS
 
 
@@ -90,8 +92,7 @@ def test_a_batch_below_the_bound_shows_how_slow_the_query_is_too() -> None:
     stream.backlog = 400_000  # takes 40 s
     stream.drain()
     stream.backlog = 10_000_000
-    for _ in range(3):
-        stream.batch()
+    stream.batches(3)
     assert stream.took[-1] <= 1.2 * AIM_MS
 
 
@@ -116,8 +117,7 @@ def test_a_pause_of_the_machine_does_not_stop_a_query() -> None:
 
 def test_the_bound_never_falls_below_a_least_one() -> None:
     stream = Stream(1_000_000, 1)
-    for _ in range(20):
-        stream.batch()
+    stream.batches(20)
     assert stream.sizes[-1] == LEAST
 
 
@@ -125,8 +125,7 @@ def test_the_bound_never_falls_below_a_least_one() -> None:
 def test_waiting_for_a_trigger_does_not_count_as_work(trigger_ms: int) -> None:
     """A query that is behind, and whose batches are much shorter than its trigger, catches up."""
     stream = Stream(400_000_000, 1_000_000, trigger_ms=trigger_ms)
-    for _ in range(16):
-        stream.batch()
+    stream.batches(16)
     assert max(stream.sizes) > 4 * FIRST
     assert max(stream.took) < 0.85 * TRANSACTION_TIMEOUT_MS or trigger_ms >= 600_000
 
@@ -140,6 +139,5 @@ def test_batches_longer_than_their_trigger_are_measured() -> None:
 @pytest.mark.parametrize("trigger_ms", [0, 200])
 def test_a_limit_is_asked_for_although_nothing_is_new(trigger_ms: int) -> None:
     stream = Stream(0, 1000, trigger_ms=trigger_ms)
-    for _ in range(100):
-        stream.batch()
+    stream.batches(100)
     assert stream.admission.next_limit() == FIRST
